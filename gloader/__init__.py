@@ -1,0 +1,23 @@
+"""gloader: train graph neural networks on graphs whose features do not fit in memory.
+
+`Dataset` and `Loader` are imported when first used, so that ``import gloader`` needs neither torch nor a GPU.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gloader.dataset import Dataset
+    from gloader.loader import Loader
+
+__all__ = ["Dataset", "Loader", "__version__"]
+
+__version__ = "0.1.0"
+
+_HOMES = {"Dataset": "gloader.dataset", "Loader": "gloader.loader"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gloader' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

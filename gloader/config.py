@@ -1,0 +1,49 @@
+"""Every setting of a training run, as frozen dataclasses; the command line and YAML recipes are made of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
+Features = Literal["auto", "ram", "ssd"]
+Policy = Literal["static", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderConfig:
+    """How mini-batches are sampled and where their features come from."""
+
+    fanouts: tuple[int, ...] = (15, 10, 5)  # first hop (next to the seeds) first; -1 takes all neighbours
+    batch_size: int = 1024
+    memory_budget_bytes: int | None = None  # None: half of what is free at the start
+    features: Features = "auto"
+    policy: Policy = "static"
+    cache_bytes: int | None = None  # host cache; None: what the budget leaves
+    threads: int | None = None  # sampling threads; None: the cores this process may use
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The network."""
+
+    name: ModelName = "graphsage"
+    hidden: int = 256
+    dropout: float = 0.5
+    batch_norm: bool = False
+    heads: int = 4  # GAT only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimConfig:
+    """The optimisation of one run."""
+
+    epochs: int = 10
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: float = 0.003
+    weight_decay: float = 0.0
+    lr_schedule: Literal["constant", "cosine", "step"] = "constant"
+    patience: int = 0  # epochs without a better validation accuracy before stopping; 0 never stops early
+    eval_every: int = 1  # epochs between evaluations
+    checkpoint_every: int = 0  # batches between checkpoints within an epoch; 0 saves after each epoch only

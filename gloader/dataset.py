@@ -1,0 +1,320 @@
+"""A dataset directory: topology, features, labels and splits, committed as one."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gloader.errors import FormatError, ShapeError
+from gloader.samplers import CscGraph
+from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.array_reader import load_array
+from gloader.ssd_store.format import (
+    DATA_OFFSET,
+    DATASET_MANIFEST,
+    ArrayRecord,
+    Manifest,
+    load_manifest,
+    stored_dtype,
+)
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.staging import StagedDirectory
+from gloader.ssd_store.verify import verify_array
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.array_writer import ArrayWriter
+    from gloader.ssd_store.engine import IoMode
+    from gloader.ssd_store.feature_column import FeatureColumnWriter
+    from gloader.ssd_store.reader import Verify
+    from gloader.types import IdArray
+
+KIND = "dataset"
+_REQUIRED = ("indptr", "indices", "features", "labels", "train", "valid", "test")
+
+
+class Dataset:
+    """A prepared graph on disk. Opening reads the commit record alone; arrays are read when first used.
+
+    Thread-safe; reads only; holds no file open.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, os_io: OsIO = REAL_OS) -> None:
+        missing = [name for name in _REQUIRED if name not in manifest.arrays]
+        if manifest.kind != KIND or missing:
+            raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
+        self.root = root
+        self._manifest = manifest
+        self._os_io = os_io
+        indptr, features, labels = (self._record(name) for name in ("indptr", "features", "labels"))
+        if (
+            len(features.shape) != 2
+            or indptr.shape != (labels.shape[0] + 1,)
+            or features.shape[0] != labels.shape[0]
+        ):
+            raise FormatError(
+                f"{root}: shapes contradict each other: indptr {indptr.shape}, features {features.shape}, "
+                f"labels {labels.shape}"
+            )
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
+        """Open the dataset directory at ``path``.
+
+        Raises
+        ------
+        StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError
+            There is no complete dataset of a known version at ``path``.
+        """
+        root = Path(path)
+        return cls(root, load_manifest(root, DATASET_MANIFEST, os_io=os_io), os_io)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        num_nodes: int,
+        num_classes: int,
+        overwrite: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        os_io: OsIO = REAL_OS,
+    ) -> DatasetWriter:
+        """Begin a dataset at ``path``; it appears there, whole, when the returned writer's block ends without error."""
+        return DatasetWriter(
+            Path(path),
+            metadata={**(metadata or {}), "name": name, "num_classes": num_classes},
+            num_nodes=num_nodes,
+            overwrite=overwrite,
+            os_io=os_io,
+        )
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the preparation noted: name, source, options."""
+        return self._manifest.metadata
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayRecord]:
+        """The records of all arrays, by name."""
+        return self._manifest.arrays
+
+    @property
+    def name(self) -> str:
+        """A short name for people."""
+        return str(self.metadata.get("name", self.root.name))
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self._record("features").shape[0]
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self._record("indices").shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; labels are in 0..num_classes-1."""
+        return int(self.metadata["num_classes"])
+
+    @property
+    def feature_dim(self) -> int:
+        """F."""
+        return self._record("features").shape[1]
+
+    @property
+    def feature_dtype(self) -> str:
+        """The dtype of the stored features: float32, float16, bfloat16 or int8."""
+        return self._record("features").dtype
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Whether every node was given exactly one self loop."""
+        return bool(self.metadata.get("has_self_loops", False))
+
+    @property
+    def topology_bytes(self) -> int:
+        """Bytes of indptr, indices and edge weights."""
+        names = ("indptr", "indices", "edge_weight")
+        return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of all feature rows as stored."""
+        return self._record("features").num_bytes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the content: equal for equal arrays, wherever they are stored."""
+        digest = hashlib.sha256()
+        for name in sorted(self.arrays):
+            record = self.arrays[name]
+            digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def labels(self) -> IdArray:
+        """(N,) int64 class of each node, -1 where unlabelled; verified, read-only."""
+        return self._load("labels")
+
+    @cached_property
+    def train(self) -> IdArray:
+        """(n,) int64 ids of the training nodes; verified, read-only."""
+        return self._load("train")
+
+    @cached_property
+    def valid(self) -> IdArray:
+        """(n,) int64 ids of the validation nodes; verified, read-only."""
+        return self._load("valid")
+
+    @cached_property
+    def test(self) -> IdArray:
+        """(n,) int64 ids of the test nodes; verified, read-only."""
+        return self._load("test")
+
+    def load_graph(self, *, in_memory: bool = True) -> CscGraph:
+        """Return the topology, verified against its checksums.
+
+        Parameters
+        ----------
+        in_memory : read the arrays whole, or map them so that the page cache holds what is in use
+
+        Raises
+        ------
+        ChecksumError, StoreReadError
+            The bytes on disk are not those that were written, or cannot be read.
+        """
+        load = self._load if in_memory else self._map
+        weight = load("edge_weight") if "edge_weight" in self.arrays else None
+        return CscGraph(indptr=load("indptr"), indices=load("indices"), edge_weight=weight, validate=False)
+
+    def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
+        """Open the feature rows for reading in any order; see `FeatureStore.open` for the settings."""
+        return FeatureStore.open(
+            self.root,
+            column="features",
+            manifest_name=DATASET_MANIFEST,
+            io=io,
+            verify=verify,
+            os_io=self._os_io,
+            **settings,
+        )
+
+    def _record(self, name: str) -> ArrayRecord:
+        return self._manifest.arrays[name]
+
+    def _load(self, name: str) -> NDArray[Any]:
+        return load_array(self.root, self._record(name), os_io=self._os_io)
+
+    def _map(self, name: str) -> NDArray[Any]:
+        record = self._record(name)
+        verify_array(self.root, record, os_io=self._os_io)
+        if record.num_bytes == 0:
+            return np.empty(record.shape, dtype=stored_dtype(record.dtype))
+        return np.memmap(
+            self.root / record.file,
+            mode="r",
+            dtype=stored_dtype(record.dtype),
+            offset=DATA_OFFSET,
+            shape=record.shape,
+        )
+
+
+class DatasetWriter:
+    """Writes the arrays of a new dataset; a context manager that commits at a clean exit and else leaves nothing.
+
+    Topology and features are streamed in order through the returned writers; labels and splits are given whole.
+
+    Raises
+    ------
+    StoreExistsError, StoreLockedError, StoreWriteError
+        On entering: the target exists, somebody else is creating it, or the disk refuses.
+    """
+
+    def __init__(
+        self, path: Path, *, metadata: dict[str, Any], num_nodes: int, overwrite: bool, os_io: OsIO
+    ) -> None:
+        self._staged = StagedDirectory(path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, os_io=os_io)
+        self._metadata = metadata
+        self._num_nodes = num_nodes
+        self._written: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._staged.__enter__()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc is None:
+            try:
+                self._commit()
+            except BaseException as error:
+                self._staged.__exit__(type(error), error, error.__traceback__)
+                raise
+        self._staged.__exit__(exc_type, exc, traceback)
+
+    @property
+    def scratch(self) -> Path:
+        """A folder on the target's file system for temporary files; gone when the block ends."""
+        return self._staged.scratch()
+
+    def indptr(self) -> ArrayWriter:
+        """Return the writer of the (N + 1,) int64 offsets."""
+        return self._array("indptr", "int64", (self._num_nodes + 1,))
+
+    def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
+        """Return the writer of the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
+        return self._array("indices", dtype, (num_edges,))
+
+    def edge_weight(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) float32 edge weights."""
+        return self._array("edge_weight", "float32", (num_edges,))
+
+    def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
+        """Return the writer of the (N, F) features, stored as ``dtype``."""
+        self._written.add("features")
+        return self._staged.features(
+            "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
+        )
+
+    def labels(self, labels: IdArray) -> None:
+        """Write the (N,) labels, -1 where unlabelled."""
+        self._whole("labels", labels, (self._num_nodes,))
+
+    def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
+        """Write the node ids of the three splits."""
+        for name, ids in (("train", train), ("valid", valid), ("test", test)):
+            self._whole(name, ids, (len(ids),))
+
+    def annotate(self, **metadata: Any) -> None:
+        """Add JSON values to the commit record."""
+        self._metadata.update(metadata)
+
+    def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+        self._written.add(name)
+        return self._staged.array(name, dtype=dtype, shape=shape)
+
+    def _whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
+        if array.shape != shape:
+            raise ShapeError(f"{name} has shape {array.shape}; it must be {shape}")
+        with self._array(name, "int64", shape) as writer:
+            writer.append(np.ascontiguousarray(array, dtype=np.int64))
+
+    def _commit(self) -> None:
+        missing = [name for name in _REQUIRED if name not in self._written]
+        if missing:
+            raise ShapeError(f"a dataset needs {', '.join(_REQUIRED)}; not written: {', '.join(missing)}")
+        self._staged.commit(KIND, self._metadata)

@@ -1,0 +1,137 @@
+"""Every error that gloader raises, on one page.
+
+Each message says what is wrong, which value, what is allowed and how to fix it; where they exist it
+carries the path, the byte offset, the row or the batch.
+"""
+
+
+class GloaderError(Exception):
+    """Root of every error that gloader raises."""
+
+
+# --- what the user asked for ---------------------------------------------------------------------
+
+
+class ConfigError(GloaderError, ValueError):
+    """A setting has an unknown name, a wrong type or a value that is not allowed."""
+
+
+class BudgetError(GloaderError):
+    """A memory, spill or disk budget is too small; the message says needed and allowed bytes."""
+
+
+class MissingDependencyError(GloaderError, ImportError):
+    """An optional package is needed and not installed; the message holds the install command."""
+
+
+# --- what the user gave us -----------------------------------------------------------------------
+
+
+class GraphError(GloaderError, ValueError):
+    """A topology is malformed: an id out of range, an ``indptr`` that is not monotone, a wrong dtype."""
+
+
+class SeedError(GloaderError, ValueError):
+    """Seed ids are out of range or repeat within a batch; the message lists up to five of them."""
+
+
+class ShapeError(GloaderError, ValueError):
+    """An array has the wrong number of rows, the wrong width or the wrong dtype."""
+
+
+class FeatureValueError(GloaderError, ValueError):
+    """A feature value is not finite, or too large for the dtype it is stored in; carries the row."""
+
+
+class SourceError(GloaderError):
+    """A source of `gloader prepare` is missing, incomplete or malformed."""
+
+
+class UnsafeArchiveError(GloaderError):
+    """An archive would write outside its folder, or exceeds the limits on size and members."""
+
+
+class DownloadError(GloaderError):
+    """A download failed or its content is not what was expected; nothing was installed."""
+
+
+# --- stores and datasets on disk -----------------------------------------------------------------
+
+
+class StoreError(GloaderError):
+    """Root of everything that can be wrong with a store or dataset directory."""
+
+
+class StoreOpenError(StoreError, OSError):
+    """A path cannot be opened as a store: missing, of the wrong kind, or without permission."""
+
+
+class NotAStoreError(StoreOpenError):
+    """The directory exists and is not a store or dataset of ours."""
+
+
+class IncompleteStoreError(StoreOpenError):
+    """The directory holds data without a commit record: its creation never finished."""
+
+
+class StoreExistsError(StoreError, FileExistsError):
+    """The target of a creation already exists; pass ``overwrite=True`` or choose another path."""
+
+
+class StoreLockedError(StoreError):
+    """Another process is creating a store at this path."""
+
+
+class StoreWriteError(StoreError, OSError):
+    """Writing a store failed; nothing was committed."""
+
+
+class StoreReadError(StoreError, OSError):
+    """Reading a store failed; carries the path, the offset and the errno."""
+
+
+class TruncatedStoreError(StoreError):
+    """A file is shorter than the commit record says."""
+
+
+class ChecksumError(StoreError):
+    """Bytes on disk do not match their checksum; carries the page, its offset and its rows."""
+
+
+class FormatError(StoreError, ValueError):
+    """A header or commit record is malformed."""
+
+
+class VersionError(StoreError):
+    """A store was written by a version, or with a required feature, that this build does not know."""
+
+
+# --- while running -------------------------------------------------------------------------------
+
+
+class PlanError(GloaderError):
+    """A cache plan contradicts itself; raised instead of delivering a wrong row."""
+
+
+class StateError(GloaderError, ValueError):
+    """A saved state belongs to another dataset, configuration or version, or is corrupted."""
+
+
+class CheckpointError(GloaderError):
+    """A model checkpoint is missing, malformed or belongs to another model or dataset."""
+
+
+class LoaderClosedError(GloaderError):
+    """The loader was used after ``close()``."""
+
+
+class LoaderBusyError(GloaderError):
+    """A second iterator was started while one is alive on the same loader."""
+
+
+class ForkError(GloaderError):
+    """A loader was used in a forked child; start workers with the spawn method instead."""
+
+
+class ChannelClosedError(GloaderError):
+    """A channel was closed while somebody waited on it; never leaves the pipeline."""

@@ -1,0 +1,72 @@
+"""Putting the rows of one batch into one buffer: hits from the host cache, misses from the feature source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gloader.cache import SlotMap
+    from gloader.ring import BufferRing, FloatMatrix
+    from gloader.stats import StatsRecorder
+    from gloader.types import FeatureSource, IdArray, SampledBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCache:
+    """The rows of a static hot set, resident in memory. ``rows`` row i belongs to ``slots``' slot i."""
+
+    slots: SlotMap
+    rows: FeatureSource  # C rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBatch:
+    """A sampled batch with its features, in host memory."""
+
+    sampled: SampledBatch
+    x: FloatMatrix  # (U, F), a buffer of the ring
+    src_degree: IdArray  # (U,) full-graph in-degree
+
+
+class Gather:
+    """The gather stage. Thread-safe where its source is; owns nothing.
+
+    Parameters
+    ----------
+    source : all N rows
+    cache : hot rows in memory, or None where the source is memory itself
+    ring : where the buffers come from
+    """
+
+    def __init__(
+        self, source: FeatureSource, cache: HostCache | None, ring: BufferRing, *, is_in_memory: bool
+    ) -> None:
+        self._source = source
+        self._cache = cache
+        self._ring = ring
+        self._is_in_memory = is_in_memory
+
+    def gather(self, nodes: IdArray, recorder: StatsRecorder) -> FloatMatrix:
+        """Return the rows of ``nodes`` (U,) as (U, F) float32 in a buffer of the ring."""
+        out = self._ring.acquire(len(nodes))
+        with recorder.stage("gather"):
+            if self._cache is None:
+                read = self._source.read_into(nodes, out)
+                hits = len(nodes) if self._is_in_memory else 0
+                recorder.add_gather(rows=len(nodes), hits=hits, read=None if self._is_in_memory else read)
+                return out
+            step = self._cache.slots.split(nodes)
+            self._cache.rows.read_into(step.hit_slot, out, at=step.hit_pos)
+            read = self._source.read_into(step.miss_row, out, at=step.miss_pos)
+            recorder.add_gather(rows=len(nodes), hits=len(step.hit_pos), read=read)
+        return out
+
+
+def load_rows(source: FeatureSource, rows: IdArray, out: np.ndarray, *, chunk_rows: int = 1 << 16) -> None:
+    """Read ``rows`` (C,), ascending, into ``out`` (C, F) piece by piece, so that no request is of C rows."""
+    for start in range(0, len(rows), chunk_rows):
+        stop = min(start + chunk_rows, len(rows))
+        source.read_into(rows[start:stop], out[start:stop])

@@ -1,0 +1,87 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SELF_CGROUP = Path("/proc/self/cgroup")
+_CGROUP_MOUNT = Path("/sys/fs/cgroup")
+
+
+def available_memory_bytes() -> int:
+    """Return the bytes that can be allocated without swapping or breaking a control-group limit.
+
+    The least of what the system calls available and of the room below every memory limit (cgroup v1 or v2)
+    on the path from this process's group to the root. Reclaimable file pages count as room.
+    """
+    system = int(psutil.virtual_memory().available)
+    return max(0, min([system, *cgroup_rooms(_SELF_CGROUP, _CGROUP_MOUNT)]))
+
+
+def default_budget_bytes() -> int:
+    """Return the memory budget of whoever names none: half of what is available."""
+    return available_memory_bytes() // 2
+
+
+def cgroup_rooms(self_cgroup: Path, mount: Path) -> Iterator[int]:
+    """Yield the bytes left below each memory limit that binds the process.
+
+    Parameters
+    ----------
+    self_cgroup : Path
+        A file like ``/proc/self/cgroup``; where it is missing, nothing is yielded.
+    mount : Path
+        Where control groups are mounted. Groups that cannot be seen there (a container) are passed over.
+    """
+    for line in (_read(self_cgroup) or "").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            for root in (mount, mount / "unified"):
+                yield from _rooms(
+                    root, group, limit="memory.max", usage="memory.current", cached="inactive_file"
+                )
+        elif "memory" in controllers.split(","):
+            yield from _rooms(
+                mount / "memory",
+                group,
+                limit="memory.limit_in_bytes",
+                usage="memory.usage_in_bytes",
+                cached="total_inactive_file",
+            )
+
+
+def _rooms(root: Path, group: str, *, limit: str, usage: str, cached: str) -> Iterator[int]:
+    folder = root / group.strip("/")
+    while True:
+        allowed, used = _number(folder / limit), _number(folder / usage)
+        if allowed is not None and used is not None:
+            yield allowed - used + _stat(folder / "memory.stat", cached)
+        if folder == root:
+            return
+        folder = folder.parent
+
+
+def _number(path: Path) -> int | None:
+    text = (_read(path) or "").strip()
+    return int(text) if text.isdigit() else None  # "max" is no limit
+
+
+def _stat(path: Path, key: str) -> int:
+    for line in (_read(path) or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return 0
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text("ascii")
+    except OSError:
+        return None

@@ -1,0 +1,157 @@
+"""The values that flow through gloader, and the seams between its parts.
+
+Shape legend, used in every docstring of the project:
+N nodes, E edges, F feature dimension, B seeds of a batch, U unique nodes of a batch, H hits, M misses,
+C host-cache slots, S batches per superbatch, L layers, R bytes per feature row, W world size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+IdArray: TypeAlias = NDArray[np.int64]
+LocalArray: TypeAlias = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class BatchId:
+    """The global address of a mini-batch, which is also its random key."""
+
+    epoch: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
+
+    The sources and the destinations of a block are prefixes of ``SampledBatch.nodes``; the destinations
+    are a prefix of the sources.
+    """
+
+    indptr: LocalArray  # (num_dst + 1,)
+    indices: LocalArray  # (num_edges,) sources, local ids < num_src
+    edge_ids: IdArray  # (num_edges,) positions in the graph's ``indices``
+    num_src: int
+    num_dst: int
+
+    @property
+    def num_edges(self) -> int:
+        """Number of sampled edges."""
+        return int(self.indices.shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledBatch:
+    """The topology of one mini-batch. ``blocks[0]`` is next to the input features, ``blocks[-1]`` to the seeds."""
+
+    id: BatchId
+    nodes: IdArray  # (U,) global ids, unique, in first-seen order; nodes[:num_seeds] are the seeds
+    num_seeds: int
+    blocks: tuple[Block, ...]  # L blocks
+
+
+class Sampler(Protocol):
+    """Turns the seeds of a batch into its topology. Pure and thread-safe: equal arguments, equal batch."""
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        """Sample the neighbourhood of ``seeds`` (B,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStats:
+    """What one call of ``read_into`` cost."""
+
+    rows: int  # rows delivered
+    requests: int  # reads issued to the device
+    bytes_read: int  # bytes those reads moved, alignment and gaps included
+
+
+class FeatureSource(Protocol):
+    """A matrix of feature rows that can be read in any order."""
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of a stored element."""
+        ...
+
+    def read_into(
+        self, rows: IdArray, out: NDArray[np.generic], /, *, at: IdArray | None = None
+    ) -> ReadStats:
+        """Read ``rows`` (M,), in any order and with repeats, into ``out``; all of them, or raise.
+
+        Row i goes to ``out[i]``, or to ``out[at[i]]`` where ``at`` (M,) is given. ``out`` is C-contiguous, F wide,
+        and has the stored dtype or float32, to which the rows are then converted.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStep:
+    """What the host cache does for one batch.
+
+    Positions count within ``SampledBatch.nodes``; every position is either a hit or a miss.
+    """
+
+    hit_pos: IdArray  # (H,)
+    hit_slot: IdArray  # (H,)
+    miss_pos: IdArray  # (M,)
+    miss_row: IdArray  # (M,) node ids
+    admit_pos: IdArray  # positions of missed rows that enter the cache after the copy
+    admit_slot: IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBlock:
+    """A `Block` as tensors on the compute device, with what message passing needs."""
+
+    indptr: torch.Tensor  # (num_dst + 1,) int32
+    indices: torch.Tensor  # (num_edges,) int32, sources
+    edge_ids: torch.Tensor  # (num_edges,) int64, positions in the graph's ``indices``
+    src_degree: torch.Tensor  # (num_src,) float32, full-graph in-degree of each source
+    num_src: int
+    num_dst: int
+
+    @property
+    def edge_index(self) -> torch.Tensor:
+        """(2, num_edges) int64: source and destination of each edge, as PyG's layers take it."""
+        import torch
+
+        counts = self.indptr.diff().long()
+        dst = torch.arange(self.num_dst, device=self.indptr.device).repeat_interleave(
+            counts, output_size=self.indices.shape[0]
+        )
+        return torch.stack([self.indices.long(), dst])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyBatch:
+    """A mini-batch that is ready to compute on, on the compute device.
+
+    ``x`` lives in a buffer of the loader's ring and keeps it as long as ``x`` or a view of it is alive.
+    """
+
+    id: BatchId
+    x: torch.Tensor  # (U, F) float32
+    y: torch.Tensor  # (B,) labels of the seeds
+    blocks: tuple[DeviceBlock, ...]
+    nodes: IdArray  # (U,) global ids
+    num_seeds: int

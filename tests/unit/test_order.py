@@ -1,0 +1,89 @@
+"""The epoch order: addressed, complete, and the same union for any world size."""
+
+import numpy as np
+import pytest
+
+from gloader.errors import ConfigError, SeedError
+from gloader.order import EpochOrder, epoch_permutation
+
+
+def _order(num_seeds: int = 100, batch_size: int = 16, **settings: object) -> EpochOrder:
+    seeds = np.arange(num_seeds, dtype=np.int64) * 3
+    return EpochOrder(seeds=seeds, num_nodes=1000, batch_size=batch_size, seed=7, **settings)  # type: ignore[arg-type]
+
+
+def test_permutation_is_a_permutation_and_depends_on_seed_and_epoch_alone() -> None:
+    first = epoch_permutation(1000, seed=1, epoch=2)
+    np.testing.assert_array_equal(np.sort(first), np.arange(1000))
+    np.testing.assert_array_equal(first, epoch_permutation(1000, seed=1, epoch=2))
+    assert not np.array_equal(first, epoch_permutation(1000, seed=1, epoch=3))
+    assert not np.array_equal(first, epoch_permutation(1000, seed=2, epoch=2))
+    assert not np.array_equal(first, epoch_permutation(1000, seed=2, epoch=1))
+
+
+def test_permutation_is_golden() -> None:
+    assert (
+        epoch_permutation(10, seed=0, epoch=0).tolist() == epoch_permutation(10, seed=2**64, epoch=0).tolist()
+    )
+    assert epoch_permutation(8, seed=0, epoch=0).tolist() == GOLDEN
+
+
+GOLDEN = [2, 4, 6, 5, 1, 7, 0, 3]
+
+
+def test_permutation_places_every_item_everywhere() -> None:
+    counts = np.zeros((8, 8), dtype=np.int64)
+    for epoch in range(4000):
+        counts[np.arange(8), epoch_permutation(8, seed=5, epoch=epoch)] += 1
+    chi_square = ((counts - 500.0) ** 2 / 500.0).sum()
+    assert chi_square < 93.2  # 49 degrees of freedom, p = 1e-4 is 93.2
+
+
+@pytest.mark.reliability("C10")
+@pytest.mark.parametrize(("drop_last", "batches", "last"), [(False, 7, 4), (True, 6, 16)])
+def test_batches_partition_the_seeds(drop_last: bool, batches: int, last: int) -> None:
+    order = _order(drop_last=drop_last)
+    ordered = order.epoch_seeds(3)
+    parts = [order.batch_seeds(ordered, i) for i in range(order.num_batches)]
+    assert order.num_batches == batches
+    assert len(parts[-1]) == last
+    np.testing.assert_array_equal(np.concatenate(parts), ordered[: sum(map(len, parts))])
+    np.testing.assert_array_equal(np.sort(ordered), order.seeds)
+
+
+@pytest.mark.reliability("C10")
+@pytest.mark.parametrize("batch_size", [0, -1, 101])
+def test_impossible_batch_sizes_are_refused(batch_size: int) -> None:
+    with pytest.raises(ConfigError, match="batch_size"):
+        _order(batch_size=batch_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_share_every_step_of_one_stream(world_size: int) -> None:
+    single = _order(batch_size=16)
+    ranks = [_order(batch_size=16 // world_size, rank=r, world_size=world_size) for r in range(world_size)]
+    assert {rank.num_batches for rank in ranks} == {single.num_batches}
+    ordered = single.epoch_seeds(1)
+    for index in range(single.num_batches):
+        union = np.concatenate([rank.batch_seeds(rank.epoch_seeds(1), index) for rank in ranks])
+        np.testing.assert_array_equal(union, single.batch_seeds(ordered, index))
+
+
+@pytest.mark.reliability("C7")
+def test_no_seeds_means_no_batches_and_is_refused_for_several_ranks() -> None:
+    assert _order(num_seeds=0).num_batches == 0
+    with pytest.raises(SeedError, match="wait forever"):
+        _order(num_seeds=0, world_size=2)
+
+
+@pytest.mark.reliability("C1")
+@pytest.mark.parametrize("bad", [-1, 1000, 2**31, -(2**31), 2**40])
+def test_seeds_out_of_range_are_listed(bad: int) -> None:
+    with pytest.raises(SeedError, match=str(bad)):
+        EpochOrder(seeds=np.array([1, bad], dtype=np.int64), num_nodes=1000, batch_size=1, seed=0)
+
+
+@pytest.mark.reliability("C8")
+def test_repeated_seeds_are_listed() -> None:
+    with pytest.raises(SeedError, match=r"repeat.*\[5\]"):
+        EpochOrder(seeds=np.array([5, 3, 5], dtype=np.int64), num_nodes=1000, batch_size=1, seed=0)
