@@ -1,0 +1,1 @@
+"""Benchmarks that `gloader bench` runs; each is a function that returns a JSON-like dict."""

@@ -1,0 +1,207 @@
+"""Sampled edges per second, next to DGL's sampler in the same run where DGL is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import psutil
+
+from gloader.bench.graphs import GraphKind, synthetic_graph
+from gloader.errors import ConfigError
+from gloader.samplers import CscGraph, NeighborSampler
+from gloader.types import BatchId, IdArray
+
+Run = Callable[[Sequence[IdArray]], int]  # samples the batches, returns the number of edges
+
+
+def bench_sampler(
+    *,
+    graph: GraphKind = "rmat",
+    num_nodes: int = 2_000_000,
+    num_edges: int = 60_000_000,
+    fanouts: Sequence[int] = (10, 10, 10),
+    batch_size: int = 1000,
+    threads: int = 2,
+    batches: int = 16,
+    repeats: int = 7,
+    seed: int = 0,
+    with_dgl: bool = True,
+) -> dict[str, Any]:
+    """Return edges/s of `NeighborSampler` on a synthetic graph, and its ratio to DGL's best setting.
+
+    Each repeat runs the same batches through every contender, one after the other, so that a change in the
+    machine's load meets all of them. Figures are medians over the repeats; `ratio_to_dgl_best_runs` compares the
+    fastest runs instead, which other programs disturbed least. DGL runs without workers, with
+    ``threads`` OpenMP threads, with 32- and 64-bit ids, fused and not; the fastest setting counts.
+
+    Returns
+    -------
+    A JSON-like dict with `edges_per_second`, `ratio_to_dgl` (None where DGL is not installed), every run,
+    the workload, the versions and the machine.
+
+    Raises
+    ------
+    ConfigError
+        The workload is impossible.
+    """
+    if min(threads, batches, repeats, batch_size) < 1:
+        raise ConfigError("threads, batches, repeats and batch_size must be at least 1")
+    topology = synthetic_graph(graph, num_nodes=num_nodes, num_edges=num_edges, seed=seed)
+    seeds = _seed_batches(topology, batch_size, batches, seed)
+    contenders = {"gloader": _gloader(topology, fanouts, seed, threads)}
+    contenders["gloader, 1 thread"] = _gloader(topology, fanouts, seed, 1)
+    if with_dgl and _has_dgl():
+        contenders |= _dgl(topology, fanouts, threads)
+    runs = _interleave(contenders, seeds, repeats)
+    return _report(runs) | {
+        "workload": {
+            "graph": graph,
+            "num_nodes": topology.num_nodes,
+            "num_edges": topology.num_edges,
+            "fanouts": list(fanouts),
+            "batch_size": batch_size,
+            "batches": len(seeds),
+            "repeats": repeats,
+            "seed": seed,
+        },
+        "threads": threads,
+        "versions": _versions(),
+        "machine": _machine(),
+    }
+
+
+def _seed_batches(topology: CscGraph, batch_size: int, batches: int, seed: int) -> list[IdArray]:
+    """Return batches of distinct nodes that have an in-neighbour."""
+    connected = np.flatnonzero(np.diff(topology.indptr))
+    if len(connected) < batch_size:
+        raise ConfigError(f"batch_size {batch_size} exceeds the {len(connected)} nodes that have a neighbour")
+    order = np.random.default_rng(seed).permutation(connected)
+    starts = range(0, len(order) - batch_size + 1, batch_size)
+    return [order[start : start + batch_size] for start in starts][:batches]
+
+
+def _gloader(topology: CscGraph, fanouts: Sequence[int], seed: int, threads: int) -> Run:
+    sampler = NeighborSampler(topology, fanouts, seed=seed)
+
+    def edges_of(item: tuple[int, IdArray]) -> int:
+        batch = sampler.sample(BatchId(epoch=0, index=item[0]), item[1])
+        return sum(block.num_edges for block in batch.blocks)
+
+    def run(batches: Sequence[IdArray]) -> int:
+        if threads == 1:
+            return sum(map(edges_of, enumerate(batches)))
+        with ThreadPoolExecutor(threads) as pool:
+            return sum(pool.map(edges_of, enumerate(batches)))
+
+    return run
+
+
+def _has_dgl() -> bool:
+    try:
+        importlib.metadata.version("dgl")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _dgl(topology: CscGraph, fanouts: Sequence[int], threads: int) -> dict[str, Run]:
+    """Return DGL's sampler in each of its settings, called as its data loader calls it, in this thread."""
+    os.environ.setdefault("DGLBACKEND", "pytorch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import dgl
+        import torch
+
+        torch.set_num_threads(threads)
+        contenders: dict[str, Run] = {}
+        for ids in (torch.int64, torch.int32):
+            indptr, indices = (
+                torch.tensor(topology.indptr, dtype=ids),
+                torch.tensor(topology.indices, dtype=ids),
+            )
+            graph = dgl.graph(
+                ("csc", (indptr, indices, torch.empty(0, dtype=ids))), num_nodes=topology.num_nodes
+            )
+            for fused in (True, False):
+                sampler = dgl.dataloading.NeighborSampler(list(reversed(fanouts)), fused=fused)
+                name = f"dgl, {str(ids).removeprefix('torch.')}, {'fused' if fused else 'not fused'}"
+                contenders[name] = _dgl_run(sampler, graph, ids)
+    return contenders
+
+
+def _dgl_run(sampler: Any, graph: Any, ids: Any) -> Run:
+    import torch
+
+    def run(batches: Sequence[IdArray]) -> int:
+        edges = 0
+        for batch in batches:
+            blocks = sampler.sample_blocks(graph, torch.from_numpy(batch).to(ids))[2]
+            edges += sum(block.num_edges() for block in blocks)
+        return edges
+
+    return run
+
+
+def _interleave(
+    contenders: dict[str, Run], batches: Sequence[IdArray], repeats: int
+) -> dict[str, list[float]]:
+    """Return edges/s of each contender in each repeat; a round that is not counted warms everything up."""
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
+    for repeat in range(repeats + 1):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            edges = run(batches)
+            if repeat:
+                rates[name].append(edges / (time.perf_counter() - start))
+    return rates
+
+
+def _report(rates: dict[str, list[float]]) -> dict[str, Any]:
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    report: dict[str, Any] = {
+        "benchmark": "sampler",
+        "edges_per_second": medians["gloader"],
+        "edges_per_second_one_thread": medians["gloader, 1 thread"],
+        "dgl_edges_per_second": None,
+        "dgl_setting": None,
+        "ratio_to_dgl": None,
+        "ratio_to_dgl_best_runs": None,
+        "runs_edges_per_second": rates,
+    }
+    rivals = [name for name in medians if name.startswith("dgl")]
+    if rivals:
+        best = max(rivals, key=lambda name: medians[name])
+        report["dgl_setting"] = best
+        report["dgl_edges_per_second"] = medians[best]
+        report["ratio_to_dgl"] = medians["gloader"] / medians[best]
+        report["ratio_to_dgl_best_runs"] = max(rates["gloader"]) / max(max(rates[name]) for name in rivals)
+    return report
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("numpy", "numba", "torch", "dgl"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cores": usable,
+        "memory_bytes": psutil.virtual_memory().total,
+        "architecture": platform.machine(),
+        "load_average_1min": os.getloadavg()[0],
+    }

@@ -1,0 +1,11 @@
+"""Samplers: a graph in, the topology of mini-batches out. Imported as ``gloader.samplers``."""
+
+if __name__ != "gloader.samplers":
+    raise ImportError(
+        "import this package as gloader.samplers, not samplers: two names would make two of every class"
+    )
+
+from gloader.samplers.graph import CscGraph
+from gloader.samplers.neighbor import MergedBatch, NeighborSampler
+
+__all__ = ["CscGraph", "MergedBatch", "NeighborSampler"]

@@ -1,0 +1,157 @@
+"""A graph in compressed sparse column form: for each node, the nodes it receives messages from."""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.errors import GraphError
+from gloader.samplers import checks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+CHUNK = 1 << 22  # entries checked per kernel call, so that an interrupt is noticed between two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CscGraph:
+    """The in-neighbours of every node; ``indices[indptr[v] : indptr[v + 1]]`` are those of node v.
+
+    Parallel edges and self loops are kept. The arrays may be memory-mapped; they are used in place, never
+    copied, and must not change while the graph is in use. Thread-safe.
+
+    Parameters
+    ----------
+    indptr : (N + 1,) int64, not decreasing, from 0 to E
+    indices : (E,) int32 or int64, node ids in 0..N-1
+    edge_weight : (E,) float32 or float64, finite and not negative, optional
+    validate : check every entry; pass False only for arrays that were checked before
+
+    Raises
+    ------
+    GraphError
+        An array has a wrong dtype, shape or entry; the message names the position and the value.
+    """
+
+    indptr: IdArray
+    indices: NDArray[np.int32] | NDArray[np.int64]
+    edge_weight: NDArray[np.float32] | NDArray[np.float64] | None = None
+    validate: InitVar[bool] = True
+
+    def __post_init__(self, validate: bool) -> None:
+        """Check the arrays and keep read-only views of them."""
+        _store(self, "indptr", _plain("indptr", self.indptr, (np.int64,)))
+        _store(self, "indices", _plain("indices", self.indices, (np.int32, np.int64)))
+        _check_ends(self.indptr, self.num_edges)
+        if self.edge_weight is not None:
+            _store(self, "edge_weight", _plain("edge_weight", self.edge_weight, (np.float32, np.float64)))
+            _check_length(self.edge_weight, self.num_edges)
+        if validate:
+            _check_indptr(self.indptr)
+            _check_indices(self.indices, self.num_nodes)
+            _check_weights(self.edge_weight)
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return int(self.indptr.shape[0]) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return int(self.indices.shape[0])
+
+    def in_degrees(self, nodes: IdArray) -> IdArray:
+        """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64. Pure.
+
+        Raises
+        ------
+        GraphError
+            An id is not a node of the graph.
+        """
+        ids = np.asarray(nodes)
+        if ids.dtype.kind not in "iu":
+            raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.num_nodes):
+            bad = ids[(ids < 0) | (ids >= self.num_nodes)][:5].tolist()
+            raise GraphError(f"node ids {bad} are not in 0..{self.num_nodes - 1}")
+        ids = ids.astype(np.int64, copy=False)
+        degrees: IdArray = self.indptr[ids + 1] - self.indptr[ids]
+        return degrees
+
+
+def _store(graph: CscGraph, field: str, array: NDArray[Any]) -> None:
+    object.__setattr__(graph, field, array)  # the dataclass is frozen; this is its constructor
+
+
+def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[Any]:
+    """Return a read-only base-class view of ``array``, so that every kernel is compiled for one kind of array."""
+    allowed = " or ".join(np.dtype(dtype).name for dtype in dtypes)
+    if not isinstance(array, np.ndarray):
+        raise GraphError(f"{name} is a {type(array).__name__}; it must be a numpy array of {allowed}")
+    if array.ndim != 1:
+        raise GraphError(f"{name} has shape {array.shape}; it must have one dimension")
+    if not array.dtype.isnative or array.dtype.type not in dtypes:
+        order = "" if array.dtype.isnative else " in foreign byte order"
+        raise GraphError(
+            f"{name} has dtype {array.dtype.name}{order} ({array.dtype.str}); it must be native {allowed}: check that "
+            f"its values fit and convert with {name}.astype(np.{np.dtype(dtypes[-1]).name})"
+        )
+    if not array.flags.c_contiguous or not array.flags.aligned:
+        raise GraphError(f"{name} is strided or unaligned; pass np.ascontiguousarray({name}) or a fresh copy")
+    view = np.asarray(array).view(np.ndarray)
+    view.flags.writeable = False
+    return view
+
+
+def _check_ends(indptr: IdArray, num_edges: int) -> None:
+    if indptr.shape[0] == 0:
+        raise GraphError("indptr is empty; it must have N + 1 entries, [0] for a graph without nodes")
+    if indptr[0] != 0:
+        raise GraphError(f"indptr[0] is {indptr[0]}; it must be 0")
+    if indptr[-1] != num_edges:
+        last = indptr.shape[0] - 1
+        raise GraphError(f"indptr[{last}], its end, is {indptr[-1]}; it must be the length of indices, {num_edges}")
+
+
+def _check_length(edge_weight: NDArray[Any], num_edges: int) -> None:
+    if edge_weight.shape[0] != num_edges:
+        raise GraphError(
+            f"edge_weight has {edge_weight.shape[0]} entries; it must have one per edge, {num_edges}"
+        )
+
+
+def _check_indptr(indptr: IdArray) -> None:
+    for start in range(0, indptr.shape[0] - 1, CHUNK):
+        at = checks.first_descent(indptr, start, min(start + CHUNK, indptr.shape[0] - 1))
+        if at >= 0:
+            raise GraphError(
+                f"indptr is not monotone: indptr[{at + 1}] = {indptr[at + 1]} "
+                f"is smaller than indptr[{at}] = {indptr[at]}"
+            )
+
+
+def _check_indices(indices: NDArray[Any], num_nodes: int) -> None:
+    for start in range(0, indices.shape[0], CHUNK):
+        at = checks.first_outside(indices, start, min(start + CHUNK, indices.shape[0]), num_nodes)
+        if at >= 0:
+            raise GraphError(
+                f"indices[{at}] = {indices[at]} is not a node: ids must be in 0..{num_nodes - 1}, "
+                f"as indptr describes {num_nodes} nodes"
+            )
+
+
+def _check_weights(edge_weight: NDArray[Any] | None) -> None:
+    if edge_weight is None:
+        return
+    for start in range(0, edge_weight.shape[0], CHUNK):
+        at = checks.first_bad_weight(edge_weight, start, min(start + CHUNK, edge_weight.shape[0]))
+        if at >= 0:
+            raise GraphError(
+                f"edge_weight[{at}] = {edge_weight[at]}; weights must be finite and not negative"
+            )

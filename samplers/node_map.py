@@ -1,0 +1,111 @@
+"""From the nodes of a batch to their local ids: one array of N labels, or a hash table when N is large."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gloader.samplers import relabel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray, LocalArray
+
+LABEL_END = 2**31  # labels are int32
+_MIN_SLOTS = 1 << 10
+
+
+class NodeMap(Protocol):
+    """Gives nodes their local ids, one batch after the other. Used by one thread at a time.
+
+    A map whose call was interrupted is not used again (`WorkspacePool` drops it).
+    """
+
+    def begin(self, seeds: IdArray, nodes: IdArray) -> int:
+        """Start a batch with ``seeds``, copied to ``nodes``; return how many seeds repeat an earlier one."""
+        ...
+
+    def relabel(
+        self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
+    ) -> int:
+        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
+        ...
+
+
+class DenseMap:
+    """An array of N labels, 4 bytes per node, filled with zeros once and then reused without clearing."""
+
+    __slots__ = ("_base", "_labels", "_used")
+
+    def __init__(self, num_nodes: int) -> None:
+        self._labels: LocalArray = np.zeros(num_nodes, dtype=np.int32)
+        self._base = 1
+        self._used = 0
+
+    def begin(self, seeds: IdArray, nodes: IdArray) -> int:
+        """Start a batch with ``seeds``, copied to ``nodes``; return how many seeds repeat an earlier one."""
+        self._base += self._used
+        if self._base + self._labels.shape[0] > LABEL_END:
+            self._labels.fill(0)
+            self._base = 1
+        repeats: int = relabel.enter_dense(seeds, nodes, self._base, self._labels)
+        self._used = seeds.shape[0]
+        return repeats
+
+    def relabel(
+        self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
+    ) -> int:
+        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
+        total: int = relabel.relabel_dense(
+            graph_indices, edge_ids, nodes, num_nodes, self._base, self._labels, out
+        )
+        self._used = total
+        return total
+
+
+class HashMap:
+    """An open-addressing table of 12 bytes a slot, at most half full, that grows with the largest batch."""
+
+    __slots__ = ("_base", "_keys", "_labels", "_num_nodes", "_shift", "_used")
+
+    def __init__(self, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
+        self._base = 1
+        self._used = 0
+        self._allocate(_MIN_SLOTS)
+
+    def begin(self, seeds: IdArray, nodes: IdArray) -> int:
+        """Start a batch with ``seeds``, copied to ``nodes``; return how many seeds repeat an earlier one."""
+        self._base += self._used
+        self._used = 0
+        self._reserve(nodes[:0], seeds.shape[0])
+        self._used = seeds.shape[0]
+        repeats: int = relabel.enter_hashed(seeds, nodes, self._base, self._keys, self._labels, self._shift)
+        return repeats
+
+    def relabel(
+        self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
+    ) -> int:
+        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
+        largest = min(num_nodes + edge_ids.shape[0], self._num_nodes)
+        self._reserve(nodes[:num_nodes], largest)
+        total: int = relabel.relabel_hashed(
+            graph_indices, edge_ids, nodes, num_nodes, self._base, self._keys, self._labels, self._shift, out
+        )
+        self._used = total
+        return total
+
+    def _reserve(self, entered: IdArray, num_nodes: int) -> None:
+        """Make room for ``num_nodes`` nodes, of which ``entered`` are in the table."""
+        if 2 * num_nodes <= self._keys.shape[0] and self._base + num_nodes <= LABEL_END:
+            return
+        self._allocate(max(self._keys.shape[0], 1 << (2 * num_nodes - 1).bit_length()))
+        self._base = 1
+        relabel.enter_hashed(entered, entered, self._base, self._keys, self._labels, self._shift)
+
+    def _allocate(self, slots: int) -> None:
+        self._keys: IdArray = np.empty(slots, dtype=np.int64)
+        self._labels: LocalArray = np.zeros(slots, dtype=np.int32)
+        self._shift = np.uint64(64 - (slots.bit_length() - 1))

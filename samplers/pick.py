@@ -1,0 +1,182 @@
+"""Kernels that choose which in-edges of a node a hop takes, uniformly.
+
+Without replacement: Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987). Draw j of k
+is uniform over 0..d-k+j; one that was taken before stands for d-k+j itself. Every k-subset is equally likely.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from gloader.samplers.prefetch import prefetch
+from gloader.samplers.rng import ONE, bounded, node_key, to_int
+from gloader.samplers.simd import LANES, REJECTED, REPEATED, draw_sixteen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray, LocalArray
+
+_ZERO = np.uint64(0)
+_SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)
+_AHEAD = 32  # nodes
+_DEGREE_END = 2**31  # positions of the vector path have 32 bits
+SLACK = LANES
+
+
+@njit(cache=True, nogil=True)
+def fetch_degrees(
+    graph_indptr: IdArray, nodes: IdArray, first: int, last: int, starts: IdArray, degrees: IdArray
+) -> None:
+    """Write where the in-edges of ``nodes[first:last]`` begin and how many there are."""
+    for i in range(first, last):
+        prefetch(graph_indptr, nodes[min(i + _AHEAD, last - 1)])
+        start = graph_indptr[nodes[i]]
+        starts[i] = start
+        degrees[i] = graph_indptr[nodes[i] + 1] - start
+
+
+@njit(cache=True, nogil=True)
+def count_uniform(
+    degrees: IdArray, first: int, last: int, fanout: int, replace: bool, limit: int, indptr: LocalArray
+) -> int:
+    """Write the local ``indptr`` of a hop whose destinations are ``first:last``; return its number of edges.
+
+    Returns -1 when there would be more than ``limit``.
+    """
+    total = 0
+    indptr[0] = 0
+    for i in range(first, last):
+        degree = degrees[i]
+        if fanout < 0 or (degree < fanout and not replace) or degree == 0:
+            total += degree
+        else:
+            total += fanout
+        if total > limit:
+            return -1
+        indptr[i - first + 1] = total
+    return total
+
+
+@njit(cache=True, nogil=True)
+def pick_uniform(
+    nodes: IdArray,
+    starts: IdArray,
+    degrees: IdArray,
+    first: int,
+    last: int,
+    key: np.uint64,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    bits: NDArray[np.uint64],
+) -> None:
+    """Write the edges that the destinations ``first:last`` take, without replacement, into ``edge_ids``.
+
+    ``edge_ids`` has `SLACK` entries more than there are edges. ``bits``, a power of two of words, is scratch: all
+    zero before and after.
+    """
+    for i in range(first, last):
+        out = to_int(indptr[i - first])
+        count = to_int(indptr[i - first + 1]) - out
+        start, degree = starts[i], degrees[i]
+        if count == degree:
+            for j in range(count):
+                edge_ids[out + j] = start + j
+            continue
+        this = node_key(key, nodes[i])
+        outcome = REJECTED
+        if count <= LANES and degree < _DEGREE_END:
+            outcome = draw_sixteen(this, start, degree, count, edge_ids, out)
+        if outcome >= REJECTED:
+            if degree <= 64:
+                _floyd_64(this, start, degree, out, count, edge_ids)
+            else:
+                _floyd(this, start, degree, out, count, edge_ids, bits)
+        elif degree <= 64:  # no look at the outcome: repeats are likely, and a mispredicted branch costs more
+            _settle_64(start, degree, out, count, edge_ids)
+        elif outcome == REPEATED:
+            _settle_few(start, degree, out, count, edge_ids)
+
+
+@njit(cache=True, nogil=True)
+def _settle_64(start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
+    """Apply Floyd's rule to draws in ``edge_ids``, with a set of 64 bits; branch-free."""
+    taken = _ZERO
+    for j in range(count):
+        at = edge_ids[out + j] - start
+        at = degree - count + j if (taken >> np.uint64(at)) & ONE else at
+        taken |= ONE << np.uint64(at)
+        edge_ids[out + j] = start + at
+
+
+@njit(cache=True, nogil=True)
+def _settle_few(start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
+    """Apply Floyd's rule to at most sixteen draws in ``edge_ids``."""
+    for j in range(1, count):
+        if _has(edge_ids, out, out + j, edge_ids[out + j]):
+            edge_ids[out + j] = start + degree - count + j
+
+
+@njit(cache=True, nogil=True)
+def _floyd_64(key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
+    taken = _ZERO
+    for j in range(count):
+        top = degree - count + j
+        at = bounded(key, j, top + 1)
+        if (taken >> np.uint64(at)) & ONE:
+            at = top
+        taken |= ONE << np.uint64(at)
+        edge_ids[out + j] = start + at
+
+
+@njit(cache=True, nogil=True)
+def _floyd(
+    key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray, bits: NDArray[np.uint64]
+) -> None:
+    """Floyd's algorithm with a bit set of positions, folded modulo its size; a set bit is checked in the list."""
+    fold = np.uint64(bits.shape[0] - 1)
+    is_exact = degree <= 64 * bits.shape[0]
+    for j in range(count):
+        top = degree - count + j
+        at = bounded(key, j, top + 1)
+        if (bits[(np.uint64(at) >> _SIX) & fold] >> (np.uint64(at) & _SIXTY_THREE)) & ONE and (
+            is_exact or _has(edge_ids, out, out + j, start + at)
+        ):
+            at = top
+        bits[(np.uint64(at) >> _SIX) & fold] |= ONE << (np.uint64(at) & _SIXTY_THREE)
+        edge_ids[out + j] = start + at
+    for j in range(count):
+        bits[(np.uint64(edge_ids[out + j] - start) >> _SIX) & fold] = _ZERO
+
+
+@njit(cache=True, nogil=True)
+def _has(edge_ids: IdArray, first: int, last: int, edge: int) -> bool:
+    for i in range(first, last):  # noqa: SIM110  numba has no generator in any()
+        if edge_ids[i] == edge:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def pick_with_replacement(
+    nodes: IdArray,
+    starts: IdArray,
+    degrees: IdArray,
+    first: int,
+    last: int,
+    takes_all: bool,
+    key: np.uint64,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+) -> None:
+    """Write the edges that the destinations ``first:last`` take; repeats are possible unless all are taken."""
+    for i in range(first, last):
+        out = indptr[i - first]
+        count = indptr[i - first + 1] - out
+        this = node_key(key, nodes[i])
+        for j in range(count):
+            at = j if takes_all else bounded(this, j, degrees[i])
+            edge_ids[out + j] = starts[i] + at

@@ -1,0 +1,134 @@
+"""Kernels that give the nodes of a batch their local ids, in first-seen order.
+
+Both maps are stamped: an entry below ``base`` is a leftover of an earlier batch and means "not seen". So a
+batch starts on a map of any content by moving ``base`` past every label given before; nothing is cleared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from gloader.samplers.prefetch import prefetch
+from gloader.samplers.rng import GOLDEN, to_int
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray, LocalArray
+
+_AHEAD_ROW = 160  # edges between asking for a cache line of the graph and reading it; measured
+_AHEAD_MAP = 80  # the same for a line of the map
+
+
+@njit(cache=True, nogil=True)
+def relabel_dense(
+    graph_indices: NDArray[Any],
+    edge_ids: IdArray,
+    nodes: IdArray,
+    num_nodes: int,
+    base: int,
+    labels: LocalArray,
+    indices: LocalArray,
+) -> int:
+    """Write the local id of each edge's source into ``indices``, append new nodes; return the number of nodes.
+
+    ``labels`` (N,) maps a node to ``base`` plus its local id; N is below 2**31, so that ``indices`` can hold the
+    global ids in the meantime. ``nodes`` has room for one more node than there are edges.
+    """
+    num_edges = edge_ids.shape[0]
+    steady = max(num_edges - _AHEAD_ROW, 0)
+    for i in range(min(_AHEAD_MAP, steady)):
+        indices[i] = graph_indices[edge_ids[i]]
+    for i in range(steady):
+        prefetch(graph_indices, edge_ids[i + _AHEAD_ROW])
+        coming = graph_indices[edge_ids[i + _AHEAD_MAP]]
+        prefetch(labels, to_int(coming))
+        indices[i + _AHEAD_MAP] = coming
+        num_nodes = _label(to_int(indices[i]), nodes, num_nodes, base, labels, indices, i)
+    for i in range(steady, num_edges):
+        num_nodes = _label(to_int(graph_indices[edge_ids[i]]), nodes, num_nodes, base, labels, indices, i)
+    return num_nodes
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _label(
+    node: int, nodes: IdArray, num_nodes: int, base: int, labels: LocalArray, indices: LocalArray, i: int
+) -> int:
+    """Label one node; branch-free, as half the nodes of a hop are new and no predictor knows which."""
+    label = to_int(labels[node]) - base
+    is_new = label < 0
+    nodes[num_nodes] = node
+    label = num_nodes if is_new else label
+    labels[node] = base + label
+    indices[i] = label
+    return num_nodes + is_new
+
+
+@njit(cache=True, nogil=True)
+def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray) -> int:
+    """Give the nodes ``entering`` the ids 0, 1, ... and copy them to ``nodes``; return how many repeat one."""
+    repeats = 0
+    for i in range(entering.shape[0]):
+        repeats += labels[entering[i]] >= base
+        nodes[i] = entering[i]
+        labels[entering[i]] = base + i
+    return repeats
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _slot(node: int, shift: np.uint64) -> int:
+    return to_int((np.uint64(node) * GOLDEN) >> shift)
+
+
+@njit(cache=True, nogil=True)
+def relabel_hashed(
+    graph_indices: NDArray[Any],
+    edge_ids: IdArray,
+    nodes: IdArray,
+    num_nodes: int,
+    base: int,
+    keys: IdArray,
+    labels: LocalArray,
+    shift: np.uint64,
+    indices: LocalArray,
+) -> int:
+    """Do as `relabel_dense` with an open-addressing table: ``keys`` and ``labels`` of 2**(64 - shift) slots."""
+    num_edges = edge_ids.shape[0]
+    wrap = keys.shape[0] - 1
+    for i in range(num_edges):
+        prefetch(graph_indices, edge_ids[min(i + _AHEAD_ROW, num_edges - 1)])
+        ahead = _slot(graph_indices[edge_ids[min(i + _AHEAD_MAP, num_edges - 1)]], shift)
+        prefetch(labels, ahead)
+        prefetch(keys, ahead)
+        node = to_int(graph_indices[edge_ids[i]])
+        slot = _slot(node, shift)
+        while labels[slot] >= base and keys[slot] != node:
+            slot = (slot + 1) & wrap
+        if labels[slot] < base:
+            keys[slot] = node
+            labels[slot] = base + num_nodes
+            nodes[num_nodes] = node
+            num_nodes += 1
+        indices[i] = labels[slot] - base
+    return num_nodes
+
+
+@njit(cache=True, nogil=True)
+def enter_hashed(
+    entering: IdArray, nodes: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64
+) -> int:
+    """Do as `enter_dense` with a hash table."""
+    repeats = 0
+    wrap = keys.shape[0] - 1
+    for i in range(entering.shape[0]):
+        slot = _slot(entering[i], shift)
+        while labels[slot] >= base and keys[slot] != entering[i]:
+            slot = (slot + 1) & wrap
+        repeats += labels[slot] >= base
+        nodes[i] = entering[i]
+        keys[slot] = entering[i]
+        labels[slot] = base + i
+    return repeats

@@ -1,0 +1,122 @@
+"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), nothing is consumed.
+
+The mixing function is the finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+generators", OOPSLA'14) with the constants of Stafford's variant 13.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MUL_1 = np.uint64(0xBF58476D1CE4E5B9)
+MUL_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_S11 = np.uint64(11)
+LOW_32 = np.uint64(0xFFFFFFFF)
+ONE = np.uint64(1)
+_RETRY = np.uint64(1 << 40)  # the words of a rejected draw's next attempts start this far on
+_UNIT = 2.0**-53
+to_int: Any = np.int64  # in kernels: a plain int() would leave an unsigned integer unsigned
+_MASK = 2**64 - 1
+
+
+def _mix_int(x: int) -> int:
+    """Return `mix64` of a Python int. Pure."""
+    x = ((x ^ (x >> 30)) * int(MUL_1)) & _MASK
+    x = ((x ^ (x >> 27)) * int(MUL_2)) & _MASK
+    return x ^ (x >> 31)
+
+
+def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
+    """Return the key of one layer of one batch; each field is absorbed modulo 2**64. Pure."""
+    key = 0
+    for field in (seed, epoch, index, layer):
+        key = _mix_int((key + int(GOLDEN) + int(field)) & _MASK)
+    return np.uint64(key)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mix64(x: np.uint64) -> np.uint64:
+    """Return a bijective mix of the 64 bits of ``x``. Pure."""
+    x = (x ^ (x >> _S30)) * MUL_1
+    x = (x ^ (x >> _S27)) * MUL_2
+    return x ^ (x >> _S31)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def node_key(key: np.uint64, node: int) -> np.uint64:
+    """Return the key of ``node`` within the layer whose key is ``key``. Pure."""
+    return mix64(key ^ (np.uint64(node) * GOLDEN + ONE))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def word(key: np.uint64, index: np.uint64) -> np.uint64:
+    """Return word ``index`` of the node whose key is ``key``: splitmix64, started at that key. Pure."""
+    return mix64(key + (index + ONE) * GOLDEN)
+
+
+@njit(cache=True, nogil=True)
+def bounded_64(bits: np.uint64, bound: np.uint64) -> np.uint64:
+    """Return the upper 64 bits of the product ``bits * bound``. Pure."""
+    low = (bits & LOW_32) * (bound & LOW_32)
+    mid_1 = (bits >> _S32) * (bound & LOW_32) + (low >> _S32)
+    mid_2 = (bits & LOW_32) * (bound >> _S32) + (mid_1 & LOW_32)
+    return (bits >> _S32) * (bound >> _S32) + (mid_1 >> _S32) + (mid_2 >> _S32)
+
+
+@njit(cache=True, nogil=True)
+def redraw(key: np.uint64, draw: int, bound: np.uint64) -> np.uint64:
+    """Return a uniform integer below ``bound`` for a draw whose 32 bits cannot decide it. Pure.
+
+    Bounds from 2**32 on take all 64 bits of a word; the bias is at most bound / 2**64.
+    """
+    index = np.uint64(draw) + _RETRY
+    if bound > LOW_32:
+        return bounded_64(word(key, index), bound)
+    threshold = (LOW_32 + ONE - bound) % bound
+    while True:
+        product = (word(key, index) >> _S32) * bound
+        if product & LOW_32 >= threshold:
+            return product >> _S32
+        index += _RETRY
+
+
+@njit(cache=True, nogil=True, inline="always")
+def settle(key: np.uint64, draw: int, bits: np.uint64, bound: np.uint64) -> np.uint64:
+    """Return a uniform integer below ``bound`` from 32 random ``bits``, redrawn when they would bias it. Pure.
+
+    Multiply, shift and reject (Lemire, "Fast random integer generation in an interval", TOMACS'19): exactly
+    uniform for uniform bits.
+    """
+    product = bits * bound
+    if bound > LOW_32 or product & LOW_32 < bound:
+        return _settle_edge(key, draw, product, bound)
+    return product >> _S32
+
+
+@njit(cache=True, nogil=True)
+def _settle_edge(key: np.uint64, draw: int, product: np.uint64, bound: np.uint64) -> np.uint64:
+    if bound <= LOW_32 and product & LOW_32 >= (LOW_32 + ONE - bound) % bound:
+        return product >> _S32
+    return redraw(key, draw, bound)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def bounded(key: np.uint64, draw: int, bound: int) -> int:
+    """Return draw number ``draw`` of a node, a uniform integer below ``bound`` >= 1. Pure.
+
+    Draws 2i and 2i + 1 are the lower and the upper half of word i.
+    """
+    bits = word(key, np.uint64(draw >> 1))
+    half = bits >> _S32 if draw & 1 else bits & LOW_32
+    return to_int(settle(key, draw, half, np.uint64(bound)))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def unit(key: np.uint64, draw: int) -> float:
+    """Return draw number ``draw`` of a node as a float64 in (0, 1], a multiple of 2**-53. Pure."""
+    return ((word(key, np.uint64(draw)) >> _S11) + ONE) * _UNIT

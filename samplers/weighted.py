@@ -1,0 +1,173 @@
+"""Kernels that choose in-edges by weight; an edge of weight zero is never taken.
+
+Without replacement: the k smallest of E_i / w_i with E_i exponential, which draws one edge after the other with
+chances proportional to the weights that remain (Efraimidis and Spirakis, "Weighted random sampling with a
+reservoir", IPL 2006). With replacement: inversion of the running sum of the node's weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from gloader.samplers.rng import node_key, unit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray, LocalArray
+
+
+@njit(cache=True, nogil=True)
+def count_weighted(
+    edge_weight: NDArray[Any],
+    starts: IdArray,
+    degrees: IdArray,
+    first: int,
+    last: int,
+    fanout: int,
+    replace: bool,
+    limit: int,
+    indptr: LocalArray,
+) -> int:
+    """Write the local ``indptr`` of a hop; return its number of edges, or -1 when there are more than ``limit``."""
+    total = 0
+    indptr[0] = 0
+    for i in range(first, last):
+        count = 0
+        for edge in range(starts[i], starts[i] + degrees[i]):
+            if edge_weight[edge] > 0:
+                count += 1
+                if fanout >= 0 and (count >= fanout or replace):
+                    count = fanout
+                    break
+        total += count
+        if total > limit:
+            return -1
+        indptr[i - first + 1] = total
+    return total
+
+
+@njit(cache=True, nogil=True)
+def pick_weighted(
+    edge_weight: NDArray[Any],
+    nodes: IdArray,
+    starts: IdArray,
+    degrees: IdArray,
+    first: int,
+    last: int,
+    fanout: int,
+    key: np.uint64,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    arrivals: NDArray[np.float64],
+) -> None:
+    """Write the edges that the destinations ``first:last`` take, without replacement, in the order drawn.
+
+    ``arrivals`` (fan-out,) is scratch. A node whose positive edges are no more than the fan-out takes them in order.
+    """
+    for i in range(first, last):
+        out = indptr[i - first]
+        count = indptr[i - first + 1] - out
+        kept, positive = 0, 0
+        this = node_key(key, nodes[i])
+        for at in range(degrees[i] if count else 0):
+            weight = np.float64(edge_weight[starts[i] + at])
+            if not weight > 0:
+                continue
+            edge_ids_at = starts[i] + at
+            positive += 1
+            if fanout < 0:
+                edge_ids[out + kept] = edge_ids_at
+                kept += 1
+                continue
+            arrival = -math.log(unit(this, at)) / weight
+            if kept == count and arrival >= arrivals[kept - 1]:
+                continue
+            kept = _insert(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
+        if fanout >= 0 and positive <= fanout:
+            _all_positive(edge_weight, starts[i], degrees[i], out, edge_ids)
+
+
+@njit(cache=True, nogil=True)
+def _insert(
+    arrivals: NDArray[np.float64],
+    edge_ids: IdArray,
+    out: int,
+    kept: int,
+    count: int,
+    arrival: float,
+    edge: int,
+) -> int:
+    """Insert into the sorted list of at most ``count``; the earlier edge wins a tie. Return the new length."""
+    j = kept if kept < count else count - 1
+    while j > 0 and arrivals[j - 1] > arrival:
+        arrivals[j] = arrivals[j - 1]
+        edge_ids[out + j] = edge_ids[out + j - 1]
+        j -= 1
+    arrivals[j] = arrival
+    edge_ids[out + j] = edge
+    return min(kept + 1, count)
+
+
+@njit(cache=True, nogil=True)
+def _all_positive(edge_weight: NDArray[Any], start: int, degree: int, out: int, edge_ids: IdArray) -> None:
+    for edge in range(start, start + degree):
+        if edge_weight[edge] > 0:
+            edge_ids[out] = edge
+            out += 1
+
+
+@njit(cache=True, nogil=True)
+def pick_weighted_with_replacement(
+    edge_weight: NDArray[Any],
+    nodes: IdArray,
+    starts: IdArray,
+    degrees: IdArray,
+    first: int,
+    last: int,
+    fanout: int,
+    key: np.uint64,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    sums: NDArray[np.float64],
+) -> None:
+    """Write the edges that the destinations ``first:last`` take, with repeats; fan-out -1 takes each once.
+
+    ``sums`` (largest degree of these destinations,) is scratch.
+    """
+    for i in range(first, last):
+        out = indptr[i - first]
+        count = indptr[i - first + 1] - out
+        if fanout < 0:
+            _all_positive(edge_weight, starts[i], degrees[i], out, edge_ids)
+            continue
+        if count == 0:
+            continue
+        total, last_positive = 0.0, 0
+        for at in range(degrees[i]):
+            weight = np.float64(edge_weight[starts[i] + at])
+            if weight > 0:
+                last_positive = at
+            total += weight
+            sums[at] = total
+        this = node_key(key, nodes[i])
+        for j in range(count):
+            at = _first_reaching(sums, last_positive, unit(this, j) * total)
+            edge_ids[out + j] = starts[i] + at
+
+
+@njit(cache=True, nogil=True)
+def _first_reaching(sums: NDArray[np.float64], last: int, goal: float) -> int:
+    """Return the first position up to ``last`` whose running sum is at least ``goal`` > 0."""
+    low, high = 0, last
+    while low < high:
+        middle = (low + high) >> 1
+        if sums[middle] >= goal:
+            high = middle
+        else:
+            low = middle + 1
+    return low

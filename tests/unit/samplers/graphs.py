@@ -1,0 +1,29 @@
+"""Small graphs that several tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gloader.samplers import CscGraph
+
+
+def random_graph(
+    num_nodes: int, max_degree: int, *, seed: int = 0, weighted: bool = False, dtype: type = np.int32
+) -> CscGraph:
+    """A graph with degrees from 0 to ``max_degree``, parallel edges and self loops."""
+    random = np.random.default_rng(seed)
+    degrees = random.integers(0, max_degree + 1, num_nodes)
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    num_edges = int(indptr[-1])
+    return CscGraph(
+        indptr=indptr,
+        indices=random.integers(0, num_nodes, num_edges).astype(dtype),
+        edge_weight=random.random(num_edges) * (random.random(num_edges) > 0.2) if weighted else None,
+    )
+
+
+def star(degree: int, edge_weight: np.ndarray | None = None) -> CscGraph:
+    """Node 0 receives from nodes 1..degree, edge i from node i + 1; nobody else receives."""
+    indptr = np.full(degree + 2, degree, dtype=np.int64)
+    indptr[0] = 0
+    return CscGraph(indptr=indptr, indices=np.arange(1, degree + 1, dtype=np.int32), edge_weight=edge_weight)
