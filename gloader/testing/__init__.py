@@ -1,0 +1,1 @@
+"""What gloader is tested with: fault injection, crash simulation and conformance suites."""

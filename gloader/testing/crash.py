@@ -1,0 +1,263 @@
+"""Power loss, simulated: a file system that remembers which writes were not yet forced to the device.
+
+The idea is SQLite's ``test6.c``. `CrashRecorder` performs every call for real and logs it. `crash` then
+builds a folder as it could be found after a power loss at any point of the log: what was fsynced is there;
+of the rest, each 512-byte sector and each change of a folder may be there or not. Only a rename is atomic, as
+on every journaling file system; order is promised by fsync alone.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+
+from gloader.ssd_store.os_io import OsIO, StrPath
+
+if TYPE_CHECKING:
+    from random import Random
+
+SECTOR_BYTES: Final = 512
+Survival: TypeAlias = Literal["none", "all", "torn"]
+SURVIVALS: Final[tuple[Survival, ...]] = ("none", "all", "torn")
+_ROOT: Final = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    node: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sync:
+    node: int  # a file or a folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entries:
+    """A change of folders that happens as one: (folder, name, node or None for removal)."""
+
+    changes: tuple[tuple[int, str, int | None], ...]
+
+    @property
+    def folders(self) -> set[int]:
+        return {folder for folder, _, _ in self.changes}
+
+
+_Op: TypeAlias = _Write | _Sync | _Entries
+
+
+class CrashRecorder(OsIO):
+    """Performs and logs the calls below the folder ``root``, whose present content counts as durable."""
+
+    is_real: ClassVar[bool] = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = Path(os.path.realpath(root))
+        self._log: list[_Op] = []
+        self._tree: dict[int, dict[str, int]] = {_ROOT: {}}  # folder -> name -> node, as seen by the program
+        self._folders = {_ROOT}
+        self._open_files: dict[int, list[int]] = {}  # fd -> [node, position]
+        self._next_node = 1
+        self._import(self._root, _ROOT)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of points at which the power can fail."""
+        return len(self._log) + 1
+
+    def crash(self, at: int, into: Path, *, survival: Survival, random: Random) -> None:
+        """Create the folder ``into`` as ``root`` could look after a power loss before operation ``at``."""
+        log = self._log[:at]
+        tree: dict[int, dict[str, int]] = {node: {} for node in self._folders}
+        for entries in _surviving_entries(log, survival, random):
+            for folder, name, node in entries.changes:
+                if node is None:
+                    tree[folder].pop(name, None)
+                else:
+                    tree[folder][name] = node
+        contents = _surviving_contents(log, survival, random)
+        into.mkdir()
+        self._export(tree, contents, _ROOT, into)
+
+    def _export(
+        self, tree: dict[int, dict[str, int]], contents: dict[int, bytes], folder: int, to: Path
+    ) -> None:
+        for name, node in tree[folder].items():
+            if node in self._folders:
+                (to / name).mkdir()
+                self._export(tree, contents, node, to / name)
+            else:
+                (to / name).write_bytes(contents.get(node, b""))
+
+    def _import(self, path: Path, folder: int) -> None:
+        for child in sorted(path.iterdir()):
+            node = self._add(is_folder=child.is_dir())
+            self._change((folder, child.name, node))
+            if child.is_dir():
+                self._import(child, node)
+            else:
+                self._log.append(_Write(node=node, offset=0, data=child.read_bytes()))
+                self._log.append(_Sync(node=node))
+        self._log.append(_Sync(node=folder))
+
+    def _add(self, *, is_folder: bool) -> int:
+        node, self._next_node = self._next_node, self._next_node + 1
+        if is_folder:
+            self._folders.add(node)
+            self._tree[node] = {}
+        return node
+
+    def _locate(self, path: StrPath) -> tuple[int, str]:
+        """Return the folder and the name of ``path``."""
+        parts = Path(path).relative_to(self._root).parts
+        folder = _ROOT
+        for part in parts[:-1]:
+            folder = self._tree[folder][part]
+        return folder, parts[-1]
+
+    def _node(self, path: StrPath) -> int:
+        if Path(path) == self._root:
+            return _ROOT
+        folder, name = self._locate(path)
+        return self._tree[folder][name]
+
+    def _change(self, *changes: tuple[int, str, int | None]) -> None:
+        for folder, name, node in changes:
+            if node is None:
+                self._tree[folder].pop(name, None)
+            else:
+                self._tree[folder][name] = node
+        self._log.append(_Entries(changes=changes))
+
+    # --- the calls ---
+
+    def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
+        """As `OsIO.open`."""
+        fd = super().open(path, flags, mode)
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            folder, name = self._locate(path)
+            if flags & os.O_TRUNC or name not in self._tree[folder]:
+                self._change((folder, name, self._add(is_folder=False)))
+            self._open_files[fd] = [self._tree[folder][name], 0]
+        return fd
+
+    def close(self, fd: int) -> None:
+        """As `OsIO.close`."""
+        self._open_files.pop(fd, None)
+        super().close(fd)
+
+    def write(self, fd: int, data: memoryview) -> int:
+        """As `OsIO.write`."""
+        count = super().write(fd, data)
+        file = self._open_files[fd]
+        self._log.append(_Write(node=file[0], offset=file[1], data=bytes(data[:count])))
+        file[1] += count
+        return count
+
+    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        """As `OsIO.pwrite`."""
+        count = super().pwrite(fd, data, offset)
+        self._log.append(_Write(node=self._open_files[fd][0], offset=offset, data=bytes(data[:count])))
+        return count
+
+    def fsync(self, fd: int) -> None:
+        """As `OsIO.fsync`."""
+        super().fsync(fd)
+        self._log.append(_Sync(node=self._open_files[fd][0]))
+
+    def fsync_dir(self, path: StrPath) -> None:
+        """As `OsIO.fsync_dir`."""
+        super().fsync_dir(path)
+        self._log.append(_Sync(node=self._node(path)))
+
+    def mkdir(self, path: StrPath) -> None:
+        """As `OsIO.mkdir`."""
+        super().mkdir(path)
+        self._change((*self._locate(path), self._add(is_folder=True)))
+
+    def replace(self, source: StrPath, target: StrPath) -> None:
+        """As `OsIO.replace`."""
+        node = self._node(source)
+        super().replace(source, target)
+        self._change((*self._locate(source), None), (*self._locate(target), node))
+
+    def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
+        """As `OsIO.rename_noreplace`."""
+        node = self._node(source)
+        super().rename_noreplace(source, target)
+        self._change((*self._locate(source), None), (*self._locate(target), node))
+
+    def exchange(self, first: StrPath, second: StrPath) -> None:
+        """As `OsIO.exchange`."""
+        nodes = self._node(first), self._node(second)
+        super().exchange(first, second)
+        self._change((*self._locate(first), nodes[1]), (*self._locate(second), nodes[0]))
+
+    def unlink(self, path: StrPath) -> None:
+        """As `OsIO.unlink`."""
+        super().unlink(path)
+        self._change((*self._locate(path), None))
+
+    def rmdir(self, path: StrPath) -> None:
+        """As `OsIO.rmdir`."""
+        super().rmdir(path)
+        self._change((*self._locate(path), None))
+
+    def rmtree(self, path: StrPath) -> None:
+        """As `OsIO.rmtree`."""
+        super().rmtree(path)
+        self._change((*self._locate(path), None))
+
+
+def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> list[_Entries]:
+    """Return the changes of folders that are found after the crash, in order."""
+    durable = _durable_entries(log)
+    return [
+        op
+        for index, op in enumerate(log)
+        if isinstance(op, _Entries) and (index in durable or _survives(survival, random))
+    ]
+
+
+def _durable_entries(log: list[_Op]) -> set[int]:
+    """Return the changes that an fsync of one of their folders, or a later durable change, made durable."""
+    durable: set[int] = set()
+    synced: set[int] = set()
+    for index in range(len(log) - 1, -1, -1):
+        op = log[index]
+        if isinstance(op, _Sync):
+            synced.add(op.node)
+        elif isinstance(op, _Entries) and op.folders & synced:
+            durable.add(index)
+            synced |= op.folders
+    return durable
+
+
+def _survives(survival: Survival, random: Random) -> bool:
+    return survival == "all" or (survival == "torn" and random.random() < 0.5)
+
+
+def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> dict[int, bytes]:
+    """Return the content of every file after the crash."""
+    last_sync = {op.node: index for index, op in enumerate(log) if isinstance(op, _Sync)}
+    contents: dict[int, bytearray] = {}
+    for index, op in enumerate(log):
+        if not isinstance(op, _Write):
+            continue
+        content = contents.setdefault(op.node, bytearray())
+        is_durable = index < last_sync.get(op.node, -1)
+        for start in range(0, len(op.data), SECTOR_BYTES):
+            if is_durable or _survives(survival, random):
+                _put(content, op.offset + start, op.data[start : start + SECTOR_BYTES])
+        if survival == "torn" and random.random() < 0.5:  # the size is there, the sectors read as zeros
+            _put(content, op.offset + len(op.data), b"")
+    return {node: bytes(content) for node, content in contents.items()}
+
+
+def _put(content: bytearray, offset: int, data: bytes) -> None:
+    content.extend(bytes(max(0, offset + len(data) - len(content))))
+    content[offset : offset + len(data)] = data

@@ -1,0 +1,98 @@
+"""Whole arrays, read into memory and verified against their digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.errors import ChecksumError
+from gloader.ssd_store.buffers import aligned_bytes
+from gloader.ssd_store.checksum import PAGE_BYTES, Digest, checksum_pages, digest_of, num_pages_of
+from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, open_error, read_exactly, stored_dtype
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_STEP_BYTES: Final = 4 * 2**20
+
+
+def load_array(
+    root: Path | str, record: ArrayRecord, *, verify: bool = True, os_io: OsIO = REAL_OS
+) -> NDArray[np.generic]:
+    """Read the whole array ``record`` of the store ``root`` into memory; verified while it is read.
+
+    Returns
+    -------
+    Read-only array of ``record.shape`` in the stored dtype (bfloat16 as uint16)
+
+    Raises
+    ------
+    ChecksumError
+        The bytes are not those that were written.
+    StoreOpenError, StoreReadError, TruncatedStoreError
+        The file cannot be read in full.
+    """
+    path = Path(root) / record.file
+    data = _read_data(path, record.num_pages, digest=record.digest if verify else None, os_io=os_io)
+    array = data[: record.num_bytes].view(stored_dtype(record.dtype)).reshape(record.shape)
+    array.flags.writeable = False
+    return array
+
+
+def load_page_checksums(
+    root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
+) -> NDArray[np.uint64]:
+    """Read the page checksums of ``record``, themselves verified against its digest.
+
+    Returns
+    -------
+    (record.num_pages,) uint64, read-only
+
+    Raises
+    ------
+    ChecksumError
+        The array has no checksums, or they do not match the digest.
+    StoreOpenError, StoreReadError, TruncatedStoreError
+        The file cannot be read in full.
+    """
+    if record.pages_file is None:
+        raise ChecksumError(f"{root}: array {record.name!r} was written without page checksums")
+    path = Path(root) / record.pages_file
+    data = _read_data(path, num_pages_of(record.num_pages * 8), digest=None, os_io=os_io)
+    checksums = data.view(np.uint64)[: record.num_pages]
+    if digest_of(checksums) != record.digest or data[record.num_pages * 8 :].any():
+        raise ChecksumError(
+            f"{path}: the page checksums of {record.name!r} do not match the digest {record.digest} of the "
+            "commit record; the file is damaged: restore it from a copy or prepare it again"
+        )
+    checksums.flags.writeable = False
+    return checksums
+
+
+def _read_data(path: Path, num_pages: int, *, digest: str | None, os_io: OsIO) -> NDArray[np.uint8]:
+    """Read the ``num_pages`` of the data region of ``path``, checking ``digest`` on the way."""
+    data = aligned_bytes(num_pages * PAGE_BYTES)
+    try:
+        fd = open_regular(path, os_io=os_io)
+    except OSError as error:
+        raise open_error(path, error) from error
+    running, checksums = Digest(), np.empty(_STEP_BYTES // PAGE_BYTES, dtype=np.uint64)
+    try:
+        for start in range(0, data.size, _STEP_BYTES):
+            step = data[start : start + _STEP_BYTES]
+            read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
+            if digest is not None:
+                part = checksums[: step.size // PAGE_BYTES]
+                checksum_pages(step, start // PAGE_BYTES, part)
+                running.update(part)
+    finally:
+        close_quietly(fd, os_io=os_io)
+    if digest is not None and running.hexdigest() != digest:
+        raise ChecksumError(
+            f"{path}: the bytes do not match the digest {digest} of the commit record; the file is damaged: "
+            "restore it from a copy or prepare it again (`gloader verify` lists the pages)"
+        )
+    return data

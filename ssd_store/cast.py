@@ -1,0 +1,112 @@
+"""Features on their way to disk: float rows to the smaller dtypes of the format. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.errors import FeatureValueError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FEATURE_DTYPES: Final = ("float32", "float16", "bfloat16", "int8")
+INT8_MAX: Final = 127
+_LARGEST: Final = {
+    "float16": 65504.0,
+    "float32": float(np.finfo(np.float32).max),
+    "bfloat16": 3.3895313892515355e38,
+}
+
+
+def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
+    """Check that ``chunk`` (n, F), from row ``first_row`` of the store on, holds neither NaN nor infinity.
+
+    Raises
+    ------
+    FeatureValueError
+        It does; names the first such row.
+    """
+    is_bad = ~np.isfinite(chunk).all(axis=1)
+    if is_bad.any():
+        row = int(is_bad.argmax())
+        column = int((~np.isfinite(chunk[row])).argmax())
+        raise FeatureValueError(
+            f"row {first_row + row}, column {column} is {chunk[row, column]}; finite values were asked for: "
+            "clean the features or pass check_finite=False"
+        )
+
+
+def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
+    """Return ``chunk`` (n, F) of float16, float32 or float64 as stored in a float ``dtype``.
+
+    Rows of the stored dtype pass bit by bit; rows for bfloat16 may come as uint16, its bits. NaN and infinity
+    stay what they are.
+
+    Raises
+    ------
+    ShapeError
+        The chunk is not of floats.
+    FeatureValueError
+        A finite value is too large for ``dtype``; names the row.
+    """
+    if chunk.dtype == np.dtype(np.uint16 if dtype == "bfloat16" else dtype):
+        return chunk
+    _require_floats(chunk, dtype, first_row)
+    _require_range(chunk, dtype, first_row)
+    if dtype != "bfloat16":
+        return chunk.astype(dtype)
+    return round_bfloat16(chunk.astype(np.float32))
+
+
+def round_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return float32 ``values`` rounded to nearest even as bits of bfloat16; a NaN stays a (quiet) NaN."""
+    bits = values.view(np.uint32)
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x0040)
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
+
+
+def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return ``chunk`` (n, F) as int8 (n, F) and one float32 scale per row (n,): value = int8 * scale.
+
+    The scale is the row's largest magnitude over 127, 0 for a row of zeros.
+
+    Raises
+    ------
+    ShapeError
+        The chunk is not of floats.
+    FeatureValueError
+        A value is not finite, which int8 cannot hold; names the row.
+    """
+    _require_floats(chunk, "int8", first_row)
+    check_finite_rows(chunk, first_row)
+    _require_range(chunk, "float32", first_row)
+    wide = chunk.astype(np.float64)
+    scale = (np.abs(wide).max(axis=1, initial=0.0) / INT8_MAX).astype(np.float32)
+    inverse = np.divide(1.0, scale, out=np.zeros(scale.shape, np.float64), where=scale > 0)
+    levels = np.rint(wide * inverse[:, None])
+    return np.clip(levels, -INT8_MAX, INT8_MAX).astype(np.int8), scale
+
+
+def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
+    if chunk.dtype not in (np.float16, np.float32, np.float64):
+        raise ShapeError(
+            f"row {first_row}: features stored as {dtype} must come as float16, float32 or float64, not "
+            f"{chunk.dtype}; convert them"
+        )
+
+
+def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
+    largest = _LARGEST[dtype]
+    if chunk.dtype.itemsize <= 2 or (dtype == "float32" and chunk.dtype == np.float32):
+        return
+    is_bad = (np.isfinite(chunk) & (np.abs(chunk) > largest)).any(axis=1)
+    if is_bad.any():
+        row = int(is_bad.argmax())
+        value = float(np.abs(chunk[row][np.isfinite(chunk[row])]).max())
+        raise FeatureValueError(
+            f"row {first_row + row} holds {value:g}, beyond the largest {dtype} {largest:g}; store it in a "
+            "wider dtype or scale the features"
+        )

@@ -1,0 +1,181 @@
+"""The 64-bit checksum of a 4 KiB page, and the digest of a file's pages. Pure kernels.
+
+A page is 512 little-endian 64-bit words. Eight lanes take every eighth word each by
+``lane = rotl(lane ^ word, 29) * PRIME``, which is a bijection of the lane for a given word and of the word
+for a given lane: a change within one word always changes the result, any other change does but for a
+coincidence of 2**-64. The page's number goes into the start value, so that a page at the wrong place does
+not pass. docs/storage.md spells the definition out for other languages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PAGE_BYTES: Final = 4096
+PAGE_WORDS: Final = PAGE_BYTES // 8
+
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
+_R29 = np.uint64(29)
+_R35 = np.uint64(35)
+_R33 = np.uint64(33)
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+_U2 = np.uint64(2)
+_U3 = np.uint64(3)
+_U4 = np.uint64(4)
+_U5 = np.uint64(5)
+_U6 = np.uint64(6)
+_U7 = np.uint64(7)
+_LANES = np.uint64(8)
+_PAGE_WORDS = np.uint64(PAGE_WORDS)
+
+
+@njit(cache=True, nogil=True)
+def _step(lane: np.uint64, word: np.uint64) -> np.uint64:
+    mixed = lane ^ word
+    return ((mixed << _R29) | (mixed >> _R35)) * _PRIME
+
+
+@njit(cache=True, nogil=True)
+def _finish(value: np.uint64) -> np.uint64:
+    """Murmur's 64-bit finaliser: a bijection in which every bit reaches every bit."""
+    value = (value ^ (value >> _R33)) * _MIX_A
+    value = (value ^ (value >> _R33)) * _MIX_B
+    return value ^ (value >> _R33)
+
+
+@njit(cache=True, nogil=True)
+def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int) -> np.uint64:
+    """Checksum of the page whose first word is ``words[first_word]``. Pure; callable from other kernels.
+
+    Parameters
+    ----------
+    words : C-contiguous uint64 view of the buffer that holds the page
+    first_word : index of the page's first word (byte offset / 8); ``first_word + 512 <= len(words)``
+    page_index : number of the page within the data region of its file
+    """
+    start = _finish(np.uint64(page_index) + _ONE)
+    # Unsigned indices: a signed one costs a comparison for each word (negative indices wrap).
+    at = np.uint64(first_word)
+    end = at + _PAGE_WORDS
+    a = start
+    b = start + _ONE
+    c = start + _U2
+    d = start + _U3
+    e = start + _U4
+    f = start + _U5
+    g = start + _U6
+    h = start + _U7
+    while at < end:
+        a = _step(a, words[at])
+        b = _step(b, words[at + _ONE])
+        c = _step(c, words[at + _U2])
+        d = _step(d, words[at + _U3])
+        e = _step(e, words[at + _U4])
+        f = _step(f, words[at + _U5])
+        g = _step(g, words[at + _U6])
+        h = _step(h, words[at + _U7])
+        at += _LANES
+    total = _step(a, b)
+    total = _step(total, c)
+    total = _step(total, d)
+    total = _step(total, e)
+    total = _step(total, f)
+    total = _step(total, g)
+    return _finish(_step(total, h))
+
+
+@njit(cache=True, nogil=True)
+def checksum_words(words: NDArray[np.uint64], first_page: int, out: NDArray[np.uint64]) -> None:
+    """Write the checksums of ``len(out)`` consecutive pages, the first of which is number ``first_page``."""
+    for i in range(out.shape[0]):
+        out[i] = page_checksum_at(words, i * PAGE_WORDS, first_page + i)
+
+
+@njit(cache=True, nogil=True)
+def first_mismatch(words: NDArray[np.uint64], first_page: int, expected: NDArray[np.uint64]) -> int:
+    """Return the first i for which page ``first_page + i`` does not have checksum ``expected[i]``, or -1."""
+    for i in range(expected.shape[0]):
+        if page_checksum_at(words, i * PAGE_WORDS, first_page + i) != expected[i]:
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def extend_digest(state: np.uint64, checksums: NDArray[np.uint64]) -> np.uint64:
+    """Fold page checksums, in page order, into the running digest ``state`` (0 at the start). Pure."""
+    folded = np.uint64(state)
+    for i in range(checksums.shape[0]):
+        folded = _step(folded, checksums[i])
+    return folded
+
+
+@njit(cache=True, nogil=True)
+def _finish_digest(state: np.uint64, num_pages: np.uint64) -> np.uint64:
+    return _finish(_step(np.uint64(state), np.uint64(num_pages)))
+
+
+class Digest:
+    """The running digest of a file: page checksums go in, 16 hexadecimal digits come out."""
+
+    __slots__ = ("_num_pages", "_state")
+
+    def __init__(self) -> None:
+        self._state = _ZERO
+        self._num_pages = 0
+
+    @property
+    def num_pages(self) -> int:
+        """Number of pages so far."""
+        return self._num_pages
+
+    def update(self, checksums: NDArray[np.uint64]) -> None:
+        """Add the checksums of the next pages."""
+        self._state = np.uint64(extend_digest(self._state, checksums))
+        self._num_pages += checksums.shape[0]
+
+    def hexdigest(self) -> str:
+        """Return the digest of the pages so far."""
+        return f"{int(_finish_digest(self._state, np.uint64(self._num_pages))):016x}"
+
+
+def checksum_pages(data: NDArray[np.uint8], first_page: int, out: NDArray[np.uint64]) -> None:
+    """Write the checksum of each page of ``data`` into ``out``. Thread-safe.
+
+    Parameters
+    ----------
+    data : (num_pages * 4096,) C-contiguous uint8, 8-byte aligned; the last page of a file padded with zeros
+    first_page : number of the first page within the data region of its file
+    out : (num_pages,) C-contiguous uint64
+
+    Raises
+    ------
+    ValueError
+        The sizes do not match, or ``data`` is not contiguous.
+    """
+    if data.dtype != np.uint8 or not data.flags.c_contiguous or data.size != out.size * PAGE_BYTES:
+        raise ValueError(
+            f"data must be contiguous uint8 of {out.size} pages of {PAGE_BYTES} bytes, "
+            f"not {data.dtype} with {data.size} elements"
+        )
+    checksum_words(data.reshape(-1).view(np.uint64), first_page, out)
+
+
+def digest_of(checksums: NDArray[np.uint64]) -> str:
+    """Return the digest of a file whose pages have ``checksums``. Pure."""
+    digest = Digest()
+    digest.update(checksums)
+    return digest.hexdigest()
+
+
+def num_pages_of(num_bytes: int) -> int:
+    """Return the number of pages that hold ``num_bytes``. Pure."""
+    return -(-num_bytes // PAGE_BYTES)

@@ -1,0 +1,216 @@
+"""Executes planned reads of one data file: staging memory, a backend, and care for whatever goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from gloader.errors import ChecksumError, ConfigError, StoreError
+from gloader.ssd_store.backend import Backend, PlainBackend
+from gloader.ssd_store.delivery import Delivery, deliver
+from gloader.ssd_store.device_file import DIRECT_MODES, DeviceFile, Direct
+from gloader.ssd_store.extents import ALIGNMENT, Extents
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.preadpool import PreadPool
+from gloader.ssd_store.uring import Uring
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.rowcopy import Target
+
+_LOG = logging.getLogger(__name__)
+
+IoMode = Literal["auto", "uring", "threads", "buffered"]
+IO_MODES = ("auto", "uring", "threads", "buffered")
+DEFAULT_DEPTH = 128  # reads in flight with io_uring
+DEFAULT_THREADS = 16  # reads in flight with threads
+DEFAULT_RING_BYTES = 8 * 2**20
+_HUGE_PAGE = 2 * 2**20
+
+
+class ReadEngine:
+    """Reads aligned extents of one file into a caller's array. Thread-safe: callers take turns.
+
+    Owns the descriptor, the ring or the threads, and ``ring_bytes`` of staging memory until `close`.
+
+    Raises
+    ------
+    ConfigError
+        ``io`` is unknown, or cannot be had on this system.
+    StoreOpenError
+        As `DeviceFile`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        io: IoMode = "auto",
+        direct: Direct = "auto",
+        depth: int | None = None,
+        ring_bytes: int = DEFAULT_RING_BYTES,
+        max_extent_bytes: int,
+        data_offset: int,
+        checksums: NDArray[np.uint64] | None = None,
+        os_io: OsIO = REAL_OS,
+    ) -> None:
+        if io not in IO_MODES:
+            raise ConfigError(f"io={io!r} is unknown; choose one of {', '.join(IO_MODES)}")
+        if direct not in DIRECT_MODES:
+            raise ConfigError(f"direct={direct!r} is unknown; choose one of {', '.join(DIRECT_MODES)}")
+        self._lock = threading.Lock()
+        self._checksums = checksums if checksums is not None else np.empty(0, np.uint64)
+        self._data_offset = data_offset
+        self._staged = staging_memory(max(ring_bytes, max_extent_bytes))
+        self._file = DeviceFile(path, direct="off" if io == "buffered" else direct, os_io=os_io)
+        try:
+            self._backend = _choose_backend(io, depth, self._staged, self._file, os_io)
+        except BaseException:
+            self._file.close()
+            raise
+        self._closed = False
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of staging memory and checksums."""
+        return int(self._staged.nbytes + self._checksums.nbytes)
+
+    @property
+    def backend(self) -> str:
+        """How reads are made: "uring", "threads" or "plain"."""
+        return self._backend.name
+
+    @property
+    def staging_bytes(self) -> int:
+        """Size of the staging memory."""
+        return self._staged.nbytes
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether reads go around the page cache."""
+        return self._file.is_direct
+
+    def read(self, extents: Extents, target: Target) -> ReadStats:
+        """Read ``extents`` and copy their rows to ``target``; all of them, or raise.
+
+        Raises
+        ------
+        StoreReadError, TruncatedStoreError
+            As `DeviceFile.read_fully`.
+        ChecksumError
+            A page that holds a wanted row is not what was written.
+        StoreError
+            The engine is closed.
+        """
+        slot_bytes = _slot_bytes(extents, self._staged.shape[0])
+        work = Delivery(
+            offset=extents.offset,
+            length=extents.length,
+            row_begin=extents.row_begin,
+            row_end=extents.row_end,
+            data_offset=self._data_offset,
+            checksums=self._checksums,
+            staged=self._staged,
+            staged_halves=self._staged.view(np.uint16),
+            staged_words=self._staged.view(np.uint64),
+            slot_bytes=slot_bytes,
+            target=target,
+        )
+        requests, start = len(extents), 0
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"{self._file.path}: the store is closed; open it again")
+            while start < len(extents):
+                progress = self._backend.read(self._file.fd, work, start)
+                if progress.bad_page >= 0:
+                    self._raise_mismatch(progress.bad_page, target)
+                for extent in progress.unfinished:
+                    requests += self._read_carefully(work, int(extent)) - 1
+                start = progress.next
+        return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
+
+    def trust(self) -> None:
+        """Stop verifying: every page has been verified once."""
+        self._checksums = np.empty(0, np.uint64)
+
+    def close(self) -> None:
+        """Wait for the read in progress, then release everything. Idempotent."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._backend.close()
+                self._file.close()
+                self._staged = np.empty(0, np.uint8)
+
+    def _read_carefully(self, work: Delivery, extent: int) -> int:
+        length = int(work.length[extent])
+        requests = self._file.read_fully(work.staged[:length].data, int(work.offset[extent]))
+        page = deliver(work, extent, 0)
+        if page >= 0:
+            self._raise_mismatch(page, work.target)
+        return requests
+
+    def _raise_mismatch(self, page: int, target: Target) -> None:
+        row_bytes = target.row_bytes
+        first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
+        wanted = target.rows[
+            np.searchsorted(target.rows, first) : np.searchsorted(target.rows, last, "right")
+        ]
+        listed = ", ".join(str(row) for row in np.unique(wanted)[:5])
+        offset = self._data_offset + page * ALIGNMENT
+        message = (
+            f"{self._file.path}: page {page} at byte {offset}, with rows {first} to {last} (asked for: {listed}), "
+            "does not match its checksum: the file was damaged after it was written; "
+            "run `gloader verify`, then restore the file or prepare it again"
+        )
+        raise ChecksumError(message)
+
+
+def staging_memory(num_bytes: int) -> NDArray[np.uint8]:
+    """Return page-aligned, touched memory that is unmapped, not reused, when its last view goes."""
+    size = -(-num_bytes // ALIGNMENT) * ALIGNMENT
+    mapping = mmap.mmap(-1, size)
+    if size >= _HUGE_PAGE:
+        try:
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+        except (OSError, AttributeError, ValueError) as error:  # an older kernel: slower, not wrong
+            _LOG.debug("no huge pages for staging: %s", error)
+    memory = np.frombuffer(mapping, np.uint8)
+    memory[::ALIGNMENT] = 0
+    return memory
+
+
+def _slot_bytes(extents: Extents, ring_bytes: int) -> int:
+    """Return the distance of staging slots: as tight as the longest extent allows."""
+    longest = int(extents.length.max(initial=ALIGNMENT))
+    # Slots a large power of two apart would compete for the same sets of the processor's caches.
+    padded = longest + ALIGNMENT if longest >= 4 * ALIGNMENT else longest
+    return padded if padded * 8 <= ring_bytes else longest
+
+
+def _choose_backend(
+    io: IoMode, depth: int | None, staged: NDArray[np.uint8], file: DeviceFile, os_io: OsIO
+) -> Backend:
+    if not os_io.is_real:
+        return PlainBackend()
+    if io == "uring" or (io == "auto" and file.is_direct):
+        try:
+            return Uring(depth or DEFAULT_DEPTH, staged)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if io == "uring":
+                raise ConfigError(f"io='uring' is not available here: {reason}; use io='auto'") from error
+            _LOG.info("io_uring is not available, reading with threads: %s", reason)
+    try:
+        return PreadPool(depth or DEFAULT_THREADS)
+    except OSError as error:
+        _LOG.info("threads are not available, reading one request at a time: %s", error.strerror or error)
+        return PlainBackend()

@@ -1,0 +1,133 @@
+"""Which reads fetch which rows: a pure planner from row ids to aligned extents of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from gloader.errors import ConfigError, ShapeError
+
+if TYPE_CHECKING:
+    from gloader.types import IdArray
+
+ALIGNMENT = 4096  # one checksum page: pages are read whole to be verified, and every device accepts 4 KiB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extents:
+    """Aligned reads in file order, disjoint, and the range of rows that each of them serves.
+
+    A row that straddles two extents belongs to the ranges of both; its bytes are copied in two parts.
+    """
+
+    offset: IdArray  # (X,) bytes from the start of the file, multiples of ``ALIGNMENT``
+    length: IdArray  # (X,) bytes, multiples of ``ALIGNMENT``
+    row_begin: IdArray  # (X,) first position in the sorted rows
+    row_end: IdArray  # (X,) one past the last position
+
+    def __len__(self) -> int:
+        """X."""
+        return int(self.offset.shape[0])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that all reads together move."""
+        return int(self.length.sum())
+
+
+def min_extent_bytes(row_bytes: int) -> int:
+    """Return the longest aligned read that a single row of ``row_bytes`` can need. Pure."""
+    return (row_bytes + 2 * ALIGNMENT - 2) // ALIGNMENT * ALIGNMENT
+
+
+def plan_extents(
+    rows: IdArray, *, row_bytes: int, data_offset: int, max_gap_bytes: int, max_extent_bytes: int
+) -> Extents:
+    """Merge sorted rows into the fewest aligned reads worth making. Pure.
+
+    Two rows share a read when the hole between their pages costs less to read than a second request:
+    ``max_gap_bytes`` is the device's bytes/s over its requests/s. No page is read twice, and there are
+    never more reads than rows.
+
+    Parameters
+    ----------
+    rows : (M,) int64
+        Row ids in ascending order; repeats are allowed.
+    row_bytes : int
+        Bytes of one row, at least 1.
+    data_offset : int
+        Byte of the file at which row 0 starts.
+    max_gap_bytes : int
+        Longest hole between two pages that is read through.
+    max_extent_bytes : int
+        Longest read; at least ``min_extent_bytes(row_bytes)``.
+
+    Returns
+    -------
+    Extents
+        X <= M reads, ascending by offset.
+
+    Raises
+    ------
+    ConfigError
+        A limit is too small.
+    ShapeError
+        ``rows`` is not a one-dimensional int64 array.
+    """
+    if row_bytes < 1 or data_offset < 0 or max_gap_bytes < 0:
+        raise ConfigError(
+            f"row_bytes={row_bytes} must be >= 1, data_offset={data_offset} and "
+            f"max_gap_bytes={max_gap_bytes} must be >= 0"
+        )
+    if max_extent_bytes < min_extent_bytes(row_bytes):
+        raise ConfigError(
+            f"max_extent_bytes={max_extent_bytes} cannot hold one row of {row_bytes} bytes: "
+            f"at least {min_extent_bytes(row_bytes)}"
+        )
+    if rows.ndim != 1 or rows.dtype != np.int64:
+        raise ShapeError(
+            f"rows must be a one-dimensional int64 array, got {rows.dtype} of shape {rows.shape}"
+        )
+    table = np.empty((4, rows.shape[0]), np.int64)
+    count = _plan(rows, row_bytes, data_offset, max_gap_bytes, max_extent_bytes, table)
+    offset, length, begin, end = table[:, :count]
+    return Extents(offset=offset, length=length, row_begin=begin, row_end=end)
+
+
+@njit(cache=True, nogil=True)
+def _plan(
+    rows: IdArray, row_bytes: int, data_offset: int, max_gap: int, max_length: int, table: IdArray
+) -> int:
+    """Fill ``table`` (offset, length, row_begin, row_end) and return the number of extents."""
+    count = 0
+    start = np.int64(0)
+    stop = np.int64(0)
+    for i in range(rows.shape[0]):
+        first = data_offset + rows[i] * row_bytes
+        page = first // ALIGNMENT * ALIGNMENT
+        page_end = (first + row_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        if count > 0:
+            if page - stop <= max_gap and page_end - start <= max_length:
+                stop = max(stop, page_end)
+                continue
+            table[1, count - 1] = stop - start
+            table[3, count - 1] = i
+            if page < stop:
+                # The first page of this row was read with the rows before it: every repeat of the row
+                # takes that part from there.
+                same = i
+                while same < rows.shape[0] and rows[same] == rows[i]:
+                    same += 1
+                table[3, count - 1] = same
+                page = stop
+        start, stop = page, page_end
+        table[0, count] = start
+        table[2, count] = i
+        count += 1
+    if count > 0:
+        table[1, count - 1] = stop - start
+        table[3, count - 1] = rows.shape[0]
+    return count

@@ -1,0 +1,111 @@
+"""The header page of every array file: a plain ``.npy`` header, padded so that data starts at byte 4096."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from gloader.errors import FormatError
+
+DATA_OFFSET: Final = 4096
+MAX_NDIM: Final = 4
+MAX_DATA_BYTES: Final = 2**62
+
+# Logical dtype -> how it is stored. bfloat16 has no numpy type, so its bits are stored as uint16.
+STORED_DTYPES: Final[dict[str, str]] = {
+    "bfloat16": "<u2",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "int8": "|i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "|u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+}
+_MAGIC = b"\x93NUMPY\x01\x00"
+_PREFIX_BYTES = len(_MAGIC) + 2
+_HEADER = re.compile(
+    r"\{'descr': '([<|][a-z]\d)', 'fortran_order': False, 'shape': \((?:(\d+(?:, \d+)*),?)?\), \} *\n"
+)
+
+
+def stored_dtype(logical: str) -> np.dtype[np.generic]:
+    """Return the numpy dtype in which elements of dtype ``logical`` lie on disk. Pure.
+
+    Raises
+    ------
+    FormatError
+        The dtype is not one that a store can hold.
+    """
+    try:
+        return np.dtype(STORED_DTYPES[logical])
+    except (KeyError, TypeError):
+        raise FormatError(
+            f"dtype {logical!r} cannot be stored; allowed: {', '.join(STORED_DTYPES)}"
+        ) from None
+
+
+def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Return the bytes of an array's elements, padding not included. Pure; exact for any size.
+
+    Raises
+    ------
+    FormatError
+        The dtype is unknown, a dimension is negative, or the size exceeds 2**62 bytes.
+    """
+    if len(shape) > MAX_NDIM:
+        raise FormatError(f"shape {shape} has {len(shape)} dimensions; at most {MAX_NDIM} are allowed")
+    total = stored_dtype(dtype).itemsize
+    for length in shape:
+        if not 0 <= length <= MAX_DATA_BYTES:
+            raise FormatError(f"shape {shape} holds {length}; each length must lie in 0..2**62")
+        total *= length
+    if total > MAX_DATA_BYTES:
+        raise FormatError(f"an array of shape {shape} and dtype {dtype} needs {total} bytes, above 2**62")
+    return total
+
+
+def file_bytes(num_bytes: int) -> int:
+    """Return the size of the file that holds ``num_bytes`` of elements: header page and whole pages. Pure."""
+    return DATA_OFFSET + -(-num_bytes // DATA_OFFSET) * DATA_OFFSET
+
+
+def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return the 4096 bytes before the data: the only header that an array of this type may have. Pure.
+
+    Raises
+    ------
+    FormatError
+        As `data_bytes`.
+    """
+    data_bytes(dtype, shape)
+    lengths = ", ".join(str(int(length)) for length in shape) + ("," if len(shape) == 1 else "")
+    text = f"{{'descr': '{STORED_DTYPES[dtype]}', 'fortran_order': False, 'shape': ({lengths}), }}"
+    padded = text.ljust(DATA_OFFSET - _PREFIX_BYTES - 1) + "\n"
+    return _MAGIC + len(padded).to_bytes(2, "little") + padded.encode("ascii")
+
+
+def read_npy_header(page: bytes) -> tuple[str, tuple[int, ...]]:
+    """Return the stored dtype (as in ``STORED_DTYPES``) and the shape that a header page declares. Pure.
+
+    Raises
+    ------
+    FormatError
+        The page is not, byte for byte, a header that `npy_header` writes.
+    """
+    if len(page) != DATA_OFFSET or not page.startswith(_MAGIC):
+        raise FormatError(f"not an array file of this format: the first bytes are {page[:8]!r}")
+    match = _HEADER.fullmatch(page[_PREFIX_BYTES:].decode("latin-1"))
+    logical = next((name for name, stored in STORED_DTYPES.items() if match and stored == match[1]), None)
+    if match is None or logical is None:
+        raise FormatError(f"the array header {page[_PREFIX_BYTES : _PREFIX_BYTES + 80]!r} is malformed")
+    shape = tuple(int(length) for length in match[2].split(", ")) if match[2] else ()
+    if npy_header(logical, shape) != page:
+        raise FormatError(f"the array header of shape {shape} is not in canonical form")
+    return match[1], shape

@@ -1,0 +1,287 @@
+"""Every system call on data and manifest files: the seam where tests inject faults.
+
+Nothing else in `gloader.ssd_store` opens, reads, writes, renames or removes a file. Whatever does I/O takes
+``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and `gloader.testing.crash` wrap it.
+"""
+
+# The calls are made here; pathlib would hide which ones.
+# ruff: noqa: PTH102, PTH104, PTH105, PTH106, PTH108, PTH116, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import stat
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+KILL_AT_VARIABLE = "GLOADER_KILL_AT"
+
+
+class OsIO:
+    """The system calls, one method each, raising `OSError` as `os` does. Thread-safe."""
+
+    is_real: ClassVar[bool] = True  # False in wrappers: kernels then go through `pread_into`, not around it
+
+    # --- file descriptors ---
+
+    def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
+        """Open ``path`` without ever blocking on a FIFO and without leaking the descriptor to a child."""
+        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+
+    def close(self, fd: int) -> None:
+        """Close ``fd``."""
+        os.close(fd)
+
+    def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        """Read at ``offset`` into ``buffer``; return the number of bytes read, 0 at the end of the file."""
+        return os.preadv(fd, [buffer], offset)
+
+    def write(self, fd: int, data: memoryview) -> int:
+        """Write ``data`` at the file position; return how many bytes were taken."""
+        return os.write(fd, data)
+
+    def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
+        """Write ``data`` at ``offset``; return how many bytes were taken."""
+        return os.pwrite(fd, data, offset)
+
+    def fsync(self, fd: int) -> None:
+        """Force the content of ``fd`` to the device. A failure is final: the kernel may drop the pages."""
+        os.fsync(fd)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        """Return the status of ``fd``."""
+        return os.fstat(fd)
+
+    def set_blocking(self, fd: int) -> None:
+        """Clear O_NONBLOCK: io_uring would answer EAGAIN instead of waiting for the device."""
+        os.set_blocking(fd, True)
+
+    def flock(self, fd: int, operation: int) -> None:
+        """Take or release an advisory lock; see `fcntl.flock`."""
+        fcntl.flock(fd, operation)
+
+    def fallocate(self, fd: int, offset: int, num_bytes: int) -> None:
+        """Reserve space for ``num_bytes`` at ``offset``."""
+        os.posix_fallocate(fd, offset, num_bytes)
+
+    # --- names ---
+
+    def stat(self, path: StrPath) -> os.stat_result:
+        """Return the status of ``path``, links followed."""
+        return os.stat(path)
+
+    def listdir(self, path: StrPath) -> list[str]:
+        """Return the names in the folder ``path``, sorted."""
+        return sorted(os.listdir(path))
+
+    def statvfs(self, path: StrPath) -> os.statvfs_result:
+        """Return the status of the file system of ``path``."""
+        return os.statvfs(path)
+
+    def mkdir(self, path: StrPath) -> None:
+        """Create one folder; `FileExistsError` where there is one."""
+        os.mkdir(path)
+
+    def replace(self, source: StrPath, target: StrPath) -> None:
+        """Rename ``source`` to ``target``, atomically replacing a file or an empty folder."""
+        os.replace(source, target)
+
+    def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
+        """Rename ``source`` to ``target``; `FileExistsError` where there is one.
+
+        Where the file system has no such call, a plain rename, which still refuses a folder with content.
+        """
+        try:
+            _renameat2(source, target, _RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            os.rename(source, target)
+
+    def exchange(self, first: StrPath, second: StrPath) -> None:
+        """Swap two names atomically; ENOSYS or EINVAL where the file system cannot."""
+        _renameat2(first, second, _RENAME_EXCHANGE)
+
+    def unlink(self, path: StrPath) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def rmdir(self, path: StrPath) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def rmtree(self, path: StrPath) -> None:
+        """Remove a folder and everything in it."""
+        shutil.rmtree(path)
+
+    def fsync_dir(self, path: StrPath) -> None:
+        """Force the names in the folder ``path`` to the device."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    # --- tests ---
+
+    def kill_point(self, name: str) -> None:
+        """Die by SIGKILL here if the environment says so (crash tests); otherwise nothing."""
+        if os.environ.get(KILL_AT_VARIABLE) == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+REAL_OS = OsIO()
+
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+
+
+def is_unsupported(error: OSError) -> bool:
+    """Return whether ``error`` means that the file system does not know the operation. Pure."""
+    return error.errno in _UNSUPPORTED
+
+
+# --- raw entry points for kernels that run without the GIL -----------------------------------------
+
+
+def libc_address(name: str) -> int:
+    """Return the address of the C library's function ``name``, for calls from a nogil kernel.
+
+    Raises
+    ------
+    OSError
+        The C library has no such function (errno ENOSYS).
+    """
+    try:
+        function = getattr(_libc(), name)
+    except AttributeError as error:
+        raise OSError(errno.ENOSYS, f"the C library has no function {name}") from error
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    if not address:
+        raise OSError(errno.ENOSYS, f"the C library has no function {name}")
+    return address
+
+
+def pread_address() -> int:
+    """Return the address of ``ssize_t pread(int, void*, size_t, int64)``."""
+    try:
+        return libc_address("pread64")
+    except OSError:
+        return libc_address("pread")
+
+
+def errno_location_address() -> int:
+    """Return the address of ``int *__errno_location(void)``, which gives the calling thread's errno."""
+    return libc_address("__errno_location")
+
+
+def syscall_address() -> int:
+    """Return the address of ``long syscall(long number, ...)``."""
+    return libc_address("syscall")
+
+
+# --- loops that every caller needs -----------------------------------------------------------------
+
+
+def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_OS) -> int:
+    """Open an existing regular file, in blocking mode; a FIFO, folder or device is refused at once.
+
+    Raises
+    ------
+    OSError
+        As `os.open`; EISDIR or EINVAL where ``path`` is not a regular file.
+    """
+    fd = os_io.open(path, flags)
+    try:
+        mode = os_io.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(code, "not a regular file", os.fspath(path))  # noqa: TRY301
+        os_io.set_blocking(fd)
+    except BaseException:
+        os_io.close(fd)
+        raise
+    return fd
+
+
+def close_quietly(fd: int, *, os_io: OsIO = REAL_OS) -> None:
+    """Close a descriptor whose content is not at stake: only read from, a lock, or given up."""
+    with contextlib.suppress(OSError):
+        os_io.close(fd)
+
+
+def read_full(fd: int, buffer: memoryview, offset: int, *, os_io: OsIO = REAL_OS) -> int:
+    """Read until ``buffer`` is full or the file ends; return the bytes read.
+
+    Short reads and EINTR are continued; any other error is raised at once, as `OSError`.
+    """
+    done = 0
+    while done < len(buffer):
+        try:
+            count = os_io.pread_into(fd, buffer[done:], offset + done)
+        except InterruptedError:
+            continue
+        if count == 0:
+            break
+        done += count
+    return done
+
+
+def write_full(fd: int, data: memoryview, *, os_io: OsIO = REAL_OS) -> None:
+    """Write all of ``data`` at the file position; short writes and EINTR are continued.
+
+    Raises
+    ------
+    OSError
+        As `os.write`; EIO where the file takes no byte and reports no error.
+    """
+    done = 0
+    while done < len(data):
+        try:
+            count = os_io.write(fd, data[done:])
+        except InterruptedError:
+            continue
+        if count == 0:
+            raise OSError(errno.EIO, "the file takes no more bytes and reports no error")
+        done += count
+
+
+def make_parents(path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Create the folders above ``path`` that are missing."""
+    parent = path.parent
+    try:
+        os_io.stat(parent)
+    except FileNotFoundError:
+        make_parents(parent, os_io=os_io)
+        try:
+            os_io.mkdir(parent)
+        except FileExistsError:  # another process was faster
+            return
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _renameat2(source: StrPath, target: StrPath, flags: int) -> None:
+    try:
+        function = _libc().renameat2
+    except AttributeError as error:
+        raise OSError(errno.ENOSYS, "the C library has no function renameat2") from error
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    first, second = os.fsencode(source), os.fsencode(target)
+    if function(_AT_FDCWD, first, _AT_FDCWD, second, flags) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))

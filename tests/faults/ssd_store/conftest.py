@@ -1,0 +1,134 @@
+"""Ways to write a store, and the question what a folder holds afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gloader.errors import StoreError
+from gloader.ssd_store.array_reader import load_array
+from gloader.ssd_store.format import STORE_MANIFEST, load_manifest
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.verify import verify_directory
+from gloader.ssd_store.writer import FeatureWriter, StagedColumns, StagedDirectory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OLD = np.random.default_rng(1).standard_normal((70, 37)).astype(np.float32)  # 10,360 bytes: 3 pages
+NEW = np.random.default_rng(2).standard_normal((90, 61)).astype(np.float32)
+
+
+def write_rows(folder: Path, array: np.ndarray, *, overwrite: bool = False, os_io: OsIO = REAL_OS) -> None:
+    settings = {"overwrite": overwrite, "os_io": os_io}
+    with FeatureWriter(
+        folder / "s", num_rows=array.shape[0], dim=array.shape[1], dtype="float32", **settings
+    ) as writer:
+        writer.append(array[:50])
+        writer.append(array[50:])
+
+
+class Create:
+    """A new store where there is none."""
+
+    before, after = "absent", "new"
+
+    def prepare(self, folder: Path) -> None:
+        pass
+
+    def run(self, folder: Path, os_io: OsIO) -> None:
+        write_rows(folder, NEW, os_io=os_io)
+
+
+class CreateInNewFolder(Create):
+    """A dataset of several arrays with a scratch folder."""
+
+    def run(self, folder: Path, os_io: OsIO) -> None:
+        with StagedDirectory(folder / "s", manifest_name=STORE_MANIFEST, os_io=os_io) as staged:
+            (staged.scratch() / "bucket").write_text("x")
+            with staged.array("ids", dtype="int64", shape=(600,)) as writer:
+                writer.append(np.arange(600))
+            with staged.features("features", num_rows=90, dim=61, dtype="float32") as column:
+                column.append(NEW)
+            staged.commit("feature_store", {})
+
+
+class Overwrite:
+    """A new store in the place of an old one."""
+
+    before, after = "old", "new"
+
+    def prepare(self, folder: Path) -> None:
+        write_rows(folder, OLD)
+
+    def run(self, folder: Path, os_io: OsIO) -> None:
+        write_rows(folder, NEW, overwrite=True, os_io=os_io)
+
+
+class TakeOver(Create):
+    """A new store where a dead creator left its staging folder."""
+
+    def prepare(self, folder: Path) -> None:
+        (folder / ".s.staging" / "scratch").mkdir(parents=True)
+        (folder / ".s.staging" / "features.npy").write_bytes(b"half")
+
+
+class AddColumn:
+    """A second feature set beside the first."""
+
+    before, after = "old", "old+column"
+
+    def prepare(self, folder: Path) -> None:
+        write_rows(folder, OLD)
+
+    def run(self, folder: Path, os_io: OsIO) -> None:
+        with StagedColumns(folder / "s", manifest_name=STORE_MANIFEST, os_io=os_io) as columns:
+            with columns.features("column", num_rows=90, dim=61, dtype="float32") as writer:
+                writer.append(NEW)
+            columns.commit({})
+
+
+CASES = [Create, CreateInNewFolder, Overwrite, TakeOver, AddColumn]
+
+
+def content_of(folder: Path) -> str:
+    """Return what a reader finds: absent, refused, or one of the known contents; anything else fails."""
+    path = folder / "s"
+    if not path.exists():
+        return "absent"
+    try:
+        manifest = load_manifest(path, STORE_MANIFEST)
+    except StoreError as error:
+        return f"refused ({type(error).__name__})"
+    report = verify_directory(path, STORE_MANIFEST)
+    assert report.is_ok, report.problems
+    arrays = {name: load_array(path, record) for name, record in manifest.arrays.items()}
+    for name, array in (("old", OLD), ("new", NEW)):
+        if np.array_equal(arrays["features"], array):
+            if "column" in arrays:
+                assert np.array_equal(arrays["column"], NEW)
+                return f"{name}+column"
+            return name
+    raise AssertionError("the store holds rows that nobody wrote")
+
+
+@pytest.fixture(name="content_of")
+def _content_of():
+    return content_of
+
+
+@pytest.fixture(name="case", params=CASES, ids=lambda case: case.__name__)
+def _case(request):
+    return request.param()
+
+
+@pytest.fixture(name="write_rows")
+def _write_rows():
+    return write_rows
+
+
+@pytest.fixture(name="contents")
+def _contents():
+    return {"old": OLD, "new": NEW}

@@ -1,0 +1,131 @@
+"""The device profile: measured, remembered, forgotten when it is wrong."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gloader.errors import StoreOpenError
+from gloader.ssd_store import profile as module
+from gloader.ssd_store.profile import (
+    DeviceProfile,
+    device_profile,
+    io_capabilities,
+    probe_device,
+    remembered_profile,
+)
+from gloader.testing.faults import FaultyOS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN = DeviceProfile(
+    random_reads_per_s=80_000.0,
+    read_bytes_per_s=1e9,
+    write_bytes_per_s=2e9,
+    queue_depth=128,
+    is_direct=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(module, "_FILE_BYTES", 2**22)
+    monkeypatch.setattr(module, "_PHASE_S", 0.005)
+    return tmp_path / "home"
+
+
+def test_the_gap_is_bytes_per_second_over_requests_per_second() -> None:
+    assert KNOWN.gap_bytes == 12288  # 12,500 bytes, in whole pages
+    slow_seeks = DeviceProfile(
+        random_reads_per_s=100.0, read_bytes_per_s=1e8, write_bytes_per_s=1e8, queue_depth=1, is_direct=True
+    )
+    assert slow_seeks.gap_bytes == 65536
+
+
+@pytest.mark.parametrize(("observed", "expected"), [(80_000, False), (55_000, False), (119_000, False)])
+def test_a_third_more_or_less_is_still_agreement(observed: float, expected: bool) -> None:
+    assert KNOWN.disagrees_with(random_reads_per_s=observed) is expected
+
+
+@pytest.mark.parametrize("observed", [1.0, 53_000.0, 121_000.0])
+def test_more_than_a_third_is_disagreement(observed: float) -> None:
+    assert KNOWN.disagrees_with(random_reads_per_s=observed)
+
+
+def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    found = probe_device(folder)
+    assert min(found.random_reads_per_s, found.read_bytes_per_s, found.write_bytes_per_s) > 0
+    assert found.queue_depth in module.DEPTHS
+    assert list(folder.iterdir()) == []
+
+
+def test_a_profile_is_remembered_until_practice_disagrees(tmp_path: Path, home: Path) -> None:
+    assert remembered_profile(tmp_path) is None
+    first = device_profile(tmp_path)
+    assert remembered_profile(tmp_path) == first
+    assert device_profile(tmp_path) == first
+    assert device_profile(tmp_path, observed_reads_per_s=first.random_reads_per_s) == first
+    (file,) = (home / "devices").iterdir()
+    body = json.loads(file.read_text())
+    file.write_text(json.dumps({**body, "random_reads_per_s": 1.0}))
+    assert device_profile(tmp_path).random_reads_per_s == 1.0
+    assert device_profile(tmp_path, observed_reads_per_s=first.random_reads_per_s).random_reads_per_s > 1.0
+    assert remembered_profile(tmp_path) != first
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 1, "random_reads_per_s": -1}']
+)
+def test_an_unusable_memory_is_forgotten(text: str, tmp_path: Path, home: Path) -> None:
+    device_profile(tmp_path)
+    (file,) = (home / "devices").iterdir()
+    file.write_text(text)
+    assert remembered_profile(tmp_path) is None
+    device_profile(tmp_path)
+    assert remembered_profile(tmp_path) is not None
+
+
+def test_a_home_that_cannot_be_written_does_not_matter(tmp_path: Path, home: Path) -> None:
+    home.write_text("a file where a folder should be")
+    assert device_profile(tmp_path).random_reads_per_s > 0
+
+
+def test_a_file_system_without_o_direct_is_measured_and_named(tmp_path: Path) -> None:
+    system = FaultyOS(refuse_flags=os.O_DIRECT)
+    assert not probe_device(tmp_path, os_io=system).is_direct
+    found = io_capabilities(tmp_path, os_io=system)
+    assert (found.has_direct, found.direct_reason) == (
+        False,
+        f"the file system of {tmp_path} refuses O_DIRECT",
+    )
+    assert [p.name for p in tmp_path.iterdir()] == []
+
+
+def test_what_this_system_can_do(tmp_path: Path) -> None:
+    found = io_capabilities(tmp_path)
+    assert found.has_direct == (not found.direct_reason)
+    assert found.has_uring == (not found.uring_reason)
+
+
+def test_each_failing_call_is_a_typed_error_and_leaves_no_file(tmp_path: Path) -> None:
+    for n in range(1, 100):
+        system = FaultyOS(fail_at=n, error=errno.ENOSPC)
+        try:
+            probe_device(tmp_path, os_io=system)
+        except StoreOpenError as error:
+            assert str(tmp_path) in str(error)  # noqa: PT017 - either outcome is right
+        except OSError:
+            assert system.history[n - 1] in {"close", "unlink"}
+        if not system.was_hit:
+            break
+    assert n > 3
+    with pytest.raises(StoreOpenError, match="cannot make a temporary file to measure the device"):
+        probe_device(tmp_path / "missing")

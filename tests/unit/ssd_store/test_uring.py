@@ -1,0 +1,94 @@
+"""The ring itself: set up, probed, closed, and unimpressed by refusals."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from gloader.ssd_store import uring
+from gloader.ssd_store.uring import Uring, probe_uring
+
+pytestmark = pytest.mark.skipif(probe_uring() is not None, reason=f"no io_uring here: {probe_uring()}")
+
+
+def rings() -> int:
+    links = []
+    for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115 - a link to no path
+        except FileNotFoundError:
+            continue
+    return sum("io_uring" in link for link in links)
+
+
+def test_the_probe_leaves_nothing_open() -> None:
+    before = rings()
+    assert probe_uring() is None
+    assert rings() == before
+
+
+def test_close_releases_the_ring_and_is_idempotent() -> None:
+    before = rings()
+    ring = Uring(8)
+    assert rings() > before
+    ring.close()
+    ring.close()
+    assert rings() == before
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.ENOMEM])
+def test_a_refused_ring_is_an_oserror_and_a_reason(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(uring, "_call", refuse)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        Uring(8)
+    assert os.strerror(code) in str(probe_uring())
+
+
+def test_a_ring_that_may_be_made_but_not_entered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, before = uring._call, rings()
+
+    def no_entry(number: int, *rest: int) -> int:
+        if number == uring.ENTER:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        return real(number, *rest)
+
+    monkeypatch.setattr(uring, "_call", no_entry)
+    assert "not permitted" in str(probe_uring())
+    assert rings() == before
+
+
+def test_old_kernels_get_no_flags_they_do_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = uring._call
+    flags = []
+
+    def old_kernel(number: int, first: int, second: int = 0, *rest: int) -> int:
+        if number == uring.SETUP:
+            params = np.ctypeslib.as_array((__import__("ctypes").c_uint32 * 30).from_address(second))
+            flags.append(int(params[2]))
+            if params[2]:
+                raise OSError(errno.EINVAL, "Invalid argument")
+        return real(number, first, second, *rest)
+
+    monkeypatch.setattr(uring, "_call", old_kernel)
+    Uring(8).close()
+    assert flags == [uring.COOP_TASKRUN, 0]
+
+
+def test_locked_memory_that_is_scarce_only_costs_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = uring._call
+
+    def scarce(number: int, *rest: int) -> int:
+        if number == uring.REGISTER:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return real(number, *rest)
+
+    monkeypatch.setattr(uring, "_call", scarce)
+    ring = Uring(8, np.zeros(8192, np.uint8))
+    assert not ring._table[uring.FIXED]
+    ring.close()
