@@ -1,0 +1,1 @@
+"""Anything that holds a graph, turned into a dataset directory within a memory budget."""

@@ -1,0 +1,236 @@
+"""One array in a ``.npy`` file or in a member of an ``.npz`` archive, read as a stream; never a pickle."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_SKIP_BYTES = 1 << 20
+_CORRUPT = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpyFile:
+    """An array on disk, known by its header. Every reading method opens the file anew, so they may interleave.
+
+    Raises
+    ------
+    SourceError
+        From every method: the file is missing, truncated, corrupt, or holds Python objects.
+    """
+
+    path: Path
+    member: str | None  # the array's name within an archive
+    shape: tuple[int, ...]  # as it lies on disk, row after row: reversed where ``is_fortran``
+    dtype: np.dtype[Any]
+    is_fortran: bool  # written column after column
+    data_offset: int
+
+    @classmethod
+    def open(cls, path: Path, member: str | None = None) -> NpyFile:
+        """Read the header of the array at ``path``, or of the array ``member`` of the archive there."""
+        where = _name(path, member)
+        with raising_source_errors(where), _opened(path, member) as file:
+            try:
+                shape, is_fortran, dtype = _read_header(file)
+            except ValueError as error:
+                raise SourceError(f"{where} is not a .npy array: {error}") from error
+            offset = file.tell()
+        if dtype.hasobject or dtype.names is not None:
+            raise SourceError(
+                f"{where} holds Python objects or records (dtype {dtype}), which are never read; save plain numbers"
+            )
+        array = cls(
+            path=path,
+            member=member,
+            shape=tuple(reversed(shape)) if is_fortran else tuple(shape),
+            dtype=dtype,
+            is_fortran=is_fortran and len(shape) > 1,
+            data_offset=offset,
+        )
+        array._check_size()
+        return array
+
+    @classmethod
+    def raw(cls, path: Path, *, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
+        """Take the file at ``path`` as rows of numbers without any header; its size says how many."""
+        with raising_source_errors(str(path)):
+            held = path.stat().st_size
+        row_bytes = prod(row_shape) * dtype.itemsize
+        if held % row_bytes:
+            raise SourceError(
+                f"{path} is truncated: it holds {held} bytes, not a multiple of the {row_bytes} of a row of shape "
+                f"{row_shape} and dtype {dtype}"
+            )
+        shape = (held // row_bytes, *row_shape)
+        return cls(path=path, member=None, shape=shape, dtype=dtype, is_fortran=False, data_offset=0)
+
+    @property
+    def where(self) -> str:
+        """The file and member, for messages."""
+        return _name(self.path, self.member)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    def reader(self, *, start: int = 0) -> NpyReader:
+        """Open the elements from number ``start`` on, in disk order."""
+        return NpyReader(self, start=start)
+
+    def flat(self, max_elements: int, *, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
+        """Yield elements ``start`` ... ``stop - 1`` in disk order, ``max_elements`` at a time, as new arrays."""
+        stop = self.size if stop is None else stop
+        with self.reader(start=start) as reader:
+            for at in range(start, stop, max_elements):
+                yield reader.take(min(max_elements, stop - at))
+
+    def rows(self, max_rows: int) -> Iterator[NDArray[Any]]:
+        """Yield consecutive rows of the array as it lies on disk, at most ``max_rows`` at a time."""
+        width = prod(self.shape[1:])
+        if width == 0:
+            return
+        for piece in self.flat(max_rows * width):
+            yield piece.reshape(-1, *self.shape[1:])
+
+    def read(self) -> NDArray[Any]:
+        """Return the whole array."""
+        pieces = list(self.flat(max(1, self.size)))
+        whole = pieces[0] if pieces else np.empty(0, self.dtype)
+        array = whole.reshape(self.shape)
+        return array.T if self.is_fortran else array
+
+    def _check_size(self) -> None:
+        if self.member is not None:
+            with raising_source_errors(self.where), zipfile.ZipFile(self.path) as archive:
+                held = archive.getinfo(f"{self.member}.npy").file_size
+        else:
+            held = self.path.stat().st_size
+        if held < self.data_offset + self.num_bytes:
+            raise SourceError(
+                f"{self.where} is truncated: its header promises {self.num_bytes} bytes of shape {self.shape} and "
+                f"dtype {self.dtype}, it holds {max(0, held - self.data_offset)}"
+            )
+
+
+class NpyReader:
+    """The elements of an array, taken in order. Owns the open file until ``close()``; a context manager."""
+
+    def __init__(self, array: NpyFile, *, start: int) -> None:
+        self._where = array.where
+        self._dtype = array.dtype
+        self._stack = ExitStack()
+        with raising_source_errors(self._where):
+            self._file = self._stack.enter_context(_opened(array.path, array.member))
+            self._skip(array.data_offset + start * array.dtype.itemsize, is_member=array.member is not None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stack.close()
+
+    def take(self, count: int) -> NDArray[Any]:
+        """Return the next ``count`` elements as a new array.
+
+        Raises
+        ------
+        SourceError
+            The file ends before, or is corrupt.
+        """
+        piece = np.empty(count, self._dtype)
+        with raising_source_errors(self._where):
+            self._read_full(piece.view(np.uint8).data)
+        return piece
+
+    def _skip(self, offset: int, *, is_member: bool) -> None:
+        if not is_member:
+            self._file.seek(offset)
+            return
+        while offset:  # a deflated member has to be read through
+            skipped = len(self._file.read(min(_SKIP_BYTES, offset)))
+            if not skipped:
+                raise EOFError(f"{offset} bytes before the wanted ones are missing")
+            offset -= skipped
+
+    def _read_full(self, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            count = self._file.readinto(buffer[done:])  # type: ignore[attr-defined] # all that _opened gives have it
+            if not count:
+                raise EOFError(f"it ends {len(buffer) - done} bytes early")
+            done += count
+
+
+def npz_members(path: Path) -> tuple[str, ...]:
+    """Return the names of the arrays in the archive at ``path``.
+
+    Raises
+    ------
+    SourceError
+        The archive is missing or is none.
+    """
+    with raising_source_errors(str(path)), zipfile.ZipFile(path) as archive:
+        return tuple(name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy"))
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    raise ValueError(f"format version {version} is not known")
+
+
+@contextmanager
+def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    if member is None:
+        with path.open("rb", buffering=0) as file:
+            yield file
+        return
+    with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as inner:
+        yield inner
+
+
+@contextmanager
+def raising_source_errors(where: str) -> Iterator[None]:
+    """Turn what can go wrong with a file at ``where`` into a `SourceError` that names it."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise SourceError(f"{where} is missing, or is not a file") from error
+    except KeyError as error:
+        raise SourceError(f"{where} is missing: the archive has no such array") from error
+    except OSError as error:
+        raise SourceError(f"{where} cannot be read: {error}") from error
+    except _CORRUPT as error:
+        raise SourceError(f"{where} is corrupt: {error}") from error
+
+
+def _name(path: Path, member: str | None) -> str:
+    return str(path) if member is None else f"{path}[{member}]"

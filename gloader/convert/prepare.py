@@ -1,0 +1,199 @@
+"""A source turned into a dataset directory, within a memory budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.external_csc import CscReport, build_csc
+from gloader.convert.prepare_plan import PreparePlan, plan_prepare
+from gloader.convert.progress import NO_PROGRESS, Progress
+from gloader.convert.splits import check_splits
+from gloader.dataset import Dataset, DatasetWriter
+from gloader.errors import ConfigError, ShapeError, SourceError
+from gloader.memory import default_budget_bytes
+from gloader.ssd_store.write_errors import require_free_space
+from gloader.units import format_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.convert.options import PrepareOptions
+    from gloader.convert.source import Source
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareReport:
+    """What a conversion did."""
+
+    path: Path
+    num_nodes: int
+    num_edges: int  # stored
+    edges_read: int  # from the source
+    feature_dim: int
+    feature_dtype: str
+    seconds: float
+    edge_seconds: float
+    feature_seconds: float
+    dataset_bytes: int  # on disk
+    spilled_bytes: int  # temporary edges that went through the disk
+    budget_bytes: int
+
+
+def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
+    """Check ``source`` and say what turning it into a dataset at ``out`` takes; nothing is written.
+
+    Raises
+    ------
+    ShapeError
+        Features or labels are not one per node, or a feature row has no columns.
+    SourceError
+        A label is no class, or the splits are malformed.
+    BudgetError
+        The memory budget is too small; says needed and allowed.
+    StoreWriteError
+        The disk has no room; says needed and free.
+    ConfigError
+        The feature dtype cannot be stored.
+    """
+    check_source(source)
+    budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
+    plan = plan_prepare(source, options, budget_bytes=budget)
+    require_free_space(_existing_parent(out), plan.dataset_bytes + plan.scratch_bytes)
+    return plan
+
+
+def prepare(
+    source: Source, out: Path, options: PrepareOptions, *, progress: Progress = NO_PROGRESS
+) -> PrepareReport:
+    """Write ``source`` as a dataset directory at ``out``: all of it, or nothing.
+
+    Edges are read once and sorted within the budget; features pass through in chunks. Besides the budget, a
+    running interpreter with the libraries takes about 200 MB.
+
+    Raises
+    ------
+    ShapeError, SourceError, BudgetError, ConfigError
+        As `plan_source`; also where a stream turns out shorter, longer or malformed.
+    GraphError
+        An edge names a node that does not exist, or has a weight that is not a finite number of at least 0.
+    StoreExistsError, StoreLockedError, StoreWriteError
+        ``out`` exists, is being created by another process, or the disk refuses.
+    """
+    started = time.perf_counter()
+    plan = plan_source(source, out, options)
+    _LOG.info(
+        "preparing %s: at most %s of memory, %s on disk and %s of temporary files",
+        source.origin,
+        format_bytes(plan.memory_bytes),
+        format_bytes(plan.dataset_bytes),
+        format_bytes(plan.scratch_bytes),
+    )
+    with Dataset.create(
+        out,
+        name=source.name,
+        num_nodes=source.num_nodes,
+        num_classes=source.num_classes,
+        overwrite=options.overwrite,
+        metadata={
+            "source": source.origin,
+            "options": asdict(options.rules) | {"dtype": options.dtype},
+            "has_self_loops": options.self_loops,
+        },
+    ) as writer:
+        edges = _write_edges(source, writer, plan, options, progress)
+        edges_done = time.perf_counter()
+        _write_features(source, writer, plan, options, progress)
+        features_done = time.perf_counter()
+        writer.labels(source.labels)
+        writer.splits(train=source.splits.train, valid=source.splits.valid, test=source.splits.test)
+    return PrepareReport(
+        path=out,
+        num_nodes=source.num_nodes,
+        num_edges=edges.num_edges,
+        edges_read=edges.edges_read,
+        feature_dim=source.features.dim,
+        feature_dtype=options.dtype,
+        seconds=time.perf_counter() - started,
+        edge_seconds=edges_done - started,
+        feature_seconds=features_done - edges_done,
+        dataset_bytes=sum(file.stat().st_size for file in out.iterdir()),
+        spilled_bytes=edges.spilled_bytes,
+        budget_bytes=plan.budget_bytes,
+    )
+
+
+def check_source(source: Source) -> None:
+    """Refuse a source whose parts contradict each other. Pure.
+
+    Raises
+    ------
+    ShapeError
+        Features or labels are not one per node, or a feature row has no columns.
+    SourceError
+        A label is no class, or the splits are malformed.
+    ConfigError
+        There are no nodes or no classes.
+    """
+    features, labels = source.features, source.labels
+    if source.num_nodes < 1 or source.num_classes < 1:
+        raise ConfigError(
+            f"{source.origin} has {source.num_nodes} nodes and {source.num_classes} classes; at least one of each"
+        )
+    if features.num_rows != source.num_nodes:
+        raise ShapeError(
+            f"{source.origin}: features have {features.num_rows} rows for {source.num_nodes} nodes"
+        )
+    if features.dim < 1:
+        raise ShapeError(f"{source.origin}: features have {features.dim} columns; at least 1 is needed")
+    if labels.shape != (source.num_nodes,):
+        raise ShapeError(
+            f"{source.origin}: labels have shape {labels.shape}; they must be ({source.num_nodes},)"
+        )
+    bad = np.flatnonzero((labels < -1) | (labels >= source.num_classes))
+    if bad.size:
+        raise SourceError(
+            f"{source.origin}: node {bad[0]} has label {labels[bad[0]]}; labels are 0..{source.num_classes - 1}, or -1"
+        )
+    check_splits(source.splits, labels, where=source.origin)
+
+
+def _write_edges(
+    source: Source, writer: DatasetWriter, plan: PreparePlan, options: PrepareOptions, progress: Progress
+) -> CscReport:
+    return build_csc(
+        source.edges,
+        writer,
+        num_nodes=source.num_nodes,
+        rules=options.rules,
+        budget_bytes=plan.edge_budget_bytes,
+        scratch=writer.scratch,
+        where=str(source.edge_file or source.origin),
+        progress=progress,
+    )
+
+
+def _write_features(
+    source: Source, writer: DatasetWriter, plan: PreparePlan, options: PrepareOptions, progress: Progress
+) -> None:
+    features = source.features
+    row_bytes = features.dim * features.dtype.itemsize
+    done = 0
+    with writer.features(features.dim, options.dtype) as column:
+        for chunk in features.chunks(plan.chunk_rows):
+            column.append(chunk if chunk.dtype.kind == "f" else chunk.astype(np.float32))
+            done += chunk.shape[0]
+            progress.advance("writing features", done * row_bytes, source.num_nodes * row_bytes, "bytes")
+
+
+def _existing_parent(path: Path) -> Path:
+    parent = path.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    return parent

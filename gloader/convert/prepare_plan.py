@@ -1,0 +1,101 @@
+"""What a conversion will need, known before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gloader.convert.external_csc import plan_csc
+from gloader.convert.spill import record_dtype
+from gloader.errors import BudgetError, ConfigError
+from gloader.units import format_bytes
+
+if TYPE_CHECKING:
+    from gloader.convert.options import PrepareOptions
+    from gloader.convert.source import Source
+
+_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+_WRITER_BYTES = 24 << 20  # the buffers of the array writers
+_CHUNK_BYTES = 16 << 20  # of feature rows as they come; larger gains nothing
+_COPIES = 3  # of a feature chunk at once: as read, as float32, as stored
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparePlan:
+    """How much memory and disk a conversion takes, and how the memory is shared out."""
+
+    budget_bytes: int
+    memory_bytes: int  # at most, of what the conversion allocates
+    edge_budget_bytes: int  # of which the edge sort may take so much
+    chunk_rows: int  # feature rows at a time
+    dataset_bytes: int  # on disk, at the end; without the edges where their number is not known
+    scratch_bytes: int  # on disk, at most, while it runs
+
+
+def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) -> PreparePlan:
+    """Share ``budget_bytes`` of memory out and count the bytes on disk. Pure.
+
+    Raises
+    ------
+    BudgetError
+        The O(N) arrays and the smallest useful buffers do not fit; says needed and allowed.
+    ConfigError
+        The feature dtype cannot be stored.
+    """
+    if options.dtype not in _DTYPE_BYTES:
+        raise ConfigError(
+            f"features cannot be stored as {options.dtype!r}; allowed: {', '.join(_DTYPE_BYTES)}"
+        )
+    splits = source.splits
+    resident = source.resident_bytes + source.labels.nbytes + 2 * source.num_nodes
+    resident += splits.train.nbytes + splits.valid.nbytes + splits.test.nbytes + _WRITER_BYTES
+    row_bytes = source.features.dim * max(4, source.features.dtype.itemsize)
+    if resident + _COPIES * row_bytes > budget_bytes:
+        raise BudgetError(
+            f"preparing {source.origin} needs {format_bytes(resident)} for arrays of one entry per node and for write "
+            f"buffers, and {format_bytes(_COPIES * row_bytes)} per feature row; the memory budget allows "
+            f"{format_bytes(budget_bytes)}. Raise --memory-budget"
+        )
+    free = budget_bytes - resident
+    sort = plan_csc(
+        source.num_nodes,
+        source.edges.num_edges,
+        has_weights=source.edges.has_weights,
+        rules=options.rules,
+        budget_bytes=free,
+    )
+    chunk_rows = max(1, min(_CHUNK_BYTES, free // _COPIES) // max(1, row_bytes))
+    return PreparePlan(
+        budget_bytes=budget_bytes,
+        memory_bytes=resident + max(sort.peak_bytes, _COPIES * chunk_rows * row_bytes),
+        edge_budget_bytes=free,
+        chunk_rows=chunk_rows,
+        dataset_bytes=_dataset_bytes(source, options),
+        scratch_bytes=_scratch_bytes(source, options, held_bytes=sort.held_bytes),
+    )
+
+
+def _max_edges(source: Source, options: PrepareOptions) -> int:
+    given = source.edges.num_edges or 0
+    return given * (2 if options.symmetrize else 1) + source.num_nodes * options.self_loops
+
+
+def _edge_bytes(source: Source) -> int:
+    return (4 if source.num_nodes < 2**31 else 8) + 4 * source.edges.has_weights
+
+
+def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
+    num_nodes, dim = source.num_nodes, source.features.dim
+    features = num_nodes * (dim * _DTYPE_BYTES[options.dtype] + 4 * (options.dtype == "int8"))
+    checksums = features // _PAGE_BYTES * 8
+    splits = source.splits.train.nbytes + source.splits.valid.nbytes + source.splits.test.nbytes
+    edges = _max_edges(source, options) * _edge_bytes(source)
+    return features + checksums + edges + 16 * num_nodes + splits + 20 * _PAGE_BYTES
+
+
+def _scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:
+    record = record_dtype(num_nodes=source.num_nodes, has_weights=source.edges.has_weights).itemsize
+    spill = _max_edges(source, options) * record
+    merged = _max_edges(source, options) * _edge_bytes(source) if options.rules.merges else 0
+    return (spill if spill > held_bytes else 0) + merged

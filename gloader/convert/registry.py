@@ -1,0 +1,78 @@
+"""The names of sources, and who opens each."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gloader.convert.options import SourceOptions
+    from gloader.convert.source import Source
+
+    Opener: TypeAlias = Callable[[str, SourceOptions], Source]
+
+# prefix: (module below gloader.convert, function (argument, options) -> Source, how the source is written)
+_OPENERS = {
+    "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
+    "npy": ("npy", "open_npy", "npy:DIR"),
+    "edges": ("edges", "open_edges", "edges:FILE.parquet|csv"),
+    "pyg": ("pyg", "open_pyg", "pyg:FILE"),
+    "dgl": ("dgl", "open_dgl", "dgl:FILE"),
+    "igb": ("igb", "open_igb", "igb:DIR"),
+    "mag240m": ("mag", "open_mag240m", "mag240m:DIR"),
+    "builtin": ("digits", "open_builtin", "builtin:digits"),
+    "synthetic": ("synthetic", "open_synthetic", "synthetic:demo|community,nodes=...|rmat,nodes=..."),
+}
+SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
+
+
+def is_source(spec: str) -> bool:
+    """Whether ``spec`` starts with the prefix of a source, rather than being the path of a dataset. Pure."""
+    return spec.partition(":")[0] in _OPENERS and ":" in spec
+
+
+def full_spec(spec: str) -> str:
+    """Return ``spec`` with the short form ``synthetic:demo`` written out. Pure."""
+    if spec != "synthetic:demo":
+        return spec
+    from gloader.convert.synthetic import DEMO_SPEC
+
+    return f"synthetic:{DEMO_SPEC}"
+
+
+def open_source(spec: str, options: SourceOptions) -> Source:
+    """Open the source that ``spec`` names, such as ``ogb:ogbn-arxiv``; nothing is converted yet.
+
+    Raises
+    ------
+    ConfigError
+        ``spec`` has no known prefix or names nothing after it.
+    SourceError
+        The source is missing, incomplete or malformed.
+    MissingDependencyError
+        The source needs a package that is not installed.
+    """
+    spec = full_spec(spec)
+    prefix, colon, argument = spec.partition(":")
+    if prefix not in _OPENERS or not colon:
+        raise ConfigError(_unknown(spec, prefix if colon else spec))
+    module, function, form = _OPENERS[prefix]
+    if not argument:
+        raise ConfigError(f"source {spec!r} names nothing after the colon; write {form}")
+    opener = getattr(import_module(f"gloader.convert.{module}"), function)
+    return cast("Opener", opener)(argument, options)
+
+
+def _unknown(spec: str, word: str) -> str:
+    forms = ", ".join(SOURCE_FORMS)
+    if (Path(spec) / "dataset.json").is_file():
+        return f"{spec!r} is a prepared dataset, not a source; use it directly. Sources are: {forms}"
+    nearest = get_close_matches(word.lower(), _OPENERS, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}:...? " if nearest else ""
+    return f"{spec!r} is not a source: {hint}sources are {forms}"

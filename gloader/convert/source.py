@@ -1,0 +1,90 @@
+"""What a conversion reads: a graph as streams, never as whole arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeChunk:
+    """Consecutive edges of a stream: edge i runs from ``src[i]`` to ``dst[i]``."""
+
+    src: IdArray  # (n,)
+    dst: IdArray  # (n,)
+    weight: NDArray[np.float32] | None  # (n,)
+
+
+class EdgeStream(Protocol):
+    """The edges of a graph in a fixed order. Every call of ``chunks`` starts again at the first edge."""
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges, or None where only reading tells."""
+        ...
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        ...
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        ...
+
+
+class FeatureStream(Protocol):
+    """The feature rows of a graph in node order. Every call of ``chunks`` starts again at row 0."""
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        ...
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Node ids of the three parts of a node-classification task."""
+
+    train: IdArray
+    valid: IdArray
+    test: IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A graph with features, labels and splits that is about to become a dataset."""
+
+    name: str  # a short name for people, such as "ogbn-arxiv"
+    origin: str  # the source as it was asked for, such as "ogb:ogbn-arxiv"
+    num_nodes: int
+    num_classes: int
+    edges: EdgeStream
+    features: FeatureStream
+    labels: IdArray  # (N,), -1 where unlabelled
+    splits: Splits
+    edge_file: Path | None = None  # where the edges come from, for messages
+    resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets

@@ -1,0 +1,158 @@
+"""The text after ``synthetic:``, as checked values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from gloader.errors import ConfigError
+
+MAX_NODES = 1 << 40
+MAX_EDGES = 1 << 50
+MAX_CLASSES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunitySpec:
+    """A degree-corrected community graph with class-correlated features.
+
+    A node's class is its community's. The edges are undirected: both directions of each are listed.
+    """
+
+    nodes: int
+    edges: int  # directed entries, even
+    dim: int = 128
+    classes: int = 16
+    seed: int = 0
+    communities: int = 0  # 0: one for each class; more give a class several communities
+    homophily: float = 0.6  # the share of edges that stay inside a community
+    exponent: float = 2.3  # of the power law of expected degrees, above 2; smaller is heavier
+    signal: float = (
+        1.7  # distance of a class's centre from the origin; the noise of a feature has deviation 1
+    )
+    train: float = 0.6  # the share of nodes to train on
+    valid: float = 0.2  # the share of nodes to validate on; the rest are the test nodes
+
+    def __post_init__(self) -> None:
+        """Check every value; raises ConfigError."""
+        _check_sizes(self)
+        if self.edges % 2:
+            raise ConfigError(
+                f"edges={self.edges} is odd; a community graph lists both directions of every edge, so say "
+                f"edges={self.edges + 1}"
+            )
+        _check_range("homophily", self.homophily, 0.0, 1.0)
+        if not 2.0 < self.exponent <= 10.0:
+            raise ConfigError(
+                f"exponent={self.exponent} is not in (2, 10]; graphs of this field have 2.1 to 3"
+            )
+        if not self.classes <= self.num_communities <= self.nodes:
+            raise ConfigError(
+                f"communities={self.num_communities} is not allowed; say a number from "
+                f"classes={self.classes} to nodes={self.nodes}"
+            )
+
+    @property
+    def num_communities(self) -> int:
+        """Number of communities."""
+        return self.communities or self.classes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RmatSpec:
+    """A directed R-MAT graph (Chakrabarti et al., SDM'04), with the probabilities of Graph500 by default.
+
+    Every node has a few binary traits, which its features show; its label is the majority of each trait
+    among its in-neighbours. Edges repeat and loop, as R-MAT's do.
+    """
+
+    nodes: int
+    edges: int
+    dim: int = 128
+    classes: int = 16
+    seed: int = 0
+    a: float = 0.57
+    b: float = 0.19
+    c: float = 0.19
+    signal: float = 4.0  # distance of a centre from the origin; the noise of a feature has deviation 1
+    train: float = 0.6
+    valid: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Check every value; raises ConfigError."""
+        _check_sizes(self)
+        for name, value in (("a", self.a), ("b", self.b), ("c", self.c), ("a+b+c", self.a + self.b + self.c)):
+            _check_range(name, value, 0.0, 1.0 + 1e-9)
+
+
+SyntheticSpec: TypeAlias = CommunitySpec | RmatSpec
+_KINDS: dict[str, type[CommunitySpec | RmatSpec]] = {"community": CommunitySpec, "rmat": RmatSpec}
+
+
+def parse_spec(text: str, *, seed: int = 0) -> SyntheticSpec:
+    """Return the specification that ``text`` ("rmat,nodes=500000,edges=6000000,seed=5") stands for. Pure.
+
+    ``seed`` holds where the text names none.
+
+    Raises
+    ------
+    ConfigError
+        An unknown kind or key, a key without a value or given twice, or a value that is not allowed.
+    """
+    kind, *pairs = (part.strip() for part in text.split(","))
+    if kind not in _KINDS:
+        raise ConfigError(f"{kind!r} is not a kind of synthetic graph{_nearest(kind, list(_KINDS))}")
+    spec = _KINDS[kind]
+    types = {field.name: str(field.type) for field in fields(spec)}
+    values: dict[str, float | int] = {"seed": seed}
+    seen: set[str] = set()
+    for pair in pairs:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if key not in types:
+            raise ConfigError(f"{key!r} is not a key of synthetic:{kind}{_nearest(key, list(types))}")
+        if key in seen:
+            raise ConfigError(f"{key!r} is given twice in synthetic:{text}")
+        if not equals or not value:
+            raise ConfigError(f"{key!r} has no value in synthetic:{text}; write {key}=VALUE")
+        seen.add(key)
+        values[key] = _parse_value(key, value, types[key])
+    missing = [key for key in ("nodes", "edges") if key not in seen]
+    if missing:
+        raise ConfigError(f"synthetic:{kind} needs {' and '.join(f'{key}=NUMBER' for key in missing)}")
+    return spec(**values)  # type: ignore[arg-type]  # the types were looked up just above
+
+
+def _parse_value(key: str, value: str, type_name: str) -> float | int:
+    try:
+        return int(value) if type_name == "int" else float(value)
+    except ValueError:
+        wanted = "a whole number" if type_name == "int" else "a number"
+        raise ConfigError(f"{key}={value!r} is not {wanted}") from None
+
+
+def _check_sizes(spec: SyntheticSpec) -> None:
+    _check_range("nodes", spec.nodes, 1, MAX_NODES)
+    _check_range("edges", spec.edges, 0, MAX_EDGES)
+    _check_range("dim", spec.dim, 1, 1 << 20)
+    _check_range("classes", spec.classes, 1, min(MAX_CLASSES, spec.nodes))
+    _check_range("seed", spec.seed, 0, (1 << 63) - 1)
+    _check_range("signal", spec.signal, 0.0, 1e6)
+    for name, value in (
+        ("train", spec.train),
+        ("valid", spec.valid),
+        ("train+valid", spec.train + spec.valid),
+    ):
+        _check_range(name, value, 0.0, 1.0 + 1e-9)
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ConfigError(f"{name}={value} is not allowed; say a number from {low} to {high:.15g}")
+
+
+def _nearest(word: str, valid: list[str]) -> str:
+    nearest = get_close_matches(word.lower(), valid, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
+    return f"{hint} Allowed: {', '.join(valid)}"

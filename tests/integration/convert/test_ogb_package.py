@@ -1,0 +1,73 @@
+"""What comes out of OGB's folders is what the official package delivers."""
+
+import socket
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from convert_helpers import read_all
+from ogb_layout import SPLITS, write_mag240m, write_ogb
+
+from gloader.convert.mag import open_mag240m
+from gloader.convert.ogb import open_ogb
+from gloader.convert.options import SourceOptions
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline():
+    """Keep OGB from asking the network for updates, which it does in a thread when it is imported."""
+
+    def refuse(*_args, **_options):
+        raise OSError("the network is not for tests")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "outdated", SimpleNamespace(check_outdated=lambda *_: (False, "")))
+        patch.setenv("OUTDATED_IGNORE", "1")
+        patch.setenv("DGLBACKEND", "pytorch")
+        patch.setattr(socket.socket, "connect", refuse)
+        yield
+
+
+@pytest.fixture
+def quiet():
+    """Let OGB warn without failing the test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_data_sets_equal_the_official_loader(tmp_path, quiet, name):
+    from ogb.nodeproppred import NodePropPredDataset
+
+    write_ogb(tmp_path, name)
+    source = open_ogb(name, SourceOptions(root=tmp_path))
+    theirs = NodePropPredDataset(name, root=str(tmp_path))
+    graph, labels = theirs[0]
+    splits = theirs.get_idx_split()
+    assert read_all(source.edges.chunks(37)) == [tuple(pair) for pair in graph["edge_index"].T.tolist()]
+    assert source.edges.num_edges == graph["edge_index"].shape[1]
+    assert np.array_equal(np.concatenate(list(source.features.chunks(7))), graph["node_feat"])
+    assert (source.num_nodes, source.num_classes) == (graph["num_nodes"], theirs.num_classes)
+    assert np.array_equal(source.labels, np.nan_to_num(labels[:, 0], nan=-1).astype(np.int64))
+    for part in ("train", "valid", "test"):
+        assert np.array_equal(getattr(source.splits, part), splits[part])
+
+
+def test_mag240m_equals_the_official_loader(tmp_path, quiet, monkeypatch):
+    from ogb.lsc import MAG240MDataset
+
+    folder = write_mag240m(tmp_path, num_papers=50)
+    (folder / "RELEASE_v1.txt").write_text("made up")
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # the official loader needs it, ours does not
+    theirs = MAG240MDataset(str(tmp_path))
+    features, edges = theirs.paper_feat, theirs.edge_index("paper", "paper")
+    monkeypatch.delenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    source = open_mag240m(str(tmp_path), SourceOptions())
+    assert np.array_equal(np.concatenate(list(source.features.chunks(7))), features)
+    assert read_all(source.edges.chunks(1000)) == [tuple(pair) for pair in edges.T.tolist()]
+    assert np.array_equal(source.labels, np.nan_to_num(theirs.paper_label, nan=-1).astype(np.int64))
+    for part, name in (("train", "train"), ("valid", "valid"), ("test", "test-dev")):
+        assert np.array_equal(getattr(source.splits, part), theirs.get_idx_split(name))

@@ -1,0 +1,78 @@
+"""Small data sets in the on-disk layouts of OGB, OGB-LSC and IGB."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+SPLITS = {"ogbn-arxiv": "time", "ogbn-products": "sales_ranking", "ogbn-papers100M": "time"}
+DIMS = {"ogbn-arxiv": 128, "ogbn-products": 100, "ogbn-papers100M": 128}
+
+
+def write_ogb(root: Path, name: str, *, num_nodes=60, num_edges=300, seed=0) -> Path:
+    """Write data set ``name`` of OGB's node-property list with made-up content; return its folder."""
+    random = np.random.default_rng(seed)
+    folder = root / name.replace("-", "_")
+    for part in ("raw", "processed", f"split/{SPLITS[name]}"):
+        (folder / part).mkdir(parents=True)
+    (folder / "RELEASE_v1.txt").write_text("made up\n")
+    edges = random.integers(0, num_nodes, (2, num_edges))
+    features = random.standard_normal((num_nodes, DIMS[name])).astype(np.float32)
+    labels = random.integers(0, 40, (num_nodes, 1))
+    num_labelled = num_nodes
+    raw = folder / "raw"
+    if name == "ogbn-papers100M":
+        num_labelled = num_nodes // 2
+        floats = np.where(np.arange(num_nodes)[:, None] < num_labelled, labels, np.nan).astype(np.float32)
+        np.savez_compressed(
+            raw / "data.npz",
+            edge_index=edges,
+            num_nodes_list=[num_nodes],
+            num_edges_list=[num_edges],
+            node_feat=features,
+            node_year=np.full((num_nodes, 1), 2015),
+        )
+        np.savez_compressed(raw / "node-label.npz", node_label=floats)
+    else:
+        write_csv(raw / "edge.csv.gz", edges.T)
+        write_csv(raw / "num-node-list.csv.gz", np.array([num_nodes]))
+        write_csv(raw / "num-edge-list.csv.gz", np.array([num_edges]))
+        write_csv(raw / "node-feat.csv.gz", features)
+        write_csv(raw / "node-label.csv.gz", labels)
+        write_csv(raw / "node_year.csv.gz", np.full((num_nodes, 1), 2015))
+    order = random.permutation(num_labelled)
+    cuts = np.split(order, [num_labelled * 3 // 5, num_labelled * 4 // 5])
+    for part, ids in zip(("train", "valid", "test"), cuts, strict=True):
+        write_csv(folder / "split" / SPLITS[name] / f"{part}.csv.gz", ids)
+    return folder
+
+
+def write_mag240m(root: Path, *, num_papers: int) -> Path:
+    """Write the part of MAG240M that is about papers, with made-up content; return its folder."""
+    import torch
+
+    random = np.random.default_rng(0)
+    base = root / "mag240m_kddcup2021"
+    paper, cites = base / "processed" / "paper", base / "processed" / "paper___cites___paper"
+    paper.mkdir(parents=True)
+    cites.mkdir()
+    labelled = num_papers * 4 // 5
+    labels = random.integers(0, 153, num_papers).astype(np.float32)
+    labels[labelled:] = np.nan
+    np.save(paper / "node_feat.npy", random.standard_normal((num_papers, 768)).astype(np.float16))
+    np.save(paper / "node_label.npy", labels)
+    np.save(cites / "edge_index.npy", random.integers(0, num_papers, (2, 4 * num_papers)).astype(np.int32))
+    torch.save({"paper": num_papers, "author": 9, "institution": 2, "num_classes": 153}, base / "meta.pt")
+    ids = np.arange(num_papers)
+    first = num_papers * 3 // 5
+    splits = {"train": ids[:first], "valid": ids[first:labelled]}
+    hidden = dict.fromkeys(("test-dev", "test-whole", "test-challenge"), ids[labelled:])
+    torch.save(splits | hidden, base / "split_dict.pt")
+    return base
+
+
+def write_csv(path: Path, array) -> None:
+    with gzip.open(path, "wt") as file:
+        np.savetxt(file, array, delimiter=",", fmt="%.9g" if array.dtype.kind == "f" else "%d")
