@@ -111,9 +111,9 @@ def _workspace_bytes(demand: Demand) -> int:
 def _require(needed: int, allowed: int, demand: Demand) -> None:
     if needed > allowed:
         raise BudgetError(
-            f"batches of about {demand.batch_rows:,} rows of {demand.buffer_row_bytes:,} B, three of them in flight, "
-            f"and {format_bytes(demand.topology_bytes)} of topology need {format_bytes(needed)}; the memory budget allows "
-            f"{format_bytes(allowed)}. Use a smaller batch size or fan-out, or raise the memory budget"
+            f"batches of about {demand.batch_rows:,} rows of {demand.buffer_row_bytes:,} B, three of them "
+            f"in flight, and {format_bytes(demand.topology_bytes)} of topology need {format_bytes(needed)}; the "
+            f"memory budget allows {format_bytes(allowed)}. Use a smaller batch size or fan-out, or raise it"
         )
 
 
@@ -129,8 +129,9 @@ def _resolve_features(demand: Demand, left: int, features: Features, budget_byte
         features = "ram" if fits else "ssd"
     if features == "ssd" and demand.store_bytes > left:
         raise BudgetError(
-            f"reading features from the SSD needs {format_bytes(demand.store_bytes)} for checksums and reads in "
-            f"flight; the memory budget of {format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Raise the budget"
+            f"reading features from the SSD needs {format_bytes(demand.store_bytes)} for checksums and "
+            f"reads in flight; the memory budget of {format_bytes(budget_bytes)} leaves "
+            f"{format_bytes(max(left, 0))}. Raise the budget"
         )
     return features
 

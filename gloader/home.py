@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from platformdirs import user_cache_path
 
+import gloader
 from gloader.errors import ConfigError, StoreExistsError
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ def home_dir() -> Path:
 def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> Path:
     """Return where a source that is prepared on the fly belongs: a readable name and a digest.
 
-    The digest covers the source, every option that changes the result, and the sizes and times of the
-    files that the source reads, so that an edited file is prepared anew instead of being ignored.
+    The digest covers the version, the source, every option that changes the result, and the sizes and times of
+    the files that the source reads, so that an edited file is prepared anew instead of being ignored.
     """
     options = {**asdict(source), **asdict(prepare)}
     kept = {name: str(value) for name, value in options.items() if name not in _IRRELEVANT}
     paths = [value for value in options.values() if isinstance(value, Path)]
-    identity = json.dumps([_anchored(spec), kept, sorted(_stamps(spec, paths))])
+    identity = json.dumps([gloader.__version__, _anchored(spec), kept, sorted(_stamps(spec, paths))])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec).strip("-.")
     return home_dir() / "datasets" / f"{slug[:_MAX_SLUG]}-{digest}"
@@ -87,7 +88,7 @@ def ensure_dataset(
     """
     from gloader.convert.prepare import prepare as convert
     from gloader.convert.progress import NO_PROGRESS
-    from gloader.convert.registry import SOURCE_FORMS, is_source, open_source
+    from gloader.convert.registry import SOURCE_FORMS, full_spec, is_source, open_source
 
     if not is_source(spec):
         if Path(spec).exists():
@@ -96,6 +97,7 @@ def ensure_dataset(
             f"{spec!r} is neither a folder nor a source; give a folder made by `gloader prepare`, or one of: "
             f"{', '.join(SOURCE_FORMS)}"
         )
+    spec = full_spec(spec)
     target = prepared_path(spec, source, prepare)
     if (target / DATASET_MANIFEST).is_file():
         return target

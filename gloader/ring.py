@@ -96,8 +96,9 @@ class BufferRing:
                 since = self._consumer_waits_since
                 if since is not None and time.monotonic() - since > self._patience_s:
                     raise BudgetError(
-                        f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that the loop "
-                        "keeps alive; clone what you keep (batch.x.clone()), drop old batches, or raise the memory budget"
+                        f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that "
+                        "the loop keeps alive; clone what you keep (batch.x.clone()), drop old batches, "
+                        "or raise the memory budget"
                     ) from None
 
     def _grow(self) -> NDArray[np.float32] | None:

@@ -133,13 +133,12 @@ class DeviceBlock:
     @property
     def edge_index(self) -> torch.Tensor:
         """(2, num_edges) int64: source and destination of each edge, as PyG's layers take it."""
-        import torch
-
-        counts = self.indptr.diff().long()
-        dst = torch.arange(self.num_dst, device=self.indptr.device).repeat_interleave(
-            counts, output_size=self.indices.shape[0]
-        )
-        return torch.stack([self.indices.long(), dst])
+        num_edges = self.indices.shape[0]
+        dst = self.edge_ids.new_ones(self.num_dst).cumsum(0) - 1
+        pair = self.edge_ids.new_empty((2, num_edges))
+        pair[0] = self.indices
+        pair[1] = dst.repeat_interleave(self.indptr.diff().long(), output_size=num_edges)
+        return pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

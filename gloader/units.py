@@ -51,7 +51,7 @@ def format_bytes(num_bytes: float) -> str:
         if abs(value) < 1000:
             break
         value, unit = value / 1000, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+    return f"{value:.0f} {unit}" if unit == "B" else f"{_three_digits(value)} {unit}"
 
 
 def format_count(count: float) -> str:
@@ -61,7 +61,12 @@ def format_count(count: float) -> str:
         if abs(value) < 10_000:
             break
         value, unit = value / 1000, larger
-    return f"{value:,.0f}" if not unit else f"{value:.3g} {unit}"
+    return f"{value:,.0f}" if not unit else f"{_three_digits(value)} {unit}"
+
+
+def _three_digits(value: float) -> str:
+    """Return ``value`` with three digits, or all of those before the point. Pure."""
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -116,7 +116,9 @@ def _check_ends(indptr: IdArray, num_edges: int) -> None:
         raise GraphError(f"indptr[0] is {indptr[0]}; it must be 0")
     if indptr[-1] != num_edges:
         last = indptr.shape[0] - 1
-        raise GraphError(f"indptr[{last}], its end, is {indptr[-1]}; it must be the length of indices, {num_edges}")
+        raise GraphError(
+            f"indptr[{last}], its end, is {indptr[-1]}; it must be the length of indices, {num_edges}"
+        )
 
 
 def _check_length(edge_weight: NDArray[Any], num_edges: int) -> None:

@@ -13,6 +13,7 @@ from gloader.ssd_store.engine import DEFAULT_RING_BYTES, IoMode, ReadEngine
 from gloader.ssd_store.extents import min_extent_bytes, plan_extents
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, find_manifest_name, load_manifest, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.profile import remembered_profile
 from gloader.ssd_store.ram import RamFeatures
 from gloader.ssd_store.rowcopy import make_target
 from gloader.ssd_store.rows import check_request
@@ -112,7 +113,7 @@ class FeatureStore:
         verify: Verify = "read",
         direct: Direct = "auto",
         queue_depth: int | None = None,
-        gap_bytes: int = DEFAULT_GAP_BYTES,
+        gap_bytes: int | None = None,
         ring_bytes: int = DEFAULT_RING_BYTES,
         os_io: OsIO = REAL_OS,
     ) -> Self:
@@ -136,8 +137,9 @@ class FeatureStore:
             Go around the page cache if the file system can; or fail if it cannot; or do not.
         queue_depth : int, optional
             Requests in flight; 128 with io_uring, 16 with threads otherwise.
-        gap_bytes : int
-            Longest hole between two wanted pages that is read through instead of making another request.
+        gap_bytes : int, optional
+            Longest hole between two wanted pages that is read through instead of making another request;
+            what the remembered profile of the device says otherwise, or 8 KiB.
         ring_bytes : int
             Staging memory.
 
@@ -154,6 +156,8 @@ class FeatureStore:
         """
         if verify not in VERIFY_MODES:
             raise ConfigError(f"verify={verify!r} is unknown; choose one of {', '.join(VERIFY_MODES)}")
+        if gap_bytes is not None and gap_bytes < 0:
+            raise ConfigError(f"gap_bytes={gap_bytes} must be at least 0")
         if queue_depth is not None and queue_depth < 1:
             raise ConfigError(f"queue_depth={queue_depth} must be at least 1")
         root = Path(path)
@@ -184,7 +188,9 @@ class FeatureStore:
             checksums=checksums,
             os_io=os_io,
         )
-        store = cls(engine, record, scale=scale, gap_bytes=gap_bytes)
+        store = cls(
+            engine, record, scale=scale, gap_bytes=_gap_bytes(root) if gap_bytes is None else gap_bytes
+        )
         if verify == "open":
             store._verify_all()
         return store
@@ -318,6 +324,11 @@ class FeatureStore:
             self.close()
             raise
         self._engine.trust()
+
+
+def _gap_bytes(root: Path) -> int:
+    profile = remembered_profile(root)
+    return profile.gap_bytes if profile else DEFAULT_GAP_BYTES
 
 
 def _extent_bytes(row_bytes: int) -> int:

@@ -81,10 +81,16 @@ class Uring:
 
     def read(self, fd: int, work: Delivery, start: int, /) -> Progress:
         """Read and deliver extents from ``start`` on; stop at the first that fails, and drain the ring."""
+        if self._fd < 0:
+            raise StoreReadError(
+                errno.EBADF, "the io_uring of this store is closed or broke; open the store again"
+            )
         depth = min(self.depth, work.staged.shape[0] // work.slot_bytes)
         report = np.empty(HEAD + depth, np.int64)
         _drive(self._table, fd, work, start, depth, report)
         if report[STATUS]:
+            # Reads may still be in flight into the staging memory: nothing may use it, or this ring, again.
+            self.close()
             code = int(report[STATUS])
             raise StoreReadError(code, f"io_uring_enter failed: {os.strerror(code)}; use io='threads'")
         return Progress(

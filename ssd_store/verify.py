@@ -73,8 +73,10 @@ def verify_directory(
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError
         There is no store or dataset at ``path``.
-    VersionError
-        It is of another version, which this build cannot check.
+    FormatError, VersionError
+        Its record is of another version, or not one of ours; this build cannot check it.
+    StoreReadError
+        The record cannot be read.
     """
     root = Path(path)
     try:

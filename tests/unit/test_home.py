@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gloader.convert.options import EdgeRules, PrepareOptions, SourceOptions
+from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.errors import ConfigError
 from gloader.home import ensure_dataset, home_dir, prepared_path
 
@@ -47,7 +47,7 @@ def test_what_changes_the_content_changes_the_name() -> None:
         path_of("builtin:demo"),
         path_of(spec, replace(SOURCE, seed=1)),
         path_of(spec, SOURCE, replace(PREPARE, dtype="float16")),
-        path_of(spec, SOURCE, replace(PREPARE, rules=EdgeRules(self_loops=True))),
+        path_of(spec, SOURCE, replace(PREPARE, self_loops=True)),
     ]
     assert len({path_of(spec), *others}) == 5
 

@@ -1,5 +1,9 @@
 """The page checksum and the digest, against a twin in plain Python."""
 
+import hashlib
+import json
+import struct
+
 import numpy as np
 import pytest
 
@@ -13,6 +17,7 @@ from gloader.ssd_store.checksum import (
     num_pages_of,
     page_checksum_at,
 )
+from gloader.ssd_store.writer import FeatureWriter
 
 M64 = 2**64 - 1
 PRIME, MIX_A, MIX_B = 0x9E3779B97F4A7C15, 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
@@ -137,6 +142,33 @@ def test_digest_equals_the_definition_in_any_pieces(data):
 def test_wrong_sizes_are_refused(data):
     with pytest.raises(ValueError, match="contiguous uint8 of 1 pages"):
         checksum_pages(data, 0, np.empty(1, dtype=np.uint64))
+
+
+def test_a_reader_written_from_the_storage_page_alone(tmp_path):
+    """Everything it uses is in docs/storage.md, nothing is ours or numpy's."""
+    array = np.random.default_rng(5).standard_normal((700, 9)).astype(np.float32)
+    with FeatureWriter(tmp_path / "s", num_rows=700, dim=9, dtype="float32") as writer:
+        writer.append(array)
+
+    record_bytes = (tmp_path / "s" / "store.json").read_bytes()
+    record_file = json.loads(record_bytes)
+    ending = f',\n  "checksum": "{record_file["checksum"]}"\n}}\n'.encode()
+    assert record_bytes.endswith(ending)
+    assert hashlib.sha256(record_bytes.removesuffix(ending)).hexdigest() == record_file["checksum"]
+    assert (record_file["format"], record_file["format_version"]) == ("gloader", 1)
+    record = record_file["arrays"]["features"]
+
+    data = (tmp_path / "s" / record["file"]).read_bytes()
+    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (700, 9), }"
+    assert data[:4096] == b"\x93NUMPY\x01\x00" + struct.pack("<H", 4086) + text.encode().ljust(4085) + b"\n"
+    num_pages = -(-record["num_bytes"] // 4096)
+    assert len(data) == 4096 * (1 + num_pages)
+    checksums = [page_checksum(data[4096 * (1 + i) :][:4096], i) for i in range(num_pages)]
+    assert file_digest(checksums) == record["digest"]
+    pages = (tmp_path / "s" / record["pages_file"]).read_bytes()
+    assert list(struct.unpack_from(f"<{num_pages}Q", pages, 4096)) == checksums
+    for row in (0, 113, 114, 699):  # row 113 straddles the first two pages
+        assert struct.unpack_from("<9f", data, 4096 + row * 36) == tuple(array[row].tolist())
 
 
 def test_num_pages_of():

@@ -131,6 +131,8 @@ def test_refuses_unknown_settings(path: Path) -> None:
         FeatureStore.open(path, verify="never")
     with pytest.raises(ConfigError, match="direct='maybe' is unknown; choose one of auto, require, off"):
         FeatureStore.open(path, direct="maybe")
+    with pytest.raises(ConfigError, match="gap_bytes=-1 must be at least 0"):
+        FeatureStore.open(path, gap_bytes=-1)
     with pytest.raises(ConfigError, match="queue_depth=0 must be at least 1"):
         FeatureStore.open(path, queue_depth=0)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gloader.ssd_store import uring
+from gloader.errors import StoreReadError
+from gloader.ssd_store import FeatureStore, uring
 from gloader.ssd_store.uring import Uring, probe_uring
 
 pytestmark = pytest.mark.skipif(probe_uring() is not None, reason=f"no io_uring here: {probe_uring()}")
@@ -78,6 +80,18 @@ def test_old_kernels_get_no_flags_they_do_not_know(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(uring, "_call", old_kernel)
     Uring(8).close()
     assert flags == [uring.COOP_TASKRUN, 0]
+
+
+def test_a_ring_that_breaks_stays_broken(tmp_path: Path) -> None:
+    rows, out = np.arange(8), np.zeros((8, 4), np.float32)
+    with FeatureStore.create(tmp_path / "s", np.ones((8, 4), np.float32)) as store:
+        store._engine._backend._table[uring.FD] = -1
+        with pytest.raises(
+            StoreReadError, match="io_uring_enter failed: Bad file descriptor; use io='threads'"
+        ):
+            store.read_into(rows, out)
+        with pytest.raises(StoreReadError, match="closed or broke; open the store again"):
+            store.read_into(rows, out)
 
 
 def test_locked_memory_that_is_scarce_only_costs_speed(monkeypatch: pytest.MonkeyPatch) -> None:
