@@ -1,0 +1,72 @@
+"""Sums over in-edges that never hold one row per edge, forward or backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from gloader.models.adjacency import Adjacency
+
+_SUM_MODE = 0
+
+
+def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the (weighted) sum of the rows of each destination's sources.
+
+    Measured against ``torch.sparse`` CSR products, ``segment_reduce`` and ``index_add``, an embedding bag
+    is the fastest forward; its own backward scatters, so the gradient is a second bag over the transposed
+    edges.
+    Memory beyond the result is O(E), never O(E F).
+
+    Parameters
+    ----------
+    x : (num_src, F) float32
+    edges : E edges into D destinations
+    weight : (E,) float32, or None for ones
+
+    Returns
+    -------
+    (D, F) float32; a destination without edges gets zeros
+    """
+    result: torch.Tensor = _NeighborSum.apply(x.contiguous(), weight, edges)  # type: ignore[no-untyped-call]
+    return result
+
+
+def mean_neighbors(x: torch.Tensor, edges: Adjacency) -> torch.Tensor:
+    """Return the mean row of each destination's sources, (D, F); zeros where there are none."""
+    return sum_neighbors(x, edges) / edges.counts.clamp(min=1.0).unsqueeze(1)
+
+
+def _bag(
+    x: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, weight: torch.Tensor | None
+) -> torch.Tensor:
+    return functional.embedding_bag(
+        indices, x, offsets, mode="sum", per_sample_weights=weight, include_last_offset=True
+    )
+
+
+class _NeighborSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
+        ctx.edges = edges
+        needs_x = weight is not None and ctx.needs_input_grad[1]
+        ctx.save_for_backward(x if needs_x else None, weight)
+        return _bag(x, edges.indices, edges.indptr, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        edges: Adjacency = ctx.edges
+        x, weight = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            offsets, destinations, order = edges.transposed
+            grad_x = _bag(grad, destinations, offsets, None if weight is None else weight[order])
+        if ctx.needs_input_grad[1]:
+            grad_weight = torch.ops.aten._embedding_bag_per_sample_weights_backward(  # noqa: SLF001 - no public name
+                grad, x, edges.indices, edges.indptr, edges.dst, _SUM_MODE
+            )
+        return grad_x, grad_weight, None

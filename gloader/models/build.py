@@ -1,0 +1,74 @@
+"""From a model's name to the network."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from gloader.errors import ConfigError
+from gloader.models.gat import GatConv
+from gloader.models.gcn import GcnConv
+from gloader.models.mlp import DenseConv
+from gloader.models.network import GraphNetwork
+from gloader.models.sage import SageConv
+
+if TYPE_CHECKING:
+    from gloader.config import ModelConfig
+    from gloader.models.conv import Conv
+
+
+def build_model(
+    config: ModelConfig, *, in_dim: int, num_classes: int, num_layers: int, add_self_loops: bool = True
+) -> GraphNetwork:
+    """Return the network that ``config`` describes, initialised from torch's global generator.
+
+    Parameters
+    ----------
+    in_dim : F
+    num_classes : width of the logits
+    num_layers : L, one per fan-out
+    add_self_loops : False where the dataset was prepared with ``--self-loops``
+
+    Raises
+    ------
+    ConfigError
+        A value of ``config`` is not allowed.
+    """
+    _check(config, num_layers=num_layers, num_classes=num_classes, in_dim=in_dim)
+    widths = [in_dim, *[config.hidden] * (num_layers - 1), num_classes]
+    convs = [
+        _build_conv(config, before, after, is_last=depth == num_layers - 1, add_self_loops=add_self_loops)
+        for depth, (before, after) in enumerate(itertools.pairwise(widths))
+    ]
+    return GraphNetwork(convs, dropout=config.dropout, batch_norm=config.batch_norm)
+
+
+def _build_conv(config: ModelConfig, before: int, after: int, *, is_last: bool, add_self_loops: bool) -> Conv:
+    match config.name:
+        case "graphsage":
+            return SageConv(before, after)
+        case "gcn":
+            return GcnConv(before, after, add_self_loops=add_self_loops)
+        case "gat":
+            return GatConv(
+                before, after, heads=config.heads, concat=not is_last, add_self_loops=add_self_loops
+            )
+        case "mlp":
+            return DenseConv(before, after)
+
+
+def _check(config: ModelConfig, *, num_layers: int, num_classes: int, in_dim: int) -> None:
+    names = ("graphsage", "gcn", "gat", "mlp")
+    if config.name not in names:
+        raise ConfigError(f"model {config.name!r} is not known; allowed: {', '.join(names)}")
+    counts = {"layers": num_layers, "classes": num_classes, "features": in_dim}
+    for noun, count in (counts | {"hidden": config.hidden, "heads": config.heads}).items():
+        if count < 1:
+            raise ConfigError(f"{noun} is {count}; a model needs at least 1")
+    if not 0.0 <= config.dropout < 1.0:
+        raise ConfigError(f"dropout is {config.dropout}; allowed: 0 up to, but not including, 1")
+    if config.name == "gat" and num_layers > 1 and config.hidden % config.heads:
+        raise ConfigError(
+            f"hidden is {config.hidden}, which {config.heads} heads do not divide; "
+            f"choose a multiple of the number of heads"
+        )

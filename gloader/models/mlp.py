@@ -1,0 +1,55 @@
+"""A layer that looks at no neighbour: the baseline on the same features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gloader.models.adjacency import Adjacency
+    from gloader.models.conv import Table
+    from gloader.types import DeviceBlock
+
+
+class DenseConv(nn.Module):
+    """``W x + b`` of the destinations."""
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.in_dim = in_dim
+        self.out_dim = out_dim
+        self.lin = nn.Linear(in_dim, out_dim)
+
+    def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
+        """Return (D, out_dim) for ``x`` (U, in_dim)."""
+        result: torch.Tensor = self.lin(x[: block.num_dst])
+        return result
+
+    @property
+    def column_step(self) -> int:
+        """Any column stands alone."""
+        return 1
+
+    def table_widths(self, num_columns: int) -> tuple[int, ...]:
+        """The result."""
+        return (num_columns,)
+
+    def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - no graph here
+        """Return the result for ``x`` (n, in_dim)."""
+        return (functional.linear(x, self.lin.weight[columns], self.lin.bias[columns]),)
+
+    def propagate(
+        self,
+        table: Table,
+        nodes: torch.Tensor,
+        pieces: Iterable[Adjacency],  # noqa: ARG002 - no graph here
+        degree: torch.Tensor,  # noqa: ARG002
+        columns: slice,  # noqa: ARG002
+    ) -> torch.Tensor:
+        """Return the rows of ``nodes``."""
+        return table[0][nodes]

@@ -1,0 +1,65 @@
+"""A stack of convolutions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.models.conv import Conv
+    from gloader.types import DeviceBlock
+
+
+class GraphNetwork(nn.Module):
+    """Convolutions with optional batch norm, ReLU and dropout between them.
+
+    Parameters
+    ----------
+    convs : the L layers, the one next to the input features first
+    dropout : probability, applied to the input of every layer but the first
+    batch_norm : normalise the output of every layer but the last
+    """
+
+    def __init__(self, convs: Sequence[Conv], *, dropout: float, batch_norm: bool) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(convs)  # type: ignore[arg-type]
+        norms = [nn.BatchNorm1d(conv.out_dim) for conv in convs[:-1]] if batch_norm else []
+        self.norms = nn.ModuleList(norms)
+        self.dropout = dropout
+
+    @property
+    def layers(self) -> tuple[Conv, ...]:
+        """The convolutions, the one next to the input features first."""
+        return tuple(self.convs)  # type: ignore[arg-type]
+
+    def forward(self, x: torch.Tensor, blocks: Sequence[DeviceBlock]) -> torch.Tensor:
+        """Return the logits (B, classes) of the seeds for ``x`` (U, F) and the L blocks of their batch.
+
+        Raises
+        ------
+        ConfigError
+            The number of blocks is not the number of layers.
+        """
+        if len(blocks) != len(self.convs):
+            raise ConfigError(
+                f"the batch has {len(blocks)} blocks and the model {len(self.convs)} layers; "
+                f"give the loader one fan-out per layer"
+            )
+        for depth, (conv, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            x = conv(self.enter(depth, x), block)
+        return x
+
+    def enter(self, depth: int, x: torch.Tensor) -> torch.Tensor:
+        """Return what layer ``depth`` sees of the output ``x`` (n, width) of the layer below it."""
+        if depth == 0:
+            return x
+        if self.norms:
+            x = self.norms[depth - 1](x)
+        return functional.dropout(functional.relu(x), self.dropout, training=self.training)

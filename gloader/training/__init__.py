@@ -1,0 +1,1 @@
+"""Training, evaluation and what a run leaves behind."""

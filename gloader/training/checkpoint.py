@@ -1,0 +1,157 @@
+"""A run on disk: the weights, what they belong to, and where training goes on."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gloader.config import ModelConfig
+from gloader.errors import CheckpointError, ConfigError
+from gloader.models import GraphNetwork, build_model
+from gloader.training.atomic_file import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHECKPOINT_NAME = "checkpoint.pt"
+CHECKPOINT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Everything that fixes the shape and meaning of the weights."""
+
+    config: ModelConfig
+    in_dim: int
+    num_classes: int
+    num_layers: int
+    add_self_loops: bool
+
+    def build(self) -> GraphNetwork:
+        """Return the network, freshly initialised."""
+        return build_model(
+            self.config,
+            in_dim=self.in_dim,
+            num_classes=self.num_classes,
+            num_layers=self.num_layers,
+            add_self_loops=self.add_self_loops,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The content of a checkpoint file: plain tensors and JSON values."""
+
+    spec: ModelSpec
+    fingerprint: str  # of the dataset
+    weights: Mapping[str, torch.Tensor]  # best on the validation nodes so far
+    progress: Mapping[str, Any]  # what `Trainer` needs to go on
+
+    def model(self) -> GraphNetwork:
+        """Return the network with the best weights, on the CPU.
+
+        Raises
+        ------
+        CheckpointError
+            The weights do not fit the model.
+        """
+        model = self.spec.build()
+        try:
+            model.load_state_dict(dict(self.weights))
+        except RuntimeError as error:
+            raise CheckpointError(f"the weights of the checkpoint do not fit its model: {error}") from error
+        return model
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write ``checkpoint`` to ``path``, atomically."""
+    buffer = io.BytesIO()
+    torch.save(
+        {
+            "version": CHECKPOINT_VERSION,
+            "spec": asdict(checkpoint.spec),
+            "fingerprint": checkpoint.fingerprint,
+            "weights": dict(checkpoint.weights),
+            "progress": dict(checkpoint.progress),
+        },
+        buffer,
+    )
+    write_atomically(path, buffer.getbuffer())
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint; never executes code from the file.
+
+    Parameters
+    ----------
+    path : a checkpoint file, or a run folder: its own checkpoint, or of several runs the one that was best
+        on the validation nodes
+
+    Raises
+    ------
+    CheckpointError
+        There is no checkpoint, it is malformed, or of another version.
+    """
+    file = find_checkpoint(Path(path))
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{file} cannot be read as a checkpoint: {error}") from error
+    return _parse(content, file)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the checkpoint file that ``path``, a file or a run folder, stands for; CheckpointError if none."""
+    if path.is_file():
+        return path
+    if (own := path / CHECKPOINT_NAME).is_file():
+        return own
+    if (best := path / _best_run(path / "result.json") / CHECKPOINT_NAME).is_file():
+        return best
+    raise CheckpointError(f"{path} holds no {CHECKPOINT_NAME}; give the --out folder of a training run")
+
+
+def _best_run(result: Path) -> str:
+    """Return the name of the best of several runs, the first where ``result`` cannot tell."""
+    try:
+        return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "run-0"
+
+
+def _parse(content: Any, file: Path) -> Checkpoint:
+    keys = {"version", "spec", "fingerprint", "weights", "progress"}
+    if not isinstance(content, dict) or set(content) != keys:
+        raise CheckpointError(f"{file} is not a gloader checkpoint: it has other entries than {sorted(keys)}")
+    if content["version"] != CHECKPOINT_VERSION:
+        raise CheckpointError(
+            f"{file} has version {content['version']!r}; this build reads version {CHECKPOINT_VERSION}"
+        )
+    weights = content["weights"]
+    if not isinstance(weights, dict) or not all(
+        isinstance(value, torch.Tensor) for value in weights.values()
+    ):
+        raise CheckpointError(f"the weights in {file} are not named tensors")
+    if not isinstance(content["progress"], dict) or not isinstance(content["fingerprint"], str):
+        raise CheckpointError(f"the progress or the fingerprint in {file} is malformed")
+    return Checkpoint(
+        spec=_parse_spec(content["spec"], file),
+        fingerprint=content["fingerprint"],
+        weights=weights,
+        progress=content["progress"],
+    )
+
+
+def _parse_spec(content: Any, file: Path) -> ModelSpec:
+    try:
+        if {field.name for field in fields(ModelSpec)} != set(content):
+            raise CheckpointError(f"the model in {file} has the wrong entries: {sorted(content)}")
+        return ModelSpec(**(content | {"config": ModelConfig(**content["config"])}))
+    except (TypeError, ConfigError) as error:
+        raise CheckpointError(f"the model in {file} is malformed: {error}") from error

@@ -1,0 +1,97 @@
+"""Accuracy and predictions from all neighbours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gloader.errors import CheckpointError
+from gloader.memory import default_budget_bytes
+from gloader.training.layerwise import LayerwiseInference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from gloader.dataset import Dataset
+    from gloader.models import GraphNetwork
+    from gloader.training.checkpoint import Checkpoint
+    from gloader.types import IdArray
+
+
+def evaluate(
+    model: GraphNetwork,
+    inference: LayerwiseInference,
+    labels: IdArray,
+    splits: Mapping[str, IdArray],
+    *,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> dict[str, float | None]:
+    """Return the accuracy on each of ``splits``, named arrays of node ids; all neighbours, one pass.
+
+    Unlabelled nodes are left out; a split without a labelled node has accuracy None.
+    """
+    known = {name: nodes[labels[nodes] >= 0] for name, nodes in splits.items()}
+    nodes = np.unique(np.concatenate([np.empty(0, np.int64), *known.values()]))
+    if len(nodes) == 0:
+        return dict.fromkeys(splits)
+    predicted = _predict(model, inference, nodes, on_progress)
+    is_right = predicted == labels[nodes]
+    return {
+        name: float(is_right[np.searchsorted(nodes, ids)].mean()) if len(ids) else None
+        for name, ids in known.items()
+    }
+
+
+def predict(
+    dataset: Dataset,
+    checkpoint: Checkpoint,
+    *,
+    memory_budget_bytes: int | None = None,
+    device: str | torch.device = "cpu",
+    scratch: Path | None = None,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> IdArray:
+    """Return the most likely class of every node, (N,) int64, from all neighbours.
+
+    Parameters
+    ----------
+    memory_budget_bytes : for everything held, the topology included; half of what is free where None
+    scratch : where activations go that do not fit; the system's temporary folder where None
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint belongs to a dataset with other features or classes.
+    BudgetError
+        The budget is too small.
+    """
+    spec = checkpoint.spec
+    if (spec.in_dim, spec.num_classes) != (dataset.feature_dim, dataset.num_classes):
+        raise CheckpointError(
+            f"the checkpoint maps {spec.in_dim} features to {spec.num_classes} classes; dataset "
+            f"{dataset.name} has {dataset.feature_dim} and {dataset.num_classes}"
+        )
+    budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
+    in_memory = dataset.topology_bytes <= budget // 2
+    graph = dataset.load_graph(in_memory=in_memory)
+    with dataset.open_features() as features:
+        inference = LayerwiseInference(
+            graph=graph,
+            features=features,
+            memory_budget_bytes=budget - (dataset.topology_bytes if in_memory else 0),
+            scratch=scratch,
+        )
+        everyone = np.arange(dataset.num_nodes, dtype=np.int64)
+        return _predict(checkpoint.model().to(device), inference, everyone, on_progress)
+
+
+def _predict(
+    model: GraphNetwork, inference: LayerwiseInference, nodes: IdArray, on_progress: Callable[[float], None]
+) -> IdArray:
+    predicted = np.empty(len(nodes), dtype=np.int64)
+    for positions, logits in inference.logits(model, nodes, on_progress):
+        predicted[positions] = torch.argmax(logits, dim=1).numpy()
+    return predicted

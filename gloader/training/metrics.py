@@ -1,0 +1,85 @@
+"""What is measured while training."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from gloader.stats import EpochStats
+    from gloader.types import ReadyBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRecord:
+    """One line of ``metrics.jsonl``."""
+
+    epoch: int
+    loss: float  # mean over the seeds
+    train_acc: float
+    valid_acc: float | None  # None where this epoch was not evaluated
+    lr: float
+    seconds: float  # of training
+    evaluate_seconds: float
+    rows_per_second: float
+    stats: EpochStats
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a JSON object, the statistics flattened into it."""
+        record = {name: getattr(self, name) for name in self.__slots__ if name != "stats"}
+        stats = {
+            name: value for name, value in asdict(self.stats).items() if name not in ("epoch", "seconds")
+        }
+        return record | stats | {"hit_rate": self.stats.hit_rate}
+
+
+class RunningMetrics:
+    """Loss and accuracy over the batches of one epoch so far, kept on the device until they are asked for."""
+
+    def __init__(self, device: torch.device, *, saved: dict[str, float] | None = None) -> None:
+        saved = saved or {"loss_sum": 0.0, "correct": 0.0, "seeds": 0.0, "rows": 0.0, "seconds": 0.0}
+        self._loss_sum = torch.tensor(saved["loss_sum"], dtype=torch.float64, device=device)
+        self._correct = torch.tensor(saved["correct"], dtype=torch.float64, device=device)
+        self._seeds = int(saved["seeds"])
+        self._rows = int(saved["rows"])
+        self._started = time.perf_counter() - saved["seconds"]
+
+    def add(self, batch: ReadyBatch, logits: torch.Tensor, loss: torch.Tensor) -> None:
+        """Count one batch."""
+        self._loss_sum += loss.detach().double() * batch.num_seeds
+        self._correct += (logits.detach().argmax(dim=1) == batch.y).sum()
+        self._seeds += batch.num_seeds
+        self._rows += len(batch.nodes)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of a seed."""
+        return self._loss_sum.item() / max(self._seeds, 1)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of seeds that were predicted right, in training mode."""
+        return self._correct.item() / max(self._seeds, 1)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since the epoch began."""
+        return time.perf_counter() - self._started
+
+    @property
+    def rows_per_second(self) -> float:
+        """Feature rows delivered per second of the epoch."""
+        return self._rows / max(self.seconds, 1e-9)
+
+    def state(self) -> dict[str, float]:
+        """Return what ``saved`` takes."""
+        return {
+            "loss_sum": self._loss_sum.item(),
+            "correct": self._correct.item(),
+            "seeds": float(self._seeds),
+            "rows": float(self._rows),
+            "seconds": self.seconds,
+        }

@@ -1,0 +1,104 @@
+"""What a run came to, and the summary of several."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import statistics
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import gloader
+from gloader.stats import STAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.training.metrics import EpochRecord
+
+_PACKAGES = ("torch", "numpy", "numba")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One run: every epoch, and the accuracy of the weights that were best on the validation nodes."""
+
+    seed: int
+    best_epoch: int
+    valid_acc: float | None  # None where the dataset has no validation nodes
+    test_acc: float | None
+    epochs: tuple[EpochRecord, ...]
+    seconds: float  # everything, evaluation and set-up included
+    num_parameters: int
+    features: str  # "ram" or "ssd"
+    policy: str
+    io_strategy: str
+    sampler_threads: int
+
+
+def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
+    """Return the content of ``result.json`` for one or more runs: means, and sums of what was moved. Pure.
+
+    ``*_std`` is the unbiased standard deviation over the runs, None for one run.
+    """
+    epochs = [epoch for result in results for epoch in result.epochs]
+    stats = [epoch.stats for epoch in epochs]
+    train_seconds = sum(epoch.seconds for epoch in epochs)
+    stage_seconds: dict[str, float] = {stage: sum(s.stage_seconds[stage] for s in stats) for stage in STAGES}
+    rows = sum(s.rows_gathered for s in stats)
+    return {
+        **_mean_and_std("test_acc", [result.test_acc for result in results]),
+        **_mean_and_std("valid_acc", [result.valid_acc for result in results]),
+        "best_epoch": [result.best_epoch for result in results],
+        "epoch_seconds": [epoch.seconds for epoch in epochs],
+        "evaluate_seconds": [epoch.evaluate_seconds for epoch in epochs],
+        "total_seconds": sum(result.seconds for result in results),
+        "batches": sum(s.batches for s in stats),
+        "seeds_per_second": sum(s.seeds for s in stats) / max(train_seconds, 1e-9),
+        "rows_gathered": rows,
+        "hit_rate": sum(s.cache_hits for s in stats) / rows if rows else 0.0,
+        "rows_read": sum(s.rows_read for s in stats),
+        "bytes_read": sum(s.bytes_read for s in stats),
+        "bytes_written": sum(s.bytes_written for s in stats),
+        "requests": sum(s.requests for s in stats),
+        "stage_seconds": stage_seconds,
+        "overlap_efficiency": _overlap(stage_seconds, train_seconds, results[0].sampler_threads),
+        "peak_rss_bytes": peak_rss_bytes(),
+        "num_parameters": results[0].num_parameters,
+        "features": results[0].features,
+        "policy": results[0].policy,
+        "io_strategy": results[0].io_strategy,
+        "runs": [
+            {"seed": r.seed, "test_acc": r.test_acc, "valid_acc": r.valid_acc, "best_epoch": r.best_epoch}
+            for r in results
+        ],
+        "best_run": max(range(len(results)), key=lambda i: results[i].valid_acc or 0.0),
+        "versions": versions(),
+    }
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the numbers of a run depend on."""
+    found = {name: metadata.version(name) for name in _PACKAGES}
+    return {"gloader": gloader.__version__, "python": platform.python_version(), **found}
+
+
+def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
+    """Return the slowest stage alone over the wall time: 1 where everything else is hidden behind it."""
+    alone = {stage: spent for stage, spent in stage_seconds.items() if stage != "wait"}
+    alone["sample"] /= max(sampler_threads, 1)
+    return min(1.0, max(alone.values()) / seconds) if seconds > 0 else 0.0
+
+
+def _mean_and_std(name: str, values: Sequence[float | None]) -> dict[str, float | None]:
+    known = [value for value in values if value is not None]
+    return {
+        name: statistics.fmean(known) if known else None,
+        f"{name}_std": statistics.stdev(known) if len(known) > 1 else None,
+    }

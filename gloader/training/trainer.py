@@ -1,0 +1,292 @@
+"""One network, from its first batch to its test accuracy."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from torch.nn import functional
+
+from gloader.errors import CheckpointError
+from gloader.stats import EpochStats
+from gloader.training.checkpoint import Checkpoint, ModelSpec
+from gloader.training.evaluate import evaluate
+from gloader.training.inference_plan import plan_inference
+from gloader.training.metrics import EpochRecord, RunningMetrics
+from gloader.training.reporter import BatchReport, Reporter
+from gloader.training.schedule import build_optimizer, learning_rate
+from gloader.training.seeding import seed_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from gloader.config import OptimConfig
+    from gloader.dataset import Dataset
+    from gloader.training.layerwise import LayerwiseInference
+    from gloader.training.run_folder import RunFolder
+    from gloader.training.train_loader import TrainLoader
+    from gloader.types import ReadyBatch
+
+_REPORT_EVERY_S = 0.1
+_INIT = -1  # the place of an epoch in the address of the initial weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What training came to."""
+
+    best_epoch: int
+    valid_acc: float | None
+    test_acc: float | None
+    epochs: tuple[EpochRecord, ...]
+
+
+class Trainer:
+    """Trains and evaluates one network. Owns nothing; seeds torch's generators: use it in `private_randomness`.
+
+    Parameters
+    ----------
+    spec : the network
+    optim : checked settings
+    loader : over the training nodes
+    inference : for all neighbours of the validation and test nodes
+    seed : of the initial weights and of dropout
+    folder : where metrics and checkpoints go, None for nowhere
+
+    Raises
+    ------
+    ConfigError, BudgetError
+        The model is not allowed, or evaluation would not fit its budget; raised before anything is trained.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: ModelSpec,
+        dataset: Dataset,
+        optim: OptimConfig,
+        loader: TrainLoader,
+        inference: LayerwiseInference,
+        seed: int,
+        device: torch.device,
+        folder: RunFolder | None,
+        reporter: Reporter,
+    ) -> None:
+        self._spec = spec
+        self._dataset = dataset
+        self._optim = optim
+        self._loader = loader
+        self._inference = inference
+        self._seed = seed
+        self._device = device
+        self._folder = folder
+        self._reporter = reporter
+        seed_torch(seed, _INIT, device=device)
+        self._model = spec.build().to(device)
+        self._optimizer = build_optimizer(optim, self._model.parameters())
+        self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
+        self._best_weights = self._weights()
+        plan_inference(
+            self._model.layers,
+            num_nodes=dataset.num_nodes,
+            num_outputs=max(len(dataset.valid), len(dataset.test)),
+            budget_bytes=inference.memory_budget_bytes,
+        )
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers."""
+        return sum(parameter.numel() for parameter in self._model.parameters())
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that `train` goes on with."""
+        return len(self._progress.epochs)
+
+    def resume_from(self, checkpoint: Checkpoint) -> None:
+        """Continue where ``checkpoint`` was saved.
+
+        Raises
+        ------
+        CheckpointError, StateError
+            The checkpoint belongs to another model, dataset or stream of batches, or is malformed.
+        """
+        if checkpoint.spec != self._spec:
+            raise CheckpointError(
+                f"the checkpoint is of {checkpoint.spec}, this run trains {self._spec}; "
+                f"use the same settings or another --out"
+            )
+        if checkpoint.fingerprint != self._dataset.fingerprint:
+            raise CheckpointError(
+                f"the checkpoint belongs to another dataset than {self._dataset.name}; use another --out"
+            )
+        content = checkpoint.progress
+        try:
+            self._model.load_state_dict(content["weights"])
+            self._optimizer.load_state_dict(content["optimizer"])
+            self._progress = _Progress.from_json(content["progress"])
+            loader_state = content["loader"]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"the training state in the checkpoint is malformed: {error!r}") from error
+        self._best_weights = dict(checkpoint.weights)
+        self._loader.load_state_dict(loader_state)
+
+    def train(self) -> Outcome:
+        """Train the epochs that are left, then test the best weights."""
+        if self._folder is not None:
+            self._folder.start_metrics(record.to_json() for record in self._progress.epochs)
+        while not self._is_finished():
+            record = self._train_epoch(self.next_epoch)
+            self._progress = self._progress.after(record)
+            if self._progress.best_epoch == record.epoch:
+                self._best_weights = self._weights()
+            if self._folder is not None:
+                self._folder.append_metrics(record.to_json())
+            self._save()
+            self._reporter.on_epoch(record)
+        return self._test()
+
+    def _is_finished(self) -> bool:
+        patience = self._optim.patience
+        stale = self.next_epoch - 1 - self._progress.best_epoch
+        is_stale = patience > 0 and self._progress.best_valid is not None and stale >= patience
+        return self.next_epoch >= self._optim.epochs or is_stale
+
+    def _train_epoch(self, epoch: int) -> EpochRecord:
+        lr = learning_rate(self._optim, epoch)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._model.train()
+        metrics = RunningMetrics(self._device, saved=self._progress.partial)
+        reported = time.perf_counter()
+        for batch in self._loader:
+            logits, loss = self._step(batch)
+            metrics.add(batch, logits, loss)
+            index = batch.id.index
+            is_last = index + 1 == len(self._loader)
+            now = time.perf_counter()
+            if is_last or now - reported >= _REPORT_EVERY_S:
+                reported = now
+                self._reporter.on_batch(_batch_report(epoch, index, len(self._loader), metrics))
+            every = self._optim.checkpoint_every
+            if every and (index + 1) % every == 0 and not is_last:
+                self._save(partial=metrics.state())
+        seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
+        valid_acc, evaluate_seconds = self._validate(epoch)
+        return EpochRecord(
+            epoch=epoch,
+            loss=metrics.loss,
+            train_acc=metrics.accuracy,
+            valid_acc=valid_acc,
+            lr=lr,
+            seconds=seconds,
+            evaluate_seconds=evaluate_seconds,
+            rows_per_second=rows_per_second,
+            stats=self._loader.stats,
+        )
+
+    def _step(self, batch: ReadyBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        seed_torch(self._seed, batch.id.epoch, batch.id.index, device=self._device)
+        logits = self._model(batch.x, batch.blocks)
+        loss = functional.cross_entropy(logits, batch.y)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return logits, loss
+
+    def _validate(self, epoch: int) -> tuple[float | None, float]:
+        is_due = (epoch + 1) % self._optim.eval_every == 0 or epoch + 1 == self._optim.epochs
+        if not is_due:
+            return None, 0.0
+        started = time.perf_counter()
+        found = evaluate(
+            self._model,
+            self._inference,
+            self._dataset.labels,
+            {"valid": self._dataset.valid},
+            on_progress=self._reporter.on_evaluate,
+        )
+        return found["valid"], time.perf_counter() - started
+
+    def _test(self) -> Outcome:
+        self._model.load_state_dict(self._best_weights)
+        found = evaluate(
+            self._model,
+            self._inference,
+            self._dataset.labels,
+            {"test": self._dataset.test},
+            on_progress=self._reporter.on_evaluate,
+        )
+        progress = self._progress
+        return Outcome(
+            best_epoch=progress.best_epoch,
+            valid_acc=progress.best_valid,
+            test_acc=found["test"],
+            epochs=progress.epochs,
+        )
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.detach().cpu().clone() for name, value in self._model.state_dict().items()}
+
+    def _save(self, partial: dict[str, float] | None = None) -> None:
+        if self._folder is None:
+            return
+        progress = asdict(self._progress) | {"partial": partial}
+        self._folder.save_checkpoint(
+            Checkpoint(
+                spec=self._spec,
+                fingerprint=self._dataset.fingerprint,
+                weights=self._best_weights,
+                progress={
+                    "weights": self._model.state_dict(),
+                    "optimizer": self._optimizer.state_dict(),
+                    "progress": progress,
+                    "loader": self._loader.state_dict(),
+                },
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Progress:
+    """The epochs that are done, and what there is of the one under way."""
+
+    epochs: tuple[EpochRecord, ...]
+    best_epoch: int
+    best_valid: float | None
+    partial: dict[str, float] | None  # `RunningMetrics.state` in the middle of an epoch
+
+    def after(self, record: EpochRecord) -> _Progress:
+        """Return the progress with one more epoch; without validation the last epoch is the best."""
+        valid = record.valid_acc
+        is_better = self.best_valid is None or (valid is not None and valid > self.best_valid)
+        return _Progress(
+            epochs=(*self.epochs, record),
+            best_epoch=record.epoch if is_better else self.best_epoch,
+            best_valid=valid if is_better else self.best_valid,
+            partial=None,
+        )
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> _Progress:
+        """Parse what `dataclasses.asdict` made; KeyError or TypeError where it is malformed."""
+        if set(content) != {field.name for field in fields(cls)}:
+            raise TypeError(f"progress has the entries {sorted(content)}")
+        epochs = tuple(
+            EpochRecord(**(record | {"stats": EpochStats(**record["stats"])})) for record in content["epochs"]
+        )
+        return cls(**(dict(content) | {"epochs": epochs}))
+
+
+def _batch_report(epoch: int, index: int, num_batches: int, metrics: RunningMetrics) -> BatchReport:
+    return BatchReport(
+        epoch=epoch,
+        index=index,
+        num_batches=num_batches,
+        loss=metrics.loss,
+        accuracy=metrics.accuracy,
+        rows_per_second=metrics.rows_per_second,
+    )

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from gloader.config import LoaderConfig, ModelConfig, OptimConfig
+from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
+from gloader.loader import Loader
+from gloader.training.checkpoint import load_checkpoint
+from gloader.training.evaluate import evaluate, predict
+from gloader.training.layerwise import LayerwiseInference
+from gloader.training.reporter import SilentReporter
+from gloader.training.train import fit, resolve_device
+
+MODEL = ModelConfig(name="graphsage", hidden=16, dropout=0.3)
+OPTIM = OptimConfig(epochs=4, lr=0.02)
+LOADER = LoaderConfig(fanouts=(4, 4), batch_size=32, threads=1, memory_budget_bytes=400_000_000)
+BATCHES = 5  # of 144 training nodes
+
+
+class InterruptingLoader(Loader):
+    """Fails instead of handing out batch ``fail_at``, counted over all epochs."""
+
+    fail_at = 0
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            if batch.id.epoch * BATCHES + batch.id.index == self.fail_at:
+                raise RuntimeError("the power went out")
+            yield batch
+
+
+def _lines(folder) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
+@pytest.mark.parametrize("features", ["ram", "ssd"])
+def test_a_network_learns_what_an_mlp_cannot(communities, name, features) -> None:
+    optim = replace(OPTIM, epochs=8)
+    loader = replace(LOADER, features=features)
+    found = fit(communities, replace(MODEL, name=name), optim, loader).summary
+    baseline = fit(communities, replace(MODEL, name="mlp"), optim, loader).summary
+    assert found["features"] == features
+    assert found["test_acc"] > 0.85
+    assert found["test_acc"] > baseline["test_acc"] + 0.1
+
+
+def test_the_run_folder_holds_everything(communities, tmp_path) -> None:
+    result = fit(
+        communities, MODEL, OPTIM, replace(LOADER, features="ssd", cache_bytes=1000), out=tmp_path / "run"
+    )
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"config.yaml", "metrics.jsonl", "result.json", "checkpoint.pt"}
+    summary = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert summary == result.summary
+    assert summary["batches"] == 4 * BATCHES
+    assert summary["rows_read"] > 0
+    assert summary["policy"] == "static"
+    assert [line["epoch"] for line in _lines(tmp_path / "run")] == [0, 1, 2, 3]
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert config["loader"]["fanouts"] == [4, 4]
+    assert config["model"]["hidden"] == 16
+    assert config["dataset"]["name"] == "communities"
+
+
+def test_the_best_epoch_is_tested_and_its_weights_are_kept(communities, tmp_path) -> None:
+    result = fit(communities, MODEL, replace(OPTIM, epochs=6, lr=0.1), LOADER, out=tmp_path)
+    (run,) = result.runs
+    accuracies = [record.valid_acc for record in run.epochs]
+    assert run.best_epoch == int(np.argmax(accuracies))
+    assert run.valid_acc == max(accuracies)
+    predicted = predict(communities, load_checkpoint(tmp_path))
+    assert predicted.shape == (communities.num_nodes,)
+    is_right = predicted == communities.labels
+    assert is_right[communities.test].mean() == pytest.approx(run.test_acc)
+    assert is_right[communities.valid].mean() == pytest.approx(run.valid_acc)
+
+
+def test_runs_differ_in_their_seed_and_are_summarised(communities, tmp_path) -> None:
+    result = fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER, runs=2, out=tmp_path)
+    assert [run.seed for run in result.runs] == [0, 1]
+    assert result.runs[0].epochs[0].loss != result.runs[1].epochs[0].loss
+    for run in range(2):
+        alone = json.loads((tmp_path / f"run-{run}" / "result.json").read_text())
+        assert alone["test_acc"] == result.runs[run].test_acc
+    second = fit(communities, MODEL, replace(OPTIM, epochs=2), replace(LOADER, seed=1))
+    assert second.runs[0].epochs[1].loss == result.runs[1].epochs[1].loss
+    assert load_checkpoint(tmp_path).fingerprint == communities.fingerprint
+
+
+def test_patience_ends_a_run_that_no_longer_improves(communities) -> None:
+    optim = replace(OPTIM, epochs=60, lr=0.05, patience=3)
+    (run,) = fit(communities, MODEL, optim, LOADER).runs
+    assert len(run.epochs) < 60
+    assert len(run.epochs) == run.best_epoch + 1 + 3
+
+
+def test_epochs_between_evaluations_have_no_accuracy_and_the_last_has(communities) -> None:
+    (run,) = fit(communities, MODEL, replace(OPTIM, epochs=5, eval_every=2), LOADER).runs
+    assert [record.valid_acc is not None for record in run.epochs] == [False, True, False, True, True]
+    assert run.best_epoch in (1, 3, 4)
+
+
+@pytest.mark.reliability("F7")
+def test_the_state_of_torchs_generator_neither_matters_nor_changes(communities) -> None:
+    losses = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.random.get_rng_state()
+        (run,) = fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER).runs
+        assert torch.equal(torch.random.get_rng_state(), before)
+        losses.append([record.loss for record in run.epochs])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.reliability("F8")
+def test_losses_are_bit_identical_from_memory_and_from_the_ssd(communities) -> None:
+    settings = [{"features": "ram"}, {"features": "ssd", "cache_bytes": 0}, {"features": "ssd", "threads": 2}]
+    runs = [fit(communities, MODEL, replace(OPTIM, epochs=2), replace(LOADER, **s)).runs[0] for s in settings]
+    losses = [[record.loss for record in run.epochs] for run in runs]
+    assert losses[0] == losses[1] == losses[2]
+    assert runs[0].test_acc == runs[1].test_acc == runs[2].test_acc
+
+
+@pytest.mark.parametrize("fail_at", [2 * BATCHES, 2 * BATCHES + 1, 2 * BATCHES + 3])
+def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypatch, fail_at) -> None:
+    optim = replace(OPTIM, checkpoint_every=2)
+    whole = fit(communities, MODEL, optim, LOADER, out=tmp_path / "whole").runs[0]
+    monkeypatch.setattr(InterruptingLoader, "fail_at", fail_at)
+    with pytest.raises(RuntimeError, match="the power went out"):
+        fit(
+            communities,
+            MODEL,
+            optim,
+            LOADER,
+            out=tmp_path / "cut",
+            loader_factory=InterruptingLoader.from_config,
+        )
+    assert len(_lines(tmp_path / "cut")) == 2
+    starts = []
+
+    class Listener(SilentReporter):
+        def on_start(self, start) -> None:
+            starts.append(start.first_epoch)
+
+    resumed = fit(
+        communities, MODEL, optim, LOADER, out=tmp_path / "cut", resume=True, reporter=Listener()
+    ).runs[0]
+    assert starts == [2]
+    assert [r.loss for r in resumed.epochs] == [r.loss for r in whole.epochs]
+    assert [r.train_acc for r in resumed.epochs] == [r.train_acc for r in whole.epochs]
+    assert (resumed.best_epoch, resumed.test_acc) == (whole.best_epoch, whole.test_acc)
+    assert [line["loss"] for line in _lines(tmp_path / "cut")] == [r.loss for r in whole.epochs]
+    ours, theirs = (load_checkpoint(tmp_path / name).progress["weights"] for name in ("cut", "whole"))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_resuming_a_finished_run_only_tests_it_again(communities, tmp_path) -> None:
+    first = fit(communities, MODEL, OPTIM, LOADER, out=tmp_path).summary
+    again = fit(communities, MODEL, OPTIM, LOADER, out=tmp_path, resume=True).summary
+    assert again["test_acc"] == first["test_acc"]
+    assert again["epoch_seconds"] == first["epoch_seconds"]
+
+
+def test_resuming_a_run_that_never_began_starts_it(communities, tmp_path) -> None:
+    assert len(fit(communities, MODEL, OPTIM, LOADER, out=tmp_path, resume=True).runs[0].epochs) == 4
+
+
+@pytest.mark.reliability("F5")
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"model": replace(MODEL, hidden=32)}, CheckpointError, "use the same settings or another --out"),
+        ({"loader": replace(LOADER, seed=1)}, StateError, "seed"),
+        ({"loader": replace(LOADER, batch_size=16)}, StateError, "global_batch_size"),
+    ],
+)
+def test_resuming_with_other_settings_is_refused(communities, tmp_path, change, error, message) -> None:
+    settings = {"model": MODEL, "loader": LOADER}
+    fit(communities, optim=replace(OPTIM, epochs=1), out=tmp_path, **settings)
+    with pytest.raises(error, match=message):
+        fit(communities, optim=OPTIM, out=tmp_path, resume=True, **(settings | change))
+
+
+def test_a_checkpoint_of_another_dataset_is_refused(communities, tmp_path) -> None:
+    fit(communities, MODEL, replace(OPTIM, epochs=1), LOADER, out=tmp_path)
+    checkpoint = load_checkpoint(tmp_path)
+    other = replace(checkpoint, spec=replace(checkpoint.spec, in_dim=9))
+    with pytest.raises(
+        CheckpointError, match="maps 9 features to 3 classes; dataset communities has 6 and 3"
+    ):
+        predict(communities, other)
+
+
+@pytest.mark.reliability("C14")
+def test_a_budget_that_evaluation_exceeds_is_refused_before_training(communities) -> None:
+    class Generous(Loader):
+        @classmethod
+        def from_config(cls, dataset, config, **overrides):
+            return Loader.from_config(dataset, config, **(overrides | {"memory_budget": 400_000_000}))
+
+    with pytest.raises(BudgetError, match="full-neighbour inference keeps at least"):
+        fit(
+            communities, MODEL, OPTIM, replace(LOADER, memory_budget_bytes=2_000),
+            loader_factory=Generous.from_config,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runs": 0}, "runs is 0; allowed: 1 or more"),
+        ({"resume": True}, "resume needs a run folder; give --out"),
+        ({"tensorboard": True}, "tensorboard needs a run folder; give --out"),
+        ({"device": "tpu"}, "device 'tpu' is not known"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not there"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_refused_at_once(communities, settings, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(communities, MODEL, OPTIM, LOADER, **settings)
+
+
+def test_auto_is_a_device_that_exists() -> None:
+    assert resolve_device("auto").type in ("cpu", "cuda")
+
+
+def test_unlabelled_nodes_do_not_count(communities, tmp_path) -> None:
+    fit(communities, MODEL, replace(OPTIM, epochs=1), LOADER, out=tmp_path)
+    model = load_checkpoint(tmp_path).model()
+    labels = communities.labels.copy()
+    predicted = predict(communities, load_checkpoint(tmp_path))
+    nodes = np.arange(10)
+    labels[nodes] = predicted[nodes]
+    labels[nodes[5:]] = -1
+    with communities.open_features() as features:
+        job = LayerwiseInference(
+            graph=communities.load_graph(), features=features, memory_budget_bytes=1 << 20
+        )
+        found = evaluate(model, job, labels, {"some": nodes, "none": nodes[5:], "empty": nodes[:0]})
+    assert found == {"some": 1.0, "none": None, "empty": None}

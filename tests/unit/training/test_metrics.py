@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gloader.stats import EpochStats
+from gloader.training.metrics import EpochRecord, RunningMetrics
+from gloader.types import BatchId, ReadyBatch
+
+CPU = torch.device("cpu")
+
+
+def _batch(labels: list[int], num_rows: int = 9) -> ReadyBatch:
+    return ReadyBatch(
+        id=BatchId(epoch=0, index=0),
+        x=torch.zeros(num_rows, 1),
+        y=torch.tensor(labels),
+        blocks=(),
+        nodes=np.arange(num_rows),
+        num_seeds=len(labels),
+    )
+
+
+def _logits(predicted: list[int]) -> torch.Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(predicted), 3).float()
+
+
+def test_batches_weigh_by_their_seeds() -> None:
+    metrics = RunningMetrics(CPU)
+    metrics.add(_batch([0, 1, 2]), _logits([0, 1, 1]), torch.tensor(1.0))
+    metrics.add(_batch([0]), _logits([2]), torch.tensor(5.0))
+    assert metrics.loss == pytest.approx((3 * 1 + 5) / 4)
+    assert metrics.accuracy == pytest.approx(2 / 4)
+
+
+def test_the_state_continues_the_sums() -> None:
+    first = RunningMetrics(CPU)
+    first.add(_batch([0, 1, 2]), _logits([0, 1, 1]), torch.tensor(1.0))
+    second = RunningMetrics(CPU, saved=json.loads(json.dumps(first.state())))
+    assert second.seconds >= first.state()["seconds"] / 2
+    second.add(_batch([0]), _logits([2]), torch.tensor(5.0))
+    assert (second.loss, second.accuracy) == (2.0, 0.5)
+
+
+def test_an_epoch_without_batches_has_zeros() -> None:
+    assert (RunningMetrics(CPU).loss, RunningMetrics(CPU).accuracy) == (0.0, 0.0)
+
+
+def test_a_record_is_one_flat_json_line() -> None:
+    record = EpochRecord(
+        epoch=3, loss=0.5, train_acc=0.9, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=0.5,
+        rows_per_second=10.0, stats=EpochStats(epoch=3, rows_gathered=4, cache_hits=1, seconds=9.0),
+    )  # fmt: skip
+    line = json.loads(json.dumps(record.to_json()))
+    assert line["epoch"] == 3
+    assert line["seconds"] == 2.0
+    assert line["hit_rate"] == 0.25
+    assert line["valid_acc"] is None
+    assert "stats" not in line

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import statistics
+
+import pytest
+
+from gloader.stats import STAGES, EpochStats
+from gloader.training.metrics import EpochRecord
+from gloader.training.result import RunResult, summarize
+
+# DESIGN's list: other tools read these from result.json.
+PROMISED = {
+    "test_acc", "valid_acc", "epoch_seconds", "batches", "seeds_per_second", "hit_rate", "rows_read", "bytes_read",
+    "bytes_written", "stage_seconds", "overlap_efficiency", "peak_rss_bytes", "policy", "io_strategy", "versions",
+}  # fmt: skip
+
+
+def _result(*, test_acc, valid_acc=0.5, seed=0) -> RunResult:
+    stats = EpochStats(
+        epoch=0, batches=4, seeds=40, rows_gathered=100, cache_hits=25, rows_read=75, bytes_read=750,
+        stage_seconds=dict.fromkeys(STAGES, 0.0) | {"sample": 6.0, "gather": 2.0, "wait": 4.0},
+    )  # fmt: skip
+    epochs = tuple(
+        EpochRecord(
+            epoch=epoch, loss=1.0, train_acc=0.5, valid_acc=0.5, lr=0.1, seconds=4.0, evaluate_seconds=1.0,
+            rows_per_second=1.0, stats=stats,
+        )
+        for epoch in range(2)
+    )  # fmt: skip
+    return RunResult(
+        seed=seed, best_epoch=1, valid_acc=valid_acc, test_acc=test_acc, epochs=epochs, seconds=11.0,
+        num_parameters=7, features="ssd", policy="static", io_strategy="direct", sampler_threads=2,
+    )  # fmt: skip
+
+
+def test_one_run_has_every_promised_key_and_its_sums() -> None:
+    summary = summarize([_result(test_acc=0.75)])
+    assert set(summary) >= PROMISED
+    assert set(summary["stage_seconds"]) == set(STAGES)
+    assert summary["test_acc"] == 0.75
+    assert summary["test_acc_std"] is None
+    assert summary["epoch_seconds"] == [4.0, 4.0]
+    assert summary["seeds_per_second"] == 80 / 8
+    assert summary["hit_rate"] == 0.25
+    assert summary["rows_read"] == 150
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_overlap_is_the_slowest_stage_per_thread_over_the_time_and_waiting_is_no_stage() -> None:
+    assert summarize([_result(test_acc=0.75)])["overlap_efficiency"] == pytest.approx(6.0 / 2 * 2 / 8)
+
+
+def test_several_runs_have_a_mean_an_unbiased_deviation_and_a_best_one() -> None:
+    accuracies = [0.7, 0.8, 0.75]
+    results = [_result(test_acc=a, valid_acc=1 - a, seed=i) for i, a in enumerate(accuracies)]
+    summary = summarize(results)
+    assert summary["test_acc"] == pytest.approx(0.75)
+    assert summary["test_acc_std"] == pytest.approx(statistics.stdev(accuracies))
+    assert [run["test_acc"] for run in summary["runs"]] == accuracies
+    assert summary["best_run"] == 0
+    assert summary["batches"] == 24
+
+
+def test_a_dataset_without_test_nodes_has_no_accuracy() -> None:
+    summary = summarize([_result(test_acc=None, valid_acc=None)] * 2)
+    assert summary["test_acc"] is None
+    assert summary["valid_acc_std"] is None
