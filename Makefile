@@ -1,0 +1,74 @@
+# Everything starts here: `make help` lists the targets. Nothing but make and Python 3.11 or later is needed.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.gloader-setup
+
+# The first interpreter that is new enough; `make setup PYTHON=/path/to/python` overrides the search.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
+endif
+
+.PHONY: help setup train test lint types unit test-long bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: $(STAMP) ## create .venv and install gloader with every development tool (idempotent)
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null; then \
+		echo "error: gloader needs Python 3.11 or later, and '$(or $(PYTHON),python3)' is not:" \
+			"install one, or name it with 'make setup PYTHON=/path/to/python3.11'" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "error: this Python has no venv module; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@
+
+DEMO_FLAGS := --features ssd --cache 10% --model graphsage --fanout 10,10 --batch-size 1024 --hidden 128 \
+	--epochs 3 --compare-mlp
+
+train: setup ## train GraphSAGE on the demo graph from the SSD, a tenth of its features in memory (~2 min)
+	$(BIN)/gloader train --dataset synthetic:demo $(DEMO_FLAGS)
+
+test: setup lint types unit ## lint, types and tests (what CI runs)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
+
+types: setup
+	$(BIN)/mypy -p gloader
+	$(BIN)/mypy experiments
+
+unit: export OMP_WAIT_POLICY = PASSIVE
+unit: setup
+	$(BIN)/python -m pytest -q --reliability-report
+
+# numba does not key its cache by these switches, so a lane that compiles has a folder of its own. Kernels that are
+# given raw addresses (ssd_store) need the compiler; the others also run as plain Python.
+PLAIN_PYTHON := $(foreach name,cache convert samplers,$(wildcard tests/unit/$(name) tests/properties/$(name)))
+
+test-long: setup ## the long tests, then the kernels with bounds checks and without the compiler
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -m 'long or not long' --reliability-report
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(BIN)/python -m pytest -q tests/unit tests/properties
+	NUMBA_DISABLE_JIT=1 HYPOTHESIS_PROFILE=tiny $(BIN)/python -m pytest -q $(PLAIN_PYTHON)
+
+TODAY := $(shell date +%F)
+RESULTS := experiments/results/$(TODAY)
+
+bench: setup ## the benchmarks (~20 min, 20 GB of free disk here); dated results in experiments/results
+	$(BIN)/python experiments/bench/sampler.py --out $(RESULTS)-sampler.json
+	$(BIN)/python experiments/bench/ssd_read.py --folder . --json $(RESULTS)-ssd_read.json
+	$(BIN)/python experiments/bench/prepare.py --workdir . --out $(RESULTS)-prepare.json
+
+clean: ## remove what the build and the tools left (not .venv, not datasets)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find gloader samplers cache ssd_store tests experiments -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,54 @@
+"""`gloader doctor`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.screen import Screen
+from gloader.home import home_dir
+
+if TYPE_CHECKING:
+    from gloader.doctor import Finding
+
+_MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "bold red")}
+
+
+def doctor(*, path: Path | None = None, output: OutputFlags = DEFAULT_OUTPUT) -> int:
+    """Say what this machine offers and what to fix. The disk is probed for about a second.
+
+    Exits with status 1 when something makes gloader unusable.
+
+    Parameters
+    ----------
+    path
+        Folder whose disk is probed; the one that holds prepared sources when not given.
+    """
+    from gloader.doctor import diagnose
+
+    screen = Screen.open(is_json=output.json)
+    findings = diagnose(path or home_dir())
+    is_usable = all(finding.severity != "problem" for finding in findings)
+    if not output.json:
+        screen.console.print(_table(findings))
+        screen.say(
+            "everything gloader needs is here" if is_usable else "gloader cannot run: see the problems above"
+        )
+    screen.result({"usable": is_usable, "findings": [asdict(finding) for finding in findings]})
+    return 0 if is_usable else 1
+
+
+def _table(findings: "list[Finding]") -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        word, style = _MARKS[finding.severity]
+        table.add_row(Text(word, style), finding.name, Text(finding.value))
+        if finding.fix:
+            table.add_row("", "", Text(f"-> {finding.fix}", "yellow"))
+    return table

@@ -1,0 +1,96 @@
+"""How a command ends: its exit status and the one line that says why."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from cyclopts import CycloptsError
+from rich.console import Console
+
+from gloader.errors import (
+    BudgetError,
+    CheckpointError,
+    ConfigError,
+    FormatError,
+    GloaderError,
+    GraphError,
+    MissingDependencyError,
+    SeedError,
+    ShapeError,
+    SourceError,
+    StateError,
+    StoreExistsError,
+    StoreOpenError,
+    UnsafeArchiveError,
+    VersionError,
+)
+
+EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPT, EXIT_TERMINATED = 0, 1, 2, 130, 143
+
+# What the user can put right by giving something else; every other error is a failure of the run.
+_USAGE_ERRORS = (
+    CycloptsError,
+    BudgetError,
+    CheckpointError,
+    ConfigError,
+    FormatError,
+    GraphError,
+    MissingDependencyError,
+    SeedError,
+    ShapeError,
+    SourceError,
+    StateError,
+    StoreExistsError,
+    StoreOpenError,
+    UnsafeArchiveError,
+    VersionError,
+)
+REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status that stands for ``error``. Pure."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPT
+    return EXIT_USAGE if isinstance(error, _USAGE_ERRORS) else EXIT_FAILURE
+
+
+def describe(error: BaseException) -> str:
+    """Return what happened in one paragraph, with the notes that the stages added. Pure."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    text = " ".join(text.split()).replace("overwrite=True", "--overwrite") or type(error).__name__
+    if isinstance(error, MemoryError):
+        text = f"out of memory: {text}; give a smaller --memory-budget or --batch-size"
+    notes = getattr(error, "__notes__", ())
+    return f"{text} ({'; '.join(notes)})" if notes else text
+
+
+def report(error: BaseException) -> None:
+    """Write `error: ...` to stderr."""
+    console = Console(stderr=True, highlight=False)
+    console.print("[bold red]error:[/] ", end="", soft_wrap=True)
+    console.print(describe(error), markup=False, soft_wrap=True)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    # An exception, so that every file, thread and temporary folder is released on the way out.
+    sys.exit(EXIT_TERMINATED)
+
+
+@contextmanager
+def termination_unwinds() -> Iterator[None]:
+    """Turn SIGTERM into an orderly exit with status 143 inside the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

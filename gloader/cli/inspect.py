@@ -1,0 +1,151 @@
+"""`gloader inspect`."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from gloader.cli.flags import DEFAULT_OUTPUT, Fanout, OutputFlags, Size
+from gloader.cli.screen import Screen
+from gloader.cli.train import open_or_prepare
+from gloader.units import format_bytes
+
+if TYPE_CHECKING:
+    from gloader.dataset import Dataset
+    from gloader.inspector import Inspection
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectFlags:
+    """Which batches are sampled."""
+
+    fanout: Fanout = (15, 10, 5)
+    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
+    batch_size: int = 1024
+    """Training nodes per batch."""
+    batches: int | None = None
+    """Batches to sample; a whole epoch when not given."""
+    superbatch: int = 64
+    """Batches that are planned together."""
+    seed: int = 0
+    """Key of the order and the sampling."""
+    threads: int | None = None
+    """Sampling threads; as many as this process has cores when not given."""
+    memory_budget: Size = None
+    """Memory for the traces; half of what is free when not given."""
+
+
+_FLAGS = InspectFlags()
+
+
+def inspect(
+    *,
+    dataset: str,
+    flags: InspectFlags = _FLAGS,
+    out: Path | None = None,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> None:
+    """Sample an epoch and say what every cache policy would read from the SSD at every cache size.
+
+    Nothing is trained and no feature is read. Sizes are shares of the feature rows; every policy starts with an empty
+    cache, except that static sets are in memory already.
+
+    Parameters
+    ----------
+    dataset
+        A prepared folder, or any source of `gloader prepare`.
+    out
+        Folder for `inspect.json` and, where matplotlib is installed, `inspect.png`.
+    """
+    screen = Screen.open(is_json=output.json)
+    opened = open_or_prepare(dataset, screen, memory_budget=flags.memory_budget)
+    with screen.console.status("sampling and planning"):
+        inspection = _inspect(opened, flags)
+    report = {"dataset": opened.name, "settings": _settings(flags), **inspection.to_json()}
+    if not output.json:
+        _show(screen, inspection, opened.name)
+    if out is not None:
+        _write(out, inspection, report, screen)
+    screen.result(report)
+
+
+def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
+    from gloader.inspector import inspect_trace, sample_trace
+    from gloader.memory import available_memory_bytes
+
+    budget = flags.memory_budget or available_memory_bytes() // 2
+    graph = dataset.load_graph(in_memory=dataset.topology_bytes <= budget // 2)
+    threads = flags.threads or len(os.sched_getaffinity(0))
+    trace, presampled = (
+        sample_trace(
+            graph,
+            dataset.train,
+            fanouts=flags.fanout,
+            batch_size=flags.batch_size,
+            seed=flags.seed,
+            epoch=epoch,
+            batches=flags.batches,
+            threads=threads,
+            budget_bytes=budget // 4,
+        )
+        for epoch in (0, 1)
+    )
+    return inspect_trace(
+        trace,
+        presampled,
+        graph,
+        seeds=dataset.train,
+        batch_size=flags.batch_size,
+        fanouts=flags.fanout,
+        row_bytes=dataset.feature_bytes // max(dataset.num_nodes, 1),
+        superbatch=flags.superbatch,
+    )
+
+
+def _settings(flags: InspectFlags) -> dict[str, Any]:
+    return {
+        "fanout": list(flags.fanout),
+        "batch_size": flags.batch_size,
+        "superbatch": flags.superbatch,
+        "seed": flags.seed,
+    }
+
+
+def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
+    table = Table(box=None, pad_edge=False, title_justify="left", title_style="bold")
+    table.title = f"{name}: rows read from the SSD, in % of {inspection.num_accesses:,} accesses"
+    table.add_column("policy", no_wrap=True)
+    memory = inspection.memory_bytes()
+    for size in memory:
+        table.add_column(format_bytes(size).replace(" ", "\n"), justify="right")
+    for policy in inspection.misses:
+        table.add_row(policy, *(f"{100 * ratio:.1f}" for ratio in inspection.ratios(policy)))
+    screen.console.print(table)
+    screen.say(
+        f"\n{inspection.num_batches:,} of {inspection.epoch_batches:,} batches sampled; "
+        f"{inspection.num_distinct:,} of {inspection.num_nodes:,} rows occur. "
+        f"Without a cache an epoch reads {format_bytes(inspection.epoch_bytes('none')[0])}."
+    )
+    screen.say(
+        f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
+        f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
+        "less memory costs much reading, more saves little."
+    )
+
+
+def _write(out: Path, inspection: "Inspection", report: dict[str, Any], screen: Screen) -> None:
+    from gloader.errors import MissingDependencyError
+    from gloader.inspector.picture import save_picture
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "inspect.json").write_text(json.dumps(report, indent=1) + "\n")
+    try:
+        save_picture(inspection, out / "inspect.png", title=str(report["dataset"]))
+    except MissingDependencyError as error:
+        screen.say(f"no picture: {error}")
+    screen.say(f"\nresults in {out}")

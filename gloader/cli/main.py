@@ -1,0 +1,93 @@
+"""`gloader`: parses the command line, runs one command, and turns every error into one line and a status."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App
+
+import gloader
+from gloader.cli import bench, doctor, infer, info, inspect, prepare, train, verify
+from gloader.cli.failure import (
+    EXIT_OK,
+    EXIT_TERMINATED,
+    REPORTED_ERRORS,
+    exit_status,
+    report,
+    termination_unwinds,
+)
+from gloader.cli.recipe import apply_recipe
+from gloader.cli.screen import show_logs
+
+_HELP = """Train graph neural networks on graphs whose features do not fit in memory.
+
+`gloader prepare SOURCE OUT` turns a graph into a dataset directory, `gloader train --dataset OUT` trains on it.
+`gloader train --dataset builtin:digits` does both on a small real graph.
+"""
+
+
+def build_app() -> App:
+    """Return the command line as a fresh app."""
+    app = App(
+        name="gloader",
+        help=_HELP,
+        help_format="markdown",
+        version=gloader.__version__,
+        exit_on_error=False,
+        print_error=False,
+        help_on_error=False,
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    app.command(prepare.prepare)
+    app.command(train.train, config=apply_recipe)
+    app.command(infer.infer)
+    app.command(info.info)
+    app.command(inspect.inspect)
+    app.command(verify.verify)
+    app.command(doctor.doctor)
+    app.command(bench.build_app())
+    return app
+
+
+def normalise(words: Sequence[str]) -> list[str]:
+    """Return the command line with every flag hyphenated: ``--batch_size=8`` becomes ``--batch-size=8``. Pure."""
+    normal: list[str] = []
+    for position, word in enumerate(words):
+        if word == "--":
+            return [*normal, *words[position:]]
+        flag, equals, value = word.partition("=")
+        normal.append(flag.replace("_", "-") + equals + value if word.startswith("--") else word)
+    return normal
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    0: done; 1: the run failed; 2: the command line, a configuration or an input is wrong; 130: Ctrl-C;
+    143: SIGTERM.
+    """
+    # torch's idle threads would otherwise spin on the cores that sampling and gathering need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    arguments = normalise(sys.argv[1:] if words is None else words)
+    try:
+        with termination_unwinds():
+            status = build_app()(arguments)
+    except KeyboardInterrupt as error:
+        report(KeyboardInterrupt("interrupted"))
+        return exit_status(error)
+    except SystemExit as error:
+        if error.code == EXIT_TERMINATED:
+            report(RuntimeError("terminated"))
+        raise
+    except BrokenPipeError:  # the reader of stdout, such as `head`, has left
+        sys.stderr.close()
+        return EXIT_OK
+    except REPORTED_ERRORS as error:
+        if "--debug" in arguments:
+            raise
+        report(error)
+        return exit_status(error)
+    finally:
+        show_logs(None)
+    return status if isinstance(status, int) else EXIT_OK

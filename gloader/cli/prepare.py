@@ -1,0 +1,127 @@
+"""`gloader prepare`."""
+
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags, Size
+from gloader.cli.screen import Screen, facts
+from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from gloader.convert.prepare import PrepareReport
+
+
+@Parameter(name="*", group=Group("Conversion", sort_key=1))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareFlags:
+    """How the graph is converted."""
+
+    memory_budget: Size = None
+    """Memory that the conversion may use, such as 1GB; half of what is free when not given."""
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    """How the features are stored."""
+    symmetrize: Annotated[bool, Parameter(negative=())] = False
+    """Store both directions of every edge, each once."""
+    self_loops: Annotated[bool, Parameter(negative=())] = False
+    """Give every node exactly one self loop."""
+    deduplicate: Annotated[bool, Parameter(negative=())] = False
+    """Merge parallel edges; their weights add up."""
+    overwrite: Annotated[bool, Parameter(negative=())] = False
+    """Replace the dataset at OUT, in one step, when the new one is complete."""
+
+    def options(self) -> PrepareOptions:
+        """Return the options of the conversion."""
+        return PrepareOptions(
+            symmetrize=self.symmetrize,
+            self_loops=self.self_loops,
+            deduplicate=self.deduplicate,
+            dtype=self.dtype,
+            memory_budget_bytes=self.memory_budget,
+            overwrite=self.overwrite,
+        )
+
+
+@Parameter(name="*", group=Group("Source", sort_key=0))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFlags:
+    """What a source needs besides its name."""
+
+    features: Path | None = None
+    """edges: a .npy or .npz file of feature rows."""
+    labels: Path | None = None
+    """edges: a .npy file of labels, -1 where unlabelled."""
+    splits: Path | None = None
+    """edges: a .npz file with train, valid and test ids; random 60/20/20 when not given."""
+    root: Path | None = None
+    """ogb: the folder that holds, or will hold, the downloaded data."""
+    seed: int = 0
+    """Key of random splits and of synthetic graphs that name none."""
+
+    def options(self, memory_budget: int | None) -> SourceOptions:
+        """Return the options of the source."""
+        return SourceOptions(
+            features=self.features,
+            labels=self.labels,
+            splits=self.splits,
+            root=self.root,
+            seed=self.seed,
+            memory_budget_bytes=memory_budget,
+        )
+
+
+DEFAULT_CONVERSION, DEFAULT_SOURCE = PrepareFlags(), SourceFlags()
+
+
+def prepare(
+    source: str,
+    out: Path,
+    /,
+    *,
+    of_source: SourceFlags = DEFAULT_SOURCE,
+    conversion: PrepareFlags = DEFAULT_CONVERSION,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> None:
+    """Turn a graph into a dataset directory, within a memory budget. OUT appears when it is complete.
+
+    Parameters
+    ----------
+    source
+        ogb:NAME, npy:DIR, edges:FILE.parquet|csv, pyg:FILE, dgl:FILE, igb:DIR, mag240m:DIR, builtin:digits or
+        synthetic:SPEC.
+    out
+        The folder to make.
+    """
+    from gloader.cli.convert_view import convert_view
+    from gloader.convert.prepare import prepare as convert
+    from gloader.convert.registry import open_source
+
+    screen = Screen.open(is_json=output.json)
+    opened = open_source(source, of_source.options(conversion.memory_budget))
+    with convert_view(screen) as progress:
+        report = convert(opened, out, conversion.options(), progress=progress)
+    if not output.json:
+        screen.console.print(facts(_describe(report)))
+        screen.say(f"train on it: gloader train --dataset {shlex.quote(str(out))}")
+    screen.result({**asdict(report), "path": str(report.path)})
+
+
+def _describe(report: "PrepareReport") -> dict[str, str]:
+    dropped = report.edges_read - report.num_edges
+    change = "" if dropped == 0 else f" from {report.edges_read:,} read"
+    spilled = (
+        f", {format_bytes(report.spilled_bytes)} of edges sorted on disk" if report.spilled_bytes else ""
+    )
+    return {
+        "nodes": f"{report.num_nodes:,}",
+        "edges": f"{report.num_edges:,}{change}",
+        "features": f"{report.feature_dim:,} x {report.feature_dtype}",
+        "on disk": format_bytes(report.dataset_bytes),
+        "time": f"{format_seconds(report.seconds)} (edges {format_seconds(report.edge_seconds)}, "
+        f"features {format_seconds(report.feature_seconds)})",
+        "memory budget": f"{format_bytes(report.budget_bytes)}{spilled}",
+    }

@@ -1,0 +1,142 @@
+"""Recipes: a run written down as YAML, whose keys are the flags of `gloader train`."""
+
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from cyclopts import App, ArgumentCollection
+from cyclopts.config import Dict
+
+from gloader.errors import ConfigError
+
+# What other tools, or earlier recipes, call a setting whose name is too far from ours to be guessed.
+_SYNONYMS = {
+    "learning-rate": "lr",
+    "num-epochs": "epochs",
+    "fanouts": "fanout",
+    "fan-out": "fanout",
+    "num-neighbors": "fanout",
+    "num-layers": "fanout",
+    "batchsize": "batch-size",
+    "hidden-dim": "hidden",
+    "hidden-channels": "hidden",
+    "num-hidden": "hidden",
+    "num-heads": "heads",
+    "wd": "weight-decay",
+    "host-cache": "cache",
+    "cache-bytes": "cache",
+    "memory-budget-bytes": "memory-budget",
+    "num-workers": "threads",
+    "num-threads": "threads",
+    "output": "out",
+    "data": "dataset",
+    "name": "model",
+}
+
+# The sections of a run folder's config.yaml, and what their keys are called as flags where that differs; None: not a
+# setting. A run is repeated by `gloader train --config RUN/config.yaml`.
+_SECTIONS: dict[str, dict[str, str | None]] = {
+    "dataset": {"path": "dataset", "name": None, "fingerprint": None},
+    "model": {"name": "model"},
+    "optim": {},
+    "loader": {"fanouts": "fanout", "memory_budget_bytes": "memory-budget", "cache_bytes": "cache"},
+}
+
+
+def nearest_key(key: str, known: Collection[str]) -> str | None:
+    """Return the known setting that ``key`` most likely means. Pure."""
+    wanted = key.replace("_", "-").lower()
+    if _SYNONYMS.get(wanted) in known:
+        return _SYNONYMS[wanted]
+    matches = get_close_matches(wanted, known, n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
+    """Return the settings of a recipe as flags and the text that would follow them.
+
+    Parameters
+    ----------
+    path : a YAML file that holds one mapping, keys hyphenated or underscored; or the config.yaml of a run folder
+    known : the names of the flags, hyphenated
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, is not a YAML mapping, or has a key or a value that no flag takes.
+    """
+    settings: dict[str, str] = {}
+    for raw_key, value in flatten(_read_mapping(path)):
+        key = raw_key.replace("_", "-")
+        if key not in known:
+            raise ConfigError(f"recipe {path}: unknown key {raw_key!r}; {_advice(raw_key, known)}")
+        if key in settings:
+            raise ConfigError(f"recipe {path}: key {raw_key!r} is given twice; keep one spelling of it")
+        if value is not None:
+            settings[key] = _words(value, f"recipe {path}: key {raw_key!r}")
+    return settings
+
+
+def flatten(content: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the settings of a flat recipe, or of a run folder's ``config.yaml``, under the names of flags. Pure."""
+    for key, value in content.items():
+        if not isinstance(value, Mapping) or key not in _SECTIONS:
+            yield key, value
+            continue
+        for inner, setting in value.items():
+            name = _SECTIONS[key].get(inner, inner)
+            if name is not None:
+                yield name, setting
+
+
+def _advice(key: str, known: Collection[str]) -> str:
+    nearest = nearest_key(key, known)
+    return f"did you mean {nearest!r}?" if nearest else f"keys are: {', '.join(sorted(known))}"
+
+
+def _read_mapping(path: Path) -> Mapping[str, object]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"recipe {path} cannot be read: {reason}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"recipe {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(
+            f"recipe {path} holds a {type(content).__name__}, not settings; write lines such as 'epochs: 10'"
+        )
+    return content
+
+
+def _words(value: object, where: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
+        return ",".join(str(item) for item in value)
+    raise ConfigError(f"{where} holds a {type(value).__name__}; write a number, a text, true/false or a list")
+
+
+# Flags that belong to one call, not to a run that is written down.
+_NOT_IN_A_RECIPE = frozenset({"config", "json", "debug", "resume"})
+
+
+def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fill the flags that were not given on the command line from the recipe named by ``--config``.
+
+    Has the signature of a cyclopts configuration source.
+    """
+    given = next(
+        (argument for argument in arguments if "--config" in argument.names and argument.tokens), None
+    )
+    if given is None:
+        return
+    path = Path(given.tokens[-1].value)
+    flags = {name[2:] for argument in arguments for name in argument.names if name.startswith("--")}
+    known = {flag for flag in flags - _NOT_IN_A_RECIPE if not flag.startswith("no-")}
+    recipe = Dict(data=dict(load_recipe(path, known)), use_commands_as_keys=False, source=f"recipe {path}")
+    recipe(app, commands, arguments)

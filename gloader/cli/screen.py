@@ -1,0 +1,75 @@
+"""Where a command writes: people read the console, programs read JSON from stdout."""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """The two audiences of one command."""
+
+    console: Console  # tables, bars and lines for people; on stderr when stdout carries JSON
+    is_json: bool
+
+    @classmethod
+    def open(cls, *, is_json: bool) -> "Screen":
+        """Return the screen of a command that was, or was not, asked for JSON."""
+        console = Console(stderr=is_json, highlight=False)
+        show_logs(console)
+        return cls(console=console, is_json=is_json)
+
+    @property
+    def has_bars(self) -> bool:
+        """Whether moving bars make sense here; otherwise progress is written as plain lines."""
+        return self.console.is_terminal and not self.console.is_dumb_terminal
+
+    def say(self, text: str) -> None:
+        """Write one line for people."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def result(self, values: Mapping[str, object]) -> None:
+        """Write the result for programs, where asked for."""
+        if self.is_json:
+            sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
+            sys.stdout.flush()
+
+
+class _LogView(logging.Handler):
+    """Writes what the library logs to the console that holds the bars, so that the two do not mix."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message on a line of its own."""
+        style = "yellow" if record.levelno >= logging.WARNING else "dim"
+        self._console.print(record.getMessage(), style=style, markup=False, soft_wrap=True)
+
+
+def show_logs(console: Console | None) -> None:
+    """Show what the library logs on ``console`` and nowhere else; nowhere at all where None."""
+    logger = logging.getLogger("gloader")
+    for handler in [handler for handler in logger.handlers if isinstance(handler, _LogView)]:
+        logger.removeHandler(handler)
+    if console is not None:
+        logger.addHandler(_LogView(console))
+        logger.setLevel(logging.INFO)
+
+
+def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
+    """Return a two-column table of names and values. Pure."""
+    table = Table(
+        title=title, show_header=False, box=None, title_justify="left", title_style="bold", pad_edge=False
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

@@ -1,0 +1,59 @@
+"""`gloader verify`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gloader.cli.convert_view import convert_view
+from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.screen import Screen
+from gloader.units import format_bytes
+
+if TYPE_CHECKING:
+    from gloader.ssd_store.verify import VerifyReport
+
+_MAX_SHOWN = 20
+
+
+def verify(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> int:
+    """Read every byte of a dataset or feature store and compare it with its checksums. Writes nothing.
+
+    Exits with status 1 when something is damaged.
+
+    Parameters
+    ----------
+    dataset
+        The folder that `gloader prepare` made.
+    """
+    from gloader.ssd_store.format import find_manifest_name
+    from gloader.ssd_store.verify import verify_directory
+
+    screen = Screen.open(is_json=output.json)
+    name = find_manifest_name(dataset)
+    with _byte_view(screen) as progress:
+        report = verify_directory(dataset, name, progress=progress)
+    if not output.json:
+        _print(screen, report)
+    screen.result({"ok": report.is_ok, **asdict(report)})
+    return EXIT_OK if report.is_ok else EXIT_FAILURE
+
+
+@contextmanager
+def _byte_view(screen: Screen) -> Iterator[Callable[[int, int], None]]:
+    with convert_view(screen) as view:
+        yield lambda done, total: view.advance("verifying", done, total, "bytes")
+
+
+def _print(screen: Screen, report: "VerifyReport") -> None:
+    if report.is_ok:
+        size = format_bytes(report.num_bytes)
+        screen.say(f"ok: {report.num_arrays} arrays, {size}, every byte is as it was written")
+        return
+    for problem in report.problems[:_MAX_SHOWN]:
+        screen.say(f"damaged: {problem.file}: {problem.message}")
+    hidden = len(report.problems) - _MAX_SHOWN
+    more = f" ({hidden} more not shown; see --json)" if hidden > 0 else ""
+    screen.say(f"{len(report.problems)} problems{more}: prepare the dataset again, or restore these files")

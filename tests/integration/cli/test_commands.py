@@ -1,0 +1,287 @@
+"""Every command on a real graph, as a new user would run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from gloader.cli.main import main
+
+DIGITS = "builtin:digits"
+SMALL = ["--fanout", "5,5", "--hidden", "32", "--batch-size", "256", "--lr", "0.01", "--memory-budget", "1GB"]
+PROMISED = {
+    "test_acc", "valid_acc", "epoch_seconds", "batches", "seeds_per_second", "hit_rate", "rows_read", "bytes_read",
+    "bytes_written", "stage_seconds", "overlap_efficiency", "peak_rss_bytes", "policy", "io_strategy", "versions",
+}  # fmt: skip
+STAGES = {"sample", "inspect", "stage", "gather", "transfer", "compute", "wait"}
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits, prepared once."""
+    out = tmp_path_factory.mktemp("prepared") / "digits"
+    assert main(["prepare", DIGITS, str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def run_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Json]:
+    """Return a function that runs a command with --json and parses what it wrote to stdout."""
+
+    def run(*words: str | Path, status: int = 0) -> Json:
+        capsys.readouterr()
+        assert main([*map(str, words), "--json"]) == status
+        parsed = json.loads(capsys.readouterr().out)
+        assert isinstance(parsed, dict)
+        return parsed
+
+    return run
+
+
+def test_prepare_reports_what_it_wrote(tmp_path: Path, run_json: Callable[..., Json]) -> None:
+    report = run_json("prepare", DIGITS, tmp_path / "out", "--self-loops", "--dtype", "float16")
+    info = run_json("info", tmp_path / "out")
+    assert (info["num_nodes"], info["feature_dim"], info["feature_dtype"]) == (1797, 64, "float16")
+    assert report["num_edges"] == info["num_edges"]
+    assert info["has_self_loops"] is True
+    assert sum(info["splits"].values()) == 1797
+
+
+def test_prepare_into_an_existing_folder_needs_overwrite(
+    digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", DIGITS, str(digits)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert main(["prepare", DIGITS, str(digits), "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["prepare", "builtin:digit", "OUT"], "builtin:digits"),
+        (["prepare", "nyp:here", "OUT"], "did you mean npy:...?"),
+        (["prepare", "npy:/nowhere", "OUT"], "/nowhere"),
+        (["info", "/nowhere"], "/nowhere: cannot open as a store: there is nothing here"),
+        (["verify", "/nowhere"], "there is nothing here"),
+        (["train", "--dataset", "digits"], "'digits' is neither a folder nor a source"),
+        (["train", "--dataset", DIGITS, "--device", "cuda:99"], "cuda:99"),
+        (["train", "--dataset", DIGITS, "--device", "gpu"], "device 'gpu' is not known"),
+        (["train", "--dataset", DIGITS, "--dropout", "1.5"], "--dropout is 1.5"),
+        (["train", "--dataset", DIGITS, "--batch-size", "0"], "--batch-size is 0; it must be 1 or more"),
+        (["infer", "--dataset", DIGITS, "--checkpoint", "/nowhere"], "/nowhere holds no checkpoint.pt"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_leave_nothing(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([word.replace("OUT", str(tmp_path / "out")) for word in words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.reliability("C14")
+def test_budget_that_is_too_small_says_needed_and_allowed(
+    tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--dataset", str(digits), "--memory-budget", "1MB", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "memory budget" in capsys.readouterr().err
+
+
+def test_train_then_infer(digits: Path, tmp_path: Path, run_json: Callable[..., Json]) -> None:
+    out, predictions = tmp_path / "run", tmp_path / "deep" / "predictions.npy"
+    result = run_json("train", "--dataset", digits, *SMALL, "--epochs", "4", "--out", out, "--compare-mlp")
+    assert result["test_acc"] > 0.8
+    assert result["mlp"]["test_acc"] > 0.5
+    written = json.loads((out / "result.json").read_text())
+    assert set(written) >= PROMISED
+    assert set(written["stage_seconds"]) == STAGES
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 4
+    assert yaml.safe_load((out / "config.yaml").read_text())
+    run_json("infer", "--dataset", digits, "--checkpoint", out, "--out", predictions)
+    predicted = np.load(predictions)
+    assert (predicted.shape, predicted.dtype) == ((1797,), np.int64)
+    from gloader import Dataset
+
+    opened = Dataset.open(digits)
+    accuracy = float((predicted[opened.test] == opened.labels[opened.test]).mean())
+    assert accuracy == pytest.approx(result["test_acc"])
+
+
+def test_run_is_repeated_by_its_resolved_configuration(
+    digits: Path, tmp_path: Path, run_json: Callable[..., Json]
+) -> None:
+    words = [
+        "--dataset",
+        digits,
+        *SMALL,
+        "--epochs",
+        "2",
+        "--seed",
+        "3",
+        "--features",
+        "ssd",
+        "--cache",
+        "25%",
+    ]
+    first = run_json("train", *words, "--model", "gcn", "--out", tmp_path / "a")
+    second = run_json("train", "--config", tmp_path / "a" / "config.yaml", "--out", tmp_path / "b")
+    for name in ("test_acc", "valid_acc", "hit_rate", "rows_read", "num_parameters"):
+        assert first[name] == second[name]
+    assert (tmp_path / "a" / "config.yaml").read_text() == (tmp_path / "b" / "config.yaml").read_text()
+
+
+def test_resumed_run_continues_after_its_last_epoch(
+    digits: Path, tmp_path: Path, run_json: Callable[..., Json]
+) -> None:
+    words = ["train", "--dataset", digits, *SMALL, "--out", tmp_path / "run"]
+    run_json(*words, "--epochs", "1")
+    run_json(*words, "--epochs", "3", "--resume", "--tensorboard")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
+    assert list((tmp_path / "run" / "tensorboard").rglob("events*"))
+
+
+def test_features_on_the_ssd_with_a_share_in_memory(
+    digits: Path, tmp_path: Path, run_json: Callable[..., Json]
+) -> None:
+    words = ["train", "--dataset", digits, *SMALL, "--epochs", "1", "--features", "ssd", "--cache", "25%"]
+    result = run_json(*words, "--out", tmp_path / "run")
+    assert result["features"] == "ssd"
+    assert 0.2 < result["hit_rate"] < 0.6
+    assert result["rows_read"] > 0
+
+
+def test_source_is_prepared_once_under_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
+    words = ["train", "--dataset", DIGITS, *SMALL, "--epochs", "1"]
+    assert main([*words, "--out", str(tmp_path / "a")]) == 0
+    (prepared,) = (tmp_path / "home" / "datasets").iterdir()
+    assert prepared.name.startswith("builtin-digits-")
+    assert "writing features" in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "b")]) == 0
+    assert "writing features" not in capsys.readouterr().out
+    assert list((tmp_path / "home" / "datasets").iterdir()) == [prepared]
+
+
+def test_screen_of_a_log_has_a_row_per_epoch_and_no_control_codes(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["train", "--dataset", str(digits), *SMALL, "--epochs", "2", "--out", str(tmp_path / "run")])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    rows = [line for line in out.splitlines() if line.lstrip()[:2] in ("1 ", "2 ")]
+    assert len(rows) == 2
+    assert "test accuracy" in out
+
+
+def test_verify_finds_one_flipped_bit(digits: Path, tmp_path: Path, run_json: Callable[..., Json]) -> None:
+    assert run_json("verify", digits)["ok"] is True
+    copy = tmp_path / "copy"
+    shutil.copytree(digits, copy)
+    with (copy / "features.npy").open("r+b") as file:
+        file.seek(9000)
+        byte = file.read(1)[0]
+        file.seek(9000)
+        file.write(bytes([byte ^ 4]))
+    report = run_json("verify", copy, status=1)
+    assert report["ok"] is False
+    assert report["problems"][0]["file"] == "features.npy"
+
+
+def test_doctor_finds_this_machine_usable(tmp_path: Path, run_json: Callable[..., Json]) -> None:
+    report = run_json("doctor", "--path", tmp_path)
+    assert report["usable"] is True
+    found = {finding["name"]: finding for finding in report["findings"]}
+    assert {"python", "torch", "cores", "memory", "disk rates", "O_DIRECT", "io_uring", "cuda"} <= set(found)
+    assert all(finding["fix"] for finding in report["findings"] if finding["severity"] != "ok")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_sampler_prints_its_promised_keys(run_json: Callable[..., Json]) -> None:
+    size = [
+        "--num-nodes",
+        "2000",
+        "--num-edges",
+        "20000",
+        "--batches",
+        "2",
+        "--repeats",
+        "1",
+        "--batch-size",
+        "64",
+    ]
+    report = run_json("bench", "sampler", *size, "--no-dgl")
+    assert report["edges_per_second"] > 0
+    assert "ratio_to_dgl" in report
+
+
+def _signature(folder: Path) -> dict[str, tuple[int, ...]]:
+    files = [folder, *folder.rglob("*")]
+    stats = {str(file): file.stat() for file in files}
+    return {
+        name: (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats.items()
+    }
+
+
+READ_ONLY = """
+import sys
+from pathlib import Path
+from gloader.cli.main import main
+
+dataset, out = sys.argv[1:3]
+try:
+    (Path(dataset) / "probe").touch()
+except OSError:
+    pass
+else:
+    sys.exit("the dataset is writable: this proves nothing")
+small = ["--fanout", "3", "--hidden", "8", "--epochs", "1", "--features", "ssd", "--memory-budget", "1GB"]
+for words in (["info", dataset], ["verify", dataset], ["train", "--dataset", dataset, "--out", out, *small]):
+    if main(words):
+        sys.exit(f"{words[0]} failed")
+"""
+MOUNT = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+
+
+@pytest.mark.reliability("B9")
+def test_readers_never_write(digits: Path, tmp_path: Path) -> None:
+    """On a read-only mount where namespaces are allowed, else without write permission."""
+    before = _signature(digits)
+    words = [sys.executable, "-c", READ_ONLY, str(digits), str(tmp_path / "run")]
+    can_mount = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
+    if can_mount:
+        words = ["unshare", "-rm", "/bin/sh", "-c", MOUNT, "sh", str(digits), *words]
+    else:
+        assert os.geteuid() != 0, "root needs mount namespaces for this test"
+        for path in (digits, *digits.iterdir()):
+            path.chmod(path.stat().st_mode & ~0o222)
+        before = _signature(digits)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert _signature(digits) == before

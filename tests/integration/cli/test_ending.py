@@ -1,0 +1,85 @@
+"""How a command ends: one line, the right status, no traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gloader.cli import main as cli
+from gloader.cli.failure import describe, exit_status
+from gloader.errors import BudgetError, ChecksumError, ConfigError, GraphError, StoreOpenError, StoreReadError
+
+# A command that waits inside its work, where a signal finds it.
+WAITING = """
+import sys, time
+from gloader.cli import main as cli
+
+def doctor() -> None:
+    print("ready", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("released", flush=True)
+
+cli.doctor.doctor = doctor
+sys.exit(cli.main(["doctor"]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_unwinds_and_sets_the_status(number: signal.Signals, status: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        child.send_signal(number)
+        stdout, stderr = child.communicate(timeout=30)
+    assert child.returncode == status
+    assert stdout == "released\n"
+    assert "Traceback" not in stderr
+    assert stderr.count("\n") <= 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError("x"), 2),
+        (BudgetError("x"), 2),
+        (GraphError("x"), 2),
+        (StoreOpenError("x"), 2),
+        (ChecksumError("x"), 1),
+        (StoreReadError("x"), 1),
+        (MemoryError(), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_status_tells_whose_mistake_it_is(error: BaseException, status: int) -> None:
+    assert exit_status(error) == status
+
+
+def test_description_carries_the_notes() -> None:
+    error = ChecksumError("page 3\n  does not match")
+    error.add_note("in stage gather, epoch 1, batch 17")
+    assert describe(error) == "page 3 does not match (in stage gather, epoch 1, batch 17)"
+    assert "smaller --memory-budget" in describe(MemoryError())
+
+
+def test_debug_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StoreOpenError):
+        cli.main(["info", "/nowhere", "--debug"])
+    assert cli.main(["info", "/nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m gloader --help | true"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""

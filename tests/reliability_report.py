@@ -1,0 +1,105 @@
+"""`pytest --reliability-report`: the scorecard as a table, from the tests that carry its rows.
+
+A row is done when every test marked with it passed; a failed, skipped or missing test leaves it open.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+from reliability_rows import CLAIMED, ROWS
+
+Status = Literal["done", "open: failed", "open: skipped", "open: no test"]
+
+
+@dataclass(slots=True)
+class RowTally:
+    """What the tests of one row did so far."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> Status:
+        """Done only if something passed and nothing failed or was skipped."""
+        if self.failed:
+            return "open: failed"
+        if self.skipped:
+            return "open: skipped"
+        return "done" if self.passed else "open: no test"
+
+
+@dataclass(slots=True, eq=False)  # pytest keeps plugins in sets
+class ReliabilityReport:
+    """Collects the outcome of every test that carries a reliability mark."""
+
+    rows_of_test: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tallies: dict[str, RowTally] = field(default_factory=lambda: defaultdict(RowTally))
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Remember the rows of each test, and refuse a mark that names none."""
+        known = {row.id for row in ROWS}
+        for item in items:
+            rows = tuple(str(mark.args[0]) for mark in item.iter_markers("reliability") if mark.args)
+            unknown = set(rows) - known
+            if unknown:
+                raise pytest.UsageError(f"{item.nodeid}: no such reliability row: {', '.join(unknown)}")
+            if rows:
+                self.rows_of_test[item.nodeid] = rows
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add one phase of one test to its rows."""
+        for row in self.rows_of_test.get(report.nodeid, ()):
+            tally = self.tallies[row]
+            tally.seconds += report.duration
+            if report.failed:
+                tally.failed += 1
+            elif report.skipped:
+                tally.skipped += 1
+            elif report.when == "call":
+                tally.passed += 1
+
+    def open_rows(self) -> list[str]:
+        """Return the claimed rows that are not done."""
+        return [row for row in CLAIMED if self.tallies[row].status != "done"]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a run that otherwise passed when a claimed row is open."""
+        if session.exitstatus == pytest.ExitCode.OK and self.open_rows():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table."""
+        write = terminalreporter.write_line
+        terminalreporter.section("reliability scorecard")
+        write(f"{'row':<4} {'status':<14} {'seconds':>7}  fault -> promise")
+        for row in ROWS:
+            tally = self.tallies[row.id]
+            write(
+                f"{row.id:<4} {tally.status:<14} {tally.seconds:>7.2f}  {row.fault} -> {row.promise}",
+                green=tally.status == "done",
+                red=tally.status == "open: failed" or (row.id in CLAIMED and tally.status != "done"),
+            )
+        done = sum(self.tallies[row.id].status == "done" for row in ROWS)
+        write(f"{done} of {len(ROWS)} rows done")
+        if self.open_rows():
+            write(f"claimed but open: {', '.join(self.open_rows())}", red=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch."""
+    parser.addoption(
+        "--reliability-report", action="store_true", help="print the reliability scorecard at the end"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Switch the report on."""
+    if config.getoption("--reliability-report"):
+        config.pluginmanager.register(ReliabilityReport(), "gloader-reliability-report")

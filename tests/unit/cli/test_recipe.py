@@ -1,0 +1,175 @@
+"""Recipes: what is accepted, and what a mistake in one is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gloader.cli import main as cli
+from gloader.cli.failure import EXIT_USAGE
+from gloader.cli.recipe import load_recipe, nearest_key
+from gloader.cli.run_flags import MachineFlags, ModelFlags, OptimFlags, RunFlags
+from gloader.errors import ConfigError
+
+DEFAULTS = (ModelFlags(), OptimFlags(), MachineFlags())
+KNOWN = {"epochs", "lr", "fanout", "memory-budget", "batch-norm", "dataset", "model"}
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_values_become_the_words_of_flags(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "epochs: 3\nfanout: [10, 5]\nmemory_budget: 2GB\nbatch-norm: true\nlr: 0.01\nmodel:\n"
+    )
+    assert load_recipe(path, KNOWN) == {
+        "epochs": "3",
+        "fanout": "10,5",
+        "memory-budget": "2GB",
+        "batch-norm": "true",
+        "lr": "0.01",
+    }
+
+
+@pytest.mark.reliability("C15")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch: 3", r"unknown key 'epoch'; did you mean 'epochs'\?"),
+        ("memory_budgett: 3", r"unknown key 'memory_budgett'; did you mean 'memory-budget'\?"),
+        ("learning_rate: 3", r"unknown key 'learning_rate'; did you mean 'lr'\?"),
+        ("fanouts: [3]", r"unknown key 'fanouts'; did you mean 'fanout'\?"),
+        ("zzzzqqq: 1", r"unknown key 'zzzzqqq'; keys are: batch-norm, dataset"),
+        ("epochs: {a: 1}", r"key 'epochs' holds a dict; write a number"),
+        ("epochs: [[1]]", r"key 'epochs' holds a list; write a number"),
+        ("memory_budget: 1\nmemory-budget: 2", r"key 'memory-budget' is given twice"),
+        ("- 1\n- 2", r"holds a list, not settings; write lines such as 'epochs: 10'"),
+        ("[epochs]\nvalue = 3", r"is not YAML|holds a"),
+        ("a: b: c", r"is not YAML"),
+        ("", r"holds a NoneType, not settings"),
+        ("!!python/object/apply:os.system ['true']", r"is not YAML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_recipe(path, KNOWN)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.reliability("C15")
+def test_missing_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"recipe .*none\.yaml cannot be read: No such file"):
+        load_recipe(tmp_path / "none.yaml", KNOWN)
+
+
+def test_nearest_key_knows_the_names_of_other_tools() -> None:
+    assert nearest_key("num_neighbors", KNOWN) == "fanout"
+    assert nearest_key("num_neighbors", {"epochs"}) is None
+
+
+@dataclass
+class Call:
+    """What the command was called with."""
+
+    run: RunFlags
+    model: ModelFlags
+    optim: OptimFlags
+    machine: MachineFlags
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    made: list[Call] = []
+
+    def train(
+        run: RunFlags,
+        model: ModelFlags = DEFAULTS[0],
+        optim: OptimFlags = DEFAULTS[1],
+        machine: MachineFlags = DEFAULTS[2],
+    ) -> None:
+        made.append(Call(run, model, optim, machine))
+
+    # cyclopts resolves annotations in the module's namespace, which this file postpones.
+    train.__annotations__ = {
+        "run": RunFlags,
+        "model": ModelFlags,
+        "optim": OptimFlags,
+        "machine": MachineFlags,
+    }
+    monkeypatch.setattr(cli.train, "train", train)
+    return made
+
+
+def test_command_line_wins_over_the_recipe(tmp_path: Path, calls: list[Call]) -> None:
+    path = write(tmp_path, "dataset: builtin:digits\nepochs: 3\nlr: 0.5\nfanout: [4, 2]\nbatch_norm: true\n")
+    assert cli.main(["train", "--config", str(path), "--epochs", "9", "--memory_budget", "1GB"]) == 0
+    (call,) = calls
+    assert (call.run.dataset, call.optim.epochs, call.optim.lr) == ("builtin:digits", 9, 0.5)
+    assert (call.model.fanout, call.model.batch_norm, call.machine.memory_budget) == ((4, 2), True, 10**9)
+
+
+def error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.reliability("C15")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dataset", "x", "--epoch", "3"], "Unknown option: --epoch. Did you mean --epochs?"),
+        (
+            ["--dataset", "x", "--epochs", "abc"],
+            'Invalid value for --epochs: unable to convert "abc" into int.',
+        ),
+        (["--dataset", "x", "--model", "gatt"], 'Did you mean "gat"?'),
+        (["--epochs", "3"], "--dataset requires an argument"),
+        (["--dataset", "x", "--memory-budget", "8QB"], "'8QB' is not a size"),
+        (["--dataset", "x", "--fanout", "3,x"], "'3,x' is not a fan-out"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    words: list[str], message: str, calls: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["train", *words]) == EXIT_USAGE
+    assert message in error_line(capsys)
+    assert calls == []
+
+
+@pytest.mark.reliability("C15")
+def test_wrong_type_in_a_recipe_names_the_recipe(
+    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "dataset: x\nepochs: many\n")
+    assert cli.main(["train", "--config", str(path)]) == EXIT_USAGE
+    line = error_line(capsys)
+    assert "recipe.yaml" in line
+    assert 'unable to convert "many" into int' in line
+
+
+def test_recipe_may_not_hold_flags_of_one_call(
+    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "dataset: x\nresume: true\n")
+    assert cli.main(["train", "--config", str(path)]) == EXIT_USAGE
+    assert "unknown key 'resume'" in error_line(capsys)
+
+
+RECIPES = sorted((Path(__file__).parents[3] / "experiments" / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_of_the_project_is_accepted(path: Path, calls: list[Call]) -> None:
+    assert cli.main(["train", "--dataset", "somewhere", "--config", str(path)]) == 0
+    (call,) = calls
+    assert call.model.config().name == path.stem.rpartition("-")[2]

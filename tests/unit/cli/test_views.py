@@ -1,0 +1,145 @@
+"""What people see while something runs: bars on a terminal, lines in a log."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gloader.cli import convert_view as module
+from gloader.cli.convert_view import convert_view, format_amount
+from gloader.cli.run_view import RunView, print_result
+from gloader.cli.screen import Screen, show_logs
+from gloader.stats import STAGES, EpochStats
+from gloader.training.metrics import EpochRecord
+from gloader.training.reporter import BatchReport, RunStart
+from gloader.training.result import RunResult
+
+RESULT: dict[str, Any] = {
+    "test_acc": 0.9312, "test_acc_std": None, "valid_acc": None, "epoch_seconds": [1.0, 3.0], "seeds_per_second": 12345,
+    "hit_rate": 0.291, "features": "ssd", "policy": "static", "rows_read": 5_040_000, "bytes_read": 14_500_000_000,
+    "stage_seconds": dict.fromkeys(STAGES, 1.5), "peak_rss_bytes": 1_190_000_000, "runs": [{}, {}, {}],
+}  # fmt: skip
+
+START = RunStart(
+    run=0, num_runs=2, first_epoch=0, num_epochs=3, num_batches=7, num_parameters=37_008, device="cpu",
+    explanation="features: in memory",
+)  # fmt: skip
+
+
+def screen(*, width: int = 80, terminal: bool = False) -> Screen:
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=terminal, color_system=None, highlight=False
+    )
+    return Screen(console=console, is_json=False)
+
+
+def written(target: Screen) -> str:
+    assert isinstance(target.console.file, io.StringIO)
+    return target.console.file.getvalue()
+
+
+def convert(target: Screen) -> None:
+    with convert_view(target) as view:
+        view.advance("reading edges", 0, 4_000_000, "edges")
+        view.advance("reading edges", 4_000_000, 4_000_000, "edges")
+        view.advance("writing features", 50, None, "bytes")
+        view.advance("writing features", 102_000_000, None, "bytes")
+
+
+def run(target: Screen) -> None:
+    stats = EpochStats(epoch=0, rows_gathered=10, cache_hits=4)
+    epoch = EpochRecord(
+        epoch=0, loss=1.5, train_acc=0.5, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
+        rows_per_second=9000.0, stats=stats,
+    )  # fmt: skip
+    result = RunResult(
+        seed=0, best_epoch=0, valid_acc=None, test_acc=0.5, epochs=(epoch,), seconds=2.0, num_parameters=10,
+        features="ram", policy="none", io_strategy="none", sampler_threads=2,
+    )  # fmt: skip
+    with RunView(target) as view:
+        view.on_start(START)
+        for index in range(7):
+            view.on_batch(
+                BatchReport(
+                    epoch=0, index=index, num_batches=7, loss=1.5, accuracy=0.25, rows_per_second=9000.0
+                )
+            )
+        view.on_evaluate(0.5)
+        view.on_epoch(epoch)
+        view.on_finish(result)
+
+
+def test_conversion_in_a_log_is_a_line_per_stage() -> None:
+    target = screen()
+    convert(target)
+    lines = written(target).splitlines()
+    assert [line.partition(" in ")[0] for line in lines] == [
+        "reading edges: 4,000 k edges",
+        "writing features: 102 MB",
+    ]
+
+
+def test_long_stage_writes_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LINE_EVERY_S", 0.0)
+    target = screen()
+    convert(target)
+    assert "reading edges: 0 edges in" in written(target)
+    assert "(100%)" in written(target)
+
+
+def test_conversion_on_a_terminal_is_a_bar_per_stage() -> None:
+    target = screen(terminal=True)
+    convert(target)
+    frame = "\n".join(written(target).splitlines()[-3:])
+    for part in ("reading edges", "writing features", "102 MB"):
+        assert part in frame
+
+
+def test_run_in_a_log_is_a_row_per_epoch() -> None:
+    target = screen()
+    run(target)
+    assert written(target).splitlines() == [
+        "run 1 of 2: 37,008 parameters on cpu, 3 epochs of 7 batches",
+        "features: in memory",
+        "epoch     loss   train   valid   rows/s    hits      time",
+        "    1   1.5000   50.00       -    9,000   40.0%     2.0 s",
+    ]
+
+
+def test_run_on_a_terminal_shows_the_batch() -> None:
+    target = screen(terminal=True)
+    run(target)
+    assert "epoch 1/3" in written(target)
+    assert "loss 1.500  acc 25.0%  9,000 rows/s" in written(target)
+    assert "evaluating" in written(target)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_closing_table_fits_the_terminal(width: int) -> None:
+    target = screen(width=width)
+    print_result(target, {**RESULT, "test_acc_std": 0.0021}, mlp=RESULT)
+    text = written(target)
+    assert max(map(len, text.splitlines())) <= width
+    flat = " ".join(text.replace("\xa0", " ").split())
+    for part in ("93.12% +- 0.21 over 3 runs", "not evaluated", "29.1%", "14.5 GB read", "1.19 GB"):
+        assert part in flat or width == 40
+    assert "93.12%" in flat
+
+
+def test_amounts_carry_their_unit() -> None:
+    assert format_amount(1.2e9, "bytes") == "1.2 GB"
+    assert format_amount(42, "edges") == "42 edges"
+
+
+def test_logs_reach_the_screen_until_it_closes() -> None:
+    target = screen()
+    show_logs(target.console)
+    show_logs(target.console)
+    logging.getLogger("gloader.somewhere").info("reads are buffered")
+    show_logs(None)
+    logging.getLogger("gloader.somewhere").info("after")
+    assert written(target) == "reads are buffered\n"
