@@ -113,7 +113,8 @@ def _require(needed: int, allowed: int, demand: Demand) -> None:
         raise BudgetError(
             f"batches of about {demand.batch_rows:,} rows of {demand.buffer_row_bytes:,} B, three of them "
             f"in flight, and {format_bytes(demand.topology_bytes)} of topology need {format_bytes(needed)}; the "
-            f"memory budget allows {format_bytes(allowed)}. Use a smaller batch size or fan-out, or raise it"
+            f"loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
+            "or raise the budget"
         )
 
 

@@ -27,11 +27,30 @@ class OnEnd(Protocol):
         """Take the statistics and whether every batch was handed out."""
 
 
-class EpochRun:
-    """The stages of one epoch, from batch ``first`` on. Stage threads hold this, never the iterator.
+class _Stages:
+    """What the stage threads of one epoch do. Holds neither the pipeline nor the iterator: no cycle, no leak."""
 
-    Owns the pipeline's threads until `close`.
-    """
+    def __init__(self, tier: FeatureTier, order: EpochOrder, epoch: int, recorder: StatsRecorder) -> None:
+        self._tier = tier
+        self._order = order
+        self._ordered = order.epoch_seeds(epoch)
+        self._epoch = epoch
+        self._recorder = recorder
+
+    def sample(self, index: int) -> SampledBatch:
+        """Sample batch ``index``."""
+        seeds = self._order.batch_seeds(self._ordered, index)
+        with self._recorder.stage("sample"):
+            return self._tier.sampler.sample(BatchId(epoch=self._epoch, index=index), seeds)
+
+    def gather(self, batch: SampledBatch) -> HostBatch:
+        """Gather the features of ``batch``."""
+        x = self._tier.gather.gather(batch.nodes, self._recorder)
+        return HostBatch(sampled=batch, x=x, src_degree=self._tier.graph.in_degrees(batch.nodes))
+
+
+class EpochRun:
+    """One epoch from batch ``first`` on. Owns the pipeline's threads until `close`."""
 
     def __init__(
         self,
@@ -46,16 +65,15 @@ class EpochRun:
         self.first = first
         self.recorder = StatsRecorder(first.epoch)
         self._tier = tier
-        self._order = order
         self._labels = labels
         self._device = device
-        self._ordered = order.epoch_seeds(first.epoch)
+        stages = _Stages(tier, order, first.epoch, self.recorder)
         tasks = EpochTasks(
             epoch=first.epoch,
             first=first.index,
             end=order.num_batches,
-            sample=self._sample,
-            gather=self._gather,
+            sample=stages.sample,
+            gather=stages.gather,
         )
         tier.ring.resume()
         self._pipeline = EpochPipeline(
@@ -77,15 +95,6 @@ class EpochRun:
     def close(self) -> None:
         """Stop and join the stage threads. Idempotent."""
         self._pipeline.close()
-
-    def _sample(self, index: int) -> SampledBatch:
-        seeds = self._order.batch_seeds(self._ordered, index)
-        with self.recorder.stage("sample"):
-            return self._tier.sampler.sample(BatchId(epoch=self.first.epoch, index=index), seeds)
-
-    def _gather(self, batch: SampledBatch) -> HostBatch:
-        x = self._tier.gather.gather(batch.nodes, self.recorder)
-        return HostBatch(sampled=batch, x=x, src_degree=self._tier.graph.in_degrees(batch.nodes))
 
 
 class EpochIterator(Iterator[ReadyBatch]):

@@ -1,11 +1,13 @@
 """The loader: right rows, one stream whatever the settings, clean ends, exact resume."""
 
+import gc
 import hashlib
 import itertools
 import os
 import signal
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,6 +250,20 @@ def test_close_is_idempotent_also_from_another_thread(tiny: Written) -> None:
     thread.join(10)
     loader.close()
     assert _gloader_threads() == []
+
+
+def test_a_closed_loader_frees_what_it_held_at_once(tiny: Written) -> None:
+    gc.disable()
+    try:
+        loader = _loader(tiny, features="ssd", cache="4KB")
+        for _ in loader:
+            pass
+        tier = weakref.ref(loader._tier.ring)
+        loader.close()
+        del loader, _
+        assert tier() is None
+    finally:
+        gc.enable()
 
 
 def test_keeping_every_batch_is_safe_within_the_budget(tiny: Written) -> None:

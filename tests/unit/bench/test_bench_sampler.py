@@ -16,18 +16,32 @@ from gloader.errors import ConfigError
 TINY: dict[str, Any] = {"num_nodes": 500, "num_edges": 5000, "batch_size": 20, "batches": 3, "repeats": 2}
 
 
-def test_the_result_is_json_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "_dgl", lambda *_: {"dgl, slow": lambda _: 1, "dgl, fast": lambda _: 10**6})
+def test_the_result_is_json_with_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "_dgl", lambda *_: {"dgl": lambda _: 7, "dgl, 1 thread": lambda _: 7})
     monkeypatch.setattr(sampler, "_has_dgl", lambda: True)
     result = json.loads(json.dumps(bench_sampler(fanouts=[3, 2], **TINY)))
-    assert result["edges_per_second"] > 0
-    assert result["dgl_setting"] == "dgl, fast"
-    assert result["ratio_to_dgl"] == result["edges_per_second"] / result["dgl_edges_per_second"]
-    fastest = {name: max(runs) for name, runs in result["runs_edges_per_second"].items()}
-    assert result["ratio_to_dgl_best_runs"] == fastest["gloader"] / fastest["dgl, fast"]
+    assert min(result["edges_per_second"], result["ratio_to_dgl"], result["ratio_to_dgl_one_thread"]) > 0
     assert result["workload"]["fanouts"] == [3, 2]
     assert all(len(runs) == 2 for runs in result["runs_edges_per_second"].values())
+    assert set(result["runs_edges_per_cpu_second"]) == {"gloader, 1 thread", "dgl, 1 thread"}
     assert result["machine"]["cores"] >= 1
+
+
+def test_the_ratio_is_to_the_best_setting_of_dgl() -> None:
+    rates = {
+        "gloader": [30.0, 10.0, 20.0],
+        "gloader, 1 thread": [12.0, 12.0, 12.0],
+        "dgl, a": [1.0, 2.0, 99.0],
+        "dgl, b": [5.0, 5.0, 5.0],
+        "dgl, b, 1 thread": [4.0, 3.0, 2.0],
+    }
+    result = sampler._report(rates, rates)
+    assert (result["edges_per_second"], result["dgl_setting"], result["ratio_to_dgl"]) == (
+        20.0,
+        "dgl, b",
+        4.0,
+    )
+    assert (result["dgl_setting_one_thread"], result["ratio_to_dgl_one_thread"]) == ("dgl, b, 1 thread", 4.0)
 
 
 def test_without_dgl_there_is_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +49,7 @@ def test_without_dgl_there_is_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     result = bench_sampler(graph="powerlaw", fanouts=[3], threads=1, **TINY)
     assert result["ratio_to_dgl"] is None
     assert result["dgl_edges_per_second"] is None
+    assert result["ratio_to_dgl_one_thread"] is None
     assert result["edges_per_second"] > 0
 
 
