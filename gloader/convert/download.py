@@ -56,6 +56,7 @@ def fetch_ogb(name: str, root: Path, *, progress: Progress = NO_PROGRESS) -> Pat
         return folder
     entry = _ogb_entry(name)
     url = urlunsplit(urlsplit(entry["url"])._replace(scheme="https"))
+    is_new_root = not root.exists()
     scratch = root / f".{folder.name}.{secrets.token_hex(4)}.partial"
     scratch.mkdir(parents=True)
     try:
@@ -72,6 +73,8 @@ def fetch_ogb(name: str, root: Path, *, progress: Progress = NO_PROGRESS) -> Pat
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        if is_new_root and not any(root.iterdir()):
+            root.rmdir()
     return folder
 
 

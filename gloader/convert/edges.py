@@ -44,10 +44,10 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
     GraphError
         The ids in the table are no integers.
     """
+    path = _require_path(Path(argument))
     for name, value in (("features", options.features), ("labels", options.labels)):
         if value is None:
             raise ConfigError(f"edges:{argument} needs {name}; name their file with --{name} FILE")
-    path = Path(argument).expanduser()
     edges = TableEdges.open(open_table(path))
     features = _open_features(_require_path(options.features))
     labels = _read_labels(_require_path(options.labels))

@@ -142,10 +142,10 @@ def test_offline_it_says_what_to_put_where(tmp_path, monkeypatch):
     real = module.download
     monkeypatch.setattr(module, "download", lambda _, target, **how: real(address, target, **how))
     with pytest.raises(DownloadError) as caught:
-        fetch_ogb("ogbn-arxiv", tmp_path)
+        fetch_ogb("ogbn-arxiv", tmp_path / "new")
     message = str(caught.value)
     assert "\n" not in message
-    assert f"{tmp_path}/ogbn_arxiv/raw exists" in message
+    assert f"{tmp_path}/new/ogbn_arxiv/raw exists" in message
     assert "ogb:ogbn-arxiv@DIR" in message
     assert list(tmp_path.iterdir()) == []
 
