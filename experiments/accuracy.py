@@ -55,10 +55,10 @@ def main() -> int:
     rows = []
     for name in options.datasets or _datasets(options.data):
         source = "builtin:digits" if name == "digits" else f"npy:{options.data / name}"
-        prepared = options.work / "datasets" / name
+        prepared = options.work / f"datasets-{options.dtype}" / name
         if not prepared.exists():
             prepared.parent.mkdir(exist_ok=True)
-            _gloader("prepare", source, str(prepared))
+            _gloader("prepare", source, str(prepared), "--dtype", options.dtype)
         for model in options.models:
             rows.append(_train(name, model, prepared, options))
             print(_markdown_row(rows[-1]), flush=True)
@@ -73,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=EXPERIMENTS / "results", help="folder of the table")
     parser.add_argument("--datasets", nargs="*", default=None, help="only these")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--dtype", default="float32", help="of the stored features")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="take finished runs in --work as they are")
     return parser.parse_args()
@@ -85,7 +86,7 @@ def _datasets(data: Path) -> list[str]:
 
 
 def _train(name: str, model: str, prepared: Path, options: argparse.Namespace) -> Row:
-    out = options.work / f"{name}-{model}"
+    out = options.work / f"{name}-{model}-{options.dtype}"
     if options.keep and (out / "result.json").exists():
         result = json.loads((out / "result.json").read_text())
     else:
@@ -131,15 +132,16 @@ def _markdown_row(row: Row) -> str:
 def _write(rows: list[Row], options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     head = [
-        f"Test accuracy in per cent, mean of {options.runs} seeds, sampled training and full-neighbour evaluation.",
+        f"Test accuracy in per cent, mean of {options.runs} seeds; features stored as {options.dtype}.",
         "",
         "| dataset | model | gloader | reference | difference | time | features |",
         "|---|---|---|---|---|---|---|",
     ]
     table = "\n".join([*head, *map(_markdown_row, rows)]) + "\n"
-    (options.out / "accuracy.md").write_text(table, encoding="utf-8")
+    stem = "accuracy" if options.dtype == "float32" else f"accuracy-{options.dtype}"
+    (options.out / f"{stem}.md").write_text(table, encoding="utf-8")
     figures = [asdict(row) | {"difference": row.difference} for row in rows]
-    (options.out / "accuracy.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    (options.out / f"{stem}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

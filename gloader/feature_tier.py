@@ -7,22 +7,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gloader.budget import Demand, MemoryPlan, fits_topology, plan_memory
 from gloader.cache import SlotMap, hottest_by_degree, out_degrees
-from gloader.gather import Gather, HostCache, load_rows
+from gloader.gather import Gather, HostCache
 from gloader.memory import available_memory_bytes
 from gloader.ring import BufferRing
 from gloader.samplers import CscGraph, NeighborSampler
-from gloader.ssd_store import FeatureStore, RamFeatures
-from gloader.types import BatchId, FeatureSource, IdArray, SampledBatch
+from gloader.types import BatchId, FeatureSource, SampledBatch
 from gloader.units import format_bytes
 
 if TYPE_CHECKING:
     from gloader.config import Features
     from gloader.dataset import Dataset
     from gloader.order import EpochOrder
+    from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.engine import IoMode
     from gloader.ssd_store.reader import Verify
 
@@ -156,15 +154,8 @@ def _open_source(
     store: FeatureStore, graph: CscGraph, plan: MemoryPlan, num_nodes: int
 ) -> tuple[FeatureSource, HostCache | None]:
     if plan.features == "ram":
-        return _load(store, np.arange(num_nodes, dtype=np.int64)), None
+        return store.load(), None
     if plan.cache_rows == 0:
         return store, None
     hottest = hottest_by_degree(out_degrees(graph.indices, num_nodes), plan.cache_rows)
-    return store, HostCache(slots=SlotMap(num_nodes, hottest), rows=_load(store, hottest))
-
-
-def _load(store: FeatureStore, rows: IdArray) -> RamFeatures:
-    """Read ``rows``, ascending, as they are stored."""
-    array = np.empty((len(rows), store.dim), dtype=store.dtype)
-    load_rows(store, rows, array)
-    return RamFeatures(array)
+    return store, HostCache(slots=SlotMap(num_nodes, hottest), rows=store.load(hottest))

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from gloader.cache import SlotMap
     from gloader.ring import BufferRing, FloatMatrix
     from gloader.stats import StatsRecorder
@@ -63,10 +61,3 @@ class Gather:
             read = self._source.read_into(step.miss_row, out, at=step.miss_pos)
             recorder.add_gather(rows=len(nodes), hits=len(step.hit_pos), read=read)
         return out
-
-
-def load_rows(source: FeatureSource, rows: IdArray, out: np.ndarray, *, chunk_rows: int = 1 << 16) -> None:
-    """Read ``rows`` (C,), ascending, into ``out`` (C, F) piece by piece, so that no request is of C rows."""
-    for start in range(0, len(rows), chunk_rows):
-        stop = min(start + chunk_rows, len(rows))
-        source.read_into(rows[start:stop], out[start:stop])

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platformdirs import user_cache_path
-
 import gloader
 from gloader.errors import ConfigError, StoreExistsError
+from gloader.folders import home_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +24,6 @@ DATASET_MANIFEST = "dataset.json"
 _MAX_SLUG = 60
 # What a dataset holds does not depend on these, so they do not make it another one.
 _IRRELEVANT = frozenset({"memory_budget_bytes", "overwrite"})
-
-
-def home_dir() -> Path:
-    """Return $GLOADER_HOME, or the user's cache folder for gloader; it may not exist yet."""
-    named = os.environ.get("GLOADER_HOME")
-    return Path(named).expanduser() if named else user_cache_path("gloader")
 
 
 def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> Path:

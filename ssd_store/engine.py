@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 IoMode = Literal["auto", "uring", "threads", "buffered"]
 IO_MODES = ("auto", "uring", "threads", "buffered")
-DEFAULT_DEPTH = 128  # reads in flight with io_uring
+DEFAULT_DEPTH = 256  # reads in flight with io_uring; more than the device needs, for when we wait for a core
 DEFAULT_THREADS = 16  # reads in flight with threads
 DEFAULT_RING_BYTES = 8 * 2**20
 _HUGE_PAGE = 2 * 2**20

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import platformdirs
 
 from gloader.errors import StoreOpenError
+from gloader.folders import home_dir
 from gloader.ssd_store.delivery import Delivery
 from gloader.ssd_store.engine import staging_memory
 from gloader.ssd_store.extents import ALIGNMENT, Extents
@@ -263,8 +263,7 @@ def _work(extents: Extents, memory: Any, first: int, last: int) -> Delivery:
 
 
 def _profile_path(folder: Path) -> Path:
-    home = os.environ.get("GLOADER_HOME")
-    root = Path(home) if home else platformdirs.user_cache_path("gloader")
+    root = home_dir()
     device = folder.stat().st_dev
     blocks = os.statvfs(folder).f_blocks  # device numbers are handed out anew at boot
     return root / "devices" / f"{os.major(device)}-{os.minor(device)}-{blocks}.json"

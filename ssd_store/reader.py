@@ -136,7 +136,7 @@ class FeatureStore:
         direct : {"auto", "require", "off"}
             Go around the page cache if the file system can; or fail if it cannot; or do not.
         queue_depth : int, optional
-            Requests in flight; 128 with io_uring, 16 with threads otherwise.
+            Requests in flight; 256 with io_uring, 16 with threads otherwise.
         gap_bytes : int, optional
             Longest hole between two wanted pages that is read through instead of making another request;
             what the remembered profile of the device says otherwise, or 8 KiB.

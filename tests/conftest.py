@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest_plugins = ["reliability_report"]
+pytest.register_assert_rewrite("gloader.testing.suites")
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _COMMON = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": _SLOW_MACHINE}

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -40,7 +42,7 @@ class Workload:
     name: str
     dim: int  # float32
     is_sequential: bool = False
-    gap_bytes: int = DEFAULT_GAP_BYTES
+    gap_bytes: int = DEFAULT_GAP_BYTES  # fixed, so that runs on different machines ask for the same reads
     rows: int = ROWS_PER_CALL  # per call
 
 
@@ -133,9 +135,10 @@ def block_split(sizes: dict[int, int]) -> str:
 
 
 def run_fio(file: Path, work: Workload, split: str, depth: int, seconds: float) -> Sample:
-    """Read the same blocks with fio."""
+    """Read the same blocks with fio, from another place each time: a host may have cached the last one."""
+    start = secrets.randbelow(max(1, file.stat().st_size * 3 // 4)) // 2**20 * 2**20
     pattern = (
-        ["--rw=read", "--bs=256k"]
+        ["--rw=read", "--bs=256k", f"--offset={start}"]
         if work.is_sequential
         else ["--rw=randread", f"--bssplit={split}", "--norandommap"]
     )
@@ -250,7 +253,12 @@ def main() -> None:
             shutil.rmtree(folder)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        machine = {"system": platform.platform(), "processor": platform.processor(), "numpy": np.__version__}
+        machine: dict[str, object] = {
+            "system": platform.platform(),
+            "processor": platform.processor(),
+            "cores": os.cpu_count(),
+        }
+        machine["load_average"] = os.getloadavg()[1]
         settings = {"size": args.size, "rounds": args.rounds, "seconds": args.seconds, "verify": args.verify}
         args.json.write_text(
             json.dumps({"machine": machine, "settings": settings, "results": results}, indent=2) + "\n"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.screen import Screen
-from gloader.home import home_dir
+from gloader.folders import home_dir
 
 if TYPE_CHECKING:
     from gloader.doctor import Finding

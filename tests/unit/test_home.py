@@ -10,7 +10,8 @@ import pytest
 
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.errors import ConfigError
-from gloader.home import ensure_dataset, home_dir, prepared_path
+from gloader.folders import home_dir
+from gloader.home import ensure_dataset, prepared_path
 
 if TYPE_CHECKING:
     from pathlib import Path
