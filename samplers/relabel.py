@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from gloader.samplers.prefetch import prefetch
+from gloader.intrinsics import prefetch
 from gloader.samplers.rng import GOLDEN, to_int
 
 if TYPE_CHECKING:

@@ -8,12 +8,16 @@ import numpy as np
 from numba import njit
 
 from gloader.errors import ShapeError
+from gloader.intrinsics import copy_block, prefetch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
 
+_AHEAD = 8  # rows; their first cache lines are fetched early, the hardware follows within a row
+_LINE_BYTES = 64
+_FETCHED_BYTES = 8 * _LINE_BYTES
 RAW, HALF, BRAIN, SCALED = 0, 1, 2, 3  # as stored; float16, bfloat16 or int8 * scale to float32
 
 
@@ -118,22 +122,14 @@ def half_to_float(bits: int) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def _copy_bytes(taken: NDArray[np.uint8], first: int, given: NDArray[np.uint8], at: int, count: int) -> None:
-    """Copy ``given[at:at + count]`` to ``taken[first:]``.
+def _widen_halves(
+    taken: NDArray[np.float32], first: int, given: NDArray[np.uint16], at: int, count: int
+) -> None:
+    """Copy float16 elements ``given[at:at + count]`` to ``taken[first:]`` as float32.
 
     Index arithmetic in unsigned numbers here and below: slices are counted references, which cost more than
     a row's copy, and signed indices are compared with zero, which keeps loops from being vectorised.
     """
-    to, start = np.uint64(first), np.uint64(at)
-    for k in range(np.uint64(count)):
-        taken[to + k] = given[start + k]
-
-
-@njit(cache=True, nogil=True)
-def _widen_halves(
-    taken: NDArray[np.float32], first: int, given: NDArray[np.uint16], at: int, count: int
-) -> None:
-    """Copy float16 elements ``given[at:at + count]`` to ``taken[first:]`` as float32."""
     to, start = np.uint64(first), np.uint64(at)
     for k in range(np.uint64(count)):
         taken[to + k] = half_to_float(np.int64(given[start + k]))
@@ -183,7 +179,12 @@ def copy_extent(
     it counts references, and threads would fight for the counters. Byte b of the matrix is
     ``source[b + shift]``; ``words`` is ``source`` seen as 16-bit words. Nothing is checked: it was planned.
     """
+    fetched = min(row_bytes, _FETCHED_BYTES)
     for i in range(begin, end):
+        if i + _AHEAD < end:
+            ahead = rows[i + _AHEAD] * row_bytes + shift
+            for byte in range(0, fetched, _LINE_BYTES):
+                prefetch(source, ahead + byte)
         first = rows[i] * row_bytes
         at = max(first, start)
         count = min(first + row_bytes, stop) - at
@@ -191,7 +192,7 @@ def copy_extent(
         at += shift
         where = position[i] if position.shape[0] > 0 else np.int64(i)
         if mode == RAW:
-            _copy_bytes(out_bytes, where * row_bytes + skip, source, at, count)
+            copy_block(out_bytes, where * row_bytes + skip, source, at, count)
         elif mode == HALF:
             _widen_halves(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
         elif mode == BRAIN:

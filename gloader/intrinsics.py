@@ -1,0 +1,70 @@
+"""What numba kernels cannot say in Python: a cache-line prefetch and a block copy."""
+
+# ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import config, types
+from numba.extending import intrinsic
+
+to_int: Any = np.int64  # in kernels: a plain int() would leave an unsigned integer unsigned
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), ir.IntType(8).as_pointer())
+
+
+@intrinsic
+def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    """Fetch the cache line of ``array[index]``; the address is not dereferenced, so no bound is checked."""
+    if not isinstance(array, types.Array) or array.ndim != 1:
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *args)
+        i32 = ir.IntType(32)
+        signature_ir = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
+        prefetch_ir = builder.module.declare_intrinsic("llvm.prefetch", [address.type], signature_ir)
+        builder.call(prefetch_ir, [address, i32(0), i32(3), i32(1)])  # read, keep in all levels, data cache
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+@intrinsic
+def _copy_block(typingctx: Any, target: Any, to: Any, source: Any, start: Any, length: Any) -> Any:
+    """Copy ``source[start : start + length]`` to ``target[to:]`` with memcpy; no bound is checked."""
+    arrays = (target, source)
+    if any(not isinstance(array, types.Array) or array.ndim != 1 for array in arrays):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to_address = _address(context, builder, signature.args[0], args[0], args[1])
+        from_address = _address(context, builder, signature.args[2], args[2], args[3])
+        i64, i1 = ir.IntType(64), ir.IntType(1)
+        size = context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))
+        num_bytes = builder.mul(args[4], i64(size))
+        pointer = to_address.type
+        signature_ir = ir.FunctionType(ir.VoidType(), [pointer, pointer, i64, i1])
+        memcpy_ir = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, i64], signature_ir)
+        builder.call(memcpy_ir, [to_address, from_address, num_bytes, i1(0)])
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp, types.intp), codegen
+
+
+def _no_prefetch(array: Any, index: Any) -> None:
+    """Do nothing: interpreted kernels have no cache lines to fetch."""
+
+
+def _copy_slice(target: Any, to: Any, source: Any, start: Any, length: Any) -> None:
+    target[to : to + length] = source[start : start + length]
+
+
+prefetch = _no_prefetch if config.DISABLE_JIT else _prefetch
+copy_block = _copy_slice if config.DISABLE_JIT else _copy_block
