@@ -65,6 +65,11 @@ class Dataset:
                 f"{root}: shapes contradict each other: indptr {indptr.shape}, features {features.shape}, "
                 f"labels {labels.shape}"
             )
+        if "original_ids" in manifest.arrays and self._record("original_ids").shape != labels.shape:
+            raise FormatError(
+                f"{root}: shapes contradict each other: original_ids {self._record('original_ids').shape}, "
+                f"labels {labels.shape}"
+            )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
@@ -184,6 +189,32 @@ class Dataset:
         """(n,) int64 ids of the test nodes; verified, read-only."""
         return self._load("test")
 
+    @cached_property
+    def original_ids(self) -> IdArray | None:
+        """(N,) int64 id that each node has in the source; None where nodes kept theirs; verified, read-only.
+
+        Everything else here counts nodes as the dataset stores them.
+        """
+        return self._load("original_ids") if "original_ids" in self.arrays else None
+
+    def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return ``values`` (N, ...), one per node as stored, in the order of the nodes' original ids.
+
+        Raises
+        ------
+        ShapeError
+            There is not one value per node.
+        """
+        if values.shape[:1] != (self.num_nodes,):
+            raise ShapeError(
+                f"{self.root}: values have shape {values.shape}; there are {self.num_nodes} nodes"
+            )
+        if self.original_ids is None:
+            return values
+        ordered = np.empty_like(values)
+        ordered[self.original_ids] = values
+        return ordered
+
     def load_graph(self, *, in_memory: bool = True) -> CscGraph:
         """Return the topology, verified against its checksums.
 
@@ -293,6 +324,10 @@ class DatasetWriter:
     def labels(self, labels: IdArray) -> None:
         """Write the (N,) labels, -1 where unlabelled."""
         self._whole("labels", labels, (self._num_nodes,))
+
+    def original_ids(self, ids: IdArray) -> None:
+        """Write the (N,) ids that the nodes have in the source, where those are others."""
+        self._whole("original_ids", ids, (self._num_nodes,))
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
         """Write the node ids of the three splits."""

@@ -28,7 +28,7 @@ def infer(
     checkpoint
         The run folder of `gloader train`, or a checkpoint file in it.
     out
-        The file of predictions to write: int64, one number per node.
+        The file of predictions to write: int64, one number per node, in the order of the source's nodes.
     memory_budget
         Memory that may be used, such as 8GB or 512MiB; half of what is free when not given.
     device
@@ -54,7 +54,7 @@ def infer(
             on_progress=lambda fraction: bars.update(bar, completed=fraction),
         )
     content = BytesIO()
-    np.save(content, predicted, allow_pickle=False)
+    np.save(content, opened.in_original_order(predicted), allow_pickle=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content.getbuffer())
     screen.say(f"classes of {len(predicted):,} nodes in {out}")

@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags, Size
 from gloader.cli.screen import Screen, facts
-from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
 from gloader.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class PrepareFlags:
     """Memory that the conversion may use, such as 1GB; half of what is free when not given."""
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     """How the features are stored."""
+    order: OrderName = "none"
+    """How rows lie on disk: as given, by falling out-degree, or community by community."""
     symmetrize: Annotated[bool, Parameter(negative=())] = False
     """Store both directions of every edge, each once."""
     self_loops: Annotated[bool, Parameter(negative=())] = False
@@ -41,6 +43,7 @@ class PrepareFlags:
             self_loops=self.self_loops,
             deduplicate=self.deduplicate,
             dtype=self.dtype,
+            order=self.order,
             memory_budget_bytes=self.memory_budget,
             overwrite=self.overwrite,
         )
@@ -116,12 +119,14 @@ def _describe(report: "PrepareReport") -> dict[str, str]:
     spilled = (
         f", {format_bytes(report.spilled_bytes)} of edges sorted on disk" if report.spilled_bytes else ""
     )
+    ordered = f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
+    moved = "" if report.order == "none" else f", by {report.order}"
     return {
-        "nodes": f"{report.num_nodes:,}",
+        "nodes": f"{report.num_nodes:,}{moved}",
         "edges": f"{report.num_edges:,}{change}",
         "features": f"{report.feature_dim:,} x {report.feature_dtype}",
         "on disk": format_bytes(report.dataset_bytes),
-        "time": f"{format_seconds(report.seconds)} (edges {format_seconds(report.edge_seconds)}, "
+        "time": f"{format_seconds(report.seconds)} ({ordered}edges {format_seconds(report.edge_seconds)}, "
         f"features {format_seconds(report.feature_seconds)})",
         "memory budget": f"{format_bytes(report.budget_bytes)}{spilled}",
     }

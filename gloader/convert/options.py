@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - flags are made of these classes at run time
+from typing import Literal, TypeAlias
+
+OrderName: TypeAlias = Literal["none", "degree", "community"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class PrepareOptions:
     self_loops: bool = False
     deduplicate: bool = False
     dtype: str = "float32"  # of the stored features: float32, float16, bfloat16 or int8
+    order: OrderName = "none"  # of the nodes: as in the source, by falling out-degree, or by community
     memory_budget_bytes: int | None = None  # None: half of what is free
     overwrite: bool = False
 

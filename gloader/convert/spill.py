@@ -86,7 +86,7 @@ class EdgeSpill:
             left = int(self.counts[bucket])
             while left:
                 piece = buffer[: min(left, buffer.shape[0])]
-                _read_full(file.fileno(), piece.view(np.uint8).data, path)
+                read_bytes(file.fileno(), piece.view(np.uint8).data, path)
                 yield piece
                 left -= piece.shape[0]
 
@@ -130,11 +130,18 @@ def append_bytes(path: Path, array: NDArray[Any]) -> None:
                 left = left[file.write(left) or 0 :]
     except OSError as error:
         raise StoreWriteError(
-            error.errno, f"writing {array.nbytes} bytes of temporary edges to {path} failed: {error.strerror}"
+            error.errno, f"writing {array.nbytes} bytes of temporary data to {path} failed: {error.strerror}"
         ) from error
 
 
-def _read_full(descriptor: int, buffer: memoryview, path: Path) -> None:
+def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
+    """Fill ``buffer`` from the open temporary file at ``path``.
+
+    Raises
+    ------
+    StoreWriteError
+        The file ends early.
+    """
     done = 0
     while done < len(buffer):
         count = os.readv(descriptor, [buffer[done:]])

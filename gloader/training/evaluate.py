@@ -56,6 +56,9 @@ def predict(
 ) -> IdArray:
     """Return the most likely class of every node, (N,) int64, from all neighbours.
 
+    Nodes count as in ``dataset``, which is where its labels and splits count them too;
+    `Dataset.in_original_order` puts the result in the order of the source.
+
     Parameters
     ----------
     memory_budget_bytes : for everything held, the topology included; half of what is free where None

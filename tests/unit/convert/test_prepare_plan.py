@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from convert_helpers import ListEdges
 
+from gloader.convert import prepare_plan
 from gloader.convert.arrays import ArrayFeatures
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import check_source
@@ -61,3 +62,27 @@ def test_plan_counts_memory_and_disk():
 def test_unknown_dtype_is_refused():
     with pytest.raises(ConfigError, match="'float64'; allowed: float32, float16, bfloat16, int8"):
         plan_prepare(source(), PrepareOptions(dtype="float64"), budget_bytes=100 * MB)
+
+
+def test_unknown_order_is_refused():
+    with pytest.raises(ConfigError, match="order 'hilbert'; allowed: none, degree, community"):
+        plan_prepare(source(), PrepareOptions(order="hilbert"), budget_bytes=100 * MB)
+
+
+def test_another_order_counts_its_memory_and_its_temporary_rows():
+    plain = plan_prepare(source(dim=10**6), PrepareOptions(), budget_bytes=100 * MB)
+    assert (plain.range_rows, plain.scratch_bytes) == (10, 0)
+    plan = plan_prepare(source(dim=10**6), PrepareOptions(order="degree"), budget_bytes=100 * MB)
+    assert (plan.range_rows, plan.scratch_bytes) == (9, 10 * 4 * 10**6)
+    assert plan.memory_bytes <= plan.budget_bytes
+    whole = plan_prepare(source(dim=10**6), PrepareOptions(order="degree"), budget_bytes=200 * MB)
+    assert (whole.range_rows, whole.scratch_bytes) == (10, 0)
+
+
+@pytest.mark.reliability("C14")
+def test_more_ranges_than_files_are_refused(monkeypatch):
+    monkeypatch.setattr(prepare_plan, "_MAX_RANGES", 1)
+    with pytest.raises(
+        BudgetError, match=r"putting 10 feature rows in another order takes at least 80 MB.*Raise"
+    ):
+        plan_prepare(source(dim=10**6), PrepareOptions(order="degree"), budget_bytes=100 * MB)
