@@ -66,6 +66,11 @@ class SlotMap:
         self._cached = cached
 
     @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self._slot_of)
+
+    @property
     def num_slots(self) -> int:
         """C."""
         return len(self._cached)

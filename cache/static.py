@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
 
+_TINY: Final = 1e-300  # stands for zero in logarithms
+
 
 @njit(cache=True, nogil=True)
-def _count_occurrences(ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+def _count_occurrences(ids: NDArray[np.integer], counts: IdArray) -> None:
     for i in range(ids.shape[0]):
         counts[ids[i]] += 1
 
@@ -50,10 +54,98 @@ def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
     -------
     (min(num_rows, nodes with an out-edge),) int64
     """
-    candidates = np.flatnonzero(degrees > 0)
-    if num_rows >= len(candidates):
-        return candidates
-    if num_rows <= 0:
-        return np.empty(0, dtype=np.int64)
-    order = np.argsort(-degrees[candidates], kind="stable")[:num_rows]
-    return np.sort(candidates[order])
+    return np.sort(hottest_first(degrees, num_rows))
+
+
+def hottest_first(scores: NDArray[np.integer] | NDArray[np.floating], num_rows: int | None = None) -> IdArray:
+    """Return the ``num_rows`` nodes of largest score above zero, or all of these, the hottest first. Pure.
+
+    Ties go to the smaller id. Scores are out-degrees (PaGraph), presampled access counts (GNNLab, EuroSys'22,
+    section 6.3) or inclusion probabilities (SALIENT++, MLSys'23).
+    """
+    candidates = np.flatnonzero(scores > 0)
+    order = np.argsort(-scores[candidates], kind="stable")
+    return candidates[order if num_rows is None else order[: max(num_rows, 0)]]
+
+
+def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> IdArray:
+    """Count the accesses of each node in a presampled trace; ids in 0..num_nodes-1. Pure.
+
+    Returns
+    -------
+    (N,) int64
+    """
+    counts = np.zeros(num_nodes, dtype=np.int64)
+    for nodes in accesses:
+        _count_occurrences(np.ascontiguousarray(nodes), counts)
+    return counts
+
+
+def inclusion_probabilities(
+    indptr: IdArray,
+    indices: NDArray[np.integer],
+    *,
+    seeds: IdArray,
+    batch_size: int,
+    fanouts: Sequence[int],
+) -> NDArray[np.float64]:
+    """Return the probability of each node to be in a batch, from the graph alone. O(E L). Pure.
+
+    Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): a node is reached
+    from u with probability min(1, f / deg(u)) if u is in the batch, the in-edges being taken as independent.
+    As in `NeighborSampler.sample`, every node of the batch so far samples again in each hop.
+
+    Parameters
+    ----------
+    indptr, indices : the in-neighbours of each node, CSC
+    seeds : (n,) distinct ids of the nodes that batches are made of
+    batch_size : B, seeds in a batch
+    fanouts : hop next to the seeds first; -1 takes all neighbours
+
+    Returns
+    -------
+    (N,) float64 in [0, 1]
+    """
+    num_nodes = len(indptr) - 1
+    absent = np.ones(num_nodes, dtype=np.float64)
+    absent[seeds] = 1 - min(batch_size / max(len(seeds), 1), 1.0)
+    for fanout in fanouts:
+        log_absent = np.log(np.maximum(absent, _TINY))
+        _reach(indptr, indices, fanout, absent, log_absent)
+        absent = np.exp(log_absent)
+    return 1 - absent
+
+
+def expected_hit_rates(
+    order: IdArray, frequencies: NDArray[np.integer] | NDArray[np.floating], sizes: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return the share of accesses that the first C rows of ``order`` serve, for each C in ``sizes``. Pure.
+
+    Parameters
+    ----------
+    order : (K,) distinct ids, the first to be cached first
+    frequencies : (N,) accesses of each node, counted or expected
+    """
+    served = np.concatenate([[0.0], np.cumsum(frequencies[order], dtype=np.float64)])
+    total = float(frequencies.sum())
+    return served[np.clip(np.asarray(sizes, dtype=np.int64), 0, len(order))] / (total or 1.0)
+
+
+@njit(cache=True, nogil=True)
+def _reach(
+    indptr: IdArray,
+    indices: NDArray[np.integer],
+    fanout: int,
+    absent: NDArray[np.float64],
+    log_absent: NDArray[np.float64],
+) -> None:
+    """Multiply the chance of each node to be absent by that of not being drawn in one hop, in logarithms."""
+    for node in range(indptr.shape[0] - 1):
+        degree = indptr[node + 1] - indptr[node]
+        if degree == 0 or fanout == 0 or absent[node] >= 1.0:
+            continue
+        share = 1.0 if fanout < 0 else min(1.0, fanout / degree)
+        drawn = share * (1.0 - absent[node])
+        missed = np.log(max(1.0 - drawn, _TINY))
+        for edge in range(indptr[node], indptr[node + 1]):
+            log_absent[indices[edge]] += missed

@@ -22,8 +22,9 @@ class Demand:
     num_nodes: int
     topology_bytes: int  # 0 where it is memory-mapped instead of held
     feature_bytes: int  # all rows, as stored
-    row_bytes: int  # one row, as stored
-    buffer_row_bytes: int  # one row in a batch buffer
+    row_bytes: int  # one row in a batch buffer or in the host cache
+    slot_bytes: int  # what the cache policy keeps beside each cached row
+    node_bytes: int  # what the cache policy keeps for each node
     batch_rows: int  # unique rows of a large batch
     batch_edges: int  # sampled edges of a large batch
     batches_in_flight: int  # sampled batches that wait to be gathered
@@ -71,16 +72,17 @@ def plan_memory(
         Even the batches alone, or what was asked for by name, do not fit; says needed and allowed.
     """
     workspace = _workspace_bytes(demand)
-    buffer = demand.batch_rows * demand.buffer_row_bytes
+    buffer = demand.batch_rows * demand.row_bytes
     held = workspace + demand.topology_bytes
     _require(held + 3 * buffer, budget_bytes, demand)
     ring = 4 * buffer if held + 8 * buffer <= budget_bytes else 3 * buffer
     left = budget_bytes - held - ring
     resolved = _resolve_features(demand, left, features, budget_bytes)
-    slot_map = 4 * demand.num_nodes
+    book = demand.node_bytes * demand.num_nodes
     cache_rows = 0
     if resolved == "ssd":
-        cache_rows = _cache_rows(demand, left - demand.store_bytes - slot_map, cache_bytes, budget_bytes)
+        cache_rows = _cache_rows(demand, left - demand.store_bytes - book, cache_bytes, budget_bytes)
+    cache = cache_rows * (demand.row_bytes + demand.slot_bytes) + (book if cache_rows else 0)
     parts = [
         ("batches being sampled", workspace),
         ("feature buffers", ring),
@@ -91,7 +93,7 @@ def plan_memory(
     else:
         parts += [
             ("reads in flight and checksums", demand.store_bytes),
-            ("host cache", cache_rows * demand.row_bytes + (slot_map if cache_rows else 0)),
+            ("host cache", cache),
         ]
     return MemoryPlan(
         budget_bytes=budget_bytes,
@@ -111,7 +113,7 @@ def _workspace_bytes(demand: Demand) -> int:
 def _require(needed: int, allowed: int, demand: Demand) -> None:
     if needed > allowed:
         raise BudgetError(
-            f"batches of about {demand.batch_rows:,} rows of {demand.buffer_row_bytes:,} B, three of them "
+            f"batches of about {demand.batch_rows:,} rows of {demand.row_bytes:,} B, three of them "
             f"in flight, and {format_bytes(demand.topology_bytes)} of topology need {format_bytes(needed)}; the "
             f"loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
             "or raise the budget"
@@ -140,10 +142,13 @@ def _resolve_features(demand: Demand, left: int, features: Features, budget_byte
 def _cache_rows(demand: Demand, left: int, cache_bytes: int | None, budget_bytes: int) -> int:
     if cache_bytes is not None and cache_bytes < 0:
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
-    wanted = max(left, 0) if cache_bytes is None else cache_bytes
-    if cache_bytes and cache_bytes > max(left, 0) and cache_bytes < demand.feature_bytes:
+    room = max(left, 0) // (demand.row_bytes + demand.slot_bytes)
+    wanted = (
+        demand.num_nodes if cache_bytes is None else min(cache_bytes // demand.row_bytes, demand.num_nodes)
+    )
+    if cache_bytes is not None and wanted > room:
         raise BudgetError(
-            f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget of "
-            f"{format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Use a smaller cache or raise the budget"
+            f"a host cache of {format_bytes(cache_bytes)} does not fit: the loader's share of the memory budget, "
+            f"{format_bytes(budget_bytes)}, leaves {format_bytes(max(left, 0))}. Use a smaller cache or raise it"
         )
-    return min(min(wanted, max(left, 0)) // demand.row_bytes, demand.num_nodes)
+    return min(wanted, room)

@@ -7,7 +7,7 @@ from typing import Literal
 
 ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
 Features = Literal["auto", "ram", "ssd"]
-Policy = Literal["static", "none"]
+Policy = Literal["static", "lru", "fifo", "clock", "sieve", "s3fifo", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

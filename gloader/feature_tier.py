@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gloader.budget import Demand, MemoryPlan, fits_topology, plan_memory
-from gloader.cache import SlotMap, hottest_by_degree, out_degrees
-from gloader.gather import Gather, HostCache
+from gloader.gather import Gather
+from gloader.host_cache import HostCache, node_bytes, slot_bytes
 from gloader.memory import available_memory_bytes
 from gloader.ring import BufferRing
 from gloader.samplers import CscGraph, NeighborSampler
@@ -17,7 +17,7 @@ from gloader.types import BatchId, FeatureSource, SampledBatch
 from gloader.units import format_bytes
 
 if TYPE_CHECKING:
-    from gloader.config import Features
+    from gloader.config import Features, Policy
     from gloader.dataset import Dataset
     from gloader.order import EpochOrder
     from gloader.ssd_store import FeatureStore
@@ -43,6 +43,7 @@ class FeatureTier:
     batches_in_flight: int
     num_nodes: int
     is_topology_mapped: bool
+    policy: Policy
 
     def explain(self) -> str:
         """Say what is held where and how large it is, a line each."""
@@ -58,7 +59,7 @@ class FeatureTier:
         else:
             share = 100 * plan.cache_rows / max(self.num_nodes, 1)
             lines.append(
-                f"features: on the SSD; {plan.cache_rows:,} rows ({share:.1f}%) of the highest out-degree in memory"
+                f"features: on the SSD; {plan.cache_rows:,} rows ({share:.1f}%) in memory, policy {self.policy}"
             )
         return "\n".join(lines)
 
@@ -75,6 +76,7 @@ def open_feature_tier(
     order: EpochOrder,
     features: Features,
     budget_bytes: int | None,
+    policy: Policy,
     cache_bytes: int | None,
     sampler_threads: int,
     io: IoMode,
@@ -100,8 +102,9 @@ def open_feature_tier(
                 num_nodes=dataset.num_nodes,
                 topology_bytes=dataset.topology_bytes if is_held else 0,
                 feature_bytes=dataset.feature_bytes,
-                row_bytes=store.row_bytes,
-                buffer_row_bytes=4 * dataset.feature_dim,
+                row_bytes=4 * dataset.feature_dim,
+                slot_bytes=slot_bytes(policy),
+                node_bytes=node_bytes(policy),
                 batch_rows=min(math.ceil(_LARGER_THAN_PROBED * _most_rows(probe)), dataset.num_nodes),
                 batch_edges=math.ceil(_LARGER_THAN_PROBED * _most_edges(probe)),
                 batches_in_flight=in_flight,
@@ -110,9 +113,9 @@ def open_feature_tier(
             ),
             budget_bytes=budget,
             features=features,
-            cache_bytes=cache_bytes,
+            cache_bytes=0 if policy == "none" else cache_bytes,
         )
-        source, cache = _open_source(store, graph, plan, dataset.num_nodes)
+        source, cache = _open_source(store, graph, plan, policy)
     except BaseException:
         store.close()
         raise
@@ -132,6 +135,7 @@ def open_feature_tier(
         batches_in_flight=in_flight,
         num_nodes=dataset.num_nodes,
         is_topology_mapped=not is_held,
+        policy=policy,
     )
 
 
@@ -151,11 +155,10 @@ def _most_edges(probe: list[SampledBatch]) -> int:
 
 
 def _open_source(
-    store: FeatureStore, graph: CscGraph, plan: MemoryPlan, num_nodes: int
+    store: FeatureStore, graph: CscGraph, plan: MemoryPlan, policy: Policy
 ) -> tuple[FeatureSource, HostCache | None]:
     if plan.features == "ram":
         return store.load(), None
     if plan.cache_rows == 0:
         return store, None
-    hottest = hottest_by_degree(out_degrees(graph.indices, num_nodes), plan.cache_rows)
-    return store, HostCache(slots=SlotMap(num_nodes, hottest), rows=store.load(hottest))
+    return store, HostCache(policy, plan.cache_rows, graph=graph, source=store)

@@ -6,18 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gloader.cache import SlotMap
+    from gloader.host_cache import HostCache
     from gloader.ring import BufferRing, FloatMatrix
     from gloader.stats import StatsRecorder
     from gloader.types import FeatureSource, IdArray, SampledBatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCache:
-    """The rows of a static hot set, resident in memory. ``rows`` row i belongs to ``slots``' slot i."""
-
-    slots: SlotMap
-    rows: FeatureSource  # C rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +27,7 @@ class Gather:
     Parameters
     ----------
     source : all N rows
-    cache : hot rows in memory, or None where the source is memory itself
+    cache : rows in memory in front of the source, or None
     ring : where the buffers come from
     """
 
@@ -56,8 +48,6 @@ class Gather:
                 hits = len(nodes) if self._is_in_memory else 0
                 recorder.add_gather(rows=len(nodes), hits=hits, read=None if self._is_in_memory else read)
                 return out
-            step = self._cache.slots.split(nodes)
-            self._cache.rows.read_into(step.hit_slot, out, at=step.hit_pos)
-            read = self._source.read_into(step.miss_row, out, at=step.miss_pos)
-            recorder.add_gather(rows=len(nodes), hits=len(step.hit_pos), read=read)
+            hits, read = self._cache.gather(nodes, out)
+            recorder.add_gather(rows=len(nodes), hits=hits, read=read)
         return out

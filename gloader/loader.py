@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 import torch
 
+from gloader.config import Policy
 from gloader.epoch import EpochIterator, EpochRun
 from gloader.errors import ConfigError, ForkError, LoaderBusyError, LoaderClosedError
 from gloader.feature_tier import FeatureTier, open_feature_tier
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gloader.budget import MemoryPlan
-    from gloader.config import Features, LoaderConfig, Policy
+    from gloader.config import Features, LoaderConfig
     from gloader.dataset import Dataset
     from gloader.ssd_store.engine import IoMode
     from gloader.ssd_store.reader import Verify
@@ -51,7 +52,8 @@ class Loader:
     memory_budget : bytes of host memory for everything this loader holds, "8GB" or a number; half of what is free where
         None
     cache : bytes of the host cache ("2GB" or a number); what the budget leaves where None
-    policy : "static" keeps the rows of the nodes with the most out-edges in the host cache, "none" has no cache
+    policy : what the host cache keeps: "static" the rows of the nodes with the most out-edges; "lru", "fifo", "clock",
+        "sieve" and "s3fifo" decide batch by batch; "none" has no cache
     io_strategy : "auto" or "direct": each batch's missing rows are read by the batch, sorted and merged
     io, verify : how the feature store reads and checks, see `gloader.ssd_store.FeatureStore.open`
     device : where the batches are delivered
@@ -89,7 +91,7 @@ class Loader:
         world_size: int = 1,
     ) -> None:
         _require_choice("features", features, ("auto", "ram", "ssd"))
-        _require_choice("policy", policy, ("static", "none"))
+        _require_choice("policy", policy, get_args(Policy))
         _require_choice("io_strategy", io_strategy, ("auto", "direct"))
         _require_choice("device_cache", device_cache, ("auto", 0, "0"))
         self._is_closed = False
@@ -115,7 +117,8 @@ class Loader:
             order=self._order,
             features=features,
             budget_bytes=None if memory_budget is None else parse_bytes(memory_budget),
-            cache_bytes=0 if policy == "none" else None if cache is None else parse_bytes(cache),
+            policy=policy,
+            cache_bytes=None if cache is None else parse_bytes(cache),
             sampler_threads=self._num_samplers,
             io=io,
             verify=verify,

@@ -97,6 +97,10 @@ def test_one_stream_whatever_the_settings(tiny: Written) -> None:
         {"features": "ssd", "cache": row, "io": "threads"},
         {"features": "ssd", "cache": 100 * row, "threads": 8},
         {"features": "ssd", "cache": 600 * row},
+        *(
+            {"features": "ssd", "cache": 100 * row, "policy": name}
+            for name in ("lru", "fifo", "clock", "sieve", "s3fifo")
+        ),
         {"features": "ssd", "cache": 10_000 * row, "verify": "off"},
         {"features": "ssd", "io_strategy": "direct", "memory_budget": "120MB"},
     ]
@@ -311,7 +315,7 @@ def test_a_graph_without_edges_gives_batches_of_seeds_alone(write_dataset: Calla
     ("settings", "error", "text"),
     [
         ({"features": "disk"}, ConfigError, "features='disk'"),
-        ({"policy": "fifo"}, ConfigError, "policy='fifo'"),
+        ({"policy": "mru"}, ConfigError, "policy='mru'"),
         ({"device_cache": "4GB"}, ConfigError, "device_cache"),
         ({"threads": 0}, ConfigError, "threads is 0"),
         ({"fanouts": []}, ConfigError, "fanouts"),

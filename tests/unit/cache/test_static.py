@@ -1,11 +1,20 @@
-"""Hot sets by out-degree."""
+"""Hot sets by out-degree, presampled counts and inclusion probability."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.cache import hottest_by_degree, out_degrees
+from gloader.cache import (
+    access_counts,
+    expected_hit_rates,
+    hottest_by_degree,
+    hottest_first,
+    inclusion_probabilities,
+    out_degrees,
+)
+from gloader.samplers import CscGraph, NeighborSampler
+from gloader.types import BatchId
 
 
 @given(st.lists(st.integers(0, 9), max_size=50), st.integers(1, 7), st.sampled_from([np.int32, np.int64]))
@@ -24,3 +33,71 @@ def test_hottest_are_the_largest_degrees(degrees: list[int], num_rows: int) -> N
 @pytest.mark.reliability("C6")
 def test_a_graph_without_edges_has_no_hot_rows() -> None:
     assert hottest_by_degree(out_degrees(np.empty(0, dtype=np.int32), 5), 3).tolist() == []
+
+
+def test_the_hottest_come_first_and_cold_nodes_never() -> None:
+    scores = np.array([0.0, 3.0, 1.5, 0.0, 3.0])
+    assert hottest_first(scores).tolist() == [1, 4, 2]
+    assert hottest_first(scores, 2).tolist() == [1, 4]
+    assert hottest_first(scores, -1).tolist() == []
+
+
+def test_hit_rates_are_shares_of_the_accesses() -> None:
+    counts = access_counts([np.array([0, 1]), np.array([1, 2]), np.array([1], dtype=np.int32)], 4)
+    assert counts.tolist() == [1, 3, 1, 0]
+    rates = expected_hit_rates(hottest_first(counts), counts, [0, 1, 2, 9])
+    assert rates.tolist() == [0, 0.6, 0.8, 1.0]
+    assert expected_hit_rates(np.empty(0, dtype=np.int64), counts * 0, [3]).tolist() == [0.0]
+
+
+def _path() -> CscGraph:
+    """0 <- 1 <- 2 <- 3, and 0 <- 4: a tree, on which in-edges are independent."""
+    return CscGraph(indptr=np.array([0, 2, 3, 4, 4, 4]), indices=np.array([1, 4, 2, 3], dtype=np.int32))
+
+
+def test_inclusion_probabilities_are_exact_on_a_tree() -> None:
+    graph = _path()
+    p = inclusion_probabilities(
+        graph.indptr, graph.indices, seeds=np.array([0, 3]), batch_size=1, fanouts=[1, -1]
+    )
+    # Hop 1 takes 1 or 4, each half of the times that 0 is the seed. In hop 2, 0 samples again, both of them.
+    assert p.tolist() == pytest.approx([0.5, 1 - 0.75 * 0.5, 0.25, 0.5, 1 - 0.75 * 0.5])
+
+
+def test_inclusion_probabilities_agree_with_the_sampler() -> None:
+    rng = np.random.default_rng(3)
+    degrees = rng.integers(0, 9, 300)
+    graph = CscGraph(
+        indptr=np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64),
+        indices=(300 * rng.random(degrees.sum()) ** 2).astype(np.int32),
+    )
+    seeds, fanouts = np.arange(0, 300, 2), [3, 2]
+    sampler = NeighborSampler(graph, fanouts, seed=0)
+    batches = [
+        sampler.sample(BatchId(epoch=0, index=index), rng.choice(seeds, 10, replace=False)).nodes
+        for index in range(3000)
+    ]
+    measured = access_counts(batches, 300) / 3000
+    predicted = inclusion_probabilities(
+        graph.indptr, graph.indices, seeds=seeds, batch_size=10, fanouts=fanouts
+    )
+    assert (
+        np.abs(measured - predicted).mean() < 0.04
+    )  # in-edges are not independent, batches not a Poisson draw
+    assert np.corrcoef(measured, predicted)[0, 1] > 0.99
+
+
+def test_no_fanout_and_no_seeds_reach_nothing() -> None:
+    graph = _path()
+    settings = {"seeds": np.array([0]), "batch_size": 4}
+    assert inclusion_probabilities(graph.indptr, graph.indices, fanouts=[0], **settings).tolist() == [
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
+    none = inclusion_probabilities(
+        graph.indptr, graph.indices, seeds=np.empty(0, dtype=np.int64), batch_size=4, fanouts=[2]
+    )
+    assert not none.any()

@@ -1,0 +1,163 @@
+"""Online policies: what to keep when the future is not known. They answer with the steps that a plan holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+
+from gloader.cache import baseline_kernels as kernels
+from gloader.cache.plan import BYPASS, MAX_CAPACITY, expand
+from gloader.cache.slots import SlotMap
+from gloader.errors import ConfigError, PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gloader.types import CacheStep, IdArray
+
+PolicyName = Literal["lru", "fifo", "clock", "sieve", "s3fifo", "static", "none"]
+OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]
+NO_ROWS: Final = np.empty(0, dtype=np.int64)
+
+_KERNELS: Final[dict[str, Callable[..., None]]] = {
+    "lru": kernels.lru,
+    "fifo": kernels.fifo,
+    "clock": kernels.clock,
+    "sieve": kernels.sieve,
+    "s3fifo": kernels.s3fifo,
+}
+
+
+class Policy(Protocol):
+    """Decides batch by batch what the host cache does. Not thread-safe: one gather owns it."""
+
+    @property
+    def resident(self) -> IdArray:
+        """(C,) the row that each slot holds after the last step, -1 where empty."""
+        ...
+
+    def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
+        """Return what the cache does for a batch of unique ids (U,), and count on it being done."""
+        ...
+
+
+class QueueState(NamedTuple):
+    """The arrays behind an online policy."""
+
+    slot_of: NDArray[np.int32]  # (N,) -1 where not cached
+    content: IdArray  # (C,) -1 where empty
+    links: NDArray[np.int32]  # (2, C) towards the head, towards the tail
+    marks: NDArray[np.uint8]  # (C,) visits since the row came or was spared
+    stamps: IdArray  # (C,) the step in which the row came
+    ends: IdArray  # (2, 3) head, tail and length of each queue
+    cursor: IdArray  # (3,) step, hand or slots used, ghosts so far
+    ghosts: IdArray  # (N,) when the row was evicted after one visit; S3-FIFO only
+
+
+class OnlinePolicy:
+    """LRU, FIFO, CLOCK, SIEVE or S3-FIFO over slots. Costs 4 bytes a node and 30 a slot (S3-FIFO: 12 and 30).
+
+    A batch's hits are decided before any of its rows enters. A row that enters stays at least until the next
+    step; once every slot has been filled in this step, the remaining misses bypass the cache.
+
+    Parameters
+    ----------
+    name : FIFO; CLOCK (Corbato 1968); LRU; SIEVE (Zhang et al., NSDI'24); S3-FIFO (Yang et al., SOSP'23)
+    num_nodes : N
+    capacity : C
+
+    Raises
+    ------
+    ConfigError
+        The policy is unknown, or the capacity is out of range.
+    """
+
+    def __init__(self, name: OnlineName, *, num_nodes: int, capacity: int) -> None:
+        if name not in _KERNELS:
+            raise ConfigError(f"policy {name!r} is not one of {', '.join(_KERNELS)}")
+        if not 0 <= capacity <= MAX_CAPACITY:
+            raise ConfigError(f"capacity is {capacity}; it must be in 0..{MAX_CAPACITY} slots")
+        self._kernel = _KERNELS[name]
+        self._state = QueueState(
+            slot_of=np.full(num_nodes, -1, dtype=np.int32),
+            content=np.full(capacity, -1, dtype=np.int64),
+            links=np.full((2, capacity), -1, dtype=np.int32),
+            marks=np.zeros(capacity, dtype=np.uint8),
+            stamps=np.zeros(capacity, dtype=np.int64),
+            ends=np.tile(np.array([-1, -1, 0], dtype=np.int64), (2, 1)),
+            cursor=np.array([0, 0, kernels.FIRST_GHOST], dtype=np.int64),
+            ghosts=np.zeros(num_nodes if name == "s3fifo" else 0, dtype=np.int64),
+        )
+
+    @property
+    def resident(self) -> IdArray:
+        """(C,) the row that each slot holds, -1 where empty; a copy."""
+        return self._state.content.copy()
+
+    def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
+        """Return what the cache does for a batch of unique ids (U,), and count on it being done.
+
+        Raises
+        ------
+        PlanError
+            An id is out of range.
+        """
+        ids = np.ascontiguousarray(nodes)
+        _require_ids(ids, len(self._state.slot_of))
+        actions = np.full(len(ids), BYPASS, dtype=np.int32)
+        if len(self._state.content):
+            self._state.cursor[0] += 1
+            self._kernel(ids, actions, self._state)
+        return expand(ids, actions)
+
+
+class StaticPolicy:
+    """The same rows for the whole run: slot i holds ``hot[i]``. Costs 4 bytes a node. Thread-safe.
+
+    Raises
+    ------
+    PlanError
+        A hot row is out of range or repeats.
+    """
+
+    def __init__(self, hot: IdArray, *, num_nodes: int) -> None:
+        self._slots = SlotMap(num_nodes, hot)
+        self._hot = hot
+
+    @property
+    def resident(self) -> IdArray:
+        """(C,) the hot rows."""
+        return self._hot
+
+    def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
+        """Return hits and misses of a batch of ids (U,)."""
+        ids = np.ascontiguousarray(nodes)
+        _require_ids(ids, self._slots.num_nodes)
+        return self._slots.split(ids)
+
+
+def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray = NO_ROWS) -> Policy:
+    """Return the policy ``name``; a static one keeps the first ``capacity`` rows of ``hot``.
+
+    Raises
+    ------
+    ConfigError
+        The policy is unknown.
+    """
+    if name not in get_args(PolicyName):
+        raise ConfigError(f"policy {name!r} is not one of {', '.join(get_args(PolicyName))}")
+    if name == "none":
+        return StaticPolicy(NO_ROWS, num_nodes=num_nodes)
+    if name == "static":
+        return StaticPolicy(hot[:capacity], num_nodes=num_nodes)
+    return OnlinePolicy(name, num_nodes=num_nodes, capacity=capacity)
+
+
+def _require_ids(nodes: NDArray[np.integer], num_nodes: int) -> None:
+    if nodes.size and (nodes.min() < 0 or nodes.max() >= num_nodes):
+        raise PlanError(
+            f"node ids must be in 0..{num_nodes - 1}; a batch holds {int(nodes.min())}..{int(nodes.max())}"
+        )

@@ -1,0 +1,265 @@
+"""The inspector: Belady's MIN with bypass, batch by batch, in time proportional to the accesses.
+
+L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966;
+for superbatches of sampled mini-batches: Y. Park et al., "Ginex", VLDB'22, section 4.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.cache import belady_kernels as kernels
+from gloader.cache.next_use import DEVICE, NOTHING, NodeTable
+from gloader.cache.plan import MAX_CAPACITY, CachePlan, initial_content
+from gloader.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+NO_ROWS: Final = np.empty(0, dtype=np.int64)
+_NO_LEVELS: Final = np.empty(0, dtype=np.uint8)
+NUM_LEVELS: Final = 256
+
+
+def plan_belady(
+    accesses: Sequence[NDArray[np.integer]],
+    *,
+    capacity: int,
+    resident: IdArray = NO_ROWS,
+    lookahead: Sequence[NDArray[np.integer]] = (),
+    hotness: NDArray[np.uint8] | None = None,
+    device_resident: IdArray = NO_ROWS,
+    table: NodeTable | None = None,
+) -> CachePlan:
+    """Plan the host cache for ``accesses`` with the fewest misses possible over them and the look-ahead.
+
+    All rows of a batch are needed at once, and a row that is read need not be kept. After each batch the cache
+    keeps, of what it held and what it read, the C rows whose next use is nearest; rows without a known next use
+    come last, the coldest first to go. A row that would be evicted before its next use never enters.
+
+    Takes O(A + C) time for A accesses, 4 bytes an access, 12 bytes a slot, and a `NodeTable`. Pure, apart from
+    ``table``.
+
+    Parameters
+    ----------
+    accesses : S arrays of unique node ids, int32 or int64, in the order of execution; the ranks of several
+        GPUs that share a host cache are interleaved in that order
+    capacity : C, slots of the cache; 0 caches nothing
+    resident : (<= C,) the row in each slot, -1 where empty: `CachePlan.resident_after` of the plan before
+    lookahead : the trace of the next superbatch, whose uses count as known
+    hotness : (N,) uint8, of rows without a known next use the larger is kept; see `hotness_levels`
+    device_resident : ids that the device holds; they are neither hits nor misses
+    table : workspace to use again for traces of the same graph; a new one when not given
+
+    Raises
+    ------
+    PlanError
+        An id is negative or not below the table's number of nodes, repeats within a batch or within
+        ``resident``, or an argument has the wrong shape, dtype or range.
+    """
+    if not 0 <= capacity <= MAX_CAPACITY:
+        raise PlanError(f"capacity is {capacity}; it must be in 0..{MAX_CAPACITY} slots")
+    content = initial_content(resident, capacity)
+    window = _checked(accesses, "accesses")
+    beyond = _checked(lookahead, "lookahead")
+    device = _checked([device_resident], "device_resident")[0].astype(np.int64, copy=False)
+    offsets = np.zeros(len(window) + 1, dtype=np.int64)
+    np.cumsum([len(nodes) for nodes in window], out=offsets[1:])
+    if table is None:
+        table = _new_table([*window, *beyond, content, device])
+    levels = _NO_LEVELS if hotness is None else _checked_levels(hotness)
+    planner = _Planner(table, content, levels, num_batches=len(window), horizon=len(window) + len(beyond))
+    with np.errstate(over="ignore"):  # interpreted hashes wrap around
+        return planner.plan(window, beyond, device, offsets)
+
+
+def hotness_levels(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Return the rank of each node's access count (N,) in 256 logarithmic levels, larger for hotter. Pure."""
+    logs = np.log1p(np.asarray(counts, dtype=np.float64))
+    top = logs.max(initial=0.0)
+    if top <= 0:
+        return np.zeros(len(logs), dtype=np.uint8)
+    return np.ceil(logs * ((NUM_LEVELS - 1) / top)).astype(np.uint8)
+
+
+class _Planner:
+    """The state of one call of `plan_belady`.
+
+    Every access is pushed on the bucket of its next use; when more than C are live, the furthest bucket drops
+    its oldest. What is dropped from a bucket is then always the first so many that were pushed, so that counts
+    alone decide who stays, and no bucket is ever stored.
+    """
+
+    def __init__(
+        self,
+        table: NodeTable,
+        content: IdArray,
+        levels: NDArray[np.uint8],
+        *,
+        num_batches: int,
+        horizon: int,
+    ) -> None:
+        self._table = table
+        self._content = content
+        self._levels = levels
+        self._num_batches = num_batches
+        self._horizon = horizon
+        num_buckets = horizon + (NUM_LEVELS if len(levels) else 1)
+        self._live = np.zeros(num_buckets, dtype=np.int64)
+        self._dropped = np.zeros(num_buckets, dtype=np.int64)
+
+    def plan(
+        self,
+        window: list[NDArray[np.integer]],
+        beyond: list[NDArray[np.integer]],
+        device: IdArray,
+        offsets: IdArray,
+    ) -> CachePlan:
+        """Run the passes: link backwards, count forwards, assign slots forwards."""
+        actions = np.empty(int(offsets[-1]), dtype=np.int32)
+        parts = [actions[start:stop] for start, stop in pairwise(offsets)]
+        self._table.begin(self._horizon)
+        self._table.put(device, DEVICE)
+        for batch in reversed(range(len(beyond))):
+            self._link(beyond[batch], self._num_batches + batch, kernels.NO_ACTIONS)
+        for batch in reversed(range(len(window))):
+            self._link(window[batch], batch, parts[batch])
+        hits, lengths = self._count(parts)
+        misses, admissions = self._assign(window, parts, hits, lengths)
+        kept = self._content[self._content >= 0]
+        self._table.put(device, NOTHING)
+        self._table.end(self._horizon, kept)
+        return CachePlan(
+            capacity=len(self._content),
+            accesses=tuple(window),
+            offsets=offsets,
+            actions=actions,
+            hits=hits,
+            misses=misses,
+            admissions=admissions,
+            resident_after=self._content,
+        )
+
+    def _link(self, nodes: NDArray[np.integer], batch: int, buckets: NDArray[np.int32]) -> None:
+        """Write the bucket of each access of ``batch``, and make that batch the next use of its nodes."""
+        table = self._table
+        table.reserve(len(nodes))
+        added, bad = kernels.link(
+            nodes, table.keys, table.values, table.base, batch, self._horizon, self._levels, buckets
+        )
+        if bad >= 0:
+            name = (
+                f"accesses[{batch}]"
+                if batch < self._num_batches
+                else f"lookahead[{batch - self._num_batches}]"
+            )
+            node = int(nodes[bad])
+            limit = table.num_nodes
+            if node < 0 or (limit is not None and node >= limit):
+                raise PlanError(f"{name} holds node {node} at position {bad}; ids are in 0..{limit}-1")
+            raise PlanError(
+                f"{name} holds node {node} twice, again at position {bad}; ids of a batch are unique"
+            )
+        table.num_keys += added
+
+    def _count(self, parts: list[NDArray[np.int32]]) -> tuple[IdArray, IdArray]:
+        """Return hits and host accesses of each batch, and leave what each bucket drops in ``_dropped``."""
+        table = self._table
+        hits = np.zeros(len(parts), dtype=np.int64)
+        lengths = np.zeros(len(parts), dtype=np.int64)
+        total = kernels.push_resident(
+            self._content, table.keys, table.values, table.base, self._horizon, self._levels, self._live
+        )
+        if total < 0:
+            raise PlanError(f"resident holds a row that is not in 0..{table.num_nodes}-1")
+        occupied = np.flatnonzero(self._live[: self._horizon])
+        far = int(occupied[-1]) if len(occupied) else 0
+        for batch, buckets in enumerate(parts):
+            hits[batch] = self._live[batch]
+            total -= hits[batch]
+            self._live[batch] = 0
+            far, total, lengths[batch] = kernels.push_and_drop(
+                buckets, self._live, self._dropped, self._horizon, far, total, len(self._content)
+            )
+        return hits, lengths
+
+    def _assign(
+        self,
+        window: list[NDArray[np.integer]],
+        parts: list[NDArray[np.int32]],
+        hits: IdArray,
+        lengths: IdArray,
+    ) -> tuple[IdArray, IdArray]:
+        """Turn buckets into actions in place; return misses and admissions of each batch."""
+        table = self._table
+        ranks = self._live
+        ranks[:] = 0
+        free = np.empty(len(self._content), dtype=np.int32)
+        scratch = np.empty((2, max(map(len, window), default=0)), dtype=np.int64)
+        admissions = np.zeros(len(parts), dtype=np.int64)
+        num_free = kernels.keep_resident(
+            self._content,
+            table.keys,
+            table.values,
+            table.base,
+            self._horizon,
+            self._levels,
+            ranks,
+            self._dropped,
+            free,
+        )
+        for batch, (nodes, actions) in enumerate(zip(window, parts, strict=True)):
+            found, admissions[batch], num_free = kernels.assign(
+                nodes,
+                actions,
+                table.keys,
+                table.values,
+                ranks,
+                self._dropped,
+                free,
+                num_free,
+                self._content,
+                scratch,
+            )
+            if num_free < 0 or found != hits[batch]:
+                raise PlanError(
+                    f"batch {batch} would hit {found} rows where {hits[batch]} are due: a row is resident in two "
+                    "slots. Pass resident_after of the plan before, unchanged"
+                )
+        return lengths - hits, admissions
+
+
+def _checked(batches: Sequence[NDArray[np.integer]], name: str) -> list[NDArray[np.integer]]:
+    """Return the arrays, contiguous; ids themselves are checked by the kernels."""
+    checked: list[NDArray[np.integer]] = []
+    for batch, given in enumerate(batches):
+        nodes = np.asarray(given)
+        if nodes.size == 0:
+            nodes = NO_ROWS
+        elif nodes.ndim != 1 or nodes.dtype not in (np.int32, np.int64):
+            raise PlanError(
+                f"{name}[{batch}] has shape {nodes.shape} and dtype {nodes.dtype}; node ids are one-dimensional, "
+                "int32 or int64"
+            )
+        checked.append(np.ascontiguousarray(nodes))
+    return checked
+
+
+def _checked_levels(hotness: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if hotness.ndim != 1 or hotness.dtype != np.uint8:
+        raise PlanError(
+            f"hotness has shape {hotness.shape} and dtype {hotness.dtype}; pass hotness_levels(counts)"
+        )
+    return np.ascontiguousarray(hotness)
+
+
+def _new_table(arrays: list[NDArray[np.integer]]) -> NodeTable:
+    highest = max((int(nodes.max()) for nodes in arrays if nodes.size), default=-1)
+    return NodeTable.for_trace(max(highest + 1, 0), sum(nodes.size for nodes in arrays))

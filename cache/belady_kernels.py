@@ -1,0 +1,241 @@
+"""The loops of the inspector. Ids are checked here, dtypes and shapes by the callers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.cache.next_use import DEVICE, NOTHING, cell, fetch_ahead
+from gloader.cache.plan import ADMIT, BYPASS, ON_DEVICE
+from gloader.intrinsics import to_int
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+NO_ACTIONS: Final = np.empty(0, dtype=np.int32)
+_TOP_LEVEL: Final = 255
+
+
+@njit(cache=True, nogil=True)
+def _bucket(value: int, node: int, base: int, horizon: int, levels: NDArray[np.uint8]) -> int:
+    """Return the bucket that a table entry means: its batch, or beyond the horizon by coldness. Pure."""
+    batch = base - value
+    if 0 <= batch < horizon:
+        return batch
+    if levels.shape[0] == 0:
+        return horizon
+    if node >= levels.shape[0]:
+        return horizon + _TOP_LEVEL
+    return horizon + _TOP_LEVEL - to_int(levels[node])
+
+
+@njit(cache=True, nogil=True)
+def link(
+    nodes: NDArray[np.integer],
+    keys: IdArray,
+    values: NDArray[np.int32],
+    base: int,
+    batch: int,
+    horizon: int,
+    levels: NDArray[np.uint8],
+    buckets: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Walk one batch of the backward pass; return new keys and the first bad position, or -1.
+
+    Bad is an id out of range or one that occurs twice.
+    """
+    here = to_int(base) - batch
+    is_hashed = keys.shape[0] > 0
+    added = 0
+    for position in range(nodes.shape[0]):
+        fetch_ahead(nodes, position, keys, values)
+        node = to_int(nodes[position])
+        if node < 0 or (not is_hashed and node >= values.shape[0]):
+            return added, position
+        place = cell(keys, node)
+        if is_hashed and keys[place] == -1:
+            keys[place] = node
+            added += 1
+        value = to_int(values[place])
+        if value == here:
+            return added, position
+        if buckets.shape[0]:
+            if value == DEVICE:
+                buckets[position] = ON_DEVICE
+            else:
+                buckets[position] = _bucket(value, node, base, horizon, levels)
+        if value != DEVICE:
+            values[place] = here
+    return added, -1
+
+
+@njit(cache=True, nogil=True)
+def push_resident(
+    content: IdArray,
+    keys: IdArray,
+    values: NDArray[np.int32],
+    base: int,
+    horizon: int,
+    levels: NDArray[np.uint8],
+    live: IdArray,
+) -> int:
+    """Push the rows that are cached already; return how many, or -1 if an id is out of range."""
+    total = 0
+    for slot in range(content.shape[0]):
+        node = content[slot]
+        if node < 0:
+            continue
+        if keys.shape[0] == 0 and node >= values.shape[0]:
+            return -1
+        value = _lookup(node, keys, values)
+        if value != DEVICE:
+            live[_bucket(value, node, base, horizon, levels)] += 1
+            total += 1
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _lookup(node: int, keys: IdArray, values: NDArray[np.int32]) -> int:
+    place = cell(keys, node)
+    if keys.shape[0] and keys[place] == -1:
+        return NOTHING
+    return to_int(values[place])
+
+
+@njit(cache=True, nogil=True)
+def push_and_drop(
+    buckets: NDArray[np.int32],
+    live: IdArray,
+    dropped: IdArray,
+    horizon: int,
+    far: int,
+    total: int,
+    capacity: int,
+) -> tuple[int, int, int]:
+    """Push the accesses of a batch, then drop from the furthest buckets down to ``capacity``.
+
+    No bucket between ``far`` and the horizon is occupied: the search for the furthest starts there, not at the
+    end of a long trace. Returns the new ``far``, the number of live accesses and how many of the batch's concern
+    the host.
+    """
+    pushed = 0
+    for position in range(buckets.shape[0]):
+        bucket = buckets[position]
+        if bucket >= 0:
+            live[bucket] += 1
+            pushed += 1
+            if far < bucket < horizon:
+                far = bucket
+    total += pushed
+    unknown = live.shape[0] - 1
+    while total > capacity:
+        while unknown >= horizon and live[unknown] == 0:
+            unknown -= 1
+        while unknown < horizon and live[far] == 0:
+            far -= 1
+        furthest = unknown if unknown >= horizon else far
+        excess = min(total - capacity, live[furthest])
+        live[furthest] -= excess
+        dropped[furthest] += excess
+        total -= excess
+    return far, total, pushed
+
+
+@njit(cache=True, nogil=True)
+def keep_resident(
+    content: IdArray,
+    keys: IdArray,
+    values: NDArray[np.int32],
+    base: int,
+    horizon: int,
+    levels: NDArray[np.uint8],
+    ranks: IdArray,
+    dropped: IdArray,
+    free: NDArray[np.int32],
+) -> int:
+    """Give the resident rows that stay their slots, and put all other slots on ``free``; return how many."""
+    num_free = 0
+    for slot in range(content.shape[0] - 1, -1, -1):
+        node = content[slot]
+        value = DEVICE if node < 0 else _lookup(node, keys, values)
+        if value != DEVICE:
+            bucket = _bucket(value, node, base, horizon, levels)
+            rank = ranks[bucket]
+            ranks[bucket] += 1
+            place = cell(keys, node)
+            is_known = keys.shape[0] == 0 or keys[place] != -1
+            if rank >= dropped[bucket]:
+                # A row that the trace never names needs no entry: nobody will look for it.
+                if is_known:
+                    values[place] = slot
+                continue
+            if is_known:
+                values[place] = NOTHING
+        content[slot] = -1
+        free[num_free] = slot
+        num_free += 1
+    return num_free
+
+
+@njit(cache=True, nogil=True)
+def assign(
+    nodes: NDArray[np.integer],
+    actions: NDArray[np.int32],
+    keys: IdArray,
+    values: NDArray[np.int32],
+    ranks: IdArray,
+    dropped: IdArray,
+    free: NDArray[np.int32],
+    num_free: int,
+    content: IdArray,
+    hits: IdArray,
+) -> tuple[int, int, int]:
+    """Turn the buckets of one batch into actions; return hits, admissions and free slots (-1: too few).
+
+    Within a bucket the first come are the first to go, so misses come before hits: a row that has a slot
+    already costs no copy. Slots that hits give up are free for misses: hits are copied out before rows come in.
+    ``hits`` (2, U) is scratch.
+    """
+    num_hits, waiting = 0, 0
+    for position in range(nodes.shape[0]):
+        fetch_ahead(nodes, position, keys, values)
+        bucket = to_int(actions[position])
+        if bucket == ON_DEVICE:
+            continue
+        slot = to_int(values[cell(keys, to_int(nodes[position]))])
+        if slot >= 0:
+            hits[0, num_hits] = position
+            hits[1, num_hits] = slot
+            num_hits += 1
+            continue
+        is_kept = ranks[bucket] >= dropped[bucket]
+        ranks[bucket] += 1
+        actions[position] = ADMIT if is_kept else BYPASS
+        waiting += is_kept
+    for hit in range(num_hits):
+        position, slot = hits[0, hit], hits[1, hit]
+        bucket = to_int(actions[position])
+        actions[position] = slot
+        if ranks[bucket] < dropped[bucket]:
+            values[cell(keys, to_int(nodes[position]))] = NOTHING
+            content[slot] = -1
+            free[num_free] = slot
+            num_free += 1
+        ranks[bucket] += 1
+    if waiting > num_free:
+        return num_hits, waiting, -1
+    if waiting:
+        for position in range(nodes.shape[0]):
+            if actions[position] != ADMIT:
+                continue
+            num_free -= 1
+            slot = to_int(free[num_free])
+            node = to_int(nodes[position])
+            actions[position] = ADMIT - slot
+            values[cell(keys, node)] = slot
+            content[slot] = node
+    return num_hits, waiting, num_free

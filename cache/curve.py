@@ -1,0 +1,274 @@
+"""Miss-ratio curves: the exact miss count of every cache size, from one pass over a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.cache import belady_kernels
+from gloader.cache.next_use import NodeTable
+from gloader.errors import PlanError
+from gloader.intrinsics import prefetch, to_int
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+_WORD_BITS: Final = 6
+_BLOCK_BITS: Final = 8
+_AHEAD: Final = 24
+_ONE, _TWO, _FOUR, _TOP_BYTE = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(56)
+_ODD_BITS, _ODD_PAIRS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
+_ODD_HALVES, _EVERY_BYTE = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
+_ALL_BITS = np.uint64(2**64 - 1)
+_NO_LEVELS = np.empty(0, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MissCurve:
+    """The misses of every capacity. Exact at every whole number of slots: linear between two corners."""
+
+    capacities: IdArray  # (K,) ascending, the first is 0
+    misses: IdArray  # (K,) at those; the last holds for every larger capacity
+    num_accesses: int
+
+    def misses_at(self, capacities: IdArray) -> IdArray:
+        """Return the misses at each of ``capacities`` (M,) as (M,) int64. Pure."""
+        asked = np.minimum(np.asarray(capacities, dtype=np.int64), self.capacities[-1])
+        right = np.searchsorted(self.capacities, asked)
+        left = np.maximum(right - 1, 0)
+        run = np.maximum(self.capacities[right] - self.capacities[left], 1)
+        fallen = (self.misses[left] - self.misses[right]) // run
+        return np.asarray(self.misses[right] + fallen * (self.capacities[right] - asked), dtype=np.int64)
+
+    def ratios_at(self, capacities: IdArray) -> NDArray[np.float64]:
+        """Return misses per access at each of ``capacities`` (M,). Pure."""
+        return self.misses_at(capacities) / max(self.num_accesses, 1)
+
+
+def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> IdArray:
+    """Count, for each pair of batches (b, t), the accesses of b whose next use is in t. O(A + T^2). Pure.
+
+    This is all that MIN needs to know of a trace of T batches: rows with the same next use are interchangeable.
+
+    Parameters
+    ----------
+    accesses : T arrays of unique ids, int32 or int64, in 0..num_nodes-1
+
+    Returns
+    -------
+    (T, T) int64, zero on and below the diagonal
+
+    Raises
+    ------
+    PlanError
+        An id is out of range or repeats within a batch.
+    """
+    num_batches = len(accesses)
+    table = NodeTable(num_nodes)
+    table.begin(num_batches)
+    counts = np.zeros((num_batches, num_batches), dtype=np.int64)
+    for batch in reversed(range(num_batches)):
+        nodes = np.ascontiguousarray(accesses[batch])
+        buckets = np.empty(len(nodes), dtype=np.int32)
+        _, bad = belady_kernels.link(
+            nodes, table.keys, table.values, table.base, batch, num_batches, _NO_LEVELS, buckets
+        )
+        if bad >= 0:
+            raise PlanError(
+                f"accesses[{batch}] holds node {int(nodes[bad])} at position {bad}: out of 0..{num_nodes - 1}, or twice"
+            )
+        counts[batch] = np.bincount(buckets, minlength=num_batches + 1)[:num_batches]
+    return counts
+
+
+def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
+    """Return the misses of MIN with bypass, an empty cache at first, at every capacity. Pure.
+
+    The hits of C slots are the most intervals between two uses of a row of which at most C overlap: the value of
+    a flow of C units (Carlisle and Lloyd, "On the k-coloring of intervals", 1995). It is concave in C, and one
+    more slot gains at most one hit per batch, so the curve has at most T corners; each costs a few evaluations
+    of O(T^2), found as in Eisner and Severance (JACM 23(4), 1976).
+
+    Parameters
+    ----------
+    counts : (T, T) int64 of `next_use_counts`
+    """
+    hits: dict[int, int] = {}
+
+    def evaluate(capacity: int) -> int:
+        if capacity not in hits:
+            hits[capacity] = int(_count_hits(counts, capacity))
+        return hits[capacity]
+
+    corners = {0}
+    pending = [(0, int(_largest_useful(counts)))]
+    while pending:
+        low, high = pending.pop()
+        corners.add(high)
+        if high - low <= 1:
+            continue
+        rise = evaluate(low + 1) - evaluate(low)
+        if evaluate(low) + rise * (high - low) == evaluate(high):
+            continue
+        fall = evaluate(high) - evaluate(high - 1)
+        meet = (evaluate(high) - fall * high - evaluate(low) + rise * low) // (rise - fall)
+        middle = min(max(meet, low + 1), high - 1)
+        pending += [(low, middle), (middle, high)]
+    capacities = np.array(sorted(corners), dtype=np.int64)
+    misses = num_accesses - np.array([evaluate(int(c)) for c in capacities], dtype=np.int64)
+    return _without_straight_corners(capacities, misses, num_accesses)
+
+
+def add_curves(curves: Sequence[MissCurve]) -> MissCurve:
+    """Return the curve of traces that are run one after the other, each from an empty cache. Pure."""
+    capacities = np.unique(np.concatenate([[0], *(curve.capacities for curve in curves)])).astype(np.int64)
+    misses = sum((curve.misses_at(capacities) for curve in curves), np.zeros(len(capacities), dtype=np.int64))
+    return _without_straight_corners(capacities, misses, sum(curve.num_accesses for curve in curves))
+
+
+def lru_curve(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> MissCurve:
+    """Return the misses of LRU at every capacity by stack distances. O(A + T A / 256). Pure.
+
+    R. L. Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970. A
+    batch's hits are decided before any of its rows enters; its rows are then the most recent, in their order.
+
+    Parameters
+    ----------
+    accesses : arrays of unique ids in 0..num_nodes-1
+
+    Raises
+    ------
+    PlanError
+        An id is out of range.
+    """
+    for batch, nodes in enumerate(accesses):
+        if len(nodes) and (nodes.min() < 0 or nodes.max() >= num_nodes):
+            raise PlanError(f"accesses[{batch}] holds a node that is not in 0..{num_nodes - 1}")
+    num_accesses = sum(len(nodes) for nodes in accesses)
+    last = np.full(num_nodes, -1, dtype=np.int64)
+    newest = np.zeros((num_accesses >> _BLOCK_BITS) + 1 << _BLOCK_BITS - _WORD_BITS, dtype=np.uint64)
+    distances = np.zeros(num_nodes + 1, dtype=np.int64)
+    start = 0
+    with np.errstate(over="ignore"):  # interpreted bit counts wrap around
+        for nodes in accesses:
+            _stack_distances(np.ascontiguousarray(nodes), start, last, newest, distances)
+            start += len(nodes)
+    return _curve_of_gains(distances[:num_nodes], num_accesses)
+
+
+def static_curve(order: IdArray, frequencies: IdArray) -> MissCurve:
+    """Return the misses of a static cache that holds the first C rows of ``order``. Pure.
+
+    Parameters
+    ----------
+    order : (K,) distinct node ids, the first to be cached first
+    frequencies : (N,) accesses of each node in the trace
+    """
+    return _curve_of_gains(frequencies[order], int(frequencies.sum()))
+
+
+def _curve_of_gains(gains: IdArray, num_accesses: int) -> MissCurve:
+    """Return the curve in which slot i saves ``gains[i]`` misses."""
+    misses = num_accesses - np.concatenate([[0], np.cumsum(gains)]).astype(np.int64)
+    return _without_straight_corners(np.arange(len(misses), dtype=np.int64), misses, num_accesses)
+
+
+def _without_straight_corners(capacities: IdArray, misses: IdArray, num_accesses: int) -> MissCurve:
+    run, fall = np.diff(capacities), np.diff(misses)
+    # Cross products instead of slopes: no rounding. The last corner stays: the curve is flat beyond it.
+    is_straight = fall[:-1] * run[1:] == fall[1:] * run[:-1]
+    kept = np.concatenate([[True], ~is_straight, [True]])[: len(capacities)]
+    return MissCurve(capacities=capacities[kept], misses=misses[kept], num_accesses=num_accesses)
+
+
+@njit(cache=True, nogil=True)
+def _count_hits(counts: IdArray, capacity: int) -> int:
+    """Run MIN with bypass on the counts alone."""
+    num_batches = counts.shape[0]
+    live = np.zeros(num_batches, dtype=np.int64)
+    total, hits = 0, 0
+    for batch in range(num_batches):
+        hits += live[batch]
+        total -= live[batch]
+        live[batch] = 0
+        for later in range(batch + 1, num_batches):
+            live[later] += counts[batch, later]
+            total += counts[batch, later]
+        far = num_batches - 1
+        while total > capacity:
+            while live[far] == 0:
+                far -= 1
+            excess = min(total - capacity, live[far])
+            live[far] -= excess
+            total -= excess
+    return hits
+
+
+@njit(cache=True, nogil=True)
+def _largest_useful(counts: IdArray) -> int:
+    """Return the most rows that are ever worth keeping at once."""
+    num_batches = counts.shape[0]
+    live = np.zeros(num_batches, dtype=np.int64)
+    total, most = 0, 0
+    for batch in range(num_batches):
+        total -= live[batch]
+        for later in range(batch + 1, num_batches):
+            live[later] += counts[batch, later]
+            total += counts[batch, later]
+        most = max(most, total)
+    return most
+
+
+@njit(cache=True, nogil=True)
+def _popcount(word: np.uint64) -> int:
+    word = word - ((word >> _ONE) & _ODD_BITS)
+    word = (word & _ODD_PAIRS) + ((word >> _TWO) & _ODD_PAIRS)
+    word = (word + (word >> _FOUR)) & _ODD_HALVES
+    return to_int((word * _EVERY_BYTE) >> _TOP_BYTE)
+
+
+@njit(cache=True, nogil=True)
+def _stack_distances(
+    nodes: NDArray[np.integer], start: int, last: IdArray, newest: NDArray[np.uint64], distances: IdArray
+) -> None:
+    """Add the stack distances of the batch at ``start`` of the trace, and make its rows the most recent.
+
+    ``newest`` has a bit for each access so far that is still the last of its node; ``last`` is that access. All
+    distances of a batch are taken before a bit changes, so prefix sums over blocks of 256 bits serve them all.
+    """
+    num_blocks = (start >> _BLOCK_BITS) + 1
+    before = np.empty(num_blocks, dtype=np.int64)
+    total = 0
+    for block in range(num_blocks):
+        before[block] = total
+        for word in range(block << 2, (block + 1) << 2):
+            total += _popcount(newest[word])
+    fetch_end = nodes.shape[0] - _AHEAD
+    for position in range(nodes.shape[0]):
+        if position < fetch_end:
+            prefetch(last, np.int64(nodes[position + _AHEAD]))
+        at = last[nodes[position]]
+        if at >= 0:
+            word = at >> _WORD_BITS
+            older = before[at >> _BLOCK_BITS]
+            for whole in range(at >> _BLOCK_BITS << 2, word):
+                older += _popcount(newest[whole])
+            older += _popcount(newest[word] & (_ALL_BITS >> np.uint64(63 - (at & 63))))
+            distances[total - older] += 1
+    for position in range(nodes.shape[0]):
+        if position < fetch_end:
+            prefetch(last, np.int64(nodes[position + _AHEAD]))
+        node = nodes[position]
+        at = last[node]
+        if at >= 0:
+            newest[at >> _WORD_BITS] &= ~(_ONE << np.uint64(at & 63))
+        at = start + position
+        last[node] = at
+        newest[at >> _WORD_BITS] |= _ONE << np.uint64(at & 63)

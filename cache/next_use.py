@@ -1,0 +1,152 @@
+"""The planner's memory of nodes: when each is used next, and then in which slot it lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.errors import PlanError
+from gloader.intrinsics import prefetch, to_int
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+NOTHING: Final = -1  # no slot, no known use
+DEVICE: Final = -(2**31)
+_AHEAD: Final = 24  # accesses
+_FIRST_BASE: Final = -2
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_MAX_LOAD: Final = 0.5
+_HASH_BYTES_PER_ACCESS: Final = 24  # at most, were every access to another node
+
+
+class NodeTable:
+    """One int32 per node: a slot (>= 0), a batch of the plan in work, or nothing. Not thread-safe.
+
+    Direct (4 bytes a node) where the number of nodes is given, else a hash table that grows with the nodes seen.
+    A batch t is stored as ``base - t``, and each plan takes a lower ``base``: entries of earlier plans become
+    void without being cleared.
+    """
+
+    def __init__(self, num_nodes: int | None = None) -> None:
+        self.num_nodes = num_nodes
+        self.base = _FIRST_BASE
+        self.num_keys = 0
+        self._is_clean = True
+        direct = num_nodes is not None
+        self.keys: IdArray = np.full(0 if direct else 1024, -1, dtype=np.int64)
+        self.values = np.full(num_nodes if num_nodes is not None else 1024, NOTHING, dtype=np.int32)
+
+    @classmethod
+    def for_trace(cls, num_nodes: int, num_accesses: int) -> NodeTable:
+        """Return the smaller kind of table for ids below ``num_nodes`` and that many accesses."""
+        is_direct = 4 * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
+        return cls(num_nodes if is_direct else None)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def begin(self, horizon: int) -> None:
+        """Start a plan over ``horizon`` batches: every entry becomes void."""
+        if self.num_nodes is None:
+            self.keys[:] = -1
+            self.num_keys = 0
+        if not self._is_clean or self.num_nodes is None or self.base - 2 * horizon <= DEVICE + 1:
+            self.values[:] = NOTHING
+            self.base = _FIRST_BASE
+        self._is_clean = False
+
+    def end(self, horizon: int, slotted: IdArray) -> None:
+        """End a plan: forget the slots of the rows ``slotted``, and let the batches of this plan become void."""
+        if self.num_nodes is not None:
+            self.values[slotted] = NOTHING
+        self.base -= horizon
+        self._is_clean = True
+
+    def reserve(self, more: int) -> None:
+        """Make room for ``more`` new nodes; does nothing for a direct table."""
+        needed = self.num_keys + more
+        if self.num_nodes is not None or needed <= _MAX_LOAD * len(self.keys):
+            return
+        size = 1 << int(np.ceil(np.log2(needed / _MAX_LOAD)))
+        keys = np.full(size, -1, dtype=np.int64)
+        values = np.full(size, NOTHING, dtype=np.int32)
+        _rehash(self.keys, self.values, keys, values)
+        self.keys, self.values = keys, values
+
+    def put(self, ids: IdArray, value: int) -> None:
+        """Give each of ``ids`` one value.
+
+        Raises
+        ------
+        PlanError
+            An id is out of range.
+        """
+        self.reserve(len(ids))
+        added = _put(ids, np.int32(value), self.keys, self.values)
+        if added < 0:
+            raise PlanError(
+                f"row ids must be in 0..{self.num_nodes}-1; got {int(ids.min())}..{int(ids.max())}"
+            )
+        self.num_keys += added
+
+
+@njit(cache=True, nogil=True)
+def _home(keys: IdArray, node: int) -> int:
+    return to_int((np.uint64(node) * _MULTIPLIER) >> np.uint64(32)) & (keys.shape[0] - 1)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def fetch_ahead(nodes: NDArray[np.integer], position: int, keys: IdArray, values: NDArray[np.int32]) -> None:
+    """Prefetch what `cell` will touch a little later: branches on a random load would wait for each alone."""
+    if position < nodes.shape[0] - _AHEAD:
+        place = to_int(nodes[position + _AHEAD])
+        if keys.shape[0]:
+            place = _home(keys, place)
+            prefetch(keys, place)
+        prefetch(values, place)
+
+
+@njit(cache=True, nogil=True)
+def cell(keys: IdArray, node: int) -> int:
+    """Return where ``node`` is or belongs: itself in a direct table, its place in a hash table."""
+    size = keys.shape[0]
+    if size == 0:
+        return node
+    mask = size - 1
+    place = _home(keys, node)
+    while keys[place] != node and keys[place] != -1:
+        place = (place + 1) & mask
+    return place
+
+
+@njit(cache=True, nogil=True)
+def _put(ids: IdArray, value: np.int32, keys: IdArray, values: NDArray[np.int32]) -> int:
+    added = 0
+    for i in range(ids.shape[0]):
+        node = ids[i]
+        if node < 0 or (keys.shape[0] == 0 and node >= values.shape[0]):
+            return -1
+        place = cell(keys, node)
+        if keys.shape[0] and keys[place] == -1:
+            keys[place] = node
+            added += 1
+        values[place] = value
+    return added
+
+
+@njit(cache=True, nogil=True)
+def _rehash(
+    old_keys: IdArray, old_values: NDArray[np.int32], keys: IdArray, values: NDArray[np.int32]
+) -> None:
+    for i in range(old_keys.shape[0]):
+        if old_keys[i] >= 0:
+            place = cell(keys, old_keys[i])
+            keys[place] = old_keys[i]
+            values[place] = old_values[i]
