@@ -94,6 +94,10 @@ class TruncatedStoreError(StoreError):
     """A file is shorter than the commit record says."""
 
 
+class SpillError(StoreError, OSError):
+    """A spill folder cannot be created, written, read or removed; carries the errno and the path."""
+
+
 class ChecksumError(StoreError):
     """Bytes on disk do not match their checksum; carries the page, its offset and its rows."""
 

@@ -1,0 +1,238 @@
+"""Temporary records on the disk, within a budget, in a folder that leaves with its process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self
+
+from gloader.errors import BudgetError, ConfigError, ForkError, SpillError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.spill_claim import SpillClaim, remove_dead_spills, spill_parent
+from gloader.ssd_store.spill_errors import require_free_disk, spill_errors
+from gloader.ssd_store.spill_layout import RecordLayout, SpillKey, describe_key, plan_record
+from gloader.ssd_store.spill_record import SpillRef, read_record_file, write_record_file
+from gloader.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+__all__ = ["SpillFolder", "SpillKey", "SpillRef", "record_bytes", "remove_dead_spills", "spill_parent"]
+
+
+def record_bytes(key: SpillKey, arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return the bytes that a record of ``arrays`` takes on disk. Pure."""
+    return plan_record(key, arrays).num_bytes
+
+
+class SpillFolder:
+    """A private folder of checksummed records, within a budget. Owns the folder until `close`. Thread-safe.
+
+    Creating one first removes the spill folders in ``parent`` whose owners are dead.
+
+    Parameters
+    ----------
+    parent : an existing folder; by default $GLOADER_SPILL_DIR, else the system's temporary folder
+    budget_bytes : what the records may take on disk together
+
+    Raises
+    ------
+    ConfigError
+        The budget is negative.
+    SpillError
+        The folder cannot be created.
+    """
+
+    def __init__(self, parent: StrPath | None = None, *, budget_bytes: int, os_io: OsIO = REAL_OS) -> None:
+        if budget_bytes < 0:
+            raise ConfigError(f"the spill budget is {budget_bytes} bytes; give 0 or more")
+        self.budget_bytes = budget_bytes
+        self._os_io = os_io
+        self._lock = threading.Lock()
+        self._records: dict[Path, int] = {}  # bytes of each record that is there
+        self._used_bytes = 0
+        self._numbers = count()
+        self._pid = os.getpid()
+        self._is_open = True
+        folder = spill_parent(parent)
+        remove_dead_spills(folder, os_io=os_io)
+        self._claim = SpillClaim(folder, os_io=os_io)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except SpillError as failure:
+            if error is None:
+                raise
+            error.add_note(f"and {failure}")
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._claim.path
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the budget that records take, those being written included."""
+        return self._used_bytes
+
+    def require_room(self, num_bytes: int, what: str = "a spill") -> None:
+        """Check that ``num_bytes`` more fit into the budget and onto the disk.
+
+        Raises
+        ------
+        BudgetError
+            They exceed the budget; the message says needed and allowed bytes.
+        SpillError
+            They exceed the free disk space; the message says needed and free bytes.
+        """
+        allowed = self.budget_bytes - self._used_bytes
+        if num_bytes > allowed:
+            raise BudgetError(
+                f"{what} needs {num_bytes} bytes ({format_bytes(num_bytes)}) on disk and {allowed} are allowed: "
+                f"the spill budget is {self.budget_bytes} bytes, {self._used_bytes} of them in use; raise "
+                "spill_budget or use smaller superbatches"
+            )
+        with spill_errors(self.path, f"checking the free disk space for {what}", os_io=self._os_io):
+            require_free_disk(self.path, num_bytes, f"{what} does not fit on the disk", os_io=self._os_io)
+
+    def write_record(self, key: SpillKey, arrays: Mapping[str, NDArray[Any]]) -> SpillRef:
+        """Write ``arrays`` as one record, or leave nothing of it.
+
+        Parameters
+        ----------
+        key : a name or (superbatch, batch), for messages; it may repeat
+        arrays : numbers or booleans of any shape
+
+        Raises
+        ------
+        BudgetError
+            The record exceeds the budget; the message says needed and allowed bytes.
+        SpillError
+            The disk is full (the message says needed and free bytes) or fails, or the folder is closed.
+        ShapeError
+            An array is of a kind that a record cannot hold.
+        ForkError
+            The folder belongs to the parent process.
+        """
+        self._require_usable()
+        layout = plan_record(key, arrays)
+        path = self._reserve(key, layout)
+        try:
+            doing, needed = f"writing the {describe_key(key)}", layout.num_bytes
+            with spill_errors(path, doing, needed_bytes=needed, os_io=self._os_io):
+                ref = write_record_file(path, key, layout, arrays, os_io=self._os_io)
+            self._require_usable()  # closed by another thread: the record went with the folder
+        except BaseException as error:
+            self._take_back(path, error)
+            raise
+        return ref
+
+    def read_record(self, ref: SpillRef) -> dict[str, NDArray[Any]]:
+        """Read a record back, every byte checked.
+
+        Returns
+        -------
+        The arrays by name, in the order they were written; writable views of one new buffer
+
+        Raises
+        ------
+        ChecksumError
+            The record is cut, damaged or exchanged; the message names key, path and offset.
+        SpillError
+            The device fails, the record was deleted, or the folder is closed.
+        """
+        self._require_known(ref)
+        return read_record_file(ref, os_io=self._os_io)
+
+    def delete_record(self, ref: SpillRef) -> None:
+        """Remove a record and return its bytes to the budget.
+
+        Raises
+        ------
+        SpillError
+            The record was deleted already, cannot be removed (its bytes stay in use), or the folder is closed.
+        ForkError
+            The folder belongs to the parent process.
+        """
+        self._require_usable()
+        self._require_known(ref)
+        with spill_errors(ref.path, f"removing the {describe_key(ref.key)}", os_io=self._os_io):
+            self._unlink(ref.path)
+        self._return(ref.path)
+
+    def close(self) -> None:
+        """Remove the folder and everything in it. Idempotent; in a forked child it removes nothing.
+
+        Raises
+        ------
+        SpillError
+            Something cannot be removed; the next run removes it after this process has ended.
+        """
+        self._is_open = False
+        if os.getpid() != self._pid:
+            self._claim.release()
+            return
+        self._claim.remove()
+        with self._lock:
+            self._records.clear()
+            self._used_bytes = 0
+
+    def _reserve(self, key: SpillKey, layout: RecordLayout) -> Path:
+        """Take the record's bytes from the budget; return the file to write it to."""
+        with self._lock:
+            self.require_room(layout.num_bytes, f"the {describe_key(key)}")
+            path = self.path / f"{next(self._numbers):08d}.spill"
+            self._records[path] = layout.num_bytes
+            self._used_bytes += layout.num_bytes
+        return path
+
+    def _take_back(self, path: Path, error: BaseException) -> None:
+        """Remove a record that was not completed; where that fails its bytes stay in use until `close`."""
+        try:
+            self._unlink(path)
+        except FileNotFoundError:
+            self._return(path)
+        except OSError as failure:
+            error.add_note(f"and the partial record {path} could not be removed ({failure})")
+        else:
+            self._return(path)
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            self._os_io.unlink(path)
+        except FileNotFoundError:
+            raise
+        except OSError:  # nothing but space is lost by trying again
+            self._os_io.unlink(path)
+
+    def _return(self, path: Path) -> None:
+        with self._lock:
+            self._used_bytes -= self._records.pop(path, 0)
+
+    def _require_known(self, ref: SpillRef) -> None:
+        if not self._is_open:
+            raise SpillError(errno.EBADF, "the spill folder is closed", str(self.path))
+        if ref.path not in self._records:
+            text = f"the {describe_key(ref.key)} was deleted, or belongs to another folder"
+            raise SpillError(errno.ENOENT, text, str(ref.path))
+
+    def _require_usable(self) -> None:
+        if not self._is_open:
+            raise SpillError(errno.EBADF, "the spill folder is closed", str(self.path))
+        if os.getpid() != self._pid:
+            raise ForkError(
+                f"{self.path} belongs to process {self._pid}, which forked this one; create a spill folder in "
+                "each process, or start workers with the spawn method"
+            )

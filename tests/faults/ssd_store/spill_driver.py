@@ -1,0 +1,153 @@
+"""Children that own spill folders and are killed; run as a program, prints one JSON line with what was found.
+
+    spill_driver.py PARENT SEED COUNT ROUNDS
+
+points: SIGKILL at each named point of a folder's life; random: SIGKILL after random times, COUNT of them, a live
+owner beside; race: owners that live and die, and remove the dead, at once, in ROUNDS.
+
+It imports the package once and forks, which takes milliseconds where a new interpreter takes a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.ssd_store.os_io import KILL_AT_VARIABLE
+from gloader.ssd_store.spill import SpillFolder, remove_dead_spills
+from gloader.ssd_store.spill_claim import KILL_POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POINTS = (*KILL_POINTS, "spill.in_record")
+BUDGET = 10**8
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def rows(number: int) -> dict[str, np.ndarray]:
+    return {"x": np.full(30_000, number), "number": np.array(number)}
+
+
+def is_right(spill: SpillFolder, refs: list) -> bool:
+    return all(np.array_equal(spill.read_record(ref)["x"], rows(ref.key[1])["x"]) for ref in refs)
+
+
+def fork(action: Callable[[], int]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = action()
+        finally:
+            os._exit(code)
+    return child
+
+
+def end_of(child: int) -> str:
+    _, status = os.waitpid(child, 0)
+    return "killed" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+
+
+def age(folder: Path) -> None:
+    """Make what a dead child left an hour old."""
+    then = time.time() - 3600
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+
+
+def live(parent: Path) -> int:
+    """Own a folder, write and read; 0 if all was right."""
+    with SpillFolder(parent, budget_bytes=BUDGET) as spill:
+        refs = [spill.write_record((0, number), rows(number)) for number in range(3)]
+        return 0 if is_right(spill, refs) else 3
+
+
+def live_for_ever(parent: Path) -> int:
+    while live(parent) == 0:
+        pass
+    return 3
+
+
+def kill_at_points(parent: Path) -> dict[str, list[object]]:
+    found: dict[str, list[object]] = {}
+    for point in POINTS:
+
+        def action(point: str = point) -> int:
+            os.environ[KILL_AT_VARIABLE] = point
+            return live(parent)
+
+        end = end_of(fork(action))
+        left = [names(path) for path in parent.iterdir()]
+        fresh = len(remove_dead_spills(parent))
+        age(parent)
+        found[point] = [end, left, fresh, len(remove_dead_spills(parent)), names(parent)]
+    return found
+
+
+def kill_at_random_times(parent: Path, seed: int, count: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    draw = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    with SpillFolder(parent, budget_bytes=BUDGET) as mine:
+        refs = [mine.write_record((0, number), rows(number)) for number in range(3)]
+        for _ in range(count):
+            child = fork(lambda: live_for_ever(parent))
+            time.sleep(draw.random() * 0.02)
+            os.kill(child, signal.SIGKILL)
+            found[end_of(child)] += 1
+            found["left a folder"] += len(names(parent)) > 1
+            age(parent)
+            remove_dead_spills(parent)
+            found["removed" if names(parent) == [mine.path.name] else f"left {names(parent)}"] += 1
+            found["live owner untouched" if is_right(mine, refs) else "DAMAGED"] += 1
+    found["clean" if not names(parent) else f"left {names(parent)}"] += 1
+    return found
+
+
+def race(parent: Path, rounds: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for _ in range(rounds):
+        reader, gate = os.pipe()
+
+        def action(reader: int = reader, gate: int = gate) -> int:
+            os.close(gate)
+            os.read(reader, 1)  # ends when the parent closes the gate
+            return max(live(parent) for _ in range(5))
+
+        children = [fork(action) for _ in range(4)]
+        doomed = [fork(lambda: live_for_ever(parent)) for _ in range(2)]
+        os.close(reader)
+        os.close(gate)
+        for child in doomed:
+            time.sleep(0.003)
+            os.kill(child, signal.SIGKILL)
+            end_of(child)
+        found.update(end_of(child) for child in children)
+        age(parent)
+        remove_dead_spills(parent)
+        found["clean" if not names(parent) else f"left {names(parent)}"] += 1
+    return found
+
+
+if __name__ == "__main__":
+    parent = Path(sys.argv[1])
+    seed, kills, rounds = map(int, sys.argv[2:])
+    live(parent)  # loads the kernels
+    found = {
+        "points": kill_at_points(parent),
+        "random": kill_at_random_times(parent, seed, kills),
+        "race": race(parent, rounds),
+    }
+    print(json.dumps(found))
