@@ -94,7 +94,10 @@ ROWS: tuple[Row, ...] = (
 
 # Rows that this version claims: an open one fails the run that asked for the report.
 CLAIMED: tuple[str, ...] = (
+    *(f"A{number}" for number in range(1, 11)),
+    *(f"B{number}" for number in range(1, 14)),
     *(f"C{number}" for number in range(1, 16)),
+    *(f"E{number}" for number in range(2, 8)),
     *(f"H{number}" for number in range(1, 5)),
     "F7",
 )

@@ -15,7 +15,7 @@ from gloader.convert.npy_file import NpyFile, npz_members
 from gloader.convert.parquet_table import ParquetTable
 from gloader.convert.source import FeatureStream, Source, Splits
 from gloader.convert.splits import random_splits, to_split
-from gloader.convert.table import Table, is_table, open_table
+from gloader.convert.table_files import is_table, open_table
 from gloader.convert.table_streams import TableEdges, TableFeatures
 from gloader.errors import ConfigError, SourceError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
+    from gloader.convert.table import Table
     from gloader.types import IdArray
 
 
