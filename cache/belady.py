@@ -133,9 +133,8 @@ class _Planner:
             self._link(window[batch], batch, parts[batch])
         hits, lengths = self._count(parts)
         misses, admissions = self._assign(window, parts, hits, lengths)
-        kept = self._content[self._content >= 0]
         self._table.put(device, NOTHING)
-        self._table.end(self._horizon, kept)
+        self._table.end(self._horizon)
         return CachePlan(
             capacity=len(self._content),
             accesses=tuple(window),

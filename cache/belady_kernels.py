@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
-from gloader.cache.next_use import DEVICE, NOTHING, cell, fetch_ahead
+from gloader.cache.next_use import DEVICE, NOTHING, cell
 from gloader.cache.plan import ADMIT, BYPASS, ON_DEVICE
-from gloader.intrinsics import to_int
+from gloader.intrinsics import prefetch, to_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NO_ACTIONS: Final = np.empty(0, dtype=np.int32)
 _TOP_LEVEL: Final = 255
+_AHEAD: Final = 24  # accesses; branches on what a random load brings would otherwise wait for each one alone
 
 
 @njit(cache=True, nogil=True)
@@ -51,8 +52,10 @@ def link(
     here = to_int(base) - batch
     is_hashed = keys.shape[0] > 0
     added = 0
+    fetch_end = 0 if is_hashed else nodes.shape[0] - _AHEAD
     for position in range(nodes.shape[0]):
-        fetch_ahead(nodes, position, keys, values)
+        if position < fetch_end:
+            prefetch(values, to_int(nodes[position + _AHEAD]))
         node = to_int(nodes[position])
         if node < 0 or (not is_hashed and node >= values.shape[0]):
             return added, position
@@ -201,8 +204,10 @@ def assign(
     ``hits`` (2, U) is scratch.
     """
     num_hits, waiting = 0, 0
+    fetch_end = 0 if keys.shape[0] else nodes.shape[0] - _AHEAD
     for position in range(nodes.shape[0]):
-        fetch_ahead(nodes, position, keys, values)
+        if position < fetch_end:
+            prefetch(values, to_int(nodes[position + _AHEAD]))
         bucket = to_int(actions[position])
         if bucket == ON_DEVICE:
             continue

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from gloader.errors import PlanError
-from gloader.intrinsics import prefetch, to_int
+from gloader.intrinsics import to_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 NOTHING: Final = -1  # no slot, no known use
 DEVICE: Final = -(2**31)
-_AHEAD: Final = 24  # accesses
 _FIRST_BASE: Final = -2
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MAX_LOAD: Final = 0.5
@@ -62,10 +61,8 @@ class NodeTable:
             self.base = _FIRST_BASE
         self._is_clean = False
 
-    def end(self, horizon: int, slotted: IdArray) -> None:
-        """End a plan: forget the slots of the rows ``slotted``, and let the batches of this plan become void."""
-        if self.num_nodes is not None:
-            self.values[slotted] = NOTHING
+    def end(self, horizon: int) -> None:
+        """End a plan: its batches become void; its slots mean nothing to a plan that does not name their nodes."""
         self.base -= horizon
         self._is_clean = True
 
@@ -98,29 +95,13 @@ class NodeTable:
 
 
 @njit(cache=True, nogil=True)
-def _home(keys: IdArray, node: int) -> int:
-    return to_int((np.uint64(node) * _MULTIPLIER) >> np.uint64(32)) & (keys.shape[0] - 1)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def fetch_ahead(nodes: NDArray[np.integer], position: int, keys: IdArray, values: NDArray[np.int32]) -> None:
-    """Prefetch what `cell` will touch a little later: branches on a random load would wait for each alone."""
-    if position < nodes.shape[0] - _AHEAD:
-        place = to_int(nodes[position + _AHEAD])
-        if keys.shape[0]:
-            place = _home(keys, place)
-            prefetch(keys, place)
-        prefetch(values, place)
-
-
-@njit(cache=True, nogil=True)
 def cell(keys: IdArray, node: int) -> int:
     """Return where ``node`` is or belongs: itself in a direct table, its place in a hash table."""
     size = keys.shape[0]
     if size == 0:
         return node
     mask = size - 1
-    place = _home(keys, node)
+    place = to_int((np.uint64(node) * _MULTIPLIER) >> np.uint64(32)) & mask
     while keys[place] != node and keys[place] != -1:
         place = (place + 1) & mask
     return place

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import platform
 import statistics
 import time
 import warnings
@@ -13,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import psutil
 
+from gloader.bench.environment import machine, versions
 from gloader.bench.graphs import GraphKind, synthetic_graph
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph, NeighborSampler
@@ -77,8 +76,8 @@ def bench_sampler(
             "seed": seed,
         },
         "threads": threads,
-        "versions": _versions(),
-        "machine": _machine(),
+        "versions": versions(),
+        "machine": machine(),
     }
 
 
@@ -190,23 +189,3 @@ def _medians(rates: Rates, ours: str) -> tuple[float, float | None, str | None]:
     theirs = {name: median for name, median in medians.items() if name.startswith("dgl")}
     setting = max(theirs, key=lambda name: theirs[name], default=None)
     return medians[ours], theirs[setting] if setting else None, setting
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in ("numpy", "numba", "torch", "dgl"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _machine() -> dict[str, Any]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cores": usable,
-        "memory_bytes": psutil.virtual_memory().total,
-        "architecture": platform.machine(),
-        "load_average_1min": os.getloadavg()[0],
-    }

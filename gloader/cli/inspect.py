@@ -117,14 +117,15 @@ def _settings(flags: InspectFlags) -> dict[str, Any]:
 
 
 def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
-    table = Table(box=None, pad_edge=False, title_justify="left", title_style="bold")
-    table.title = f"{name}: rows read from the SSD, in % of {inspection.num_accesses:,} accesses"
-    table.add_column("policy", no_wrap=True)
-    memory = inspection.memory_bytes()
-    for size in memory:
-        table.add_column(format_bytes(size).replace(" ", "\n"), justify="right")
-    for policy in inspection.misses:
-        table.add_row(policy, *(f"{100 * ratio:.1f}" for ratio in inspection.ratios(policy)))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
+    table.title = f"{name}: % of {inspection.num_accesses:,} accesses that read the SSD"
+    table.add_column("memory", no_wrap=True)
+    policies = [policy for policy in inspection.misses if policy != "none"]
+    for policy in policies:
+        table.add_column(policy.replace(", ", "\n").replace(" ", "\n"), justify="right", no_wrap=True)
+    columns = [inspection.ratios(policy) for policy in policies]
+    for size, *ratios in zip(inspection.memory_bytes(), *columns, strict=True):
+        table.add_row(format_bytes(size), *(f"{100 * ratio:.1f}" for ratio in ratios))
     screen.console.print(table)
     screen.say(
         f"\n{inspection.num_batches:,} of {inspection.epoch_batches:,} batches sampled; "

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cache_traces import SlotModel, arrays, delivered, feature_rows, greedy_misses
 
-from gloader.cache import NodeTable, hotness_levels, plan_belady
+from gloader.cache import NodeTable, OnlinePolicy, hotness_levels, plan_belady
 from gloader.cache.plan import MAX_CAPACITY
 from gloader.errors import PlanError
 from gloader.types import IdArray
@@ -21,9 +21,11 @@ def ids(*nodes: int) -> IdArray:
 @pytest.mark.reliability("E6")
 def test_the_worked_example() -> None:
     plan = plan_belady(arrays(EXAMPLE), capacity=2)
+    policy = OnlinePolicy("lru", num_nodes=6, capacity=2)
     assert plan.hits.tolist() == [0, 1, 1, 1, 1]
     assert plan.num_misses == 6 == greedy_misses(EXAMPLE, 2)
     assert plan.num_admissions == 2
+    assert sum(len(policy.step(nodes).miss_pos) for nodes in arrays(EXAMPLE)) == 10
     kept = [(step.admit_pos.tolist(), step.hit_pos.tolist()) for step in plan.steps]
     assert kept == [([0, 1], []), ([], [0]), ([], [0]), ([], [0]), ([], [0])]
 

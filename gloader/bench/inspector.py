@@ -1,0 +1,233 @@
+"""Accesses planned per second, what each policy misses, and how fast hits are copied."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.bench.environment import machine, versions
+from gloader.bench.graphs import GraphKind, synthetic_graph
+from gloader.cache import NodeTable, SlotCache, hotness_levels, plan_belady
+from gloader.cache.static import access_counts
+from gloader.errors import ConfigError
+from gloader.inspector import Trace, inspect_trace, sample_trace
+from gloader.types import CacheStep, IdArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.samplers import CscGraph
+
+_COPY_ROWS = 100_000
+_COPY_DIM = 128
+_PREFAULT = 1.0
+_SPREAD = 25  # 4 million nodes become 100 million
+
+
+def bench_inspector(
+    *,
+    graph: GraphKind = "rmat",
+    num_nodes: int = 4_000_000,
+    num_edges: int = 100_000_000,
+    fanouts: Sequence[int] = (10, 10, 10),
+    batch_size: int = 1000,
+    superbatch: int = 64,
+    superbatches: int = 3,
+    cache_share: float = 0.1,
+    repeats: int = 7,
+    threads: int = 2,
+    seed: int = 0,
+    policies: bool = True,
+) -> dict[str, Any]:
+    """Plan a superbatch that follows another and sees the next, on one thread, again and again.
+
+    The same is done with the ids spread over 25 times as many nodes: nothing but the table grows with these.
+    `accesses_per_second` counts the accesses of the planned superbatch only, though those of the look-ahead are
+    walked as well; it is the median over the repeats, `best_accesses_per_second` the run that other programs
+    disturbed least.
+
+    Parameters
+    ----------
+    superbatches : at least 3: one to fill the cache, one to plan, one to look ahead
+    policies : also evaluate every policy at ``cache_share`` of the rows
+
+    Returns
+    -------
+    A JSON-like dict with the speeds, bytes per access, misses of the policies, the workload, the versions and the
+    machine.
+
+    Raises
+    ------
+    ConfigError
+        The workload is impossible.
+    """
+    if superbatches < 3 or superbatch < 1 or repeats < 1 or not 0 < cache_share <= 1:
+        raise ConfigError("needs superbatches >= 3, superbatch >= 1, repeats >= 1 and 0 < cache_share <= 1")
+    topology = synthetic_graph(graph, num_nodes=num_nodes, num_edges=num_edges, seed=seed)
+    seeds = np.flatnonzero(np.diff(topology.indptr))
+    settings: dict[str, Any] = {
+        "fanouts": fanouts,
+        "batch_size": batch_size,
+        "seed": seed,
+        "threads": threads,
+    }
+    trace = sample_trace(topology, seeds, batches=superbatch * superbatches, **settings)
+    if len(trace.accesses) < 2 * superbatch + 1:
+        raise ConfigError(
+            f"{len(seeds)} seeds give {len(trace.accesses)} batches; lower superbatch or batch_size"
+        )
+    capacity = round(cache_share * num_nodes)
+    report = {"benchmark": "inspector", **_planning(trace, capacity, superbatch, repeats)}
+    report["spread_over_more_nodes"] = _planning(_spread(trace), capacity, superbatch, repeats)
+    report["copy"] = _copying(repeats, threads)
+    if policies:
+        presampled = sample_trace(topology, seeds, batches=len(trace.accesses), epoch=1, **settings)
+        report["policies"] = _policies(
+            topology, trace, presampled, seeds, batch_size, fanouts, superbatch, cache_share
+        )
+    report["workload"] = {
+        "graph": graph,
+        "num_nodes": num_nodes,
+        "num_edges": num_edges,
+        "fanouts": list(fanouts),
+        "batch_size": batch_size,
+        "superbatch": superbatch,
+        "batches": len(trace.accesses),
+        "capacity": capacity,
+        "repeats": repeats,
+        "seed": seed,
+    }
+    return report | {"versions": versions(), "machine": machine()}
+
+
+def _spread(trace: Trace) -> Trace:
+    """Return the same trace on a graph of 25 times the nodes, its ids scattered over all of them. Pure."""
+    accesses = tuple(
+        (_SPREAD * nodes.astype(np.int64) + nodes % _SPREAD).astype(nodes.dtype) for nodes in trace.accesses
+    )
+    return Trace(accesses=accesses, num_nodes=_SPREAD * trace.num_nodes, epoch_batches=trace.epoch_batches)
+
+
+def _planning(trace: Trace, capacity: int, superbatch: int, repeats: int) -> dict[str, Any]:
+    table = NodeTable.for_trace(trace.num_nodes, 2 * trace.num_accesses)
+    levels = hotness_levels(access_counts(trace.accesses[:superbatch], trace.num_nodes))
+    window = trace.accesses[superbatch : 2 * superbatch]
+    before = plan_belady(trace.accesses[:superbatch], capacity=capacity, lookahead=window, table=table)
+    beyond = trace.accesses[2 * superbatch : 3 * superbatch]
+
+    def plan() -> None:
+        plan_belady(
+            window,
+            capacity=capacity,
+            resident=before.resident_after,
+            lookahead=beyond,
+            hotness=levels,
+            table=table,
+        )
+
+    planned = plan_belady(window, capacity=capacity, resident=before.resident_after, lookahead=beyond)
+    runs = _seconds(plan, repeats)
+    accesses = sum(map(len, window))
+    return {
+        "accesses_per_second": accesses / statistics.median(runs),
+        "best_accesses_per_second": accesses / min(runs),
+        "seconds_per_superbatch": statistics.median(runs),
+        "accesses_per_superbatch": accesses,
+        "num_nodes": trace.num_nodes,
+        "plan_bytes_per_access": planned.num_bytes / accesses,
+        "table_bytes": table.num_bytes,
+        "table_kind": "direct" if table.num_nodes is not None else "hashed",
+        "runs_seconds": runs,
+    }
+
+
+def _copying(repeats: int, threads: int) -> dict[str, Any]:
+    """Return bytes/s of copying hits, by one thread and by ``threads``, beside numpy.take on the same rows."""
+    rng = np.random.default_rng(0)
+    nothing = np.empty(0, dtype=np.int64)
+    slots: IdArray = rng.permutation(4 * _COPY_ROWS)[:_COPY_ROWS]
+    step = CacheStep(
+        hit_pos=np.arange(_COPY_ROWS),
+        hit_slot=slots,
+        miss_pos=nothing,
+        miss_row=nothing,
+        admit_pos=nothing,
+        admit_slot=nothing,
+    )
+    rows = np.full((4 * _COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32)
+    outs = [np.full((_COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32) for _ in range(3)]
+    with (
+        SlotCache(len(rows), dim=_COPY_DIM) as one,
+        SlotCache(len(rows), dim=_COPY_DIM, threads=threads) as many,
+    ):
+        for cache in (one, many):
+            for start in range(0, len(rows), _COPY_ROWS):
+                part = np.arange(start, start + _COPY_ROWS)
+                admitted = CacheStep(
+                    hit_pos=nothing,
+                    hit_slot=nothing,
+                    miss_pos=nothing,
+                    miss_row=nothing,
+                    admit_pos=np.arange(_COPY_ROWS),
+                    admit_slot=part,
+                )
+                cache.admit(admitted, part, outs[0])
+        contenders: dict[str, Callable[[], object]] = {
+            "numpy_take": lambda: np.take(rows, slots, axis=0, out=outs[2], mode="clip"),
+            "one_thread": lambda: one.copy_hits(step, slots, outs[0]),
+            "all_threads": lambda: many.copy_hits(step, slots, outs[1]),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(repeats + 1):
+            for name, run in contenders.items():
+                seconds[name] += _seconds(run, 1)
+    moved = _COPY_ROWS * _COPY_DIM * 4
+    speeds = {f"{name}_bytes_per_second": moved / min(runs[1:]) for name, runs in seconds.items()}
+    ratio = speeds["one_thread_bytes_per_second"] / speeds["numpy_take_bytes_per_second"]
+    return {**speeds, "ratio_to_numpy_take": ratio, "threads": threads, "row_bytes": _COPY_DIM * 4}
+
+
+def _policies(
+    topology: CscGraph,
+    trace: Trace,
+    presampled: Trace,
+    seeds: IdArray,
+    batch_size: int,
+    fanouts: Sequence[int],
+    superbatch: int,
+    share: float,
+) -> dict[str, Any]:
+    started = time.perf_counter()
+    inspected = inspect_trace(
+        trace,
+        presampled,
+        topology,
+        seeds=seeds,
+        batch_size=batch_size,
+        fanouts=fanouts,
+        row_bytes=_COPY_DIM * 4,
+        superbatch=superbatch,
+        shares=(share,),
+    )
+    ratios = {name: inspected.ratios(name)[0] for name in inspected.misses}
+    least = min(ratio for name, ratio in ratios.items() if name.startswith("static"))
+    return {
+        "misses_per_access": ratios,
+        "ratio_to_best_static": ratios["belady"] / least,
+        "ratio_to_lru": ratios["belady"] / ratios["lru"],
+        "superbatch_to_whole_trace": ratios[f"belady, S={superbatch}"] / ratios["belady"],
+        "distinct_rows": inspected.num_distinct,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _seconds(run: Callable[[], object], repeats: int) -> list[float]:
+    runs = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        run()
+        runs.append(time.perf_counter() - started)
+    return runs

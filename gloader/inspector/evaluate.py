@@ -1,0 +1,220 @@
+"""The misses of every policy at every cache size, on one trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.cache import (
+    MissCurve,
+    NodeTable,
+    OnlinePolicy,
+    access_counts,
+    belady_curve,
+    hotness_levels,
+    hottest_first,
+    inclusion_probabilities,
+    lru_curve,
+    next_use_counts,
+    out_degrees,
+    plan_belady,
+    static_curve,
+)
+from gloader.cache.curve import add_curves
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.inspector.trace import Trace
+    from gloader.samplers import CscGraph
+    from gloader.types import IdArray
+
+SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+_SIMULATED = ("sieve", "s3fifo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Inspection:
+    """What each policy would read at each size of the host cache, starting the trace with an empty cache.
+
+    Static sets are in memory from the start. `belady` knows the whole trace: no policy reads less than it
+    without having been filled before.
+    """
+
+    num_nodes: int
+    row_bytes: int
+    num_accesses: int
+    num_distinct: int  # rows that occur at all
+    num_batches: int
+    epoch_batches: int
+    slots: tuple[int, ...]
+    misses: dict[str, tuple[int, ...]]  # by policy, one for each of ``slots``
+    knee_slots: int  # where the curve of `belady` turns
+
+    @property
+    def knee_bytes(self) -> int:
+        """Memory at the knee."""
+        return self.knee_slots * self.row_bytes
+
+    def memory_bytes(self) -> list[int]:
+        """Return the memory of each size. Pure."""
+        return [slots * self.row_bytes for slots in self.slots]
+
+    def ratios(self, policy: str) -> list[float]:
+        """Return misses per access at each size. Pure."""
+        return [misses / max(self.num_accesses, 1) for misses in self.misses[policy]]
+
+    def epoch_bytes(self, policy: str) -> list[int]:
+        """Return the bytes of the rows read in a whole epoch at each size, in proportion to the batches. Pure."""
+        factor = self.row_bytes * self.epoch_batches / max(self.num_batches, 1)
+        return [round(misses * factor) for misses in self.misses[policy]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values. Pure."""
+        return {
+            "num_nodes": self.num_nodes,
+            "row_bytes": self.row_bytes,
+            "accesses": self.num_accesses,
+            "distinct_rows": self.num_distinct,
+            "batches": self.num_batches,
+            "epoch_batches": self.epoch_batches,
+            "slots": list(self.slots),
+            "memory_bytes": self.memory_bytes(),
+            "knee": {"slots": self.knee_slots, "memory_bytes": self.knee_bytes},
+            "policies": {
+                name: {
+                    "misses": list(misses),
+                    "miss_ratio": self.ratios(name),
+                    "ssd_bytes_per_epoch": self.epoch_bytes(name),
+                }
+                for name, misses in self.misses.items()
+            },
+        }
+
+
+def inspect_trace(
+    trace: Trace,
+    presampled: Trace,
+    graph: CscGraph,
+    *,
+    seeds: IdArray,
+    batch_size: int,
+    fanouts: Sequence[int],
+    row_bytes: int,
+    superbatch: int = 64,
+    shares: Sequence[float] = SHARES,
+) -> Inspection:
+    """Evaluate Belady, static sets and online policies on ``trace``. Pure.
+
+    Parameters
+    ----------
+    presampled : a trace of another epoch, from which hot sets are counted
+    seeds, batch_size, fanouts : what the batches are made of, for the analytic hot set
+    row_bytes : R
+    superbatch : S
+    shares : cache sizes, as shares of the N rows
+
+    Raises
+    ------
+    ConfigError
+        ``superbatch`` is not positive.
+    """
+    if superbatch < 1:
+        raise ConfigError(f"superbatch is {superbatch}; it must be at least 1")
+    slots = np.unique([round(share * trace.num_nodes) for share in shares]).astype(np.int64)
+    counts = next_use_counts(trace.accesses, trace.num_nodes)
+    whole = belady_curve(counts, trace.num_accesses)
+    hot = access_counts(presampled.accesses, trace.num_nodes)
+    seen = access_counts(trace.accesses, trace.num_nodes)
+    curves = {"belady": whole, f"belady, S={superbatch} reset": _reset_curve(trace, counts, superbatch)}
+    scores: dict[str, NDArray[Any]] = {
+        "static, degree": out_degrees(graph.indices, graph.num_nodes),
+        "static, presample": hot,
+        "static, vip": inclusion_probabilities(
+            graph.indptr, graph.indices, seeds=seeds, batch_size=batch_size, fanouts=fanouts
+        ),
+        "static, best": seen,
+    }
+    for name, score in scores.items():
+        curves[name] = static_curve(hottest_first(score), seen)
+    curves["lru"] = lru_curve(trace.accesses, trace.num_nodes)
+    misses = {name: tuple(curve.misses_at(slots).tolist()) for name, curve in curves.items()}
+    levels = hotness_levels(hot)
+    misses[f"belady, S={superbatch}"] = tuple(
+        superbatch_misses(trace, int(c), superbatch, hotness=levels) for c in slots
+    )
+    for name in _SIMULATED:
+        misses[name] = tuple(_simulated_misses(trace, name, int(c)) for c in slots)
+    misses["none"] = (trace.num_accesses,) * len(slots)
+    return Inspection(
+        num_nodes=trace.num_nodes,
+        row_bytes=row_bytes,
+        num_accesses=trace.num_accesses,
+        num_distinct=int(np.count_nonzero(seen)),
+        num_batches=len(trace.accesses),
+        epoch_batches=trace.epoch_batches,
+        slots=tuple(slots.tolist()),
+        misses={name: misses[name] for name in _ordered(misses)},
+        knee_slots=knee(whole),
+    )
+
+
+def superbatch_misses(
+    trace: Trace, capacity: int, superbatch: int, *, hotness: NDArray[np.uint8] | None = None
+) -> int:
+    """Return the misses of Belady planned superbatch by superbatch, carried over, one superbatch ahead. Pure."""
+    table = NodeTable(trace.num_nodes)
+    resident = np.empty(0, dtype=np.int64)
+    misses = 0
+    for start in range(0, len(trace.accesses), superbatch):
+        middle, end = start + superbatch, start + 2 * superbatch
+        plan = plan_belady(
+            trace.accesses[start:middle],
+            capacity=capacity,
+            resident=resident,
+            lookahead=trace.accesses[middle:end],
+            hotness=hotness,
+            table=table,
+        )
+        resident = plan.resident_after
+        misses += plan.num_misses
+    return misses
+
+
+def knee(curve: MissCurve) -> int:
+    """Return the capacity at which a convex curve lies farthest below its chord. Pure.
+
+    V. Satopaa et al., "Finding a Kneedle in a haystack", 2011. No corner but one can be the farthest.
+    """
+    capacities, misses = curve.capacities.astype(np.float64), curve.misses.astype(np.float64)
+    width, height = capacities[-1] - capacities[0], misses[0] - misses[-1]
+    if width <= 0 or height <= 0:
+        return 0
+    depth = (misses[0] - misses) / height - (capacities - capacities[0]) / width
+    return int(curve.capacities[np.argmax(depth)])
+
+
+def _reset_curve(trace: Trace, counts: IdArray, superbatch: int) -> MissCurve:
+    """Return Belady's curve when every superbatch starts with an empty cache and sees itself alone (Ginex)."""
+    curves = []
+    for start in range(0, len(trace.accesses), superbatch):
+        end = min(start + superbatch, len(trace.accesses))
+        own = np.ascontiguousarray(counts[start:end, start:end])
+        curves.append(belady_curve(own, sum(len(nodes) for nodes in trace.accesses[start:end])))
+    return add_curves(curves)
+
+
+def _simulated_misses(trace: Trace, name: Any, capacity: int) -> int:
+    policy = OnlinePolicy(name, num_nodes=trace.num_nodes, capacity=capacity)
+    return sum(len(policy.step(nodes).miss_pos) for nodes in trace.accesses)
+
+
+def _ordered(misses: dict[str, tuple[int, ...]]) -> list[str]:
+    """Return the policies, Belady's first, then static sets, then online ones. Pure."""
+    ranks = ("belady", "static", "lru", "sieve", "s3fifo", "none")
+    return sorted(misses, key=lambda name: (ranks.index(name.split(",")[0]), "reset" in name))
