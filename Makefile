@@ -66,8 +66,9 @@ RESULTS := experiments/results/$(TODAY)
 
 bench: setup ## the benchmarks (~20 min, 20 GB of free disk here); dated results in experiments/results
 	$(BIN)/python experiments/bench/sampler.py --out $(RESULTS)-sampler.json
-	$(BIN)/python experiments/bench/ssd_read.py --folder . --json $(RESULTS)-ssd_read.json
+	$(BIN)/python experiments/bench/ssd_read.py --folder . --json $(RESULTS)-ssd-read.json
 	$(BIN)/python experiments/bench/prepare.py --workdir . --out $(RESULTS)-prepare.json
+	$(BIN)/python experiments/bench/inspector.py --out $(RESULTS)-inspector.json
 
 clean: ## remove what the build and the tools left (not .venv, not datasets)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -193,10 +193,10 @@ def check_disk(folder: Path) -> list[Finding]:
 
 
 def _probe(base: Path) -> list[Finding]:
-    from gloader.ssd_store.profile import io_capabilities, probe_device
+    from gloader.ssd_store.profile import io_capabilities, refresh_profile
 
     try:
-        rates, ways = probe_device(base), io_capabilities(base)
+        rates, ways = refresh_profile(base), io_capabilities(base)
     except (GloaderError, OSError) as error:
         fix = "probe another folder with --path"
         return [Finding(name="disk rates", value=str(error), severity="note", fix=fix)]

@@ -41,6 +41,9 @@ class ReadEngine:
 
     Owns the descriptor, the ring or the threads, and ``ring_bytes`` of staging memory until `close`.
 
+    Rows always pass through the staging memory, even where the caller's array is aligned: it is registered with
+    io_uring, and pinning the pages of an array that is not costs the processor what the copy would have.
+
     Raises
     ------
     ConfigError

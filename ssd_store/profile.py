@@ -58,10 +58,12 @@ class DeviceProfile:
         gap = self.read_bytes_per_s / self.random_reads_per_s
         return int(min(max(gap, MIN_GAP_BYTES), MAX_GAP_BYTES)) // ALIGNMENT * ALIGNMENT
 
-    def disagrees_with(self, *, random_reads_per_s: float) -> bool:
-        """Return whether an observed rate is off by more than a third, so that probing again is due. Pure."""
-        ratio = random_reads_per_s / self.random_reads_per_s
-        return not 1 - DISAGREEMENT <= ratio <= 1 / (1 - DISAGREEMENT)
+    def disagrees_with(self, *, random_reads_per_s: float, read_bytes_per_s: float | None = None) -> bool:
+        """Return whether a rate seen since is off by more than a third, so that this is worthless. Pure."""
+        ratios = [random_reads_per_s / self.random_reads_per_s]
+        if read_bytes_per_s is not None:
+            ratios.append(read_bytes_per_s / self.read_bytes_per_s)
+        return not all(1 - DISAGREEMENT <= ratio <= 1 / (1 - DISAGREEMENT) for ratio in ratios)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,26 @@ def device_profile(
     profile = probe_device(folder, os_io=os_io)
     _remember(Path(folder), profile)
     return profile
+
+
+def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
+    """Probe the device under ``folder`` and return what it does now.
+
+    The measurement replaces a remembered profile whose rates, of random or of sequential reads, are off by
+    more than a third; a closer one is left alone, so that noise does not change how stores are read.
+
+    Raises
+    ------
+    StoreOpenError
+        As `probe_device`.
+    """
+    measured = probe_device(folder, os_io=os_io)
+    remembered = remembered_profile(folder)
+    if remembered is None or remembered.disagrees_with(
+        random_reads_per_s=measured.random_reads_per_s, read_bytes_per_s=measured.read_bytes_per_s
+    ):
+        _remember(Path(folder), measured)
+    return measured
 
 
 def remembered_profile(folder: StrPath) -> DeviceProfile | None:

@@ -64,6 +64,8 @@ def main() -> None:
         _convert(Path(args.child), args.memory_budget)
         return
     scale = Scale(nodes=args.nodes, edges=args.edges, dim=args.dim)
+    if args.workdir is not None:
+        args.workdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="gloader-bench-", dir=args.workdir) as folder:
         result = _measure(Path(folder), scale, args.memory_budget, args.limit)
     print(_table(result))

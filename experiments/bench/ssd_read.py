@@ -1,19 +1,24 @@
 """Rows per second of `FeatureStore.read_into` beside what fio gets from the same file.
 
-    python experiments/bench/ssd_read.py --folder /some/disk --json experiments/results/ssd_read.json
+    python experiments/bench/ssd_read.py --folder /some/disk --json experiments/results/DATE-ssd-read.json
 
 For each row size a store is written, and fio (if installed), io_uring and threads then take turns for a few
-rounds, so that a noisy machine disturbs all of them alike; medians are reported, and their ratios count.
-fio reads the same blocks: O_DIRECT, io_uring, the sizes of the requests that the planner made.
+rounds, so that a noisy machine disturbs all of them alike; who begins a round changes. Medians and the lowest
+and highest of all rounds are reported; the median of the ratios of a round counts.
+
+fio reads the same blocks: O_DIRECT, io_uring, the sizes of the requests that the planner made. A cache that
+we cannot switch off (of the host of a virtual disk, of the drive) may favour who reads what was just read.
+Therefore no two runs draw the same rows, and where a run reads a large part of the file, the file is cut into
+zones: each run reads the next one, which was last read `ZONES` runs before, whoever reads.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
-import secrets
 import shutil
 import subprocess
 import tempfile
@@ -21,18 +26,25 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.extents import plan_extents
+from gloader.ssd_store.extents import ALIGNMENT, plan_extents
 from gloader.ssd_store.format import DATA_OFFSET
 from gloader.ssd_store.reader import DEFAULT_GAP_BYTES, MAX_EXTENT_BYTES
 from gloader.units import format_bytes, parse_bytes
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
 ROWS_PER_CALL = 100_000
+SEQUENTIAL_CALL_BYTES = 2**28
 FIO_DEPTHS = (64, 128, 256)
+ZONES = 4  # more than contenders, so that nobody follows himself or always the same other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +56,17 @@ class Workload:
     is_sequential: bool = False
     gap_bytes: int = DEFAULT_GAP_BYTES  # fixed, so that runs on different machines ask for the same reads
     rows: int = ROWS_PER_CALL  # per call
+    num_zones: int = 1
+
+    def zone(self, num_rows: int, turn: int) -> range:
+        """Return the rows that run number ``turn`` may read."""
+        count = num_rows // self.num_zones
+        return range(turn % self.num_zones * count, (turn % self.num_zones + 1) * count)
+
+    def limit_bytes(self, zone: range) -> int:
+        """Return when a run ends early: random reads of more than half a zone would often meet themselves."""
+        num_bytes = 4 * self.dim * len(zone)
+        return num_bytes if self.is_sequential or self.num_zones == 1 else num_bytes // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +85,8 @@ WORKLOADS = (
     Workload(name="random 512 B", dim=128),
     Workload(name="random 400 B", dim=100),
     Workload(name="random 6.5 KB", dim=1632, rows=20_000),
-    Workload(name="random 33 KB", dim=8415, rows=4_000),
-    Workload(name="sequential 512 B", dim=128, is_sequential=True),
+    Workload(name="random 33 KB", dim=8415, rows=4_000, num_zones=ZONES),
+    Workload(name="sequential 512 B", dim=128, is_sequential=True, num_zones=ZONES),
 )
 
 
@@ -77,26 +100,31 @@ def write_store(folder: Path, dim: int, num_bytes: int) -> int:
     return num_rows
 
 
-def requested_rows(work: Workload, num_rows: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the rows of one call, ascending, as the loader asks for them."""
+def calls(work: Workload, zone: range, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of one call after another, ascending, as the loader asks for them."""
     if work.is_sequential:
-        count = min(2**28 // (4 * work.dim), num_rows)
-        first = seed * count % max(1, num_rows - count + 1)
-        return np.arange(first, first + count)
-    return np.sort(np.random.default_rng(seed).integers(0, num_rows, work.rows))
+        step = SEQUENTIAL_CALL_BYTES // (4 * work.dim)
+        for start in zone[::step]:
+            yield np.arange(start, min(start + step, zone.stop))
+        return
+    generator = np.random.default_rng(seed)
+    while True:
+        yield np.sort(generator.integers(zone.start, zone.stop, work.rows))
 
 
-def run_store(store: FeatureStore, work: Workload, seconds: float, seed: int) -> Sample:
-    """Read calls of ``work`` for ``seconds``."""
-    out = np.empty((len(requested_rows(work, store.num_rows, 0)), work.dim), np.float32)
-    out[:] = 0
+def run_store(store: FeatureStore, work: Workload, seconds: float, turn: int) -> Sample:
+    """Read calls of ``work`` for ``seconds``, or until the zone of this turn is used up."""
+    zone = work.zone(store.num_rows, turn)
     rows = requests = num_bytes = 0
     wall = cpu = 0.0
-    while wall < seconds or not requests:
-        seed += 1
-        wanted = requested_rows(work, store.num_rows, seed)
+    out = np.empty((0, work.dim), np.float32)
+    for wanted in calls(work, zone, turn):
+        if requests and (wall >= seconds or num_bytes >= work.limit_bytes(zone)):
+            break
+        if not requests:
+            out = np.ones((len(wanted), work.dim), np.float32)  # touched: the loader's buffers are as well
         wall_start, cpu_start = time.perf_counter(), time.process_time()
-        stats = store.read_into(wanted, out)
+        stats = store.read_into(wanted, out[: len(wanted)])
         wall += time.perf_counter() - wall_start
         cpu += time.process_time() - cpu_start
         rows, requests, num_bytes = rows + stats.rows, requests + stats.requests, num_bytes + stats.bytes_read
@@ -109,42 +137,44 @@ def run_store(store: FeatureStore, work: Workload, seconds: float, seed: int) ->
     )
 
 
-def request_sizes(work: Workload, num_rows: int) -> dict[int, int]:
-    """Return how many requests of which size (KiB) the planner makes for one call."""
+def block_split(work: Workload, num_rows: int) -> str:
+    """Return fio's bssplit for the requests that the planner makes for one call.
+
+    fio takes few sizes with whole percentages: each fiftieth of the requests counts with its mean, so that
+    both sides read as many bytes per request.
+    """
     extents = plan_extents(
-        requested_rows(work, num_rows, 0),
+        next(calls(work, work.zone(num_rows, 0), 0)),
         row_bytes=4 * work.dim,
         data_offset=DATA_OFFSET,
         max_gap_bytes=work.gap_bytes,
         max_extent_bytes=MAX_EXTENT_BYTES,
     )
-    sizes, counts = np.unique(extents.length // 1024, return_counts=True)
-    return {int(size): int(count) for size, count in zip(sizes, counts, strict=True)}
+    parts = np.array_split(np.sort(extents.length), 50)
+    pages = [round(part.mean() / ALIGNMENT) for part in parts if part.size]
+    sizes, counts = np.unique(pages, return_counts=True)
+    return ":".join(
+        f"{4 * size}k/{100 * count // len(pages)}" for size, count in zip(sizes, counts, strict=True)
+    )
 
 
-def block_split(sizes: dict[int, int]) -> str:
-    """Return fio's bssplit for the most frequent sizes."""
-    total = sum(sizes.values())
-    frequent = {size: 100 * count / total for size, count in sizes.items() if 100 * count >= total}
-    scale = 100 / sum(frequent.values())
-    shares = {size: int(share * scale) for size, share in frequent.items()}
-    left = sorted(shares, key=lambda size: shares[size] - frequent[size] * scale)[
-        : 100 - sum(shares.values())
-    ]
-    return ":".join(f"{size}k/{share + (size in left)}" for size, share in shares.items())
-
-
-def run_fio(file: Path, work: Workload, split: str, depth: int, seconds: float) -> Sample:
-    """Read the same blocks with fio, from another place each time: a host may have cached the last one."""
-    start = secrets.randbelow(max(1, file.stat().st_size * 3 // 4)) // 2**20 * 2**20
+def run_fio(file: Path, work: Workload, split: str, depth: int, seconds: float, turn: int) -> Sample:
+    """Read the same blocks of the same zone with fio."""
+    row_bytes = 4 * work.dim
+    zone = work.zone((file.stat().st_size - DATA_OFFSET) // row_bytes, turn)
+    first, size = (
+        value // ALIGNMENT * ALIGNMENT for value in (zone.start * row_bytes, len(zone) * row_bytes)
+    )
+    # Without bs_unaligned fio rounds each size down to a multiple of the smallest.
     pattern = (
-        ["--rw=read", "--bs=256k", f"--offset={start}"]
+        ["--rw=read", "--bs=256k"]
         if work.is_sequential
-        else ["--rw=randread", f"--bssplit={split}", "--norandommap"]
+        else ["--rw=randread", f"--bssplit={split}", "--bs_unaligned", "--norandommap"]
     )
     command = [
         "fio", "--name=read", f"--filename={file}", "--readonly", "--direct=1", "--ioengine=io_uring",
-        f"--iodepth={depth}", "--blockalign=4k", "--time_based", f"--runtime={seconds}", "--randrepeat=0",
+        f"--iodepth={depth}", "--blockalign=4k", f"--runtime={seconds}", "--randrepeat=0",
+        f"--offset={DATA_OFFSET + first}", f"--size={size}", f"--io_size={work.limit_bytes(zone)}",
         f"--iodepth_batch_complete_min={max(1, depth // 4)}", f"--iodepth_batch={max(1, depth // 4)}",
         "--output-format=json", *pattern,
     ]  # fmt: skip
@@ -161,46 +191,58 @@ def run_fio(file: Path, work: Workload, split: str, depth: int, seconds: float) 
     )
 
 
-def best_depth(file: Path, work: Workload, split: str, seconds: float) -> int:
+def best_depth(file: Path, work: Workload, split: str, seconds: float, turns: Iterator[int]) -> int:
     """Return the depth at which fio is fastest."""
     depths = (8, 16, 32) if work.is_sequential else FIO_DEPTHS
-    return max(depths, key=lambda depth: run_fio(file, work, split, depth, seconds).requests_per_s)
+    return max(
+        depths, key=lambda depth: run_fio(file, work, split, depth, seconds, next(turns)).requests_per_s
+    )
 
 
 def measure(work: Workload, folder: Path, *, rounds: int, seconds: float, verify: Any) -> dict[str, Any]:
-    """Let the readers take turns, and return the medians."""
+    """Let the readers take turns, and return medians and spread."""
     samples: dict[str, list[Sample]] = {"uring": [], "threads": []}
     stores = {
         name: FeatureStore.open(folder, io=name, gap_bytes=work.gap_bytes, verify=verify)  # type: ignore[arg-type]
         for name in samples
     }
-    file, depth = folder / "features.npy", 0
-    split = block_split(request_sizes(work, stores["uring"].num_rows))
+    file, depth, turns = folder / "features.npy", 0, itertools.count()
+    split = block_split(work, stores["uring"].num_rows)
     if shutil.which("fio"):
-        depth = best_depth(file, work, split, min(seconds, 0.5))
+        depth = best_depth(file, work, split, min(seconds, 0.5), turns)
         samples["fio"] = []
     for store in stores.values():
-        run_store(store, work, 0.0, 999)
+        run_store(store, work, 0.0, next(turns))
+    names = list(samples)
     for i in range(rounds):
-        for name, results in samples.items():
-            if name == "fio":
-                results.append(run_fio(file, work, split, depth, seconds))
-            else:
-                results.append(run_store(stores[name], work, seconds, 1000 * i))
+        first = i % len(names)
+        for name in names[first:] + names[:first]:
+            samples[name].append(
+                run_fio(file, work, split, depth, seconds, next(turns))
+                if name == "fio"
+                else run_store(stores[name], work, seconds, next(turns))
+            )
     for store in stores.values():
         store.close()
-    result: dict[str, Any] = {"workload": asdict(work), "fio_depth": depth, "fio_blocks": split}
+    return {"workload": asdict(work), "fio_depth": depth, "fio_blocks": split, **summarize(work, samples)}
+
+
+def summarize(work: Workload, samples: dict[str, list[Sample]]) -> dict[str, dict[str, Any]]:
+    """Return the medians of each reader, the lowest and highest rates, and its ratios to fio. Pure."""
+    rate = "bytes_per_s" if work.is_sequential else "requests_per_s"
+    result: dict[str, dict[str, Any]] = {}
     for name, results in samples.items():
+        rates = [getattr(sample, rate) for sample in results]
         result[name] = {key: median(asdict(sample)[key] for sample in results) for key in asdict(results[0])}
-    if "fio" in samples:
-        for name in stores:
-            key = "bytes_per_s" if work.is_sequential else "requests_per_s"
-            ours = [getattr(s, key) for s in samples[name]]
-            theirs = [getattr(s, key) for s in samples["fio"]]
-            result[name]["rate_to_fio"] = median(a / b for a, b in zip(ours, theirs, strict=True))
-            result[name]["cpu_to_fio"] = (
-                result[name]["cpu_us_per_request"] / result["fio"]["cpu_us_per_request"]
-            )
+        result[name][f"{rate}_range"] = [min(rates), max(rates)]
+    for name in samples.keys() - {"fio"} if "fio" in samples else ():
+        ratios = [
+            getattr(ours, rate) / getattr(theirs, rate)
+            for ours, theirs in zip(samples[name], samples["fio"], strict=True)
+        ]
+        result[name]["rate_to_fio"] = median(ratios)
+        result[name]["rate_to_fio_range"] = [min(ratios), max(ratios)]
+        result[name]["cpu_to_fio"] = result[name]["cpu_us_per_request"] / result["fio"]["cpu_us_per_request"]
     return result
 
 
@@ -217,7 +259,9 @@ def print_row(result: dict[str, Any]) -> None:
                 f"{r['rows_per_s']:>11,.0f} rows/s  cpu {r['cpu_us_per_request']:6.2f} us/read "
                 f"{r['cpu_us_per_row']:6.2f} us/row"
                 + (
-                    f"  rate/fio {r['rate_to_fio']:.2f}  cpu/fio {r['cpu_to_fio']:.2f}"
+                    f"  rate/fio {r['rate_to_fio']:.2f} "
+                    f"({r['rate_to_fio_range'][0]:.2f} to {r['rate_to_fio_range'][1]:.2f})"
+                    f"  cpu/fio {r['cpu_to_fio']:.2f}"
                     if "rate_to_fio" in r
                     else ""
                 )

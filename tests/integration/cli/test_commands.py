@@ -214,9 +214,17 @@ def test_verify_finds_one_flipped_bit(digits: Path, tmp_path: Path, run_json: Ca
     assert report["problems"][0]["file"] == "features.npy"
 
 
-def test_doctor_finds_this_machine_usable(tmp_path: Path, run_json: Callable[..., Json]) -> None:
+def test_doctor_finds_this_machine_usable(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    run_json: Callable[..., Json],
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("GLOADER_HOME", str(home))
     report = run_json("doctor", "--path", tmp_path)
     assert report["usable"] is True
+    assert len(list((home / "devices").iterdir())) == 1  # stores on this device are read by its profile now
     found = {finding["name"]: finding for finding in report["findings"]}
     assert {"python", "torch", "cores", "memory", "disk rates", "O_DIRECT", "io_uring", "cuda"} <= set(found)
     assert all(finding["fix"] for finding in report["findings"] if finding["severity"] != "ok")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from gloader.errors import StoreOpenError
+from gloader.ssd_store import FeatureStore
 from gloader.ssd_store import profile as module
 from gloader.ssd_store.profile import (
     DeviceProfile,
     device_profile,
     io_capabilities,
     probe_device,
+    refresh_profile,
     remembered_profile,
 )
 from gloader.testing.faults import FaultyOS
@@ -56,6 +60,42 @@ def test_a_third_more_or_less_is_still_agreement(observed: float, expected: bool
 @pytest.mark.parametrize("observed", [1.0, 53_000.0, 121_000.0])
 def test_more_than_a_third_is_disagreement(observed: float) -> None:
     assert KNOWN.disagrees_with(random_reads_per_s=observed)
+
+
+@pytest.mark.parametrize(("sequential", "expected"), [(0.7e9, False), (0.6e9, True), (1.6e9, True)])
+def test_sequential_reads_count_as_well(sequential: float, expected: bool) -> None:
+    assert KNOWN.disagrees_with(random_reads_per_s=80_000.0, read_bytes_per_s=sequential) is expected
+
+
+@pytest.mark.parametrize(
+    ("found", "is_replaced"),
+    [
+        ({"random_reads_per_s": 119_000.0}, False),
+        ({"random_reads_per_s": 50_000.0}, True),
+        ({"read_bytes_per_s": 2e9}, True),
+    ],
+)
+def test_a_fresh_measurement_replaces_a_profile_that_is_off_by_a_third(
+    found: dict[str, float], is_replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = replace(KNOWN, **found)  # type: ignore[arg-type]
+    for result in (KNOWN, measured):
+        monkeypatch.setattr(module, "probe_device", lambda *_, result=result, **__: result)
+        assert refresh_profile(tmp_path) == result
+    assert remembered_profile(tmp_path) == (measured if is_replaced else KNOWN)
+
+
+def test_a_store_is_read_by_the_profile_of_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, out = np.arange(0, 3200, 32), np.empty((100, 128), np.float32)  # a page in every four
+    FeatureStore.create(tmp_path / "s", np.zeros((3200, 128), np.float32)).close()
+    with FeatureStore.open(tmp_path / "s") as store:
+        assert store.read_into(rows, out).requests == 100
+    monkeypatch.setattr(module, "probe_device", lambda *_, **__: KNOWN)
+    refresh_profile(tmp_path)
+    with FeatureStore.open(tmp_path / "s") as store:  # holes of three pages cost less than a request now
+        assert store.read_into(rows, out).requests < 10
 
 
 def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
