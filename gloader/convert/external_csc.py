@@ -44,7 +44,7 @@ class ChunkWriter(Protocol):
 
 
 class CscSink(Protocol):
-    """Where the sorted topology goes; `gloader.dataset.DatasetWriter` is one."""
+    """Where the sorted topology goes; `gloader.dataset_writer.DatasetWriter` is one."""
 
     def indptr(self) -> AbstractContextManager[ChunkWriter]:
         """Return the writer of the (N + 1,) int64 offsets."""

@@ -16,7 +16,7 @@ from gloader.convert.progress import NO_PROGRESS, Progress
 from gloader.convert.relabel import relabelled
 from gloader.convert.row_order import find_order
 from gloader.convert.splits import check_splits
-from gloader.dataset import Dataset, DatasetWriter
+from gloader.dataset import Dataset
 from gloader.errors import ConfigError, ShapeError, SourceError
 from gloader.memory import default_budget_bytes
 from gloader.ssd_store.write_errors import require_free_space
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.row_order import RowOrder
     from gloader.convert.source import FeatureStream, Source
+    from gloader.dataset_writer import DatasetWriter
 
 _LOG = logging.getLogger(__name__)
 
