@@ -70,11 +70,6 @@ class SlotMap:
         """N."""
         return len(self._slot_of)
 
-    @property
-    def num_slots(self) -> int:
-        """C."""
-        return len(self._cached)
-
     def split(self, nodes: IdArray) -> CacheStep:
         """Return which positions of ``nodes`` (U,) are hits, and in which slot, and which are misses.
 

@@ -12,9 +12,10 @@ import torch
 
 from gloader.config import Policy
 from gloader.epoch import EpochIterator, EpochRun
-from gloader.errors import ConfigError, ForkError, LoaderBusyError, LoaderClosedError
+from gloader.errors import ConfigError, ForkError, LoaderBusyError, LoaderClosedError, SeedError
 from gloader.feature_tier import FeatureTier, open_feature_tier
 from gloader.order import EpochOrder
+from gloader.samplers.neighbor import checked_fanouts
 from gloader.state import LoaderState
 from gloader.types import BatchId, IdArray, ReadyBatch
 from gloader.units import parse_bytes
@@ -97,9 +98,9 @@ class Loader:
         self._is_closed = False
         self._dataset = dataset
         self._device = torch.device(device)
-        self._fanouts = tuple(int(fanout) for fanout in fanouts)
+        self._fanouts = checked_fanouts(fanouts)
         self._order = EpochOrder(
-            seeds=dataset.train if seeds is None else np.array(seeds, dtype=np.int64),
+            seeds=dataset.train if seeds is None else _checked_seeds(seeds),
             num_nodes=dataset.num_nodes,
             batch_size=batch_size,
             seed=seed,
@@ -290,6 +291,16 @@ class Loader:
             digest.update(repr(part).encode())
         digest.update(order.seeds.tobytes())
         return digest.hexdigest()[:32]
+
+
+def _checked_seeds(seeds: IdArray) -> IdArray:
+    """Return a copy of ``seeds`` (n,) as int64; `EpochOrder` checks the values."""
+    ids = np.array(seeds)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise SeedError(f"seeds must be one-dimensional integers, got {ids.dtype} of shape {ids.shape}")
+    if ids.dtype == np.uint64 and ids.size and ids.max() > np.iinfo(np.int64).max:
+        raise SeedError(f"seeds must be node ids, got {ids.max()}")
+    return ids.astype(np.int64)
 
 
 def _require_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:

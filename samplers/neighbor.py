@@ -73,7 +73,7 @@ class NeighborSampler:
         if weighted and graph.edge_weight is None:
             raise ConfigError("weighted=True needs edge weights; pass CscGraph(..., edge_weight=...)")
         self.graph = graph
-        self.fanouts = _checked_fanouts(fanouts)
+        self.fanouts = checked_fanouts(fanouts)
         self.seed = _checked_seed(seed)
         self.replace = bool(replace)
         self.weighted = bool(weighted)
@@ -191,7 +191,14 @@ class NeighborSampler:
             weighted.pick_weighted(self.graph.edge_weight, *rows, fanout, key, indptr, out, work.scratch)
 
 
-def _checked_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
+def checked_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
+    """Return ``fanouts`` as a tuple of integers. Pure.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or one is not an integer >= -1.
+    """
     if isinstance(fanouts, (str, bytes)) or not hasattr(fanouts, "__iter__"):
         raise ConfigError(f"fanouts is {fanouts!r}; pass one integer per hop, such as [15, 10, 5]")
     checked = tuple(fanouts)

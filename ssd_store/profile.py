@@ -95,35 +95,6 @@ def io_capabilities(folder: StrPath, *, os_io: OsIO = REAL_OS) -> IoCapabilities
     )
 
 
-def device_profile(
-    folder: StrPath, *, observed_reads_per_s: float | None = None, os_io: OsIO = REAL_OS
-) -> DeviceProfile:
-    """Return the profile of the device under ``folder``: remembered, or probed now and remembered.
-
-    Parameters
-    ----------
-    folder : path
-        A folder that can be written to.
-    observed_reads_per_s : float, optional
-        A rate of random reads seen in practice; the device is probed again if the profile disagrees.
-    os_io : OsIO
-        System calls.
-
-    Raises
-    ------
-    StoreOpenError
-        The device has to be probed and no temporary file can be made in ``folder``.
-    """
-    profile = remembered_profile(folder)
-    if profile is not None and (
-        observed_reads_per_s is None or not profile.disagrees_with(random_reads_per_s=observed_reads_per_s)
-    ):
-        return profile
-    profile = probe_device(folder, os_io=os_io)
-    _remember(Path(folder), profile)
-    return profile
-
-
 def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
     """Probe the device under ``folder`` and return what it does now.
 

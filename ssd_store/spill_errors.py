@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from gloader.errors import SpillError, StoreError
 from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.write_errors import NO_SPACE, free_bytes
 from gloader.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _ADVICE = "free some space, or set GLOADER_SPILL_DIR to a folder on a larger disk"
 
 
@@ -33,7 +33,7 @@ def spill_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
         raise
     except OSError as error:
         text = f"{doing} failed: {error.strerror or error}"
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             text += f"; {_space_text(path.parent, needed_bytes, os_io)}; {_ADVICE}"
         raise SpillError(error.errno or errno.EIO, text, str(path)) from error
 
@@ -46,7 +46,7 @@ def require_free_disk(folder: Path, needed_bytes: int, doing: str, *, os_io: OsI
     SpillError
         It has not (errno ENOSPC); the message says needed and free bytes.
     """
-    if _free_bytes(folder, os_io) < needed_bytes:
+    if free_bytes(folder, os_io=os_io) < needed_bytes:
         text = f"{doing}: {_space_text(folder, needed_bytes, os_io)}; {_ADVICE}; nothing was written"
         raise SpillError(errno.ENOSPC, text, str(folder))
 
@@ -54,12 +54,7 @@ def require_free_disk(folder: Path, needed_bytes: int, doing: str, *, os_io: OsI
 def _space_text(folder: Path, needed_bytes: int, os_io: OsIO) -> str:
     needed = f"needed {needed_bytes} bytes ({format_bytes(needed_bytes)})"
     try:
-        free = _free_bytes(folder, os_io)
+        free = free_bytes(folder, os_io=os_io)
     except OSError:
         return needed
     return f"{needed}, {free} bytes ({format_bytes(free)}) are free"
-
-
-def _free_bytes(folder: Path, os_io: OsIO) -> int:
-    status = os_io.statvfs(folder)
-    return status.f_bavail * status.f_frsize

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_SPACE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+)  # errors of a disk, a quota or a limit that is full
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
         raise
     except OSError as error:
         text = f"{doing} failed: {error.strerror or error}; nothing was committed"
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             text += "; " + _space_text(path, needed_bytes, os_io)
         raise StoreWriteError(error.errno, text, str(path)) from error
 
@@ -45,8 +47,7 @@ def require_free_space(folder: Path, needed_bytes: int, *, os_io: OsIO = REAL_OS
     StoreWriteError
         It has not (errno ENOSPC); the message says needed and free bytes.
     """
-    status = os_io.statvfs(folder)
-    free = status.f_bavail * status.f_frsize
+    free = free_bytes(folder, os_io=os_io)
     if free < needed_bytes:
         raise StoreWriteError(
             errno.ENOSPC,
@@ -56,10 +57,15 @@ def require_free_space(folder: Path, needed_bytes: int, *, os_io: OsIO = REAL_OS
         )
 
 
+def free_bytes(folder: Path, *, os_io: OsIO = REAL_OS) -> int:
+    """Return the bytes that an ordinary user may still write to the file system of ``folder``."""
+    status = os_io.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
 def _space_text(path: Path, needed_bytes: int, os_io: OsIO) -> str:
     try:
-        status = os_io.statvfs(path.parent)
+        free = free_bytes(path.parent, os_io=os_io)
     except OSError:
         return f"needed {needed_bytes} bytes; free some space or choose another folder"
-    free = status.f_bavail * status.f_frsize
     return f"needed {needed_bytes} bytes, {free} bytes are free; free some space or choose another folder"

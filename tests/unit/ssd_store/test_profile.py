@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from gloader.ssd_store import FeatureStore
 from gloader.ssd_store import profile as module
 from gloader.ssd_store.profile import (
     DeviceProfile,
-    device_profile,
     io_capabilities,
     probe_device,
     refresh_profile,
@@ -107,35 +105,21 @@ def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_profile_is_remembered_until_practice_disagrees(tmp_path: Path, home: Path) -> None:
-    assert remembered_profile(tmp_path) is None
-    first = device_profile(tmp_path)
-    assert remembered_profile(tmp_path) == first
-    assert device_profile(tmp_path) == first
-    assert device_profile(tmp_path, observed_reads_per_s=first.random_reads_per_s) == first
-    (file,) = (home / "devices").iterdir()
-    body = json.loads(file.read_text())
-    file.write_text(json.dumps({**body, "random_reads_per_s": 1.0}))
-    assert device_profile(tmp_path).random_reads_per_s == 1.0
-    assert device_profile(tmp_path, observed_reads_per_s=first.random_reads_per_s).random_reads_per_s > 1.0
-    assert remembered_profile(tmp_path) != first
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 1, "random_reads_per_s": -1}']
 )
 def test_an_unusable_memory_is_forgotten(text: str, tmp_path: Path, home: Path) -> None:
-    device_profile(tmp_path)
+    refresh_profile(tmp_path)
     (file,) = (home / "devices").iterdir()
     file.write_text(text)
     assert remembered_profile(tmp_path) is None
-    device_profile(tmp_path)
+    refresh_profile(tmp_path)
     assert remembered_profile(tmp_path) is not None
 
 
 def test_a_home_that_cannot_be_written_does_not_matter(tmp_path: Path, home: Path) -> None:
     home.write_text("a file where a folder should be")
-    assert device_profile(tmp_path).random_reads_per_s > 0
+    assert refresh_profile(tmp_path).random_reads_per_s > 0
 
 
 def test_a_file_system_without_o_direct_is_measured_and_named(tmp_path: Path) -> None:
