@@ -3,11 +3,33 @@
 if __name__ != "gloader.cache":
     raise ImportError("import this package as gloader.cache")
 
+from gloader.cache.actions import batch_step
 from gloader.cache.baselines import OnlinePolicy, Policy, StaticPolicy, make_policy
+from gloader.cache.batch_reader import NO_ROWS
 from gloader.cache.belady import hotness_levels, plan_belady
 from gloader.cache.curve import MissCurve, belady_curve, lru_curve, next_use_counts, static_curve
-from gloader.cache.next_use import NodeTable
+from gloader.cache.device import (
+    DeviceCachePlan,
+    DeviceHotness,
+    DeviceShare,
+    automatic_bytes,
+    no_device_cache,
+    parse_hotness,
+    plan_device_cache,
+    rows_that_fit,
+    whole_device_cache,
+)
+from gloader.cache.next_use import NodeTable, table_bytes
 from gloader.cache.plan import CachePlan
+from gloader.cache.planner import (
+    BeladyPlanner,
+    PlannerName,
+    PolicyPlanner,
+    SuperbatchPlanner,
+    make_planner,
+    node_bytes,
+    slot_bytes,
+)
 from gloader.cache.slot_cache import SlotCache
 from gloader.cache.slots import SlotMap
 from gloader.cache.static import (
@@ -18,27 +40,52 @@ from gloader.cache.static import (
     inclusion_probabilities,
     out_degrees,
 )
+from gloader.cache.trace import Trace, TraceArrays
+from gloader.cache.trace_code import decode_ids, encode_ids
 
 __all__ = [
+    "NO_ROWS",
+    "BeladyPlanner",
     "CachePlan",
+    "DeviceCachePlan",
+    "DeviceHotness",
+    "DeviceShare",
     "MissCurve",
     "NodeTable",
     "OnlinePolicy",
+    "PlannerName",
     "Policy",
+    "PolicyPlanner",
     "SlotCache",
     "SlotMap",
     "StaticPolicy",
+    "SuperbatchPlanner",
+    "Trace",
+    "TraceArrays",
     "access_counts",
+    "automatic_bytes",
+    "batch_step",
     "belady_curve",
+    "decode_ids",
+    "encode_ids",
     "expected_hit_rates",
     "hotness_levels",
     "hottest_by_degree",
     "hottest_first",
     "inclusion_probabilities",
     "lru_curve",
+    "make_planner",
     "make_policy",
     "next_use_counts",
+    "no_device_cache",
+    "node_bytes",
     "out_degrees",
+    "parse_hotness",
     "plan_belady",
+    "plan_device_cache",
+    "rows_that_fit",
+    "slot_bytes",
     "static_curve",
+    "table_bytes",
+    "whole_device_cache",
 ]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numba import njit
 
-from gloader.cache.plan import ADMIT, BYPASS
+from gloader.cache.actions import ADMIT, BYPASS
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.cache.plan import Actions
+    from gloader.cache.actions import Actions
     from gloader.types import IdArray
 
     Nodes = NDArray[np.integer]

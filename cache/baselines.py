@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 
 from gloader.cache import baseline_kernels as kernels
-from gloader.cache.plan import BYPASS, MAX_CAPACITY, expand
+from gloader.cache.actions import BYPASS, MAX_CAPACITY, batch_step
+from gloader.cache.batch_reader import NO_ROWS
 from gloader.cache.slots import SlotMap
 from gloader.errors import ConfigError, PlanError
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.cache.actions import Actions
     from gloader.types import CacheStep, IdArray
 
 PolicyName = Literal["lru", "fifo", "clock", "sieve", "s3fifo", "static", "none"]
 OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]
-NO_ROWS: Final = np.empty(0, dtype=np.int64)
 
 _KERNELS: Final[dict[str, Callable[..., None]]] = {
     "lru": kernels.lru,
@@ -41,6 +42,14 @@ class Policy(Protocol):
 
     def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
         """Return what the cache does for a batch of unique ids (U,), and count on it being done."""
+        ...
+
+    def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
+        """Write the same as the actions (U,) of a plan."""
+        ...
+
+    def restart(self) -> None:
+        """Forget every step: `resident` is again what it was at first."""
         ...
 
 
@@ -82,15 +91,16 @@ class OnlinePolicy:
             raise ConfigError(f"capacity is {capacity}; it must be in 0..{MAX_CAPACITY} slots")
         self._kernel = _KERNELS[name]
         self._state = QueueState(
-            slot_of=np.full(num_nodes, -1, dtype=np.int32),
-            content=np.full(capacity, -1, dtype=np.int64),
-            links=np.full((2, capacity), -1, dtype=np.int32),
-            marks=np.zeros(capacity, dtype=np.uint8),
-            stamps=np.zeros(capacity, dtype=np.int64),
-            ends=np.tile(np.array([-1, -1, 0], dtype=np.int64), (2, 1)),
-            cursor=np.array([0, 0, kernels.FIRST_GHOST], dtype=np.int64),
-            ghosts=np.zeros(num_nodes if name == "s3fifo" else 0, dtype=np.int64),
+            slot_of=np.empty(num_nodes, dtype=np.int32),
+            content=np.empty(capacity, dtype=np.int64),
+            links=np.empty((2, capacity), dtype=np.int32),
+            marks=np.empty(capacity, dtype=np.uint8),
+            stamps=np.empty(capacity, dtype=np.int64),
+            ends=np.empty((2, 3), dtype=np.int64),
+            cursor=np.empty(3, dtype=np.int64),
+            ghosts=np.empty(num_nodes if name == "s3fifo" else 0, dtype=np.int64),
         )
+        self.restart()
 
     @property
     def resident(self) -> IdArray:
@@ -105,13 +115,34 @@ class OnlinePolicy:
         PlanError
             An id is out of range.
         """
+        actions = np.empty(len(nodes), dtype=np.int32)
+        self.decide(nodes, actions)
+        return batch_step(actions, nodes)
+
+    def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
+        """Write the same as the actions (U,) of a plan.
+
+        Raises
+        ------
+        PlanError
+            An id is out of range.
+        """
         ids = np.ascontiguousarray(nodes)
         _require_ids(ids, len(self._state.slot_of))
-        actions = np.full(len(ids), BYPASS, dtype=np.int32)
+        actions[:] = BYPASS
         if len(self._state.content):
             self._state.cursor[0] += 1
             self._kernel(ids, actions, self._state)
-        return expand(ids, actions)
+
+    def restart(self) -> None:
+        """Empty the cache and forget what was visited."""
+        state = self._state
+        for nothing in (state.slot_of, state.content, state.links):
+            nothing.fill(-1)
+        for zero in (state.marks, state.stamps, state.ghosts):
+            zero.fill(0)
+        state.ends[:] = (-1, -1, 0)
+        state.cursor[:] = (0, 0, kernels.FIRST_GHOST)
 
 
 class StaticPolicy:
@@ -137,6 +168,14 @@ class StaticPolicy:
         ids = np.ascontiguousarray(nodes)
         _require_ids(ids, self._slots.num_nodes)
         return self._slots.split(ids)
+
+    def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
+        """Write the slot of each hit (U,), BYPASS for misses."""
+        _require_ids(nodes, self._slots.num_nodes)
+        self._slots.look_up(nodes, actions)
+
+    def restart(self) -> None:
+        """Do nothing: steps leave nothing behind."""
 
 
 def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray = NO_ROWS) -> Policy:

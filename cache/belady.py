@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gloader.cache import belady_kernels as kernels
+from gloader.cache.actions import MAX_CAPACITY
+from gloader.cache.batch_reader import NO_ROWS, BatchReader
 from gloader.cache.next_use import DEVICE, NOTHING, NodeTable
-from gloader.cache.plan import MAX_CAPACITY, CachePlan, initial_content
+from gloader.cache.plan import CachePlan, initial_content
 from gloader.errors import PlanError
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-NO_ROWS: Final = np.empty(0, dtype=np.int64)
+
 _NO_LEVELS: Final = np.empty(0, dtype=np.uint8)
 NUM_LEVELS: Final = 256
 
@@ -44,13 +46,13 @@ def plan_belady(
     keeps, of what it held and what it read, the C rows whose next use is nearest; rows without a known next use
     come last, the coldest first to go. A row that would be evicted before its next use never enters.
 
-    Takes O(A + C) time for A accesses, 4 bytes an access, 12 bytes a slot, and a `NodeTable`. Pure, apart from
-    ``table``.
+    Takes O(A + C) time for A accesses, 4 bytes an access, 12 bytes a slot, 24 bytes for each access of the largest
+    batch, and a `NodeTable`. A `Trace` is decoded batch by batch, in each pass again. Pure, apart from ``table``.
 
     Parameters
     ----------
-    accesses : S arrays of unique node ids, int32 or int64, in the order of execution; the ranks of several
-        GPUs that share a host cache are interleaved in that order
+    accesses : a `Trace`, or S arrays of unique node ids, int32 or int64, in the order of execution; the ranks of
+        several GPUs that share a host cache are interleaved in that order
     capacity : C, slots of the cache; 0 caches nothing
     resident : (<= C,) the row in each slot, -1 where empty: `CachePlan.resident_after` of the plan before
     lookahead : the trace of the next superbatch, whose uses count as known
@@ -67,17 +69,15 @@ def plan_belady(
     if not 0 <= capacity <= MAX_CAPACITY:
         raise PlanError(f"capacity is {capacity}; it must be in 0..{MAX_CAPACITY} slots")
     content = initial_content(resident, capacity)
-    window = _checked(accesses, "accesses")
-    beyond = _checked(lookahead, "lookahead")
-    device = _checked([device_resident], "device_resident")[0].astype(np.int64, copy=False)
-    offsets = np.zeros(len(window) + 1, dtype=np.int64)
-    np.cumsum([len(nodes) for nodes in window], out=offsets[1:])
+    window = BatchReader(accesses, "accesses")
+    beyond = BatchReader(lookahead, "lookahead")
+    device = BatchReader([device_resident], "device_resident").read(0).astype(np.int64, copy=False)
     if table is None:
-        table = _new_table([*window, *beyond, content, device])
+        table = _new_table(window, beyond, content, device)
     levels = _NO_LEVELS if hotness is None else _checked_levels(hotness)
     planner = _Planner(table, content, levels, num_batches=len(window), horizon=len(window) + len(beyond))
     with np.errstate(over="ignore"):  # interpreted hashes wrap around
-        return planner.plan(window, beyond, device, offsets)
+        return planner.plan(window, beyond, device)
 
 
 def hotness_levels(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -117,27 +117,27 @@ class _Planner:
 
     def plan(
         self,
-        window: list[NDArray[np.integer]],
-        beyond: list[NDArray[np.integer]],
+        window: BatchReader,
+        beyond: BatchReader,
         device: IdArray,
-        offsets: IdArray,
     ) -> CachePlan:
         """Run the passes: link backwards, count forwards, assign slots forwards."""
+        offsets = np.concatenate([[0], np.cumsum(window.lengths)])
         actions = np.empty(int(offsets[-1]), dtype=np.int32)
         parts = [actions[start:stop] for start, stop in pairwise(offsets)]
         self._table.begin(self._horizon)
         self._table.put(device, DEVICE)
         for batch in reversed(range(len(beyond))):
-            self._link(beyond[batch], self._num_batches + batch, kernels.NO_ACTIONS)
+            self._link(beyond.read(batch), self._num_batches + batch, kernels.NO_ACTIONS)
         for batch in reversed(range(len(window))):
-            self._link(window[batch], batch, parts[batch])
+            self._link(window.read(batch), batch, parts[batch])
         hits, lengths = self._count(parts)
         misses, admissions = self._assign(window, parts, hits, lengths)
         self._table.put(device, NOTHING)
         self._table.end(self._horizon)
         return CachePlan(
             capacity=len(self._content),
-            accesses=tuple(window),
+            accesses=window.batches,
             offsets=offsets,
             actions=actions,
             hits=hits,
@@ -191,7 +191,7 @@ class _Planner:
 
     def _assign(
         self,
-        window: list[NDArray[np.integer]],
+        window: BatchReader,
         parts: list[NDArray[np.int32]],
         hits: IdArray,
         lengths: IdArray,
@@ -201,7 +201,7 @@ class _Planner:
         ranks = self._live
         ranks[:] = 0
         free = np.empty(len(self._content), dtype=np.int32)
-        scratch = np.empty((2, max(map(len, window), default=0)), dtype=np.int64)
+        scratch = np.empty((2, int(window.lengths.max(initial=0))), dtype=np.int32)
         admissions = np.zeros(len(parts), dtype=np.int64)
         num_free = kernels.keep_resident(
             self._content,
@@ -214,9 +214,9 @@ class _Planner:
             self._dropped,
             free,
         )
-        for batch, (nodes, actions) in enumerate(zip(window, parts, strict=True)):
+        for batch, actions in enumerate(parts):
             found, admissions[batch], num_free = kernels.assign(
-                nodes,
+                window.read(batch),
                 actions,
                 table.keys,
                 table.values,
@@ -235,22 +235,6 @@ class _Planner:
         return lengths - hits, admissions
 
 
-def _checked(batches: Sequence[NDArray[np.integer]], name: str) -> list[NDArray[np.integer]]:
-    """Return the arrays, contiguous; ids themselves are checked by the kernels."""
-    checked: list[NDArray[np.integer]] = []
-    for batch, given in enumerate(batches):
-        nodes = np.asarray(given)
-        if nodes.size == 0:
-            nodes = NO_ROWS
-        elif nodes.ndim != 1 or nodes.dtype not in (np.int32, np.int64):
-            raise PlanError(
-                f"{name}[{batch}] has shape {nodes.shape} and dtype {nodes.dtype}; node ids are one-dimensional, "
-                "int32 or int64"
-            )
-        checked.append(np.ascontiguousarray(nodes))
-    return checked
-
-
 def _checked_levels(hotness: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if hotness.ndim != 1 or hotness.dtype != np.uint8:
         raise PlanError(
@@ -259,6 +243,9 @@ def _checked_levels(hotness: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(hotness)
 
 
-def _new_table(arrays: list[NDArray[np.integer]]) -> NodeTable:
-    highest = max((int(nodes.max()) for nodes in arrays if nodes.size), default=-1)
-    return NodeTable.for_trace(max(highest + 1, 0), sum(nodes.size for nodes in arrays))
+def _new_table(window: BatchReader, beyond: BatchReader, content: IdArray, device: IdArray) -> NodeTable:
+    highest = max(
+        window.highest(), beyond.highest(), int(content.max(initial=-1)), int(device.max(initial=-1))
+    )
+    named = window.num_accesses + beyond.num_accesses + len(content) + len(device)
+    return NodeTable.for_trace(highest + 1, named)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
+from gloader.cache.actions import ADMIT, BYPASS, ON_DEVICE
 from gloader.cache.next_use import DEVICE, NOTHING, cell
-from gloader.cache.plan import ADMIT, BYPASS, ON_DEVICE
 from gloader.intrinsics import prefetch, to_int
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def assign(
     free: NDArray[np.int32],
     num_free: int,
     content: IdArray,
-    hits: IdArray,
+    hits: NDArray[np.int32],
 ) -> tuple[int, int, int]:
     """Turn the buckets of one batch into actions; return hits, admissions and free slots (-1: too few).
 
@@ -222,7 +222,7 @@ def assign(
         actions[position] = ADMIT if is_kept else BYPASS
         waiting += is_kept
     for hit in range(num_hits):
-        position, slot = hits[0, hit], hits[1, hit]
+        position, slot = to_int(hits[0, hit]), to_int(hits[1, hit])
         bucket = to_int(actions[position])
         actions[position] = slot
         if ranks[bucket] < dropped[bucket]:

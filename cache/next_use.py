@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,7 +21,17 @@ DEVICE: Final = -(2**31)
 _FIRST_BASE: Final = -2
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MAX_LOAD: Final = 0.5
+_DIRECT_BYTES: Final = 4
+_CELL_BYTES: Final = 12
 _HASH_BYTES_PER_ACCESS: Final = 24  # at most, were every access to another node
+
+
+def table_bytes(num_nodes: int, num_accesses: int) -> int:
+    """Return the most that the table of `NodeTable.for_trace` takes. Pure."""
+    cells = 1 << math.ceil(math.log2(max(num_accesses, 512) / _MAX_LOAD))
+    hashed = _CELL_BYTES * cells * 3 // 2  # while it grows, the smaller one is there as well
+    is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
+    return _DIRECT_BYTES * num_nodes if is_direct else hashed
 
 
 class NodeTable:
@@ -43,7 +54,7 @@ class NodeTable:
     @classmethod
     def for_trace(cls, num_nodes: int, num_accesses: int) -> NodeTable:
         """Return the smaller kind of table for ids below ``num_nodes`` and that many accesses."""
-        is_direct = 4 * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
+        is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
         return cls(num_nodes if is_direct else None)
 
     @property

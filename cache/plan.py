@@ -1,31 +1,27 @@
-"""A cache plan: what the host cache does with every access of a superbatch, four bytes each."""
+"""A cache plan: what the host cache does with every access of a superbatch."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, overload
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from gloader.cache.actions import ADMIT, ON_DEVICE, batch_step, select_misses
+from gloader.cache.batch_reader import kept, lengths_of
 from gloader.errors import PlanError
 from gloader.types import CacheStep, IdArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Actions = NDArray[np.int32]
+    from numpy.typing import NDArray
 
-# An action is a slot s >= 0 (a hit, read from s), BYPASS (a miss that is not kept), ADMIT - s (a miss that
-# enters slot s) or ON_DEVICE (none of the host cache's business).
-BYPASS: Final = -1
-ADMIT: Final = -2
-ON_DEVICE: Final = -(2**31)
-MAX_CAPACITY: Final = 2**31 - 4  # the largest slot whose ADMIT code is not ON_DEVICE
+    from gloader.cache.actions import Actions
 
 _MAGIC: Final = b"GLPLAN01"
 _HEADER: Final = struct.Struct("<8sIIqqq")  # magic, checksums of the rest and of the trace, C, S, A
@@ -35,11 +31,14 @@ _HEADER: Final = struct.Struct("<8sIIqqq")  # magic, checksums of the rest and o
 class CachePlan:
     """What the host cache does for each batch of a superbatch. Holds a reference to the trace, no copy.
 
-    ``steps[b]`` expands the plan of batch b into a `CacheStep`; ``actions`` holds it at 4 bytes an access.
+    `step` expands the plan of a batch into a `CacheStep`; ``actions`` holds it at 4 bytes an access. When a batch
+    executes, its nodes are known again: `without_trace` is then enough, with `batch_actions` and `batch_step`.
     """
 
     capacity: int  # C
-    accesses: tuple[NDArray[np.integer], ...]  # S arrays of unique node ids, the trace
+    accesses: Sequence[
+        NDArray[np.integer]
+    ]  # S arrays of unique node ids, the trace; none once it was dropped
     offsets: IdArray  # (S + 1,) where each batch starts in `actions`
     actions: Actions  # (A,) see the module's codes
     hits: IdArray  # (S,)
@@ -73,9 +72,53 @@ class CachePlan:
         counts = (self.hits, self.misses, self.admissions)
         return sum(a.nbytes for a in (self.offsets, self.actions, self.resident_after, *counts))
 
+    @property
+    def num_batches(self) -> int:
+        """S."""
+        return len(self.offsets) - 1
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether the plan still knows the nodes of its batches."""
+        return len(self.accesses) == self.num_batches
+
+    def without_trace(self) -> CachePlan:
+        """Return the plan without the nodes of its batches; the actions are shared. Pure."""
+        return replace(self, accesses=())
+
     def batch_actions(self, batch: int) -> Actions:
         """Return the actions (U,) of one batch, a view."""
         return self.actions[self.offsets[batch] : self.offsets[batch + 1]]
+
+    def step(self, batch: int, order: NDArray[np.integer] | None = None) -> CacheStep:
+        """Return the step of ``batch``; see `batch_step` for ``order``.
+
+        Raises
+        ------
+        PlanError
+            The trace was dropped, or ``order`` does not fit.
+        """
+        return batch_step(self.batch_actions(batch), self._nodes(batch), order)
+
+    def miss_rows(self, batch: int) -> IdArray:
+        """Return the rows (M,) that ``batch`` reads, in the order of its trace: ascending where that is sorted.
+
+        Raises
+        ------
+        PlanError
+            The trace was dropped.
+        """
+        rows = np.empty(int(self.misses[batch]), dtype=np.int64)
+        if select_misses(self._nodes(batch), self.batch_actions(batch), rows) != len(rows):
+            raise PlanError(f"batch {batch}: the plan counts {len(rows)} misses, its actions are others")
+        return rows
+
+    def _nodes(self, batch: int) -> NDArray[np.integer]:
+        if not self.has_trace:
+            raise PlanError(
+                "this plan was made without_trace(); expand batch_actions(b) with batch_step and the batch's nodes"
+            )
+        return np.ascontiguousarray(self.accesses[batch])
 
     def validate(self, resident: IdArray, accesses: Sequence[NDArray[np.integer]] | None = None) -> None:
         """Replay the plan on slot contents alone and check every promise it makes. O(A + C).
@@ -91,8 +134,8 @@ class CachePlan:
             A hit's slot holds another row, a slot is out of range or written twice in one step, the counts
             are wrong, or the content left behind is not ``resident_after``.
         """
-        trace = self.accesses if accesses is None else tuple(accesses)
-        lengths = [len(nodes) for nodes in trace]
+        trace = self.accesses if accesses is None else accesses
+        lengths = lengths_of(trace).tolist()
         if lengths != np.diff(self.offsets).tolist() or self.offsets[-1] != len(self.actions):
             raise PlanError(
                 f"the plan has {len(self.offsets) - 1} batches and {len(self.actions)} actions; the trace has "
@@ -116,7 +159,15 @@ class CachePlan:
         self._check_end(content)
 
     def to_bytes(self) -> bytes:
-        """Return the plan without its trace, with a checksum of both. Pure."""
+        """Return the plan without its trace, with a checksum of both. Pure.
+
+        Raises
+        ------
+        PlanError
+            The trace was dropped.
+        """
+        if not self.has_trace:
+            raise PlanError("a plan without its trace has no checksum of it: write it before without_trace()")
         arrays = (self.offsets, self.hits, self.misses, self.admissions, self.resident_after, self.actions)
         body = b"".join(array.tobytes() for array in arrays)
         header = _HEADER.pack(
@@ -138,7 +189,7 @@ class CachePlan:
         PlanError
             The bytes are damaged, or the plan belongs to another trace.
         """
-        trace = tuple(accesses)
+        trace = kept(accesses)
         capacity, num_batches, num_actions = _read_header(data, trace)
         body = memoryview(data)[_HEADER.size + 4 :]
         sizes = [num_batches + 1, *[num_batches] * 3, capacity]
@@ -188,7 +239,7 @@ class Steps(Sequence[CacheStep]):
 
     def __len__(self) -> int:
         """Return S."""
-        return len(self._plan.accesses)
+        return self._plan.num_batches
 
     @overload
     def __getitem__(self, batch: int) -> CacheStep: ...
@@ -203,31 +254,11 @@ class Steps(Sequence[CacheStep]):
         if not -len(self) <= batch < len(self):
             raise IndexError(f"batch {batch} is not one of the plan's {len(self)}")
         batch %= len(self)
-        return expand(self._plan.accesses[batch], self._plan.batch_actions(batch))
+        return self._plan.step(batch)
 
     def __iter__(self) -> Iterator[CacheStep]:
         """Yield the steps in order."""
         return (self[batch] for batch in range(len(self)))
-
-
-def expand(nodes: NDArray[np.integer], actions: Actions) -> CacheStep:
-    """Return the step that ``actions`` (U,) encodes for the batch ``nodes`` (U,). Pure.
-
-    Positions count within ``nodes``, ascending; rows that the device holds are neither hits nor misses.
-    """
-    num = len(actions)
-    hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = np.empty((6, num), dtype=np.int64)
-    hits, misses, admits = _expand(
-        np.ascontiguousarray(nodes), actions, hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot
-    )
-    return CacheStep(
-        hit_pos=hit_pos[:hits],
-        hit_slot=hit_slot[:hits],
-        miss_pos=miss_pos[:misses],
-        miss_row=miss_row[:misses],
-        admit_pos=admit_pos[:admits],
-        admit_slot=admit_slot[:admits],
-    )
 
 
 def initial_content(resident: IdArray, capacity: int) -> IdArray:
@@ -254,14 +285,14 @@ def initial_content(resident: IdArray, capacity: int) -> IdArray:
     return content
 
 
-def _trace_checksum(trace: tuple[NDArray[np.integer], ...]) -> int:
+def _trace_checksum(trace: Sequence[NDArray[np.integer]]) -> int:
     checksum = 0
     for nodes in trace:
         checksum = zlib.crc32(np.ascontiguousarray(nodes, dtype=np.int64).data, checksum)
     return checksum
 
 
-def _read_header(data: bytes, trace: tuple[NDArray[np.integer], ...]) -> tuple[int, int, int]:
+def _read_header(data: bytes, trace: Sequence[NDArray[np.integer]]) -> tuple[int, int, int]:
     size = _HEADER.size
     if len(data) < size + 4 or data[:8] != _MAGIC:
         raise PlanError(f"these {len(data)} bytes are not a cache plan: they do not start with {_MAGIC!r}")
@@ -277,35 +308,6 @@ def _read_header(data: bytes, trace: tuple[NDArray[np.integer], ...]) -> tuple[i
     if len(trace) != num_batches or _trace_checksum(trace) != trace_sum:
         raise PlanError("a cache plan belongs to another trace than the one that it was opened with")
     return capacity, num_batches, num_actions
-
-
-@njit(cache=True, nogil=True)
-def _expand(
-    nodes: NDArray[np.integer],
-    actions: Actions,
-    hit_pos: IdArray,
-    hit_slot: IdArray,
-    miss_pos: IdArray,
-    miss_row: IdArray,
-    admit_pos: IdArray,
-    admit_slot: IdArray,
-) -> tuple[int, int, int]:
-    hits, misses, admits = 0, 0, 0
-    for position in range(actions.shape[0]):
-        action = np.int64(actions[position])
-        if action >= 0:
-            hit_pos[hits] = position
-            hit_slot[hits] = action
-            hits += 1
-        elif action != ON_DEVICE:
-            miss_pos[misses] = position
-            miss_row[misses] = nodes[position]
-            misses += 1
-            if action <= ADMIT:
-                admit_pos[admits] = position
-                admit_slot[admits] = ADMIT - action
-                admits += 1
-    return hits, misses, admits
 
 
 @njit(cache=True, nogil=True)

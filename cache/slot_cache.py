@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
-from numba import njit
 
-from gloader.errors import PlanError, ShapeError
-from gloader.intrinsics import copy_block, prefetch
+from gloader.cache import slot_kernels as kernels
+from gloader.errors import FeatureValueError, PlanError, ShapeError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
 
     from gloader.types import CacheStep, FeatureSource, IdArray, ReadStats
 
-_AHEAD: Final = 8  # rows; their first cache lines are fetched early, the hardware follows within a row
-_LINES: Final = 8
-_LINE_BYTES: Final = 64
+_HALVES: Final = (kernels.HALF, kernels.BRAIN)
+_STORED: Final = {kernels.HALF: "float16", kernels.BRAIN: "bfloat16", kernels.SCALED: "int8 with its scale"}
 _PAGE_BYTES: Final = 4096
 _PARALLEL_BYTES: Final = 1 << 20  # less than this per thread is copied sooner than a thread wakes
 
@@ -35,17 +33,33 @@ class SlotCache:
     ----------
     capacity : C
     dim : F
-    dtype : of the rows and of every batch buffer
+    dtype : of the rows as they are held, and of the batch buffers; these may be float32 where the rows are float16,
+        bfloat16 or int8 with a scale, to be converted as they are copied, without a loss
+    is_bfloat16 : whether uint16 elements are bfloat16
+    scale : (N,) float32, the factor of each int8 row
     threads : that copy hits where a batch has enough of them
     """
 
-    def __init__(self, capacity: int, *, dim: int, dtype: DTypeLike = np.float32, threads: int = 1) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        dim: int,
+        dtype: DTypeLike = np.float32,
+        is_bfloat16: bool = False,
+        scale: NDArray[np.float32] | None = None,
+        threads: int = 1,
+    ) -> None:
         if capacity < 0 or dim < 1 or threads < 1:
             raise ShapeError(
                 f"a cache of {capacity} rows of {dim} elements and {threads} threads cannot be made; needs "
                 "capacity >= 0, dim >= 1 and threads >= 1"
             )
         self._rows = _aligned_rows(capacity, dim, np.dtype(dtype))
+        self._mode = _mode(self._rows.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
+        self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
+        self._octets = self._rows.reshape(-1).view(np.uint8)
+        self._halves = self._octets.view(np.uint16) if self._mode in _HALVES else np.empty(0, dtype=np.uint16)
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
@@ -93,28 +107,49 @@ class SlotCache:
 
     def copy_hits(self, step: CacheStep, nodes: IdArray, out: NDArray[Any]) -> None:
         """Copy the hits of ``step`` to their positions in ``out``."""
-        words = self._checked(nodes, out)
+        self._check(nodes, out)
         hits = len(step.hit_pos)
         parts = min(
             self._threads, max(hits * self._rows.itemsize * self._rows.shape[1] // _PARALLEL_BYTES, 1)
         )
         bounds = [hits * part // parts for part in range(parts + 1)]
         pending = [
-            self._pool.submit(self._copy, step, nodes, words, bounds[part], bounds[part + 1])
+            self._pool.submit(self._copy, step, nodes, out, bounds[part], bounds[part + 1])
             for part in range(1, parts)
             if self._pool is not None
         ]
-        bad = [self._copy(step, nodes, words, bounds[0], bounds[1]), *(part.result() for part in pending)]
+        bad = [self._copy(step, nodes, out, bounds[0], bounds[1]), *(part.result() for part in pending)]
         for index in bad:
             if index >= 0:
                 raise PlanError(self._bad_hit(step, nodes, index))
 
     def admit(self, step: CacheStep, nodes: IdArray, out: NDArray[Any]) -> None:
-        """Copy the rows that ``step`` lets in from ``out`` to their slots."""
-        words = self._checked(nodes, out)
-        bad = _admit(
-            self._words, self._width, self._tags, nodes, step.admit_pos, step.admit_slot, words
-        )  # fmt: skip
+        """Copy the rows that ``step`` lets in from ``out`` to their slots.
+
+        Raises
+        ------
+        PlanError
+            A position or slot is out of range.
+        FeatureValueError
+            A value of ``out`` is none that the stored dtype can hold; the slot is empty now.
+        """
+        self._check(nodes, out)
+        is_inexact = False
+        if out.dtype == self._rows.dtype:
+            bad = kernels.admit(
+                self._words, self._width, self._tags, nodes, step.admit_pos, step.admit_slot, _words(out)
+            )
+        else:
+            bad, is_inexact = kernels.narrow_admissions(
+                self._halves, self._octets, self._scale, self._mode, self._rows.shape[1], self._tags,
+                nodes, step.admit_pos, step.admit_slot, out.reshape(-1), out.reshape(-1).view(np.uint32),
+            )  # fmt: skip
+        if is_inexact:
+            raise FeatureValueError(
+                f"row {int(nodes[step.admit_pos[bad]])} of the batch has a value that the cache cannot hold as "
+                f"{_STORED[self._mode]}: it is not as stored. Admit rows before they are changed, or make the cache "
+                "with dtype float32"
+            )
         if bad >= 0:
             raise PlanError(
                 f"position {int(step.admit_pos[bad])} of {len(nodes)} cannot enter slot {int(step.admit_slot[bad])} "
@@ -134,26 +169,32 @@ class SlotCache:
     ) -> None:
         self.close()
 
-    def _copy(self, step: CacheStep, nodes: IdArray, words: NDArray[Any], start: int, stop: int) -> int:
-        bad: int = _copy_hits(
-            self._words, self._width, self._tags, nodes, step.hit_pos, step.hit_slot, words, start, stop
-        )
+    def _copy(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], start: int, stop: int) -> int:
+        bad: int
+        if out.dtype == self._rows.dtype:
+            bad = kernels.copy_hits(
+                self._words, self._width, self._tags, nodes, step.hit_pos, step.hit_slot, _words(out), start, stop
+            )  # fmt: skip
+        else:
+            bad = kernels.widen_hits(
+                self._halves, self._octets, self._scale, self._mode, self._rows.shape[1], self._tags,
+                nodes, step.hit_pos, step.hit_slot, out.reshape(-1), start, stop,
+            )  # fmt: skip
         return bad
 
-    def _checked(self, nodes: IdArray, out: NDArray[Any]) -> NDArray[Any]:
-        """Return ``out`` as words, after the checks that the kernels rely on."""
+    def _check(self, nodes: IdArray, out: NDArray[Any]) -> None:
+        """Refuse a buffer that the kernels would leave."""
         if (
             out.ndim != 2
             or out.shape[1] != self._rows.shape[1]
-            or out.dtype != self._rows.dtype
+            or not (out.dtype == self._rows.dtype or (self._mode and out.dtype == np.float32))
             or len(out) < len(nodes)
             or not out.flags.c_contiguous
         ):
             raise ShapeError(
-                f"the batch buffer is {out.dtype} of shape {out.shape}; it must be C-contiguous {self._rows.dtype} "
-                f"of at least {len(nodes)} rows of {self._rows.shape[1]}"
+                f"the batch buffer is {out.dtype} of shape {out.shape}; it must be C-contiguous {self._rows.dtype}"
+                f"{' or float32' if self._mode else ''} of at least {len(nodes)} rows of {self._rows.shape[1]}"
             )
-        return _words(out)
 
     def _bad_hit(self, step: CacheStep, nodes: IdArray, index: int) -> str:
         position, slot = int(step.hit_pos[index]), int(step.hit_slot[index])
@@ -175,6 +216,15 @@ def _aligned_rows(capacity: int, dim: int, dtype: np.dtype[Any]) -> NDArray[Any]
     return buffer[start : start + num_bytes].view(dtype).reshape(capacity, dim)
 
 
+def _mode(dtype: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
+    """Return how rows become float32; 0 where they cannot. Pure."""
+    if dtype == np.float16:
+        return kernels.HALF
+    if dtype == np.uint16 and is_bfloat16:
+        return kernels.BRAIN
+    return kernels.SCALED if dtype == np.int8 and has_scale else 0
+
+
 def _words(rows: NDArray[Any]) -> NDArray[Any]:
     """Return the bytes of ``rows`` (n, F) as a flat view of the widest integers that a row is made of."""
     row_bytes = rows.itemsize * rows.shape[1]
@@ -183,53 +233,3 @@ def _words(rows: NDArray[Any]) -> NDArray[Any]:
         if row_bytes % np.dtype(word).itemsize == 0:
             return flat.view(word)
     return flat
-
-
-@njit(cache=True, nogil=True)
-def _copy_hits(
-    rows: NDArray[Any],
-    width: int,
-    tags: IdArray,
-    nodes: NDArray[np.integer],
-    hit_pos: IdArray,
-    hit_slot: IdArray,
-    out: NDArray[Any],
-    start: int,
-    stop: int,
-) -> int:
-    """Copy hits ``start:stop``; return the first that is out of range or not its slot's row, or -1."""
-    line = _LINE_BYTES // rows.itemsize
-    lines = min(_LINES, (width + line - 1) // line)
-    for i in range(start, stop):
-        if i + _AHEAD < stop:
-            prefetch(tags, hit_slot[i + _AHEAD])
-            ahead = hit_slot[i + _AHEAD] * width
-            for j in range(lines):
-                prefetch(rows, ahead + j * line)
-        position, slot = hit_pos[i], hit_slot[i]
-        if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
-            return i
-        if tags[slot] != nodes[position]:
-            return i
-        copy_block(out, position * width, rows, slot * width, width)
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _admit(
-    rows: NDArray[Any],
-    width: int,
-    tags: IdArray,
-    nodes: NDArray[np.integer],
-    admit_pos: IdArray,
-    admit_slot: IdArray,
-    out: NDArray[Any],
-) -> int:
-    """Copy rows into their slots; return the first that is out of range, or -1."""
-    for i in range(admit_pos.shape[0]):
-        position, slot = admit_pos[i], admit_slot[i]
-        if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
-            return i
-        copy_block(rows, slot * width, out, position * width, width)
-        tags[slot] = nodes[position]
-    return -1

@@ -70,6 +70,15 @@ class SlotMap:
         """N."""
         return len(self._slot_of)
 
+    @property
+    def slot_of(self) -> NDArray[np.int32]:
+        """(N,) the slot of each node, -1 where it has none."""
+        return self._slot_of
+
+    def look_up(self, nodes: NDArray[np.integer], slots: NDArray[np.int32]) -> None:
+        """Write the slot of each of ``nodes`` (U,), ids in range, -1 where it has none."""
+        np.take(self._slot_of, nodes, out=slots, mode="clip")  # the mode that writes without a buffer
+
     def split(self, nodes: IdArray) -> CacheStep:
         """Return which positions of ``nodes`` (U,) are hits, and in which slot, and which are misses.
 

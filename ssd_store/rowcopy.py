@@ -9,6 +9,7 @@ from numba import njit
 
 from gloader.errors import ShapeError
 from gloader.intrinsics import copy_block, prefetch
+from gloader.narrow import scale_bytes, widen_brains, widen_halves
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,59 +104,6 @@ def _mode(stored: np.dtype[Any], wanted: np.dtype[Any], *, is_bfloat16: bool, ha
 
 
 @njit(cache=True, nogil=True)
-def _float_of(bits: int) -> np.float32:
-    """Return the float whose bits are the low 32 of ``bits``."""
-    return np.uint32(bits).view(np.float32)
-
-
-@njit(cache=True, nogil=True)
-def half_to_float(bits: int) -> np.float32:
-    """Widen the bits of an IEEE half to a float, exactly, NaN payloads included."""
-    magnitude = (bits & 0x7FFF) << 13
-    sign = (bits & 0x8000) << 16
-    if magnitude >= 0x7C00 << 13:  # infinity or NaN
-        return _float_of(sign | magnitude | 0x7F800000)
-    if magnitude >= 0x400 << 13:
-        return _float_of(sign | (magnitude + (112 << 23)))
-    tiny = np.float32(bits & 0x3FF) * np.float32(2.0**-24)
-    return -tiny if sign else tiny
-
-
-@njit(cache=True, nogil=True)
-def _widen_halves(
-    taken: NDArray[np.float32], first: int, given: NDArray[np.uint16], at: int, count: int
-) -> None:
-    """Copy float16 elements ``given[at:at + count]`` to ``taken[first:]`` as float32.
-
-    Index arithmetic in unsigned numbers here and below: slices are counted references, which cost more than
-    a row's copy, and signed indices are compared with zero, which keeps loops from being vectorised.
-    """
-    to, start = np.uint64(first), np.uint64(at)
-    for k in range(np.uint64(count)):
-        taken[to + k] = half_to_float(np.int64(given[start + k]))
-
-
-@njit(cache=True, nogil=True)
-def _widen_brains(
-    taken: NDArray[np.float32], first: int, given: NDArray[np.uint16], at: int, count: int
-) -> None:
-    """Copy bfloat16 elements ``given[at:at + count]`` to ``taken[first:]`` as float32."""
-    to, start = np.uint64(first), np.uint64(at)
-    for k in range(np.uint64(count)):
-        taken[to + k] = _float_of(np.int64(given[start + k]) << 16)
-
-
-@njit(cache=True, nogil=True)
-def _scale_bytes(
-    taken: NDArray[np.float32], first: int, given: NDArray[np.uint8], at: int, count: int, factor: float
-) -> None:
-    """Copy int8 elements ``given[at:at + count]`` times ``factor`` to ``taken[first:]`` as float32."""
-    to, start = np.uint64(first), np.uint64(at)
-    for k in range(np.uint64(count)):
-        taken[to + k] = np.float32(np.int8(given[start + k])) * factor
-
-
-@njit(cache=True, nogil=True)
 def copy_extent(
     rows: IdArray,
     position: IdArray,
@@ -194,8 +142,8 @@ def copy_extent(
         if mode == RAW:
             copy_block(out_bytes, where * row_bytes + skip, source, at, count)
         elif mode == HALF:
-            _widen_halves(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+            widen_halves(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
         elif mode == BRAIN:
-            _widen_brains(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+            widen_brains(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
         else:
-            _scale_bytes(out_floats, where * dim + skip, source, at, count, scale[rows[i]])
+            scale_bytes(out_floats, where * dim + skip, source, at, count, scale[rows[i]])

@@ -10,14 +10,16 @@ import numpy as np
 
 from gloader.bench.environment import machine, versions
 from gloader.bench.graphs import GraphKind, synthetic_graph
-from gloader.cache import NodeTable, SlotCache, hotness_levels, plan_belady
-from gloader.cache.static import access_counts
+from gloader.cache import NodeTable, SlotCache, access_counts, encode_ids, hotness_levels, plan_belady
+from gloader.cache import Trace as CodedTrace
 from gloader.errors import ConfigError
 from gloader.inspector import Trace, inspect_trace, sample_trace
 from gloader.types import CacheStep, IdArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from gloader.samplers import CscGraph
 
@@ -44,7 +46,8 @@ def bench_inspector(
 ) -> dict[str, Any]:
     """Plan a superbatch that follows another and sees the next, on one thread, again and again.
 
-    The same is done with the ids spread over 25 times as many nodes: nothing but the table grows with these.
+    The same is done with the ids spread over 25 times as many nodes: nothing but the table grows with these; and
+    with both traces sorted and coded, as a loader plans them, the decoding included.
     `accesses_per_second` counts the accesses of the planned superbatch only, though those of the look-ahead are
     walked as well; it is the median over the repeats, `best_accesses_per_second` the run that other programs
     disturbed least.
@@ -80,8 +83,16 @@ def bench_inspector(
             f"{len(seeds)} seeds give {len(trace.accesses)} batches; lower superbatch or batch_size"
         )
     capacity = round(cache_share * num_nodes)
-    report = {"benchmark": "inspector", **_planning(trace, capacity, superbatch, repeats)}
-    report["spread_over_more_nodes"] = _planning(_spread(trace), capacity, superbatch, repeats)
+    spread = _spread(trace)
+    report = {
+        "benchmark": "inspector",
+        **_planning(trace.accesses, trace.num_nodes, capacity, superbatch, repeats),
+        "coded": _coded_planning(trace, capacity, superbatch, repeats),
+        "spread_over_more_nodes": {
+            **_planning(spread.accesses, spread.num_nodes, capacity, superbatch, repeats),
+            "coded": _coded_planning(spread, capacity, superbatch, repeats),
+        },
+    }
     report["copy"] = _copying(repeats, threads)
     if policies:
         presampled = sample_trace(topology, seeds, batches=len(trace.accesses), epoch=1, **settings)
@@ -111,12 +122,28 @@ def _spread(trace: Trace) -> Trace:
     return Trace(accesses=accesses, num_nodes=_SPREAD * trace.num_nodes, epoch_batches=trace.epoch_batches)
 
 
-def _planning(trace: Trace, capacity: int, superbatch: int, repeats: int) -> dict[str, Any]:
-    table = NodeTable.for_trace(trace.num_nodes, 2 * trace.num_accesses)
-    levels = hotness_levels(access_counts(trace.accesses[:superbatch], trace.num_nodes))
-    window = trace.accesses[superbatch : 2 * superbatch]
-    before = plan_belady(trace.accesses[:superbatch], capacity=capacity, lookahead=window, table=table)
-    beyond = trace.accesses[2 * superbatch : 3 * superbatch]
+def _coded_planning(trace: Trace, capacity: int, superbatch: int, repeats: int) -> dict[str, Any]:
+    """Return the figures of planning the same batches from their sorted, coded ids."""
+    batches = [np.sort(nodes) for nodes in trace.accesses]
+    coded = CodedTrace(batches)
+    encoding = _seconds(lambda: [encode_ids(ids) for ids in batches], repeats)
+    decoding = _seconds(lambda: [coded[batch] for batch in range(len(coded))], repeats)
+    return {
+        **_planning(coded, trace.num_nodes, capacity, superbatch, repeats),
+        "trace_bytes_per_access": coded.num_bytes / coded.num_accesses,
+        "ids_encoded_per_second": coded.num_accesses / min(encoding),
+        "ids_decoded_per_second": coded.num_accesses / min(decoding),
+    }
+
+
+def _planning(
+    batches: Sequence[NDArray[np.integer]], num_nodes: int, capacity: int, superbatch: int, repeats: int
+) -> dict[str, Any]:
+    table = NodeTable.for_trace(num_nodes, 2 * sum(map(len, batches)))
+    levels = hotness_levels(access_counts(batches[:superbatch], num_nodes))
+    window = batches[superbatch : 2 * superbatch]
+    before = plan_belady(batches[:superbatch], capacity=capacity, lookahead=window, table=table)
+    beyond = batches[2 * superbatch : 3 * superbatch]
 
     def plan() -> None:
         plan_belady(
@@ -136,7 +163,7 @@ def _planning(trace: Trace, capacity: int, superbatch: int, repeats: int) -> dic
         "best_accesses_per_second": accesses / min(runs),
         "seconds_per_superbatch": statistics.median(runs),
         "accesses_per_superbatch": accesses,
-        "num_nodes": trace.num_nodes,
+        "num_nodes": num_nodes,
         "plan_bytes_per_access": planned.num_bytes / accesses,
         "table_bytes": table.num_bytes,
         "table_kind": "direct" if table.num_nodes is not None else "hashed",

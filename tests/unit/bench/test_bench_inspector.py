@@ -29,6 +29,10 @@ def test_the_result_is_json_with_speeds_and_misses(monkeypatch: pytest.MonkeyPat
         50_000,
         result["accesses_per_superbatch"],
     )
+    for coded in (result["coded"], spread["coded"]):
+        assert coded["accesses_per_superbatch"] == result["accesses_per_superbatch"]
+        assert 1 <= coded["trace_bytes_per_access"] < 3
+        assert min(coded["ids_encoded_per_second"], coded["ids_decoded_per_second"]) > 0
     assert result["copy"]["ratio_to_numpy_take"] > 0
     policies = result["policies"]
     ratios = policies["misses_per_access"]

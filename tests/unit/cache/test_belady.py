@@ -7,7 +7,7 @@ import pytest
 from cache_traces import SlotModel, arrays, delivered, feature_rows, greedy_misses
 
 from gloader.cache import NodeTable, OnlinePolicy, hotness_levels, plan_belady
-from gloader.cache.plan import MAX_CAPACITY
+from gloader.cache.actions import MAX_CAPACITY
 from gloader.errors import PlanError
 from gloader.types import IdArray
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gloader.cache import SlotCache, plan_belady
-from gloader.errors import PlanError, ShapeError
+from gloader.errors import FeatureValueError, PlanError, ShapeError
 from gloader.ssd_store import RamFeatures
 from gloader.types import CacheStep, IdArray
 
@@ -41,6 +43,80 @@ def test_rows_of_any_width_are_copied_byte_by_byte(dtype: str, dim: int) -> None
         assert np.array_equal(again[[0, 3, 19]], out[[0, 3, 19]])
         assert not again[[1, 2, *range(4, 19)]].any()
         assert cache.num_bytes == 16 * (features.itemsize * dim + 8)
+
+
+def _stored(name: str, rows: int, dim: int) -> tuple[RamFeatures, dict[str, Any]]:
+    """Return features stored as ``name``, and what a slot cache must know to hold them so."""
+    rng = np.random.default_rng(0)
+    if name == "int8":
+        scale = np.concatenate([rng.random(rows - 4), [0, -0.3, 1e-45, 1e36]]).astype(np.float32)
+        array = rng.integers(-128, 128, (rows, dim)).astype(np.int8)
+        return RamFeatures(array, scale=scale), {"dtype": np.int8, "scale": scale}
+    floats = rng.standard_normal((rows, dim)).astype(np.float32)
+    floats[0], floats[1], floats[2] = 0, -1e-7, 3e-5  # subnormal as float16
+    if name == "float16":
+        return RamFeatures(floats.astype(np.float16)), {"dtype": np.float16}
+    brains = (floats.view(np.uint32) >> 16).astype(np.uint16)
+    return RamFeatures(brains, is_bfloat16=True), {"dtype": np.uint16, "is_bfloat16": True}
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("dim", [1, 7, 64])
+def test_rows_held_as_stored_are_the_float32_rows_bit_by_bit(name: str, dim: int) -> None:
+    source, how = _stored(name, 60, dim)
+    wanted = np.empty((60, dim), dtype=np.float32)
+    source.read_into(np.arange(60), wanted)
+    with SlotCache(50, dim=dim, threads=2, **how) as cache:
+        cache.fill(np.arange(0, 40), source, chunk_rows=7)
+        stored = np.empty((60, dim), dtype=source.dtype)
+        source.read_into(np.arange(60), stored)
+        scale = how.get("scale", np.ones(60, dtype=np.float32))
+        nodes = np.random.default_rng(1).permutation(60)
+        place = np.argsort(nodes)
+        cache.admit(admissions(place[30:60].tolist(), list(range(20, 50))), nodes, wanted[nodes])
+        same = (cache._rows[20:] == stored[30:]) | (scale[30:, None] == 0)
+        assert same.all()
+        assert np.array_equal(cache._rows[:20], stored[:20])
+        assert cache.resident.tolist() == [*range(20), *range(30, 60)]
+        held = cache.resident
+        out = np.zeros((60, dim), dtype=np.float32)
+        cache.copy_hits(hits(place[held], np.arange(50)), nodes, out)
+        assert np.array_equal(out[place[held]].view(np.uint32), wanted[held].view(np.uint32))
+        assert cache.num_bytes == 50 * (source.dtype.itemsize * dim + 8)
+        with pytest.raises(PlanError, match="which holds row 0"):
+            cache.copy_hits(hits(place[[1]], np.array([0])), nodes, out)
+        with pytest.raises(PlanError, match="out of range"):
+            cache.admit(admissions([0], [50]), nodes, out)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("value", [0.1, 1e9, -1e-10, np.nan])
+def test_a_value_that_was_never_stored_is_refused_and_its_slot_left_empty(name: str, value: float) -> None:
+    source, how = _stored(name, 9, 3)
+    with SlotCache(2, dim=3, **how) as cache:
+        cache.fill(np.arange(2), source)
+        out = np.zeros((4, 3), dtype=np.float32)
+        out[2, 1] = np.nextafter(np.float32(value), np.float32(0))
+        if name != "int8" and np.isnan(value):
+            out[2, 1:] = np.array([0x7F800001, 0]).astype(np.uint32).view(np.float32)
+        with pytest.raises(FeatureValueError, match=rf"row 6 of the batch .* cannot hold as {name}"):
+            cache.admit(admissions([1, 2], [0, 1]), np.array([5, 8, 6, 7]), out)
+        assert cache.resident.tolist() == [8, -1]
+
+
+def test_a_row_without_a_scale_is_refused() -> None:
+    source, how = _stored("int8", 9, 3)
+    with SlotCache(2, dim=3, **how) as cache:
+        cache.fill(np.arange(2), source)
+        with pytest.raises(PlanError, match="out of range"):
+            cache.admit(admissions([0], [0]), np.array([9]), np.zeros((1, 3), dtype=np.float32))
+        with pytest.raises(ShapeError, match="C-contiguous int8 or float32 of at least 1 rows of 3"):
+            cache.admit(admissions([0], [0]), np.array([8]), np.zeros((1, 3), dtype=np.float16))
+    with (
+        SlotCache(2, dim=3, dtype=np.uint16) as plain,
+        pytest.raises(ShapeError, match="C-contiguous uint16 of"),
+    ):
+        plain.admit(admissions([0], [0]), np.array([8]), np.zeros((1, 3), dtype=np.float32))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -1,0 +1,131 @@
+"""What the host cache does with an access, in four bytes, and the step that a batch of these means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from gloader.errors import PlanError
+from gloader.types import CacheStep
+
+if TYPE_CHECKING:
+    from gloader.types import IdArray
+
+Actions = NDArray[np.int32]
+
+# An action is a slot s >= 0 (a hit, read from s), BYPASS (a miss that is not kept), ADMIT - s (a miss that
+# enters slot s) or ON_DEVICE (none of the host cache's business).
+BYPASS: Final = -1
+ADMIT: Final = -2
+ON_DEVICE: Final = -(2**31)
+MAX_CAPACITY: Final = 2**31 - 4  # the largest slot whose ADMIT code is not ON_DEVICE
+
+_IDENTITY: Final = np.empty(0, dtype=np.int64)  # stands for an order that changes nothing
+
+
+def batch_step(
+    actions: Actions, nodes: NDArray[np.integer], order: NDArray[np.integer] | None = None
+) -> CacheStep:
+    """Return the step that ``actions`` (U,) encodes for a batch of ``nodes`` (U,). Pure.
+
+    Rows that the device holds are neither hits nor misses.
+
+    Parameters
+    ----------
+    nodes : in the order of the actions: the batch's own, or ascending where the plan is of a `Trace`
+    order : (U,) int32 or int64, ``argsort`` of the batch's nodes where these were sorted: what happens to
+        ``nodes[p]`` is said of position ``order[p]``. Positions are ascending without it, ``miss_row`` with it
+
+    Raises
+    ------
+    PlanError
+        The lengths differ, or ``order`` names a position outside the batch.
+    """
+    num = len(actions)
+    mapped = _IDENTITY if order is None else np.ascontiguousarray(order)
+    if len(nodes) != num or (order is not None and len(mapped) != num):
+        raise PlanError(
+            f"{num} actions for a batch of {len(nodes)} nodes"
+            + ("" if order is None else f" in an order of {len(mapped)}")
+            + ": the plan belongs to another batch"
+        )
+    hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = np.empty((6, num), dtype=np.int64)
+    hits, misses, admits = _expand(
+        np.ascontiguousarray(nodes), actions, mapped, hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot
+    )  # fmt: skip
+    if hits < 0:
+        raise PlanError(f"the order of a batch of {num} nodes names positions outside 0..{num - 1}")
+    return CacheStep(
+        hit_pos=hit_pos[:hits],
+        hit_slot=hit_slot[:hits],
+        miss_pos=miss_pos[:misses],
+        miss_row=miss_row[:misses],
+        admit_pos=admit_pos[:admits],
+        admit_slot=admit_slot[:admits],
+    )
+
+
+@njit(cache=True, nogil=True)
+def _expand(
+    nodes: NDArray[np.integer],
+    actions: Actions,
+    order: NDArray[np.integer],
+    hit_pos: IdArray,
+    hit_slot: IdArray,
+    miss_pos: IdArray,
+    miss_row: IdArray,
+    admit_pos: IdArray,
+    admit_slot: IdArray,
+) -> tuple[int, int, int]:
+    """Return the numbers of hits, misses and admissions, or -1 where ``order`` leaves the batch."""
+    hits, misses, admits = 0, 0, 0
+    num = actions.shape[0]
+    is_mapped = order.shape[0] > 0
+    for place in range(num):
+        action = np.int64(actions[place])
+        position = np.int64(place)
+        if is_mapped:
+            position = np.int64(order[place])
+            if position < 0 or position >= num:
+                return -1, 0, 0
+        if action >= 0:
+            hit_pos[hits] = position
+            hit_slot[hits] = action
+            hits += 1
+        elif action != ON_DEVICE:
+            miss_pos[misses] = position
+            miss_row[misses] = nodes[place]
+            misses += 1
+            if action <= ADMIT:
+                admit_pos[admits] = position
+                admit_slot[admits] = ADMIT - action
+                admits += 1
+    return hits, misses, admits
+
+
+@njit(cache=True, nogil=True)
+def select_misses(nodes: NDArray[np.integer], actions: Actions, rows: IdArray) -> int:
+    """Write the nodes that are read; return how many there are, of which only ``len(rows)`` are written."""
+    misses = 0
+    for place in range(actions.shape[0]):
+        action = actions[place]
+        if action < 0 and action != ON_DEVICE:
+            if misses < rows.shape[0]:
+                rows[misses] = nodes[place]
+            misses += 1
+    return misses
+
+
+@njit(cache=True, nogil=True)
+def count_actions(actions: Actions) -> tuple[int, int, int]:
+    """Return the numbers of hits, misses and admissions. Pure."""
+    hits, misses, admits = 0, 0, 0
+    for place in range(actions.shape[0]):
+        action = actions[place]
+        hits += action >= 0
+        misses += action < 0 and action != ON_DEVICE
+        admits += action <= ADMIT and action != ON_DEVICE
+    return hits, misses, admits

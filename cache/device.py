@@ -1,0 +1,174 @@
+"""Which rows the compute device holds for a whole run, how many, and where: plans, without the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from gloader.cache.batch_reader import NO_ROWS
+from gloader.cache.slots import SlotMap
+from gloader.cache.static import hottest_first
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+DeviceHotness = Literal["presampled", "vip", "degree"]
+
+_MAP_BYTES: Final = 4  # a node's entry of the slot map
+_SCALE_BYTES: Final = 4  # a row's factor, of int8 features
+_STEP_MARGIN: Final = 1.2  # batches are larger than the one that was tried
+_UNTRIED_SHARE: Final = (
+    0.5  # of what is free, where no step was tried: a guess that leaves the model the other half
+)
+_SLACK_BYTES: Final = 512 << 20  # workspaces of libraries, fragmentation, communication
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceCachePlan:
+    """The rows of a static device cache: slot i holds the row of ``rows[i]``."""
+
+    num_nodes: int  # N
+    rows: IdArray  # (D,) distinct node ids, ascending
+    expected_hit_rate: float | None = None  # share of accesses that these rows serve, where that was counted
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether every row is on the device, so that nothing below has to bring any."""
+        return 0 < self.num_nodes == len(self.rows)
+
+    def slot_map(self) -> NDArray[np.int32]:
+        """Return the slot of each node (N,), -1 where it has none.
+
+        Raises
+        ------
+        PlanError
+            A row is out of range or repeats.
+        """
+        return SlotMap(self.num_nodes, self.rows).slot_of
+
+    def holds(self) -> NDArray[np.bool_]:
+        """Return which nodes' rows (N,) are on the device."""
+        held = np.zeros(self.num_nodes, dtype=np.bool_)
+        held[self.rows] = True
+        return held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceShare:
+    """Which rows of a batch the device brings itself, for those that bring the others."""
+
+    reaches_all: bool = (
+        False  # rows that it does not hold it reads where they are: nothing is gathered for it
+    )
+    held: NDArray[np.bool_] | None = None  # (N,) which rows it holds; None: none, or all where `holds_all`
+    holds_all: bool = False
+
+    def num_held(self, nodes: IdArray) -> int:
+        """Return how many rows of ``nodes`` (U,) the device holds."""
+        if self.holds_all:
+            return len(nodes)
+        return 0 if self.held is None else int(np.count_nonzero(self.held[nodes]))
+
+    def positions_left(self, nodes: IdArray) -> IdArray | None:
+        """Return the positions (M,) of ``nodes`` (U,) whose rows the host gathers; None for all of them."""
+        return None if self.held is None else np.flatnonzero(~self.held[nodes])
+
+
+def rows_that_fit(num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False) -> int:
+    """Return how many rows a device cache of ``num_bytes`` holds: all N, or what is left beside the slot map. Pure.
+
+    Parameters
+    ----------
+    row_bytes : R, as stored: rows are widened when they are gathered
+    has_scale : rows are int8, each with a float32 factor
+    """
+    each = row_bytes + (_SCALE_BYTES if has_scale else 0)
+    if each * num_nodes <= num_bytes:
+        return num_nodes  # without a map: a row's slot is its id
+    return min(max(num_bytes - _MAP_BYTES * num_nodes, 0) // each, num_nodes)
+
+
+def cache_bytes(num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False) -> int:
+    """Return what a device cache of ``num_rows`` rows takes, its map included. Pure."""
+    mapped = _MAP_BYTES * num_nodes if 0 < num_rows < num_nodes else 0
+    return mapped + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
+
+
+def automatic_bytes(free_bytes: int, *, step_bytes: int | None, batch_bytes: int, batches_ahead: int) -> int:
+    """Return how many bytes of a device a cache may take. Pure.
+
+    What is free, less the most that one step of the model took, the batches that are there beside the one it works
+    on, and a slack; half of what is free where no step was tried.
+
+    Parameters
+    ----------
+    free_bytes : free memory before the step, the model's parameters already there
+    step_bytes : the most that a step took beyond that, its batch included; None where none was tried
+    batch_bytes : features and blocks of one batch
+    batches_ahead : batches on the device beside the step's own
+    """
+    ahead = batches_ahead * batch_bytes
+    if step_bytes is None:
+        return max(int(_UNTRIED_SHARE * free_bytes) - ahead - batch_bytes, 0)
+    return max(free_bytes - int(_STEP_MARGIN * (step_bytes + ahead)) - _SLACK_BYTES, 0)
+
+
+def plan_device_cache(
+    scores: NDArray[np.integer] | NDArray[np.floating],
+    num_rows: int,
+    *,
+    tail: NDArray[np.integer] | None = None,
+    accesses: NDArray[np.integer] | None = None,
+) -> DeviceCachePlan:
+    """Return the plan that holds the ``num_rows`` nodes of largest score. Pure.
+
+    Parameters
+    ----------
+    scores : (N,) accesses counted in presampled batches, inclusion probabilities or out-degrees
+    tail : (N,) what ranks the nodes without a score, which fill what is left; those stay out where None
+    accesses : (N,) counts, for the expected hit rate
+    """
+    num_nodes = len(scores)
+    if num_rows >= num_nodes:
+        return whole_device_cache(num_nodes)
+    rows = hottest_first(scores, num_rows)
+    if tail is not None and len(rows) < num_rows:
+        rest = np.where(scores > 0, 0, tail)
+        rows = np.concatenate([rows, hottest_first(rest, num_rows - len(rows))])
+    total = 0 if accesses is None else int(accesses.sum())
+    served = None if accesses is None or not total else int(accesses[rows].sum()) / total
+    return DeviceCachePlan(num_nodes=num_nodes, rows=np.sort(rows), expected_hit_rate=served)
+
+
+def whole_device_cache(num_nodes: int) -> DeviceCachePlan:
+    """Return the plan of a device that holds every row. Pure."""
+    return DeviceCachePlan(
+        num_nodes=num_nodes, rows=np.arange(num_nodes, dtype=np.int64), expected_hit_rate=1.0
+    )
+
+
+def no_device_cache(num_nodes: int) -> DeviceCachePlan:
+    """Return the plan of a device that holds no rows. Pure."""
+    return DeviceCachePlan(num_nodes=num_nodes, rows=NO_ROWS)
+
+
+def parse_hotness(name: str) -> DeviceHotness:
+    """Return ``name`` where it is one of the rankings.
+
+    Raises
+    ------
+    ConfigError
+        It is none.
+    """
+    if name == "presampled":
+        return "presampled"
+    if name == "vip":
+        return "vip"
+    if name == "degree":
+        return "degree"
+    raise ConfigError(f"device_hotness={name!r} is not one of 'presampled', 'vip', 'degree'")

@@ -1,0 +1,274 @@
+"""Planners of one superbatch after another: Belady's, and every other policy in the same form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
+
+import numpy as np
+
+from gloader.cache.actions import ON_DEVICE, count_actions
+from gloader.cache.baselines import PolicyName, make_policy
+from gloader.cache.batch_reader import NO_ROWS, BatchReader
+from gloader.cache.belady import plan_belady
+from gloader.cache.next_use import NodeTable
+from gloader.cache.plan import CachePlan, initial_content
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.cache.actions import Actions
+    from gloader.cache.baselines import Policy
+    from gloader.types import IdArray
+
+    Accesses = Sequence[NDArray[np.integer]]
+
+PlannerName = Literal["belady", PolicyName]
+
+# Beside its feature row, a slot takes a tag, and with Belady its row's id in the plan in execution and in the next one
+# and a place on the free list; with an online policy the id in two plans and in the queues, links, a mark and a stamp.
+# A node takes its slot and, for S3-FIFO, when it was evicted.
+_TAG_BYTES: Final = 8
+_BELADY_BYTES: Final = 8 + 8 + 4
+_QUEUE_BYTES: Final = 8 + 8 + 8 + 8 + 1 + 8
+_MAP_BYTES: Final = 4
+_GHOST_BYTES: Final = 8
+
+
+class SuperbatchPlanner(Protocol):
+    """Plans superbatches in the order of their execution. Not thread-safe."""
+
+    @property
+    def resident(self) -> IdArray:
+        """(<= C,) the row in each slot that the next plan counts on, -1 where empty."""
+        ...
+
+    def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:
+        """Plan ``accesses``, and count on the plan being executed.
+
+        Parameters
+        ----------
+        accesses : the trace of the next superbatch; sorted, as a `Trace` has it
+        lookahead : the trace of the one after it
+        """
+        ...
+
+    def restart(self, resident: IdArray) -> None:
+        """Start anew after plans that were not executed to their end.
+
+        Parameters
+        ----------
+        resident : (C,) `SlotCache.resident`, the row that each slot holds
+        """
+        ...
+
+
+class BeladyPlanner:
+    """Belady's MIN: each plan takes over what the one before left behind, and looks ahead.
+
+    Parameters
+    ----------
+    num_nodes : N
+    capacity : C
+    resident : (<= C,) the row in each slot, -1 where empty
+    reset : every superbatch starts from an empty cache and sees itself alone (Park et al., "Ginex", VLDB'22)
+    hotness : (N,) uint8, see `hotness_levels`
+    device_resident : ids that the device holds
+    expected_accesses : of a superbatch and its look-ahead; the table is hashed where that is smaller
+
+    Raises
+    ------
+    PlanError
+        ``resident`` does not fit the capacity.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        capacity: int,
+        *,
+        resident: IdArray = NO_ROWS,
+        reset: bool = False,
+        hotness: NDArray[np.uint8] | None = None,
+        device_resident: IdArray = NO_ROWS,
+        expected_accesses: int | None = None,
+    ) -> None:
+        self._capacity = capacity
+        self._reset = reset
+        self._hotness = hotness
+        self._device_resident = device_resident
+        self._resident = NO_ROWS
+        self._table = (
+            NodeTable(num_nodes)
+            if expected_accesses is None
+            else NodeTable.for_trace(num_nodes, expected_accesses)
+        )
+        self.restart(resident)
+
+    @property
+    def resident(self) -> IdArray:
+        """(C,) the row in each slot that the next plan counts on, -1 where empty."""
+        return self._resident
+
+    def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:
+        """Plan ``accesses`` with the fewest misses over them and ``lookahead``; see `plan_belady`.
+
+        Raises
+        ------
+        PlanError
+            An id is out of range or repeats within a batch.
+        """
+        plan = plan_belady(
+            accesses,
+            capacity=self._capacity,
+            resident=self._resident,
+            lookahead=() if self._reset else lookahead,
+            hotness=self._hotness,
+            device_resident=self._device_resident,
+            table=self._table,
+        )
+        if not self._reset:
+            self._resident = plan.resident_after
+        return plan
+
+    def restart(self, resident: IdArray) -> None:
+        """Count on ``resident`` (<= C,) instead; of a row in two slots, one of which was given up, the first counts.
+
+        Raises
+        ------
+        PlanError
+            There are more rows than slots, or an entry is below -1.
+        """
+        self._resident = initial_content(NO_ROWS if self._reset else resident, self._capacity)
+        _, first = np.unique(self._resident, return_index=True)
+        again = np.ones(self._capacity, dtype=np.bool_)
+        again[first] = False
+        self._resident[again] = -1
+
+
+class PolicyPlanner:
+    """A policy that does not look ahead, run over the trace. How it is cut into superbatches changes nothing.
+
+    Parameters
+    ----------
+    policy : whose `resident` rows the slots hold at first
+    on_device : (N,) bool, which ids the device holds: the policy does not see them
+    """
+
+    def __init__(self, policy: Policy, *, on_device: NDArray[np.bool_] | None = None) -> None:
+        self._policy = policy
+        self._on_device = on_device
+
+    @property
+    def resident(self) -> IdArray:
+        """(C,) the row in each slot that the next plan counts on, -1 where empty."""
+        return self._policy.resident
+
+    def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:  # noqa: ARG002  SuperbatchPlanner's
+        """Let the policy decide ``accesses``, batch by batch; ``lookahead`` is of no use to it.
+
+        Raises
+        ------
+        PlanError
+            An id is out of range; `restart` then.
+        """
+        reader = BatchReader(accesses, "accesses")
+        offsets = np.concatenate([[0], np.cumsum(reader.lengths)])
+        actions = np.empty(reader.num_accesses, dtype=np.int32)
+        counts = np.zeros((3, len(reader)), dtype=np.int64)
+        for batch in range(len(reader)):
+            part = actions[offsets[batch] : offsets[batch + 1]]
+            self._decide(reader.read(batch), part)
+            counts[:, batch] = count_actions(part)
+        after = self._policy.resident
+        return CachePlan(
+            capacity=len(after),
+            accesses=reader.batches,
+            offsets=offsets,
+            actions=actions,
+            hits=counts[0],
+            misses=counts[1],
+            admissions=counts[2],
+            resident_after=after,
+        )
+
+    def restart(self, resident: IdArray) -> None:  # noqa: ARG002  SuperbatchPlanner's
+        """Start from what the policy holds at first, which is in its slots still: nothing, or what never changes.
+
+        An online policy counts on no slot, so that ``resident`` rows are simply overwritten.
+        """
+        self._policy.restart()
+
+    def _decide(self, nodes: NDArray[np.integer], actions: Actions) -> None:
+        if self._on_device is None:
+            self._policy.decide(nodes, actions)
+            return
+        on_host = ~np.take(self._on_device, nodes)
+        decided = np.empty(int(np.count_nonzero(on_host)), dtype=np.int32)
+        self._policy.decide(nodes[on_host], decided)
+        actions[:] = ON_DEVICE
+        actions[on_host] = decided
+
+
+def make_planner(
+    name: PlannerName,
+    *,
+    num_nodes: int,
+    capacity: int,
+    resident: IdArray = NO_ROWS,
+    hot: IdArray = NO_ROWS,
+    reset: bool = False,
+    hotness: NDArray[np.uint8] | None = None,
+    device_resident: IdArray = NO_ROWS,
+    expected_accesses: int | None = None,
+) -> SuperbatchPlanner:
+    """Return the planner ``name``: Belady's, or that of the policy of this name.
+
+    Parameters
+    ----------
+    hot : rows of a static cache, the hottest first
+    device_resident : ids that the device holds
+    resident, reset, hotness, expected_accesses : of `BeladyPlanner`; unused by the others
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown, or the capacity is out of range.
+    PlanError
+        A hot row is out of range or repeats, or ``resident`` does not fit.
+    """
+    if name == "belady":
+        return BeladyPlanner(
+            num_nodes,
+            capacity,
+            resident=resident,
+            reset=reset,
+            hotness=hotness,
+            device_resident=device_resident,
+            expected_accesses=expected_accesses,
+        )
+    if name not in get_args(PolicyName):
+        raise ConfigError(f"policy {name!r} is not one of belady, {', '.join(get_args(PolicyName))}")
+    on_device = None
+    if len(device_resident):
+        on_device = np.zeros(num_nodes, dtype=np.bool_)
+        on_device[device_resident] = True
+    return PolicyPlanner(
+        make_policy(name, num_nodes=num_nodes, capacity=capacity, hot=hot), on_device=on_device
+    )
+
+
+def slot_bytes(name: PlannerName) -> int:
+    """Return the bytes kept per slot by planner, plan and `SlotCache`, the row not included. Pure."""
+    if name == "none":
+        return 0
+    if name == "static":
+        return _TAG_BYTES + 8  # the hot row itself
+    return _TAG_BYTES + (_BELADY_BYTES if name == "belady" else _QUEUE_BYTES)
+
+
+def node_bytes(name: PlannerName) -> int:
+    """Return the bytes that the planner keeps per node of the graph; Belady's may be fewer: `table_bytes`. Pure."""
+    return _MAP_BYTES + (_GHOST_BYTES if name == "s3fifo" else 0)

@@ -1,0 +1,157 @@
+"""The loops of the slot cache: rows out of their slots and into them, byte by byte or converted.
+
+Each checks what it is told and stops at the first contradiction: positions and slots in range, tags as planned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from numba import njit
+
+from gloader.intrinsics import copy_block, prefetch
+from gloader.narrow import (
+    narrow_to_brains,
+    narrow_to_halves,
+    scale_bytes,
+    unscale_to_bytes,
+    widen_brains,
+    widen_halves,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+HALF, BRAIN, SCALED = 1, 2, 3  # float16, bfloat16, int8 times the row's scale
+_AHEAD: Final = 8  # rows; their first cache lines are fetched early, the hardware follows within a row
+_LINES: Final = 8
+_LINE_BYTES: Final = 64
+
+
+@njit(cache=True, nogil=True)
+def copy_hits(
+    rows: NDArray[Any],
+    width: int,
+    tags: IdArray,
+    nodes: NDArray[np.integer],
+    hit_pos: IdArray,
+    hit_slot: IdArray,
+    out: NDArray[Any],
+    start: int,
+    stop: int,
+) -> int:
+    """Copy hits ``start:stop``; return the first that is out of range or not its slot's row, or -1."""
+    line = _LINE_BYTES // rows.itemsize
+    lines = min(_LINES, (width + line - 1) // line)
+    for i in range(start, stop):
+        if i + _AHEAD < stop:
+            prefetch(tags, hit_slot[i + _AHEAD])
+            ahead = hit_slot[i + _AHEAD] * width
+            for j in range(lines):
+                prefetch(rows, ahead + j * line)
+        position, slot = hit_pos[i], hit_slot[i]
+        if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
+            return i
+        if tags[slot] != nodes[position]:
+            return i
+        copy_block(out, position * width, rows, slot * width, width)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def admit(
+    rows: NDArray[Any],
+    width: int,
+    tags: IdArray,
+    nodes: NDArray[np.integer],
+    admit_pos: IdArray,
+    admit_slot: IdArray,
+    out: NDArray[Any],
+) -> int:
+    """Copy rows into their slots; return the first that is out of range, or -1."""
+    for i in range(admit_pos.shape[0]):
+        position, slot = admit_pos[i], admit_slot[i]
+        if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
+            return i
+        copy_block(rows, slot * width, out, position * width, width)
+        tags[slot] = nodes[position]
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def widen_hits(
+    halves: NDArray[np.uint16],
+    octets: NDArray[np.uint8],
+    scale: NDArray[np.float32],
+    mode: int,
+    width: int,
+    tags: IdArray,
+    nodes: NDArray[np.integer],
+    hit_pos: IdArray,
+    hit_slot: IdArray,
+    out: NDArray[np.float32],
+    start: int,
+    stop: int,
+) -> int:
+    """Do what `copy_hits` does, to float32. ``halves`` and ``octets`` are the same rows."""
+    row_bytes = width if mode == SCALED else 2 * width
+    fetched = min(row_bytes, _LINES * _LINE_BYTES)
+    for i in range(start, stop):
+        if i + _AHEAD < stop:
+            prefetch(tags, hit_slot[i + _AHEAD])
+            for byte in range(0, fetched, _LINE_BYTES):
+                prefetch(octets, hit_slot[i + _AHEAD] * row_bytes + byte)
+        position, slot = hit_pos[i], hit_slot[i]
+        if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
+            return i
+        if tags[slot] != nodes[position]:
+            return i
+        if mode == BRAIN:
+            widen_brains(out, position * width, halves, slot * width, width)
+        elif mode == HALF:
+            widen_halves(out, position * width, halves, slot * width, width)
+        else:
+            scale_bytes(out, position * width, octets, slot * width, width, scale[tags[slot]])
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def narrow_admissions(
+    halves: NDArray[np.uint16],
+    octets: NDArray[np.uint8],
+    scale: NDArray[np.float32],
+    mode: int,
+    width: int,
+    tags: IdArray,
+    nodes: NDArray[np.integer],
+    admit_pos: IdArray,
+    admit_slot: IdArray,
+    out: NDArray[np.float32],
+    bits: NDArray[np.uint32],
+) -> tuple[int, bool]:
+    """Do what `admit` does, from float32. ``bits`` are those of ``out``.
+
+    Returns the first position in the step that is out of range or whose row cannot be stored exactly, or -1, and
+    whether it is the latter. The slot of such a row is left empty.
+    """
+    for i in range(admit_pos.shape[0]):
+        position, slot = admit_pos[i], admit_slot[i]
+        if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
+            return i, False
+        node = nodes[position]
+        tags[slot] = -1
+        if mode == BRAIN:
+            is_exact = narrow_to_brains(halves, slot * width, bits, position * width, width)
+        elif mode == HALF:
+            is_exact = narrow_to_halves(halves, slot * width, bits, position * width, width)
+        elif 0 <= node < scale.shape[0]:
+            is_exact = unscale_to_bytes(octets, slot * width, out, position * width, width, scale[node])
+        else:
+            return i, False
+        if not is_exact:
+            return i, True
+        tags[slot] = node
+    return -1, False

@@ -1,0 +1,107 @@
+"""Planners: made by name, restarted, reset, and what they keep in memory."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from cache_traces import arrays, feature_rows
+
+from gloader.cache import (
+    BeladyPlanner,
+    NodeTable,
+    PlannerName,
+    SlotCache,
+    Trace,
+    make_planner,
+    node_bytes,
+    slot_bytes,
+    table_bytes,
+)
+from gloader.cache.baselines import PolicyName
+from gloader.errors import ConfigError, PlanError
+from gloader.ssd_store import RamFeatures
+
+NAMES: list[PlannerName] = ["belady", *get_args(PolicyName)]
+FIRST, SECOND = arrays([[1, 2, 3], [1, 4], [2, 5]]), arrays([[1, 4], [2], [0, 3, 5]])
+HOT = np.array([2, 4, 1, 0])
+
+
+@pytest.mark.reliability("C11")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("capacity", [0, 1, 2, 9])
+def test_every_planner_delivers_the_rows_also_after_it_was_cancelled(
+    name: PlannerName, capacity: int
+) -> None:
+    features, planner = feature_rows(6), make_planner(name, num_nodes=6, capacity=capacity, hot=HOT)
+    with SlotCache(capacity, dim=3) as slots:
+        slots.fill(planner.resident[planner.resident >= 0], RamFeatures(features))
+        for executed in (3, 1, 3, 0, 3):
+            held = planner.resident.copy()
+            for window, beyond in ((FIRST, SECOND), (SECOND, FIRST)):
+                plan = planner.plan(Trace(window), Trace(beyond))
+                plan.validate(held)
+                assert plan.misses.tolist() == [len(plan.miss_rows(batch)) for batch in range(3)]
+                held = plan.resident_after
+                for nodes, step in list(zip(window, plan.steps, strict=True))[:executed]:
+                    out = np.zeros((len(nodes), 3), dtype=np.float32)
+                    slots.execute(step, nodes, out, RamFeatures(features))
+                    assert np.array_equal(out, features[nodes])
+                if executed < 3:
+                    planner.restart(slots.resident)
+                    held = planner.resident.copy()
+
+
+def test_a_row_in_two_slots_counts_once_after_a_restart() -> None:
+    planner = BeladyPlanner(9, 4)
+    planner.restart(np.array([7, 3, 7, -1]))
+    assert planner.resident.tolist() == [7, 3, -1, -1]
+    assert planner.plan([np.array([3, 7])]).num_hits == 2
+    with pytest.raises(PlanError, match="resident names 5 slots; the capacity is 4"):
+        planner.restart(np.arange(5))
+
+
+def test_reset_starts_every_superbatch_from_nothing() -> None:
+    carried, reset = (BeladyPlanner(6, 2, reset=flag) for flag in (False, True))
+    for planner in (carried, reset):
+        planner.plan(FIRST, SECOND)
+    assert sorted(carried.resident.tolist()) == [1, 4] or carried.resident.max() >= 0
+    assert reset.resident.tolist() == [-1, -1]
+    again = reset.plan(SECOND)
+    again.validate(np.empty(0, dtype=np.int64))
+    assert again.num_hits == 0
+    assert carried.plan(SECOND).num_hits > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_the_device_are_left_alone(name: PlannerName) -> None:
+    planner = make_planner(
+        name, num_nodes=6, capacity=3, hot=np.array([4, 5]), device_resident=np.array([2, 1])
+    )
+    plan = planner.plan(Trace(FIRST))
+    rows = np.concatenate([plan.miss_rows(batch) for batch in range(3)])
+    assert not {1, 2} & set(rows.tolist())
+    assert plan.num_hits + plan.num_misses == 3
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'mru' is not one of belady, lru, fifo"):
+        make_planner("mru", num_nodes=3, capacity=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="capacity is -1"):
+        make_planner("lru", num_nodes=3, capacity=-1)
+
+
+def test_a_hashed_table_is_taken_where_it_is_smaller() -> None:
+    few = make_planner("belady", num_nodes=10**9, capacity=2, expected_accesses=10_000)
+    assert few.plan(Trace(arrays([[1, 10**9 - 1], [1]]))).num_hits == 1
+    assert table_bytes(10**9, 10_000) < 10**6
+    assert table_bytes(1000, 10_000) == 4000 == NodeTable.for_trace(1000, 10_000).num_bytes
+    table = NodeTable()
+    table.reserve(10_000)
+    assert table.num_bytes <= table_bytes(10**9, 10_000)
+
+
+def test_memory_is_what_the_formulas_say() -> None:
+    assert [slot_bytes(name) for name in ("none", "static", "belady", "lru")] == [0, 16, 28, 49]
+    assert [node_bytes(name) for name in ("belady", "lru", "s3fifo")] == [4, 4, 12]
