@@ -3,8 +3,25 @@
 if __name__ != "gloader.ssd_store":
     raise ImportError("import this package as gloader.ssd_store")
 
+from gloader.ssd_store.misses import DirectMisses, MissSource
+from gloader.ssd_store.pack import PackedMisses, Packer, packer_memory_bytes
+from gloader.ssd_store.pack_layout import pack_bytes
 from gloader.ssd_store.ram import RamFeatures
 from gloader.ssd_store.reader import FeatureStore
+from gloader.ssd_store.staged import StagedMisses, stage_rows, staged_bytes
 from gloader.ssd_store.writer import FeatureWriter
 
-__all__ = ["FeatureStore", "FeatureWriter", "RamFeatures"]
+__all__ = [
+    "DirectMisses",
+    "FeatureStore",
+    "FeatureWriter",
+    "MissSource",
+    "PackedMisses",
+    "Packer",
+    "RamFeatures",
+    "StagedMisses",
+    "pack_bytes",
+    "packer_memory_bytes",
+    "stage_rows",
+    "staged_bytes",
+]

@@ -14,6 +14,8 @@ from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, open_error, read_
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 _STEP_BYTES: Final = 4 * 2**20
@@ -37,6 +39,11 @@ def load_array(
     """
     path = Path(root) / record.file
     data = _read_data(path, record.num_pages, digest=record.digest if verify else None, os_io=os_io)
+    return as_stored(data, record)
+
+
+def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generic]:
+    """Return the bytes ``data`` of ``record``, padding included, as the read-only array they are. Pure."""
     array = data[: record.num_bytes].view(stored_dtype(record.dtype)).reshape(record.shape)
     array.flags.writeable = False
     return array
@@ -75,24 +82,67 @@ def load_page_checksums(
 def _read_data(path: Path, num_pages: int, *, digest: str | None, os_io: OsIO) -> NDArray[np.uint8]:
     """Read the ``num_pages`` of the data region of ``path``, checking ``digest`` on the way."""
     data = aligned_bytes(num_pages * PAGE_BYTES)
+    fd = open_array(path, os_io=os_io)
     try:
-        fd = open_regular(path, os_io=os_io)
-    except OSError as error:
-        raise open_error(path, error) from error
-    running, checksums = Digest(), np.empty(_STEP_BYTES // PAGE_BYTES, dtype=np.uint64)
-    try:
-        for start in range(0, data.size, _STEP_BYTES):
-            step = data[start : start + _STEP_BYTES]
-            read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
-            if digest is not None:
-                part = checksums[: step.size // PAGE_BYTES]
-                checksum_pages(step, start // PAGE_BYTES, part)
-                running.update(part)
+        for _ in read_pages(fd, path, num_pages, digest=digest, out=data, os_io=os_io):
+            pass
     finally:
         close_quietly(fd, os_io=os_io)
+    return data
+
+
+def open_array(path: Path, *, os_io: OsIO = REAL_OS) -> int:
+    """Return a descriptor of the file ``path``, open for reading.
+
+    Raises
+    ------
+    StoreOpenError
+        It cannot be opened.
+    """
+    try:
+        return open_regular(path, os_io=os_io)
+    except OSError as error:
+        raise open_error(path, error) from error
+
+
+def read_pages(
+    fd: int,
+    path: Path,
+    num_pages: int,
+    *,
+    digest: str | None,
+    out: NDArray[np.uint8] | None = None,
+    os_io: OsIO = REAL_OS,
+) -> Iterator[NDArray[np.uint8]]:
+    """Read the ``num_pages`` of the data region of ``fd`` in file order, a few MB at a time.
+
+    Parameters
+    ----------
+    digest : of all pages; checked when the last was read, so that nothing may be believed before the iterator ends
+    out : (num_pages * 4096,) aligned uint8 to read into; one buffer is used again and again when not given
+
+    Yields
+    ------
+    The bytes just read, a view of ``out`` or of the buffer
+
+    Raises
+    ------
+    ChecksumError, StoreReadError, TruncatedStoreError
+        As `load_array`.
+    """
+    size = num_pages * PAGE_BYTES
+    buffer = aligned_bytes(min(_STEP_BYTES, size)) if out is None else out
+    running, checksums = Digest(), np.empty(_STEP_BYTES // PAGE_BYTES, dtype=np.uint64)
+    for start in range(0, size, _STEP_BYTES):
+        step = buffer[: size - start] if out is None else out[start : start + _STEP_BYTES]
+        read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
+        if digest is not None:
+            part = checksums[: step.size // PAGE_BYTES]
+            checksum_pages(step, start // PAGE_BYTES, part)
+            running.update(part)
+        yield step
     if digest is not None and running.hexdigest() != digest:
         raise ChecksumError(
             f"{path}: the bytes do not match the digest {digest} of the commit record; the file is damaged: "
             "restore it from a copy or prepare it again (`gloader verify` lists the pages)"
         )
-    return data

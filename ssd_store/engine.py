@@ -14,6 +14,7 @@ from gloader.ssd_store.backend import Backend, PlainBackend
 from gloader.ssd_store.delivery import Delivery, deliver
 from gloader.ssd_store.device_file import DIRECT_MODES, DeviceFile, Direct
 from gloader.ssd_store.extents import ALIGNMENT, Extents
+from gloader.ssd_store.format import open_error
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.preadpool import PreadPool
 from gloader.ssd_store.uring import Uring
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.rowcopy import Target
+    from gloader.types import IdArray
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,12 +72,17 @@ class ReadEngine:
         if direct not in DIRECT_MODES:
             raise ConfigError(f"direct={direct!r} is unknown; choose one of {', '.join(DIRECT_MODES)}")
         self._lock = threading.Lock()
+        self.io = io
+        self.direct = direct
+        self.os_io = os_io
         self._checksums = checksums if checksums is not None else np.empty(0, np.uint64)
         self._data_offset = data_offset
         self._staged = staging_memory(max(ring_bytes, max_extent_bytes))
         self._file = DeviceFile(path, direct="off" if io == "buffered" else direct, os_io=os_io)
         try:
-            self._backend = _choose_backend(io, depth, self._staged, self._file, os_io)
+            self._backend = choose_backend(
+                io, depth, self._staged, is_direct=self._file.is_direct, os_io=os_io
+            )
         except BaseException:
             self._file.close()
             raise
@@ -90,6 +97,33 @@ class ReadEngine:
     def backend(self) -> str:
         """How reads are made: "uring", "threads" or "plain"."""
         return self._backend.name
+
+    @property
+    def checksums(self) -> NDArray[np.uint64]:
+        """What pages are verified against; empty where they are not."""
+        return self._checksums
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the open file.
+
+        Raises
+        ------
+        StoreError
+            The engine is closed, or the file has no status.
+        """
+        if self._closed:
+            raise StoreError(f"{self._file.path}: the store is closed; open it again")
+        try:
+            status = self.os_io.fstat(self._file.fd)
+        except OSError as error:
+            raise open_error(self._file.path, error) from error
+        return status.st_dev, status.st_ino
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     @property
     def staging_bytes(self) -> int:
@@ -113,7 +147,7 @@ class ReadEngine:
         StoreError
             The engine is closed.
         """
-        slot_bytes = _slot_bytes(extents, self._staged.shape[0])
+        slot_bytes = slot_distance(extents, self._staged.shape[0])
         work = Delivery(
             offset=extents.offset,
             length=extents.length,
@@ -127,17 +161,14 @@ class ReadEngine:
             slot_bytes=slot_bytes,
             target=target,
         )
-        requests, start = len(extents), 0
         with self._lock:
             if self._closed:
                 raise StoreError(f"{self._file.path}: the store is closed; open it again")
-            while start < len(extents):
-                progress = self._backend.read(self._file.fd, work, start)
-                if progress.bad_page >= 0:
-                    self._raise_mismatch(progress.bad_page, target)
-                for extent in progress.unfinished:
-                    requests += self._read_carefully(work, int(extent)) - 1
-                start = progress.next
+            requests, page = run_reads(self._backend, self._file, work)
+        if page >= 0:
+            raise mismatch(
+                self._file.path, page, target.rows, row_bytes=target.row_bytes, data_offset=self._data_offset
+            )
         return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
     def trust(self) -> None:
@@ -153,32 +184,49 @@ class ReadEngine:
                 self._file.close()
                 self._staged = np.empty(0, np.uint8)
 
-    def _read_carefully(self, work: Delivery, extent: int) -> int:
-        length = int(work.length[extent])
-        requests = self._file.read_fully(work.staged[:length].data, int(work.offset[extent]))
-        page = deliver(work, extent, 0)
-        if page >= 0:
-            self._raise_mismatch(page, work.target)
-        return requests
 
-    def _raise_mismatch(self, page: int, target: Target) -> None:
-        row_bytes = target.row_bytes
-        first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
-        wanted = target.rows[
-            np.searchsorted(target.rows, first) : np.searchsorted(target.rows, last, "right")
-        ]
-        listed = ", ".join(str(row) for row in np.unique(wanted)[:5])
-        offset = self._data_offset + page * ALIGNMENT
-        message = (
-            f"{self._file.path}: page {page} at byte {offset}, with rows {first} to {last} (asked for: {listed}), "
-            "does not match its checksum: the file was damaged after it was written; "
-            "run `gloader verify`, then restore the file or prepare it again"
-        )
-        raise ChecksumError(message)
+def run_reads(backend: Backend, file: DeviceFile, work: Delivery) -> tuple[int, int]:
+    """Read and deliver all extents of ``work``; return the requests made and the first bad page, or -1.
+
+    Raises
+    ------
+    StoreReadError, TruncatedStoreError
+        As `DeviceFile.read_fully`.
+    """
+    count = work.offset.shape[0]
+    requests, start = count, 0
+    while start < count:
+        progress = backend.read(file.fd, work, start)
+        if progress.bad_page >= 0:
+            return requests, progress.bad_page
+        for extent in progress.unfinished.tolist():
+            length = int(work.length[extent])
+            requests += file.read_fully(work.staged[:length].data, int(work.offset[extent])) - 1
+            with np.errstate(over="ignore"):  # interpreted checksums wrap around
+                page = deliver(work, extent, 0)
+            if page >= 0:
+                return requests, page
+        start = progress.next
+    return requests, -1
 
 
-def staging_memory(num_bytes: int) -> NDArray[np.uint8]:
-    """Return page-aligned, touched memory that is unmapped, not reused, when its last view goes."""
+def mismatch(path: Path, page: int, rows: IdArray, *, row_bytes: int, data_offset: int) -> ChecksumError:
+    """Return the error for a page that is not what was written; ``rows`` ascend and are those asked for. Pure."""
+    first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
+    wanted = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")]
+    listed = ", ".join(str(row) for row in np.unique(wanted)[:5])
+    return ChecksumError(
+        f"{path}: page {page} at byte {data_offset + page * ALIGNMENT}, with rows {first} to {last} (asked for: "
+        f"{listed}), does not match its checksum: the file was damaged after it was written; "
+        "run `gloader verify`, then restore the file or prepare it again"
+    )
+
+
+def staging_memory(num_bytes: int, *, touch: bool = True) -> NDArray[np.uint8]:
+    """Return page-aligned memory that is unmapped, not reused, when its last view goes.
+
+    Touched at once unless told otherwise, so that later uses need not wait for the system to find it.
+    """
     size = -(-num_bytes // ALIGNMENT) * ALIGNMENT
     mapping = mmap.mmap(-1, size)
     if size >= _HUGE_PAGE:
@@ -187,11 +235,12 @@ def staging_memory(num_bytes: int) -> NDArray[np.uint8]:
         except (OSError, AttributeError, ValueError) as error:  # an older kernel: slower, not wrong
             _LOG.debug("no huge pages for staging: %s", error)
     memory = np.frombuffer(mapping, np.uint8)
-    memory[::ALIGNMENT] = 0
+    if touch:
+        memory[::ALIGNMENT] = 0
     return memory
 
 
-def _slot_bytes(extents: Extents, ring_bytes: int) -> int:
+def slot_distance(extents: Extents, ring_bytes: int) -> int:
     """Return the distance of staging slots: as tight as the longest extent allows."""
     longest = int(extents.length.max(initial=ALIGNMENT))
     # Slots a large power of two apart would compete for the same sets of the processor's caches.
@@ -199,12 +248,19 @@ def _slot_bytes(extents: Extents, ring_bytes: int) -> int:
     return padded if padded * 8 <= ring_bytes else longest
 
 
-def _choose_backend(
-    io: IoMode, depth: int | None, staged: NDArray[np.uint8], file: DeviceFile, os_io: OsIO
+def choose_backend(
+    io: IoMode, depth: int | None, staged: NDArray[np.uint8], *, is_direct: bool, os_io: OsIO
 ) -> Backend:
+    """Return the fastest backend that ``io`` and the system allow.
+
+    Raises
+    ------
+    ConfigError
+        ``io`` is "uring" and there is none.
+    """
     if not os_io.is_real:
         return PlainBackend()
-    if io == "uring" or (io == "auto" and file.is_direct):
+    if io == "uring" or (io == "auto" and is_direct):
         try:
             return Uring(depth or DEFAULT_DEPTH, staged)
         except OSError as error:

@@ -54,6 +54,11 @@ class RamFeatures:
         self._halves = bytes_view[:even].view(np.uint16)
 
     @property
+    def array(self) -> NDArray[Any]:
+        """The matrix (N, F), as it is stored."""
+        return self._array
+
+    @property
     def num_rows(self) -> int:
         """N."""
         return int(self._array.shape[0])

@@ -12,6 +12,7 @@ from gloader.ssd_store.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.engine import DEFAULT_RING_BYTES, IoMode, ReadEngine
 from gloader.ssd_store.extents import min_extent_bytes, plan_extents
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, find_manifest_name, load_manifest, stored_dtype
+from gloader.ssd_store.matrix import StoredMatrix
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.profile import remembered_profile
 from gloader.ssd_store.ram import RamFeatures
@@ -189,7 +190,7 @@ class FeatureStore:
             os_io=os_io,
         )
         store = cls(
-            engine, record, scale=scale, gap_bytes=_gap_bytes(root) if gap_bytes is None else gap_bytes
+            engine, record, scale=scale, gap_bytes=default_gap_bytes(root) if gap_bytes is None else gap_bytes
         )
         if verify == "open":
             store._verify_all()
@@ -226,6 +227,11 @@ class FeatureStore:
         return self._record.digest
 
     @property
+    def max_extent_bytes(self) -> int:
+        """Longest read of one batch's rows."""
+        return self._extent_bytes
+
+    @property
     def resident_bytes(self) -> int:
         """Bytes of memory that the open store holds: staging, page checksums, scales."""
         return self._engine.resident_bytes + (0 if self._scale is None else self._scale.nbytes)
@@ -239,6 +245,31 @@ class FeatureStore:
     def is_direct(self) -> bool:
         """Whether reads go around the page cache."""
         return self._engine.is_direct
+
+    @property
+    def matrix(self) -> StoredMatrix:
+        """What a lane of its own needs to read beside this one.
+
+        Raises
+        ------
+        StoreError
+            The store is closed.
+        """
+        return StoredMatrix(
+            path=self._engine.path,
+            identity=self._engine.identity,
+            num_rows=self.num_rows,
+            dim=self.dim,
+            row_bytes=self.row_bytes,
+            dtype=self._dtype,
+            is_bfloat16=self._record.dtype == "bfloat16",
+            scale=self._scale,
+            checksums=self._engine.checksums,
+            gap_bytes=self._gap_bytes,
+            io=self._engine.io,
+            direct=self._engine.direct,
+            os_io=self._engine.os_io,
+        )
 
     def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
         """Read ``rows`` into ``out``; all of them, or raise. Thread-safe.
@@ -326,7 +357,8 @@ class FeatureStore:
         self._engine.trust()
 
 
-def _gap_bytes(root: Path) -> int:
+def default_gap_bytes(root: Path) -> int:
+    """Return the longest hole worth reading through on the device of ``root``, as far as it is known."""
     profile = remembered_profile(root)
     return profile.gap_bytes if profile else DEFAULT_GAP_BYTES
 

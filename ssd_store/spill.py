@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from itertools import count
@@ -12,8 +13,9 @@ from gloader.errors import BudgetError, ConfigError, ForkError, SpillError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.spill_claim import SpillClaim, remove_dead_spills, spill_parent
 from gloader.ssd_store.spill_errors import require_free_disk, spill_errors
-from gloader.ssd_store.spill_layout import RecordLayout, SpillKey, describe_key, plan_record
+from gloader.ssd_store.spill_layout import SpillKey, describe_key, plan_record
 from gloader.ssd_store.spill_record import SpillRef, read_record_file, write_record_file
+from gloader.ssd_store.write_errors import free_bytes
 from gloader.units import format_bytes
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import NDArray
+
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["SpillFolder", "SpillKey", "SpillRef", "record_bytes", "remove_dead_spills", "spill_parent"]
 
@@ -83,9 +87,21 @@ class SpillFolder:
         return self._claim.path
 
     @property
+    def os_io(self) -> OsIO:
+        """The system calls that the folder makes."""
+        return self._os_io
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of the budget that records take, those being written included."""
         return self._used_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that may be written now: what is left of the budget, or of the disk where that is less."""
+        left = max(self.budget_bytes - self._used_bytes, 0)
+        with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
+            return min(left, free_bytes(self.path, os_io=self._os_io))
 
     def require_room(self, num_bytes: int, what: str = "a spill") -> None:
         """Check that ``num_bytes`` more fit into the budget and onto the disk.
@@ -95,8 +111,11 @@ class SpillFolder:
         BudgetError
             They exceed the budget; the message says needed and allowed bytes.
         SpillError
-            They exceed the free disk space; the message says needed and free bytes.
+            They exceed the free disk space (the message says needed and free bytes), or the folder is closed.
+        ForkError
+            The folder belongs to the parent process.
         """
+        self._require_usable()
         allowed = self.budget_bytes - self._used_bytes
         if num_bytes > allowed:
             raise BudgetError(
@@ -128,7 +147,7 @@ class SpillFolder:
         """
         self._require_usable()
         layout = plan_record(key, arrays)
-        path = self._reserve(key, layout)
+        path = self.reserve_file(layout.num_bytes, f"the {describe_key(key)}")
         try:
             doing, needed = f"writing the {describe_key(key)}", layout.num_bytes
             with spill_errors(path, doing, needed_bytes=needed, os_io=self._os_io):
@@ -172,6 +191,42 @@ class SpillFolder:
             self._unlink(ref.path)
         self._return(ref.path)
 
+    def reserve_file(self, num_bytes: int, what: str) -> Path:
+        """Take ``num_bytes`` of the budget for a file that the caller creates; return where.
+
+        Raises
+        ------
+        BudgetError
+            They exceed the budget; the message says needed and allowed bytes.
+        SpillError
+            They exceed the free disk space, or the folder is closed.
+        ForkError
+            The folder belongs to the parent process.
+        """
+        with self._lock:
+            self.require_room(num_bytes, what)
+            path = self.path / f"{next(self._numbers):08d}.spill"
+            self._records[path] = num_bytes
+            self._used_bytes += num_bytes
+        return path
+
+    def remove_file(self, path: Path) -> None:
+        """Remove a file that `reserve_file` named, there or not, and return its bytes to the budget. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            It cannot be removed; its bytes stay in use until `close`.
+        """
+        if path not in self._records:
+            return
+        with spill_errors(path, "removing a spilled file", os_io=self._os_io):
+            try:
+                self._unlink(path)
+            except FileNotFoundError:  # never created, or gone with the folder
+                _LOG.debug("%s is not there to be removed", path)
+        self._return(path)
+
     def close(self) -> None:
         """Remove the folder and everything in it. Idempotent; in a forked child it removes nothing.
 
@@ -188,15 +243,6 @@ class SpillFolder:
         with self._lock:
             self._records.clear()
             self._used_bytes = 0
-
-    def _reserve(self, key: SpillKey, layout: RecordLayout) -> Path:
-        """Take the record's bytes from the budget; return the file to write it to."""
-        with self._lock:
-            self.require_room(layout.num_bytes, f"the {describe_key(key)}")
-            path = self.path / f"{next(self._numbers):08d}.spill"
-            self._records[path] = layout.num_bytes
-            self._used_bytes += layout.num_bytes
-        return path
 
     def _take_back(self, path: Path, error: BaseException) -> None:
         """Remove a record that was not completed; where that fails its bytes stay in use until `close`."""

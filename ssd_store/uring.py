@@ -41,11 +41,11 @@ FEAT_SINGLE_MMAP, FEAT_RW_CUR_POS = 1 << 0, 1 << 3  # the latter came with OP_RE
 GETEVENTS = 1
 REGISTER_BUFFERS = 0
 OFF_SQES = 0x10000000
-OP_READ_FIXED, OP_READ = 4, 22
+OP_READ_FIXED, OP_WRITE_FIXED, OP_READ, OP_WRITE = 4, 5, 22, 23
 SQE_BYTES, CQE_BYTES = 64, 16
 MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row before the ring counts as broken
 MAX_DEPTH = 4096
-_MASK32 = 0xFFFFFFFF
+MASK32 = 0xFFFFFFFF
 
 # Positions in the array of addresses that describes a ring to the kernel.
 FD, SQ_HEAD, SQ_TAIL, SQ_MASK, SQES, CQ_HEAD, CQ_TAIL, CQ_MASK, CQES, FIXED, SYSCALL, ERRNO = range(12)
@@ -78,6 +78,11 @@ class Uring:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def table(self) -> IdArray:
+        """The addresses that kernels need, see the positions above; empty once the ring is closed."""
+        return self._table
 
     def read(self, fd: int, work: Delivery, start: int, /) -> Progress:
         """Read and deliver extents from ``start`` on; stop at the first that fails, and drain the ring."""
@@ -194,11 +199,13 @@ def _setup(entries: int) -> tuple[int, NDArray[np.uint32]]:
 
 
 @njit(cache=True, nogil=True)
-def _submit(ring: IdArray, tail: int, fd: int, offset: int, address: int, length: int, tag: int) -> int:
-    """Write one read at ``tail`` and return the next tail; the caller publishes it."""
+def submit(
+    ring: IdArray, tail: int, opcode: int, fd: int, offset: int, address: int, length: int, tag: int
+) -> int:
+    """Write one request at ``tail`` and return the next tail; the caller publishes it."""
     entry = ring[SQES] + (tail & ring[SQ_MASK]) * SQE_BYTES
     # Opcode, flags and priority share the first word; the registered buffer's index 0 is in the zeros.
-    store32(entry, OP_READ_FIXED if ring[FIXED] else OP_READ)
+    store32(entry, opcode)
     store32(entry + 4, fd)
     store64(entry + 8, offset)
     store64(entry + 16, address)
@@ -208,13 +215,13 @@ def _submit(ring: IdArray, tail: int, fd: int, offset: int, address: int, length
     store64(entry + 40, 0)
     store64(entry + 48, 0)
     store64(entry + 56, 0)
-    return (tail + 1) & _MASK32
+    return (tail + 1) & MASK32
 
 
 @njit(cache=True, nogil=True)
-def _enter(ring: IdArray, tail: int, wait: int) -> int:
+def enter(ring: IdArray, tail: int, wait: int) -> int:
     """Hand over what was published up to ``tail`` and wait for completions; return 0 or the errno."""
-    pending = (tail - load_acquire32(ring[SQ_HEAD])) & _MASK32
+    pending = (tail - load_acquire32(ring[SQ_HEAD])) & MASK32
     if call_syscall(ring[SYSCALL], ENTER, ring[FD], pending, wait, GETEVENTS, 0, 0) < 0:
         return call_errno(ring[ERRNO])
     return 0
@@ -232,6 +239,7 @@ def _drive(ring: IdArray, fd: int, work: Delivery, start: int, depth: int, repor
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
     count = offset.shape[0]
     base = np.int64(staged.ctypes.data)
+    opcode = OP_READ_FIXED if ring[FIXED] else OP_READ
     free = np.arange(depth)
     num_free = depth
     owner = np.empty(depth, np.int64)  # the extent in each slot
@@ -248,13 +256,13 @@ def _drive(ring: IdArray, fd: int, work: Delivery, start: int, depth: int, repor
             slot = free[num_free]
             owner[slot] = upcoming
             at = base + slot * slot_bytes
-            tail = _submit(ring, tail, fd, offset[upcoming], at, length[upcoming], slot)
+            tail = submit(ring, tail, opcode, fd, offset[upcoming], at, length[upcoming], slot)
             upcoming += 1
         store_release32(ring[SQ_TAIL], tail)
         in_flight = depth - num_free
         if in_flight == 0:
             break
-        code = _enter(ring, tail, min(in_flight, max(1, depth // 4)))
+        code = enter(ring, tail, min(in_flight, max(1, depth // 4)))
         if code == errno.EINTR:
             stopping = True  # let Python run its signal handlers once all is drained
         elif code in (errno.EAGAIN, errno.EBUSY):
@@ -287,6 +295,6 @@ def _drive(ring: IdArray, fd: int, work: Delivery, start: int, depth: int, repor
                     stopping = True
             free[num_free] = slot
             num_free += 1
-            head = (head + 1) & _MASK32
+            head = (head + 1) & MASK32
         store_release32(ring[CQ_HEAD], head)
     report[NEXT] = upcoming

@@ -18,6 +18,7 @@ from gloader.ssd_store.profile import (
     io_capabilities,
     probe_device,
     refresh_profile,
+    remember_profile,
     remembered_profile,
 )
 from gloader.testing.faults import FaultyOS
@@ -31,6 +32,7 @@ KNOWN = DeviceProfile(
     write_bytes_per_s=2e9,
     queue_depth=128,
     is_direct=True,
+    medium_reads_per_s=50_000.0,
 )
 
 
@@ -63,6 +65,16 @@ def test_more_than_a_third_is_disagreement(observed: float) -> None:
 @pytest.mark.parametrize(("sequential", "expected"), [(0.7e9, False), (0.6e9, True), (1.6e9, True)])
 def test_sequential_reads_count_as_well(sequential: float, expected: bool) -> None:
     assert KNOWN.disagrees_with(random_reads_per_s=80_000.0, read_bytes_per_s=sequential) is expected
+
+
+@pytest.mark.parametrize("missing", ["write_bytes_per_s", "medium_reads_per_s"])
+def test_a_fresh_measurement_replaces_a_profile_that_lacks_a_rate(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember_profile(tmp_path, replace(KNOWN, **{missing: 0.0}))  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "probe_device", lambda *_, **__: KNOWN)
+    refresh_profile(tmp_path)
+    assert remembered_profile(tmp_path) == KNOWN
 
 
 @pytest.mark.parametrize(
@@ -101,6 +113,7 @@ def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     folder.mkdir()
     found = probe_device(folder)
     assert min(found.random_reads_per_s, found.read_bytes_per_s, found.write_bytes_per_s) > 0
+    assert found.is_complete
     assert found.queue_depth in module.DEPTHS
     assert list(folder.iterdir()) == []
 

@@ -1,0 +1,75 @@
+"""What a run learns about the predictions of its cost model. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+Strategy: TypeAlias = Literal["direct", "staged", "packed"]
+STRATEGIES: Final[tuple[Strategy, ...]] = ("direct", "staged", "packed")
+
+_FACTOR_LIMIT: Final = 3.0
+_DAMPING: Final = 0.5  # of the logarithm of an error: half of it is believed
+_SHARED: Final = 0.5  # of the logarithm of a factor: what it says about a strategy that was not observed
+_FORGETTING: Final = 0.95  # of the logarithm of a factor, for each superbatch in which it was not observed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Measured over predicted seconds of each strategy, learnt from the superbatches of the run so far."""
+
+    direct: float = 1.0
+    staged: float = 1.0
+    packed: float = 1.0
+    observed: frozenset[Strategy] = frozenset()
+
+    def factor(self, strategy: Strategy) -> float:
+        """Return what the model's seconds of ``strategy`` are multiplied with."""
+        return float(getattr(self, strategy))
+
+    def after(
+        self, strategy: Strategy, predicted_s: float, measured_s: float, *, factor: float | None = None
+    ) -> Calibration:
+        """Return what is known after a superbatch took ``measured_s`` where ``predicted_s`` was predicted. Pure.
+
+        ``factor`` is that of the `Choice`, for a prediction made with an earlier calibration than this one. Half
+        of the error is believed: a single hiccup of the device does no harm, and three superbatches bring a
+        prediction that was wrong by a factor of two to within 10%. A strategy that was never tried is taken to be
+        half as wrong as this one: they share a device, but not everything. One that was tried before is slowly
+        forgiven, so that a bad moment does not rule it out for the rest of the run. Factors stay within a
+        third and three.
+        """
+        if not (_is_positive(predicted_s) and _is_positive(measured_s)):
+            return self
+        learnt = learn_factor(
+            self.factor(strategy), predicted_s=predicted_s, measured_s=measured_s, made_with=factor
+        )
+        factors = {
+            other: self.factor(other) ** _FORGETTING if other in self.observed else learnt**_SHARED
+            for other in STRATEGIES
+        }
+        factors[strategy] = learnt
+        return Calibration(**factors, observed=self.observed | {strategy})
+
+
+def learn_factor(
+    factor: float, *, predicted_s: float, measured_s: float, made_with: float | None = None
+) -> float:
+    """Return the factor to predict with next, halfway to the one that would have been right. Pure.
+
+    ``predicted_s`` was made with the factor ``made_with``, by default ``factor``. No error of more than a factor of
+    three is believed, and seconds that are not positive teach nothing.
+    """
+    if not (_is_positive(predicted_s) and _is_positive(measured_s)):
+        return factor
+    right = (factor if made_with is None else made_with) * _clamped(measured_s / predicted_s)
+    return _clamped(factor ** (1 - _DAMPING) * right**_DAMPING)
+
+
+def _is_positive(seconds: float) -> bool:
+    return math.isfinite(seconds) and seconds > 0
+
+
+def _clamped(factor: float) -> float:
+    return min(max(factor, 1 / _FACTOR_LIMIT), _FACTOR_LIMIT)

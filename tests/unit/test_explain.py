@@ -1,0 +1,158 @@
+"""What a loader says about itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from gloader.explain import (
+    IoFacts,
+    SuperbatchReport,
+    TierFacts,
+    explain_io,
+    explain_json,
+    explain_run,
+    explain_tiers,
+    predict_step,
+    retrieval_error,
+    run_json,
+    step_error,
+)
+from gloader.ssd_store.cost import Choice, IoRates
+from gloader.ssd_store.superbatch_size import SuperbatchSize
+
+if TYPE_CHECKING:
+    from gloader.budget import MemoryPlan
+
+
+def tiers(**changes: Any) -> TierFacts:
+    plan = SimpleNamespace(
+        budget_bytes=10**9,
+        total_bytes=9 * 10**8,
+        parts=(("feature buffers", 10**8), ("host cache", 8 * 10**8)),
+        features="ssd",
+        cache_rows=60,
+    )
+    facts = {"num_nodes": 600, "policy": "belady", "is_topology_mapped": False} | changes
+    plan.features = facts.pop("features", plan.features)
+    return TierFacts(plan=cast("MemoryPlan", plan), **facts)
+
+
+PACKED = Choice(
+    strategy="packed", predicted={"direct": 20.0, "staged": 4.0, "packed": 5.0}, reason="packed takes 5.0 s"
+)
+IO = IoFacts(
+    size=SuperbatchSize(num_batches=128, reason="two packs in 5 GB of disk"),
+    rates=IoRates(
+        random_reads_per_s=86_000.0,
+        read_bytes_per_s=1.05e9,
+        write_bytes_per_s=1.8e9,
+        pack_read_bytes_per_s=1.05e9,
+    ),
+    staging_bytes=10**8,
+    spill_bytes=5 * 10**9,
+)
+REPORT = SuperbatchReport(
+    number=7,
+    num_batches=128,
+    rows=29_000_000,
+    misses=4_100_000,
+    choice=PACKED,
+    predicted_step_s=0.040,
+    measured_retrieval_s=6.25,
+    measured_step_s=0.050,
+)
+
+
+def test_the_tiers_are_named_with_their_sizes() -> None:
+    assert explain_tiers(tiers()).splitlines() == [
+        "memory budget 1 GB, planned 900 MB:",
+        "  feature buffers: 100 MB",
+        "  host cache: 800 MB",
+        "features: on the SSD; 60 rows (10.0%) in memory, policy belady",
+    ]
+
+
+def test_features_in_memory_and_a_mapped_topology_say_why() -> None:
+    text = explain_tiers(tiers(features="ram", is_topology_mapped=True))
+    assert "features: in memory, they fit the budget" in text
+    assert "topology: memory-mapped, because it would take more than half of the budget" in text
+
+
+def test_the_disk_and_the_superbatch_are_explained_before_anything_was_read() -> None:
+    assert explain_io(IO).splitlines() == [
+        "superbatch: up to 128 batches (two packs in 5 GB of disk)",
+        "disk: 86 k random reads/s, 1.05 GB/s read, 1.8 GB/s written",
+        "missing rows of a superbatch: up to 100 MB in memory, 5 GB on disk",
+    ]
+
+
+def test_a_choice_is_explained_with_the_seconds_of_every_strategy() -> None:
+    text = explain_io(replace(IO, choice=PACKED, num_batches=128))
+    assert "  predicted for 128 batches: direct 20.0 s, staged 4.0 s, packed 5.0 s" in text
+    assert "  chosen: packed (packed takes 5.0 s)" in text
+
+
+def test_everything_that_is_said_can_be_written_as_json() -> None:
+    found = json.loads(json.dumps(explain_json(tiers(), replace(IO, choice=PACKED))))
+    assert found["parts"] == {"feature buffers": 10**8, "host cache": 8 * 10**8}
+    assert found["superbatch"] == {"num_batches": 128, "reason": "two packs in 5 GB of disk"}
+    assert found["rates"]["read_bytes_per_s"] == 1.05e9
+    assert found["choice"]["predicted_s"] == {"direct": 20, "staged": 4, "packed": 5}
+    assert "rates" not in explain_json(tiers())
+
+
+def test_the_table_has_a_line_for_each_kind_with_its_medians() -> None:
+    direct = replace(PACKED, strategy="direct")
+    first = replace(REPORT, num_batches=2, choice=direct, predicted_step_s=None)
+    slower = replace(REPORT, measured_retrieval_s=10.0, measured_step_s=0.080)
+    assert explain_run([first, REPORT, slower, REPORT]).splitlines() == [
+        "superbatches, predicted and measured:",
+        "  read    batches  times   misses  retrieval  measured  error   step  measured  error",
+        "  direct        2      1  4,100 k     20.0 s     6.2 s   220%      -     50 ms      -",
+        "  packed      128      3  4,100 k      5.0 s     6.2 s    20%  40 ms     50 ms    20%",
+        "retrieval time: predicted to 35% (median over superbatches)",
+        "step time: predicted to 20% (median over superbatches)",
+    ]
+
+
+def test_nothing_done_is_said() -> None:
+    assert explain_run([]) == "no superbatch was finished"
+
+
+def test_superbatches_that_read_nothing_have_no_error() -> None:
+    idle = replace(REPORT, misses=0, measured_retrieval_s=0.0, predicted_step_s=None)
+    assert retrieval_error([idle]) is None
+    assert step_error([idle]) is None
+    text = explain_run([idle])
+    assert "predicted to" not in text
+    found = json.loads(json.dumps(run_json([idle, REPORT])))
+    assert found["retrieval_error"] == pytest.approx(0.2)
+    assert found["superbatches"][1]["measured_step_s"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        ({}, 0.10),  # the computation, whose thread is one of the four
+        ({"sample_s": 0.30}, 0.12),  # the cores
+        ({"retrieval_s": 0.15}, 0.15),  # the disk
+        ({"compute_cpu_s": 0.40}, 0.13),  # the computation on all cores, beside the rest
+        ({"compute_cpu_s": 0.0, "cores": 1, "sample_s": 0.30}, 0.38),  # a device computes
+        ({"serial_s": 0.01}, 0.11),
+    ],
+)
+def test_a_step_takes_as_long_as_the_busiest_resource(change: dict[str, Any], step: float) -> None:
+    parts: dict[str, Any] = {
+        "sample_s": 0.04,
+        "inspect_s": 0.01,
+        "retrieval_s": 0.05,
+        "gather_cpu_s": 0.07,
+        "compute_s": 0.10,
+        "cores": 4,
+    }
+    assert predict_step(**(parts | change)) == pytest.approx(step)
