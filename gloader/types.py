@@ -41,6 +41,9 @@ class Block:
     edge_ids: IdArray  # (num_edges,) positions in the graph's ``indices``
     num_src: int
     num_dst: int
+    edge_weight: NDArray[np.float32] | None = (
+        None  # (num_edges,) full-graph edges each stands for; None: all alike
+    )
 
     @property
     def num_edges(self) -> int:
@@ -129,6 +132,9 @@ class DeviceBlock:
     src_degree: torch.Tensor  # (num_src,) float32, full-graph in-degree of each source
     num_src: int
     num_dst: int
+    edge_weight: torch.Tensor | None = (
+        None  # (num_edges,) float32, full-graph edges each stands for; None: all alike
+    )
 
     @property
     def edge_index(self) -> torch.Tensor:

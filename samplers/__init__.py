@@ -6,6 +6,19 @@ if __name__ != "gloader.samplers":
     )
 
 from gloader.samplers.graph import CscGraph
+from gloader.samplers.graph_source import GraphSource
+from gloader.samplers.labor import LaborSampler
+from gloader.samplers.layerwise import LayerSampler
+from gloader.samplers.make import make_sampler, workspace_node_bytes
 from gloader.samplers.neighbor import MergedBatch, NeighborSampler
 
-__all__ = ["CscGraph", "MergedBatch", "NeighborSampler"]
+__all__ = [
+    "CscGraph",
+    "GraphSource",
+    "LaborSampler",
+    "LayerSampler",
+    "MergedBatch",
+    "NeighborSampler",
+    "make_sampler",
+    "workspace_node_bytes",
+]

@@ -20,7 +20,7 @@ _MIN_SLOTS = 1 << 10
 class NodeMap(Protocol):
     """Gives nodes their local ids, one batch after the other. Used by one thread at a time.
 
-    A map whose call was interrupted is not used again (`WorkspacePool` drops it).
+    A map whose call was interrupted or found a damaged graph is not used again (`WorkspacePool` drops it).
     """
 
     def begin(self, seeds: IdArray, nodes: IdArray) -> int:
@@ -30,7 +30,10 @@ class NodeMap(Protocol):
     def relabel(
         self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
     ) -> int:
-        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
+        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number.
+
+        Returns -1 - i where the source of edge i is no node of the graph; the map is then not to be used again.
+        """
         ...
 
 
@@ -92,7 +95,16 @@ class HashMap:
         largest = min(num_nodes + edge_ids.shape[0], self._num_nodes)
         self._reserve(nodes[:num_nodes], largest)
         total: int = relabel.relabel_hashed(
-            graph_indices, edge_ids, nodes, num_nodes, self._base, self._keys, self._labels, self._shift, out
+            graph_indices,
+            self._num_nodes,
+            edge_ids,
+            nodes,
+            num_nodes,
+            self._base,
+            self._keys,
+            self._labels,
+            self._shift,
+            out,
         )
         self._used = total
         return total

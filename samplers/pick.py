@@ -29,14 +29,29 @@ SLACK = LANES
 
 @njit(cache=True, nogil=True)
 def fetch_degrees(
-    graph_indptr: IdArray, nodes: IdArray, first: int, last: int, starts: IdArray, degrees: IdArray
-) -> None:
-    """Write where the in-edges of ``nodes[first:last]`` begin and how many there are."""
+    graph_indptr: IdArray,
+    num_edges: int,
+    nodes: IdArray,
+    first: int,
+    last: int,
+    starts: IdArray,
+    degrees: IdArray,
+) -> int:
+    """Write where the in-edges of ``nodes[first:last]`` begin and how many there are.
+
+    Returns
+    -------
+    int
+        -1, or the first i whose edges do not lie in ``0:num_edges``: the graph is damaged.
+    """
     for i in range(first, last):
         prefetch(graph_indptr, nodes[min(i + _AHEAD, last - 1)])
-        start = graph_indptr[nodes[i]]
+        start, stop = graph_indptr[nodes[i]], graph_indptr[nodes[i] + 1]
+        if start < 0 or stop < start or stop > num_edges:
+            return i
         starts[i] = start
-        degrees[i] = graph_indptr[nodes[i] + 1] - start
+        degrees[i] = stop - start
+    return -1
 
 
 @njit(cache=True, nogil=True)

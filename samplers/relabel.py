@@ -2,6 +2,9 @@
 
 Both maps are stamped: an entry below ``base`` is a leftover of an earlier batch and means "not seen". So a
 batch starts on a map of any content by moving ``base`` past every label given before; nothing is cleared.
+
+A graph may be sampled from before its checksums are (`gloader.topology`), so every id is checked when it is read from
+the graph, and the checked value is the one that is used: the array may change under a mapped file.
 """
 
 from __future__ import annotations
@@ -33,23 +36,38 @@ def relabel_dense(
     labels: LocalArray,
     indices: LocalArray,
 ) -> int:
-    """Write the local id of each edge's source into ``indices``, append new nodes; return the number of nodes.
+    """Write the local id of each edge's source into ``indices``, append new nodes.
 
     ``labels`` (N,) maps a node to ``base`` plus its local id; N is below 2**31, so that ``indices`` can hold the
     global ids in the meantime. ``nodes`` has room for one more node than there are edges.
+
+    Returns
+    -------
+    int
+        The number of nodes, or -1 - i where the source of edge i is not in 0..N-1: the graph is damaged, and the
+        map is not to be used again.
     """
     num_edges = edge_ids.shape[0]
+    end = np.uint64(labels.shape[0])
     steady = max(num_edges - _AHEAD_ROW, 0)
     for i in range(min(_AHEAD_MAP, steady)):
-        indices[i] = graph_indices[edge_ids[i]]
+        coming = to_int(graph_indices[edge_ids[i]])
+        if np.uint64(coming) >= end:
+            return -1 - i
+        indices[i] = coming
     for i in range(steady):
         prefetch(graph_indices, edge_ids[i + _AHEAD_ROW])
-        coming = graph_indices[edge_ids[i + _AHEAD_MAP]]
-        prefetch(labels, to_int(coming))
+        coming = to_int(graph_indices[edge_ids[i + _AHEAD_MAP]])
+        if np.uint64(coming) >= end:
+            return -1 - (i + _AHEAD_MAP)
+        prefetch(labels, coming)
         indices[i + _AHEAD_MAP] = coming
         num_nodes = _label(to_int(indices[i]), nodes, num_nodes, base, labels, indices, i)
     for i in range(steady, num_edges):
-        num_nodes = _label(to_int(graph_indices[edge_ids[i]]), nodes, num_nodes, base, labels, indices, i)
+        coming = to_int(graph_indices[edge_ids[i]])
+        if np.uint64(coming) >= end:
+            return -1 - i
+        num_nodes = _label(coming, nodes, num_nodes, base, labels, indices, i)
     return num_nodes
 
 
@@ -86,6 +104,7 @@ def _slot(node: int, shift: np.uint64) -> int:
 @njit(cache=True, nogil=True)
 def relabel_hashed(
     graph_indices: NDArray[Any],
+    graph_nodes: int,
     edge_ids: IdArray,
     nodes: IdArray,
     num_nodes: int,
@@ -95,7 +114,11 @@ def relabel_hashed(
     shift: np.uint64,
     indices: LocalArray,
 ) -> int:
-    """Do as `relabel_dense` with an open-addressing table: ``keys`` and ``labels`` of 2**(64 - shift) slots."""
+    """Do as `relabel_dense` with an open-addressing table: ``keys`` and ``labels`` of 2**(64 - shift) slots.
+
+    ``graph_nodes`` is N.
+    """
+    end = np.uint64(graph_nodes)
     num_edges = edge_ids.shape[0]
     wrap = keys.shape[0] - 1
     for i in range(num_edges):
@@ -104,6 +127,8 @@ def relabel_hashed(
         prefetch(labels, ahead)
         prefetch(keys, ahead)
         node = to_int(graph_indices[edge_ids[i]])
+        if np.uint64(node) >= end:
+            return -1 - i
         slot = _slot(node, shift)
         while labels[slot] >= base and keys[slot] != node:
             slot = (slot + 1) & wrap

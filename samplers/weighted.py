@@ -3,6 +3,14 @@
 Without replacement: the k smallest of E_i / w_i with E_i exponential, which draws one edge after the other with
 chances proportional to the weights that remain (Efraimidis and Spirakis, "Weighted random sampling with a
 reservoir", IPL 2006). With replacement: inversion of the running sum of the node's weights.
+
+Every taken edge gets the number of in-edges of positive weight that it stands for, so that weighted sums estimate
+without bias: 1 / P(E_i / w_i < the smallest such number not taken) without replacement (rank conditioning; Cohen and
+Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08), total / (k w_i) with (Hansen and Hurwitz 1943). Edges
+of weight zero are spread over the others, so that a mean stays a mean.
+
+The kernels that pick return -1, or the first destination with a weight that is negative, infinite or not a number, or
+whose weights are no longer those that were counted: the graph is damaged, or its file changes.
 """
 
 from __future__ import annotations
@@ -64,32 +72,49 @@ def pick_weighted(
     indptr: LocalArray,
     edge_ids: IdArray,
     arrivals: NDArray[np.float64],
-) -> None:
+    importance: NDArray[np.float32],
+) -> int:
     """Write the edges that the destinations ``first:last`` take, without replacement, in the order drawn.
 
-    ``arrivals`` (fan-out,) is scratch. A node whose positive edges are no more than the fan-out takes them in order.
+    ``importance`` (edges,) receives how many each stands for. ``arrivals`` (fan-out,) is scratch.
+    A node whose positive edges are no more than the fan-out takes them in order.
     """
     for i in range(first, last):
         out = indptr[i - first]
         count = indptr[i - first + 1] - out
-        kept, positive = 0, 0
+        kept, positive, beyond = 0, 0, math.inf
         this = node_key(key, nodes[i])
         for at in range(degrees[i] if count else 0):
             weight = np.float64(edge_weight[starts[i] + at])
-            if not weight > 0:
+            if not 0 <= weight < math.inf:
+                return i
+            if weight == 0:
                 continue
             edge_ids_at = starts[i] + at
             positive += 1
             if fanout < 0:
+                if kept == count:
+                    return i
                 edge_ids[out + kept] = edge_ids_at
                 kept += 1
                 continue
-            arrival = -math.log(unit(this, at)) / weight
-            if kept == count and arrival >= arrivals[kept - 1]:
+            number = unit(this, at)
+            if 1.0 - number >= beyond * weight:  # no more than -log(number), which costs ten times as much
                 continue
+            arrival = -math.log(number) / weight
+            if kept == count:
+                beyond = min(beyond, max(arrival, arrivals[kept - 1]))
+                if arrival >= arrivals[kept - 1]:
+                    continue
             kept = _insert(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
-        if fanout >= 0 and positive <= fanout:
-            _all_positive(edge_weight, starts[i], degrees[i], out, edge_ids)
+        if kept != count:
+            return i
+        if positive <= fanout and not _all_positive(edge_weight, starts[i], degrees[i], out, count, edge_ids):
+            return i
+        for at in range(out, out + count):
+            chance = -math.expm1(-np.float64(edge_weight[edge_ids[at]]) * beyond)
+            importance[at] = degrees[i] / (positive * chance)
+    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -114,11 +139,18 @@ def _insert(
 
 
 @njit(cache=True, nogil=True)
-def _all_positive(edge_weight: NDArray[Any], start: int, degree: int, out: int, edge_ids: IdArray) -> None:
+def _all_positive(
+    edge_weight: NDArray[Any], start: int, degree: int, out: int, count: int, edge_ids: IdArray
+) -> bool:
+    """Write the edges of positive weight; return whether they are ``count``, of which no more are written."""
+    found = 0
     for edge in range(start, start + degree):
         if edge_weight[edge] > 0:
-            edge_ids[out] = edge
-            out += 1
+            if found == count:
+                return False
+            edge_ids[out + found] = edge
+            found += 1
+    return found == count
 
 
 @njit(cache=True, nogil=True)
@@ -134,30 +166,41 @@ def pick_weighted_with_replacement(
     indptr: LocalArray,
     edge_ids: IdArray,
     sums: NDArray[np.float64],
-) -> None:
+    importance: NDArray[np.float32],
+) -> int:
     """Write the edges that the destinations ``first:last`` take, with repeats; fan-out -1 takes each once.
 
+    ``importance`` (edges,) receives how many each stands for.
     ``sums`` (largest degree of these destinations,) is scratch.
     """
     for i in range(first, last):
         out = indptr[i - first]
         count = indptr[i - first + 1] - out
         if fanout < 0:
-            _all_positive(edge_weight, starts[i], degrees[i], out, edge_ids)
+            if not _all_positive(edge_weight, starts[i], degrees[i], out, count, edge_ids):
+                return i
+            for at in range(out, out + count):
+                importance[at] = degrees[i] / count
             continue
         if count == 0:
             continue
-        total, last_positive = 0.0, 0
+        total, positive, last_positive = 0.0, 0, 0
         for at in range(degrees[i]):
             weight = np.float64(edge_weight[starts[i] + at])
+            if not 0 <= weight < math.inf:
+                return i
             if weight > 0:
                 last_positive = at
+                positive += 1
             total += weight
             sums[at] = total
         this = node_key(key, nodes[i])
         for j in range(count):
             at = _first_reaching(sums, last_positive, unit(this, j) * total)
             edge_ids[out + j] = starts[i] + at
+            share = total / (count * np.float64(edge_weight[starts[i] + at]))
+            importance[out + j] = share * degrees[i] / positive
+    return -1
 
 
 @njit(cache=True, nogil=True)

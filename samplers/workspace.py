@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.samplers.candidates import Candidates
 from gloader.samplers.node_map import DenseMap, HashMap, NodeMap
 
 if TYPE_CHECKING:
@@ -24,10 +25,13 @@ _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 class Workspace:
     """Buffers that one call uses at a time; they grow to the largest batch seen."""
 
-    __slots__ = ("bits", "degrees", "map", "nodes", "scratch", "starts")
+    __slots__ = ("bits", "candidates", "degrees", "edges", "map", "nodes", "scratch", "starts", "weights")
 
-    def __init__(self, node_map: NodeMap, largest_fanout: int) -> None:
+    def __init__(self, node_map: NodeMap, largest_fanout: int, candidates: Candidates | None = None) -> None:
         self.map = node_map
+        self.candidates = candidates
+        self.edges: IdArray = np.empty(0, dtype=np.int64)
+        self.weights: NDArray[np.float32] = np.empty(0, dtype=np.float32)
         self.nodes: IdArray = np.empty(0, dtype=np.int64)
         self.starts: IdArray = np.empty(0, dtype=np.int64)
         self.degrees: IdArray = np.empty(0, dtype=np.int64)
@@ -45,6 +49,13 @@ class Workspace:
             grown[:used] = getattr(self, name)[:used]
             setattr(self, name, grown)
 
+    def reserve_edges(self, num_edges: int) -> None:
+        """Make room for ``num_edges`` in ``edges`` and ``weights``; their content is lost."""
+        if num_edges > self.edges.shape[0]:
+            capacity = max(num_edges, 2 * self.edges.shape[0])
+            self.edges = np.empty(capacity, dtype=np.int64)
+            self.weights = np.empty(capacity, dtype=np.float32)
+
     def reserve_scratch(self, size: int) -> None:
         """Make room for ``size`` numbers in ``scratch``."""
         if size > self.scratch.shape[0]:
@@ -54,7 +65,15 @@ class Workspace:
 class WorkspacePool:
     """Lends each concurrent call a workspace of its own; it keeps as many as calls ever ran at once. Thread-safe."""
 
-    def __init__(self, num_nodes: int, largest_fanout: int, *, dense_limit: int = DENSE_LIMIT) -> None:
+    def __init__(
+        self,
+        num_nodes: int,
+        largest_fanout: int,
+        *,
+        dense_limit: int = DENSE_LIMIT,
+        has_candidates: bool = False,
+    ) -> None:
+        self._has_candidates = has_candidates
         self._num_nodes = num_nodes
         self._largest_fanout = largest_fanout
         self._map = DenseMap if num_nodes <= dense_limit else HashMap
@@ -66,6 +85,7 @@ class WorkspacePool:
         try:
             workspace = self._free.pop()
         except IndexError:
-            workspace = Workspace(self._map(self._num_nodes), self._largest_fanout)
+            candidates = Candidates(self._map(self._num_nodes)) if self._has_candidates else None
+            workspace = Workspace(self._map(self._num_nodes), self._largest_fanout, candidates)
         yield workspace
         self._free.append(workspace)

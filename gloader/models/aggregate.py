@@ -35,9 +35,17 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
     return result
 
 
-def mean_neighbors(x: torch.Tensor, edges: Adjacency) -> torch.Tensor:
-    """Return the mean row of each destination's sources, (D, F); zeros where there are none."""
-    return sum_neighbors(x, edges) / edges.counts.clamp(min=1.0).unsqueeze(1)
+def mean_neighbors(
+    x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None, degree: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the mean row of each destination's sources, (D, F); zeros where there are none.
+
+    With ``weight`` (E,), the full-graph edges that each edge stands for, it is the weighted sum over ``degree``
+    (D,), the full-graph in-degrees: an estimate without bias of the mean over all of them.
+    """
+    if weight is None or degree is None:
+        return sum_neighbors(x, edges) / edges.counts.clamp(min=1.0).unsqueeze(1)
+    return sum_neighbors(x, edges, weight) / degree.clamp(min=1.0).unsqueeze(1)
 
 
 def _bag(

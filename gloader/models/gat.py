@@ -24,6 +24,9 @@ _NEGATIVE_SLOPE = 0.2
 class GatConv(nn.Module):
     """Attention over the neighbours; the parameters of PyG's ``GATConv`` (Velickovic et al., 2018).
 
+    An edge with an importance weight w counts as w edges in the softmax: both of its sums are then estimates
+    without bias of those over all neighbours (their ratio is a consistent one).
+
     Parameters
     ----------
     in_dim, out_dim : F and H; with ``concat`` a head has H / heads columns, else each has H and the heads
@@ -54,7 +57,7 @@ class GatConv(nn.Module):
         weights = self._head_weights(slice(0, self.heads))
         scores_src = x @ self._score_weight(self.att_src, weights)
         scores_dst = x[: block.num_dst] @ self._score_weight(self.att_dst, weights)
-        attention, own = self._attend(scores_src, scores_dst, edges)
+        attention, own = self._attend(scores_src, scores_dst, edges, block.edge_weight)
         project_first = multiplies_first(
             num_src=block.num_src,
             num_dst=block.num_dst,
@@ -82,11 +85,17 @@ class GatConv(nn.Module):
         return torch.stack([a @ w for a, w in zip(attention[0], weights, strict=True)], dim=1)
 
     def _attend(
-        self, scores_src: torch.Tensor, scores_dst: torch.Tensor, edges: Adjacency
+        self,
+        scores_src: torch.Tensor,
+        scores_dst: torch.Tensor,
+        edges: Adjacency,
+        importance: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the softmax over in-edges and self loop: (E, heads) and (D, heads)."""
         dst = edges.dst
         scores = functional.leaky_relu(scores_src[edges.indices] + scores_dst[dst], _NEGATIVE_SLOPE)
+        if importance is not None:
+            scores = scores + importance.log().unsqueeze(1)
         own = functional.leaky_relu(scores_src[: edges.num_dst] + scores_dst, _NEGATIVE_SLOPE)
         start = own if self.add_self_loops else torch.full_like(own, -torch.inf)
         top = _segment_max(start.detach(), dst, scores.detach())

@@ -23,7 +23,8 @@ class GcnConv(nn.Module):
     """``W sum_u x_u / sqrt(d_u d_v) + b``; the parameters of PyG's ``GCNConv`` (Kipf and Welling, 2017).
 
     The degrees are those of the full graph. The sum over the sampled edges of a node is rescaled by its
-    in-degree over the number sampled, which makes it an unbiased estimate of the sum over all of them.
+    in-degree over the number sampled, or each edge by the importance weight its sampler gave it; either makes
+    it an unbiased estimate of the sum over all of them.
 
     Parameters
     ----------
@@ -51,18 +52,21 @@ class GcnConv(nn.Module):
             out_dim=self.out_dim,
             input_has_grad=x.requires_grad,
         ):
-            result = self._spread(self.lin(x), edges, block.src_degree)
+            result = self._spread(self.lin(x), edges, block)
         else:
-            result = self.lin(self._spread(x, edges, block.src_degree))
+            result = self.lin(self._spread(x, edges, block))
         total: torch.Tensor = result + self.bias
         return total
 
-    def _spread(self, x: torch.Tensor, edges: Adjacency, degree: torch.Tensor) -> torch.Tensor:
+    def _spread(self, x: torch.Tensor, edges: Adjacency, block: DeviceBlock) -> torch.Tensor:
         """Return the normalised, rescaled sum over ``edges`` and the node itself, (D, width)."""
-        norm = self._norm(degree)
+        norm = self._norm(block.src_degree)
         own = norm[: edges.num_dst]
-        rescale = degree[: edges.num_dst] / edges.counts.clamp(min=1.0)
-        weight = (own * rescale)[edges.dst] * norm[edges.indices]
+        if block.edge_weight is None:
+            rescale = block.src_degree[: edges.num_dst] / edges.counts.clamp(min=1.0)
+            weight = (own * rescale)[edges.dst] * norm[edges.indices]
+        else:
+            weight = block.edge_weight * own[edges.dst] * norm[edges.indices]
         total = sum_neighbors(x, edges, weight)
         if self.add_self_loops:
             total = total + x[: edges.num_dst] * own.square().unsqueeze(1)

@@ -32,6 +32,7 @@ class SageConv(nn.Module):
     def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
         """Return (D, out_dim) for ``x`` (U, in_dim)."""
         edges = Adjacency.of_block(block)
+        importance = (block.edge_weight, block.src_degree[: block.num_dst])
         if multiplies_first(
             num_src=block.num_src,
             num_dst=block.num_dst,
@@ -40,9 +41,10 @@ class SageConv(nn.Module):
             out_dim=self.out_dim,
             input_has_grad=x.requires_grad,
         ):
-            neighbors = mean_neighbors(functional.linear(x, self.lin_l.weight), edges) + self.lin_l.bias
+            projected = functional.linear(x, self.lin_l.weight)
+            neighbors = mean_neighbors(projected, edges, *importance) + self.lin_l.bias
         else:
-            neighbors = self.lin_l(mean_neighbors(x, edges))
+            neighbors = self.lin_l(mean_neighbors(x, edges, *importance))
         result: torch.Tensor = neighbors + self.lin_r(x[: block.num_dst])
         return result
 

@@ -267,7 +267,7 @@ def test_refused_options() -> None:
 
 
 def test_a_hop_too_large_for_local_ids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbor, "_MAX_LOCAL", 20)
+    monkeypatch.setattr(neighbor, "MAX_LOCAL", 20)
     assert sample(star(19), [-1], [0]).blocks[0].num_edges == 19
     with pytest.raises(
         ConfigError, match=r"hop 0 of BatchId\(epoch=0, index=0\) would have 2\*\*31 edges or more"

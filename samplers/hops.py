@@ -1,0 +1,121 @@
+"""The hops of a batch, one after the other: what every sampler of layered blocks does around its own picking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from gloader.errors import ConfigError, SeedError
+from gloader.samplers import damage, pick, poisson
+from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
+from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+
+if TYPE_CHECKING:
+    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.workspace import Workspace, WorkspacePool
+
+
+class SampleHop(Protocol):
+    """Lets the first ``num_dst`` nodes of the batch in ``work`` sample; appends what they find to its nodes."""
+
+    def __call__(
+        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int, /
+    ) -> Block:
+        """Return the block of hop ``hop``, 0 next to the seeds."""
+        ...
+
+
+def sample_layers(
+    graph: CscGraph,
+    pool: WorkspacePool,
+    batch_id: BatchId,
+    seeds: IdArray,
+    num_hops: int,
+    sample_hop: SampleHop,
+) -> SampledBatch:
+    """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
+
+    Raises
+    ------
+    SeedError
+        Seeds are no integers, out of range or repeat; the message lists up to five.
+    GraphError
+        A graph that was not checked has an entry that cannot be; the message names the node and the position.
+    """
+    checked = checked_seeds(seeds, graph.num_nodes)
+    blocks: list[Block] = []
+    with np.errstate(over="ignore"), pool.lend() as work:  # interpreted hashes wrap around
+        num_nodes = enter_seeds(work, checked)
+        seen = 0
+        for hop in range(num_hops):
+            fetch_degrees(graph, work, seen, num_nodes)
+            seen = num_nodes
+            blocks.append(sample_hop(graph, work, batch_id, hop, num_nodes))
+            num_nodes = blocks[-1].num_src
+        nodes = work.nodes[:num_nodes].copy()
+    return SampledBatch(id=batch_id, nodes=nodes, num_seeds=len(checked), blocks=tuple(reversed(blocks)))
+
+
+def enter_seeds(work: Workspace, seeds: IdArray) -> int:
+    """Make ``seeds``, which are in range, the first nodes of a batch; return their number.
+
+    Raises
+    ------
+    SeedError
+        One repeats.
+    """
+    work.reserve(len(seeds) + 1, 0)
+    if work.map.begin(seeds, work.nodes):
+        values, counts = np.unique(seeds, return_counts=True)
+        repeated = values[counts > 1]
+        raise SeedError(f"{len(repeated)} seeds repeat within the batch, among them {repeated[:5].tolist()}")
+    return len(seeds)
+
+
+def fetch_degrees(graph: CscGraph, work: Workspace, first: int, last: int) -> None:
+    """Write where the in-edges of the nodes ``first:last`` of the batch begin, and how many there are."""
+    bad = pick.fetch_degrees(
+        graph.indptr, graph.num_edges, work.nodes, first, last, work.starts, work.degrees
+    )
+    if bad >= 0:
+        raise damage.bad_degree(graph, int(work.nodes[bad]))
+
+
+def weighted_block(
+    graph: CscGraph, work: Workspace, num_dst: int, indptr: LocalArray, *, normalize: bool
+) -> Block:
+    """Return the block of the edges and weights that a kernel left in ``work``; their sources join its nodes.
+
+    Parameters
+    ----------
+    indptr : (num_dst + 1,), where the edges of each destination begin in ``work.edges``
+    normalize : make the weights of each destination add up to its in-degree
+    """
+    num_edges = int(indptr[-1])
+    work.reserve(min(num_dst + num_edges, graph.num_nodes) + 1, num_dst)
+    edge_ids = work.edges[:num_edges].copy()
+    edge_weight = work.weights[:num_edges].copy()
+    if normalize:
+        poisson.scale_to_degree(work.degrees, num_dst, indptr, edge_weight)
+    indices = np.empty(num_edges, dtype=np.int32)
+    num_src = work.map.relabel(graph.indices, edge_ids, work.nodes, num_dst, indices)
+    if num_src < 0:
+        raise damage.bad_neighbor(graph, work.nodes[:num_dst], indptr, edge_ids, -1 - num_src)
+    return Block(
+        indptr=indptr,
+        indices=indices,
+        edge_ids=edge_ids,
+        num_src=num_src,
+        num_dst=num_dst,
+        edge_weight=edge_weight,
+    )
+
+
+def checked_total(total: int, hop: int, batch_id: BatchId, fanouts: tuple[int, ...]) -> int:
+    """Return ``total`` in-edges or edges of a hop, or raise ConfigError where there are 2**31 or more. Pure."""
+    if not 0 <= total <= MAX_LOCAL:
+        raise ConfigError(
+            f"hop {hop} of {batch_id} would have 2**31 edges or more; lower the batch size or fanouts={fanouts}"
+        )
+    return total

@@ -1,0 +1,167 @@
+"""LABOR (Balin, Catalyurek: "Layer-neighbor sampling: defusing neighborhood explosion in GNNs", NeurIPS'23)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.errors import ConfigError
+from gloader.samplers import labor_chances, pick, poisson
+from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
+from gloader.samplers.graph_source import GraphSource, source_of
+from gloader.samplers.hops import checked_total, sample_layers, weighted_block
+from gloader.samplers.rng import layer_key
+from gloader.samplers.workspace import Workspace, WorkspacePool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.samplers.candidates import Candidates
+    from gloader.samplers.graph import CscGraph
+    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+
+_ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
+_MOST_ITERATIONS = 100
+
+
+class LaborSampler:
+    """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, and far fewer different ones.
+
+    Every node has one random number per hop, and an edge is taken when the number of its source is below the
+    edge's chance; so destinations share their sources. An estimate of a mean has the variance that sampling
+    ``fanouts[l]`` neighbours independently would give it. A node with no more in-edges than the fan-out takes all.
+    Blocks carry importance weights, 1 / chance, which make weighted sums estimates without bias.
+
+    Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. Reads every in-edge of every
+    destination; each concurrent call holds 4 bytes per node, and with ``iterations`` 8, and 12 bytes for each
+    in-edge of a hop.
+
+    Parameters
+    ----------
+    graph : the topology, or a source that is asked for it at every batch; its edge weights are not used
+    fanouts : neighbours per node, hop next to the seeds first; 0 takes none, -1 takes all
+    seed : any integer; taken modulo 2**64
+    iterations : steps that move chances to shared sources: 0 is LABOR-0, i is LABOR-i, -1 goes on until the
+        expected number of nodes stays (LABOR-*)
+    share_layers : one random number per node for all hops, which makes hops find the same nodes again; the
+        estimates of different hops are then correlated
+    normalize : make the weights of each destination add up to its in-degree: less variance, and a bias of the order
+        of 1 / fan-out
+
+    Raises
+    ------
+    ConfigError
+        A fan-out is not an integer >= -1, there is none, or ``iterations`` is below -1.
+    """
+
+    def __init__(
+        self,
+        graph: CscGraph | GraphSource,
+        fanouts: Sequence[int],
+        *,
+        seed: int = 0,
+        iterations: int = 0,
+        share_layers: bool = False,
+        normalize: bool = False,
+    ) -> None:
+        if type(iterations) is not int or iterations < -1:
+            raise ConfigError(f"iterations is {iterations!r}; allowed: 0, 1, ..., or -1 for convergence")
+        self._source = source_of(graph)
+        self.fanouts = checked_fanouts(fanouts)
+        self.seed = checked_seed(seed)
+        self.iterations = iterations
+        self.share_layers = bool(share_layers)
+        self.normalize = bool(normalize)
+        self._pool = WorkspacePool(self.graph.num_nodes, 0, has_candidates=iterations != 0)
+
+    @property
+    def graph(self) -> CscGraph:
+        """The topology, where it is now."""
+        return self._source.graph
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        """Sample layered blocks with importance weights. Thread-safe.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch, part of the random key
+        seeds : (B,) distinct node ids; B = 0 gives an empty batch
+
+        Raises
+        ------
+        SeedError
+            Seeds are no integers, out of range or repeat; the message lists up to five.
+        ConfigError
+            A hop would have 2**31 edges, or with ``iterations`` its destinations 2**31 in-edges.
+        GraphError
+            A graph that was not checked has an entry that cannot be; the message names the node and the position.
+        """
+        hops = len(self.fanouts)
+        return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_hop)
+
+    def _sample_hop(
+        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+    ) -> Block:
+        fanout = self.fanouts[hop]
+        indptr = np.zeros(num_dst + 1, dtype=np.int32)
+        key = layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
+        if fanout == 0:
+            pass
+        elif work.candidates is None:
+            self._pick_independently(graph, work, batch_id, hop, num_dst, key, indptr)
+        else:
+            num_edges = checked_total(int(work.degrees[:num_dst].sum()), hop, batch_id, self.fanouts)
+            work.candidates.find(graph, work, num_dst, num_edges)
+            self._pick_jointly(work, work.candidates, fanout, num_dst, key, indptr)
+        return weighted_block(graph, work, num_dst, indptr, normalize=self.normalize)
+
+    def _pick_independently(
+        self,
+        graph: CscGraph,
+        work: Workspace,
+        batch_id: BatchId,
+        hop: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        fanout = self.fanouts[hop]
+        expected = pick.count_uniform(work.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
+        room = checked_total(expected, hop, batch_id, self.fanouts)
+        work.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
+        rows = (graph.indices, work.starts, work.degrees, num_dst, fanout, key, indptr)
+        while poisson.pick_by_fanout(*rows, work.edges, work.weights) == poisson.OVERFLOW:
+            checked_total(len(work.edges) + 1, hop, batch_id, self.fanouts)
+            work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
+
+    def _pick_jointly(
+        self,
+        work: Workspace,
+        candidates: Candidates,
+        fanout: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        rows = (candidates.offsets, num_dst, candidates.of_edge)
+        chances = candidates.chances[: candidates.count]
+        chances.fill(1.0)
+        before = np.inf
+        for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
+            expected = labor_chances.improve(*rows, fanout, chances, candidates.tops)
+            if self.iterations < 0 and expected > before * (1 - _ENOUGH):
+                break
+            before = expected
+        labor_chances.solve(*rows, fanout, chances, candidates.scales)
+        poisson.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
+        poisson.pick_candidates(
+            work.starts,
+            *rows,
+            chances,
+            candidates.scales,
+            candidates.numbers,
+            indptr,
+            work.edges,
+            work.weights,
+        )

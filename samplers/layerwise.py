@@ -1,0 +1,224 @@
+"""Layer-wise importance sampling: a number of nodes per layer instead of a number of neighbours per node.
+
+LADIES: Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional networks",
+NeurIPS'19. FastGCN: Chen, Ma, Xiao, ICLR'18.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from gloader.errors import ConfigError
+from gloader.samplers import column_norms, damage, poisson
+from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
+from gloader.samplers.graph_source import GraphSource, source_of
+from gloader.samplers.hops import checked_total, sample_layers, weighted_block
+from gloader.samplers.rng import layer_key
+from gloader.samplers.workspace import Workspace, WorkspacePool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.samplers.candidates import Candidates
+    from gloader.samplers.graph import CscGraph
+    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+
+LayerMethod = Literal["ladies", "fastgcn"]
+Adjacency = Literal["mean", "gcn"]
+_NODES_PER_CALL = 1 << 18  # so that an interrupt is noticed between two
+
+
+class LayerSampler:
+    """Samples nodes in proportion to the squared norm of their column in the normalised adjacency.
+
+    "ladies" takes ``layer_sizes[l]`` nodes out of the in-neighbours of hop l's destinations (all, where there are
+    fewer), with norms over the rows of these destinations: the smallest of number / norm, each node standing for
+    1 / min(1, norm * threshold) of its kind (priority sampling; Duffield, Lund, Thorup, JACM 2007), which is exactly
+    unbiased for a fixed number of distinct nodes. "fastgcn" takes every node of the graph independently, with norms
+    over all rows and ``layer_sizes[l]`` nodes in expectation; those without an edge to a destination drop out.
+    A taken node keeps all its edges to the destinations, with its importance weight on each.
+
+    Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. Reads every in-edge of every
+    destination; each concurrent call holds 4 bytes per node, with "ladies" 8, and 12 bytes for each in-edge of a
+    hop. "fastgcn" reads all edges of the graph once, at the first batch, and keeps 4 bytes per node.
+
+    Parameters
+    ----------
+    graph : the topology, or a source that is asked for it at every batch; its edge weights are not used
+    layer_sizes : nodes per layer, hop next to the seeds first; 0 takes none, -1 takes all
+    seed : any integer; taken modulo 2**64
+    method : "ladies" or "fastgcn"
+    adjacency : what is estimated: "mean" with entries 1 / d_dst, "gcn" with 1 / sqrt((d_dst + 1) (d_src + 1))
+    normalize : make the weights of each destination add up to its in-degree: less variance, and some bias
+
+    Raises
+    ------
+    ConfigError
+        A layer size is not an integer >= -1, there is none, or a name is unknown.
+    """
+
+    def __init__(
+        self,
+        graph: CscGraph | GraphSource,
+        layer_sizes: Sequence[int],
+        *,
+        seed: int = 0,
+        method: LayerMethod = "ladies",
+        adjacency: Adjacency = "mean",
+        normalize: bool = False,
+    ) -> None:
+        if method not in ("ladies", "fastgcn"):
+            raise ConfigError(f"method is {method!r}; allowed: 'ladies', 'fastgcn'")
+        if adjacency not in ("mean", "gcn"):
+            raise ConfigError(f"adjacency is {adjacency!r}; allowed: 'mean', 'gcn'")
+        self._source = source_of(graph)
+        self.layer_sizes = checked_fanouts(layer_sizes, noun="layer_sizes")
+        self.seed = checked_seed(seed)
+        self.method = method
+        self.adjacency = adjacency
+        self.normalize = bool(normalize)
+        self._pool = WorkspacePool(self.graph.num_nodes, 0, has_candidates=method == "ladies")
+
+    @property
+    def graph(self) -> CscGraph:
+        """The topology, where it is now."""
+        return self._source.graph
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        """Sample layered blocks with importance weights. Thread-safe.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch, part of the random key
+        seeds : (B,) distinct node ids; B = 0 gives an empty batch
+
+        Raises
+        ------
+        SeedError
+            Seeds are no integers, out of range or repeat; the message lists up to five.
+        ConfigError
+            The destinations of a hop have 2**31 in-edges.
+        GraphError
+            A graph that was not checked has an entry that cannot be; the message names the node and the position.
+        """
+        hops = len(self.layer_sizes)
+        return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_hop)
+
+    def _sample_hop(
+        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+    ) -> Block:
+        size = self.layer_sizes[hop]
+        indptr = np.zeros(num_dst + 1, dtype=np.int32)
+        key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
+        if size == 0:
+            pass
+        elif work.candidates is None:
+            self._pick_from_graph(graph, work, batch_id, hop, num_dst, key, indptr)
+        else:
+            num_edges = checked_total(int(work.degrees[:num_dst].sum()), hop, batch_id, self.layer_sizes)
+            work.candidates.find(graph, work, num_dst, num_edges)
+            self._pick_from_neighborhood(graph, work, work.candidates, size, num_dst, key, indptr)
+        return weighted_block(graph, work, num_dst, indptr, normalize=self.normalize)
+
+    def _pick_from_neighborhood(
+        self,
+        graph: CscGraph,
+        work: Workspace,
+        candidates: Candidates,
+        size: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        count = candidates.count
+        if size < 0 or count <= size:
+            candidates.chances[:count] = 1.0
+        else:
+            norms = candidates.tops[:count]
+            rows = (work.degrees, candidates.offsets, num_dst, candidates.of_edge)
+            column_norms.neighborhood_norms(*rows, self.adjacency == "gcn", norms)
+            if self.adjacency == "gcn":
+                column_norms.divide_by_degree(graph.indptr, candidates.nodes, norms)
+            poisson.numbers_of(candidates.nodes, count, key, candidates.numbers)
+            _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
+        candidates.scales[:num_dst] = 1.0
+        candidates.numbers[:count] = 0  # the choice is made: whoever has a chance is taken
+        poisson.pick_candidates(
+            work.starts,
+            candidates.offsets,
+            num_dst,
+            candidates.of_edge,
+            candidates.chances,
+            candidates.scales,
+            candidates.numbers,
+            indptr,
+            work.edges,
+            work.weights,
+        )
+
+    def _pick_from_graph(
+        self,
+        graph: CscGraph,
+        work: Workspace,
+        batch_id: BatchId,
+        hop: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        scale = self._graph_scales[hop]
+        rows = (graph.indices, work.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
+        work.reserve_edges(4096)
+        while (outcome := poisson.pick_by_node(*rows, work.edges, work.weights)) < 0:
+            if outcome <= poisson.DAMAGED:
+                raise damage.bad_edge(graph, poisson.DAMAGED - outcome)
+            checked_total(len(work.edges) + 1, hop, batch_id, self.layer_sizes)
+            work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
+
+    @cached_property
+    def _graph_norms(self) -> NDArray[np.float32]:
+        """(N,) of every column, over all rows."""
+        graph, is_gcn = self.graph, self.adjacency == "gcn"
+        norms = np.zeros(graph.num_nodes)
+        for first in range(0, graph.num_nodes, _NODES_PER_CALL):
+            last = min(first + _NODES_PER_CALL, graph.num_nodes)
+            bad = column_norms.add_graph_norms(graph.indptr, graph.indices, first, last, is_gcn, norms)
+            if bad >= 0:
+                raise damage.bad_edge(graph, bad)
+        if is_gcn:
+            norms /= np.diff(graph.indptr) + 1.0
+        return norms.astype(np.float32)
+
+    @cached_property
+    def _graph_scales(self) -> tuple[float, ...]:
+        """One for each layer: the chance of a node is scale times norm, at most 1."""
+        norms = self._graph_norms[self._graph_norms > 0].astype(np.float64)
+        return tuple(_poisson_scale(norms, size) for size in self.layer_sizes)
+
+
+def _choose(
+    norms: NDArray[np.float64], numbers: NDArray[np.uint64], size: int, chances: NDArray[np.float64]
+) -> None:
+    """Write the chances of the ``size`` smallest of number / norm, and 0 for all others."""
+    ranks = (numbers + 1.0) * 2.0**-53 / norms
+    threshold = np.partition(ranks, size)[size]
+    np.minimum(norms * threshold, 1.0, out=chances)
+    chances[ranks >= threshold] = 0.0
+
+
+def _poisson_scale(norms: NDArray[np.float64], size: int) -> float:
+    """Return the c for which the sum of min(1, c * norm) is ``size``; infinity where all are to be taken. Pure."""
+    if size < 0 or size >= len(norms):
+        return float("inf")
+    if size == 0:
+        return 0.0
+    ordered = np.sort(norms)[::-1]
+    rest = np.cumsum(ordered[::-1])[::-1]  # of this norm and all smaller ones
+    scales = (size - np.arange(size)) / rest[:size]  # with the first 0, 1, ... chances at 1
+    certain = int(np.argmax(scales * ordered[:size] < 1.0))
+    return float(scales[certain])

@@ -1,0 +1,103 @@
+"""From a sampler's name to the sampler."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gloader.errors import ConfigError
+from gloader.samplers.labor import LaborSampler
+from gloader.samplers.layerwise import LayerSampler
+from gloader.samplers.neighbor import NeighborSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.graph_source import GraphSource
+    from gloader.types import Sampler
+
+_MAKERS: dict[str, Callable[..., Sampler]] = {
+    "neighbor": NeighborSampler,
+    "weighted": partial(NeighborSampler, weighted=True),
+    "labor": LaborSampler,
+    "ladies": partial(LayerSampler, method="ladies"),
+    "fastgcn": partial(LayerSampler, method="fastgcn"),
+}
+SAMPLER_NAMES = tuple(_MAKERS)
+_MAP_BYTES = 4  # the local id of a node
+_MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
+_SWITCHES = {"replace", "importance", "share_layers", "normalize"}
+_OPTIONS = {
+    "neighbor": ("replace",),
+    "weighted": ("replace", "importance"),
+    "labor": ("iterations", "share_layers", "normalize"),
+    "ladies": ("adjacency", "normalize"),
+    "fastgcn": ("adjacency", "normalize"),
+}
+
+
+def workspace_node_bytes(spec: str) -> int:
+    """Return the most bytes that a sampling thread of the sampler ``spec`` keeps per node of the graph. Pure."""
+    name = parse_spec(spec)[0]
+    return _MAP_BYTES if name in {"neighbor", "weighted"} else _MAP_AND_CHANCE_BYTES
+
+
+def make_sampler(
+    spec: str, graph: CscGraph | GraphSource, fanouts: Sequence[int], seed: int = 0, **options: Any
+) -> Sampler:
+    """Return the sampler that ``spec`` describes.
+
+    Parameters
+    ----------
+    spec : "neighbor", "weighted" (neighbours in proportion to the graph's edge weights), "labor", "ladies" or
+        "fastgcn"; options may follow, as in "labor:iterations=1,normalize=true"
+    graph : the topology, or a source that is asked for it at every batch
+    fanouts : hop next to the seeds first: neighbours per node, for "ladies" and "fastgcn" nodes per layer
+    seed : any integer; taken modulo 2**64
+    options : further keyword arguments of that sampler, which win over those of ``spec``: ``replace`` of "neighbor";
+        ``replace``, ``importance`` of "weighted"; ``iterations``, ``share_layers``, ``normalize`` of "labor";
+        ``adjacency``, ``normalize`` of "ladies" and "fastgcn"
+
+    Raises
+    ------
+    ConfigError
+        The name or an option is unknown, or a value is not allowed.
+    """
+    name, given = parse_spec(spec)
+    chosen = given | options
+    unknown = sorted(set(chosen) - set(_OPTIONS[name]))
+    if unknown:
+        raise ConfigError(
+            f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(_OPTIONS[name])}"
+        )
+    for key, value in chosen.items():
+        if key in _SWITCHES and not isinstance(value, bool):
+            raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
+    return _MAKERS[name](graph, fanouts, seed=seed, **chosen)
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options of "name" or "name:option=value,...". Pure.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown, or an option has no value.
+    """
+    name, _, tail = spec.partition(":")
+    if name not in SAMPLER_NAMES:
+        raise ConfigError(f"sampler {name!r} is not known; allowed: {', '.join(SAMPLER_NAMES)}")
+    options: dict[str, Any] = {}
+    for part in tail.split(",") if tail else ():
+        key, _, value = part.partition("=")
+        if not key or not value:
+            raise ConfigError(f"sampler {spec!r}: {part!r} is not option=value, as in 'labor:iterations=1'")
+        options[key.strip().replace("-", "_")] = _value(value.strip())
+    return name, options
+
+
+def _value(text: str) -> bool | int | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if text.removeprefix("-").isdecimal() else text

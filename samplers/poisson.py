@@ -1,0 +1,166 @@
+"""Kernels of Poisson sampling: an edge is taken when its source's number of this layer is below the edge's chance.
+
+All edges of a source look at one number, so that destinations tend to take the same sources. A taken edge stands
+for 1 / chance edges of the graph. Numbers have 53 bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from gloader.samplers.rng import node_key, to_int
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray, LocalArray
+
+_S11 = np.uint64(11)
+_SCALE = 2.0**53
+_STRIP = 1024  # edges between two looks at the room that is left
+OVERFLOW = -1
+DAMAGED = -2
+
+
+@njit(cache=True, nogil=True, inline="always")
+def number_of(key: np.uint64, node: int) -> np.uint64:
+    """Return the number of ``node`` in the layer whose key is ``key``, below 2**53. Pure."""
+    return node_key(key, node) >> _S11
+
+
+@njit(cache=True, nogil=True, inline="always")
+def limit_of(chance: float) -> np.uint64:
+    """Return how many of the 2**53 numbers are below ``chance``. Pure."""
+    return np.uint64(min(chance, 1.0) * _SCALE)
+
+
+@njit(cache=True, nogil=True)
+def pick_by_fanout(
+    graph_indices: NDArray[Any],
+    starts: IdArray,
+    degrees: IdArray,
+    num_dst: int,
+    fanout: int,
+    key: np.uint64,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    weights: NDArray[np.float32],
+) -> int:
+    """Take each in-edge of a destination with chance fan-out / degree; return the number of edges, or OVERFLOW.
+
+    OVERFLOW says that ``edge_ids`` is too short; what was written is then void.
+    """
+    out = 0
+    indptr[0] = 0
+    for i in range(num_dst):
+        start, stop = starts[i], starts[i] + degrees[i]
+        first = out
+        takes_all = fanout < 0 or degrees[i] <= fanout
+        chance = 1.0 if takes_all else fanout / degrees[i]
+        limit = limit_of(chance)
+        for begin in range(start, stop, _STRIP):
+            end = min(begin + _STRIP, stop)
+            if out + end - begin > edge_ids.shape[0]:
+                return OVERFLOW
+            if takes_all:
+                for edge in range(begin, end):
+                    edge_ids[out + edge - begin] = edge
+                out += end - begin
+            else:
+                for edge in range(begin, end):  # branch-free: nobody can predict a hash
+                    edge_ids[out] = edge
+                    out += to_int(number_of(key, graph_indices[edge]) < limit)
+        for at in range(first, out):
+            weights[at] = 1.0 / chance
+        indptr[i + 1] = out
+    return out
+
+
+@njit(cache=True, nogil=True)
+def pick_by_node(
+    graph_indices: NDArray[Any],
+    starts: IdArray,
+    degrees: IdArray,
+    num_dst: int,
+    norms: NDArray[np.float32],
+    scale: float,
+    key: np.uint64,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    weights: NDArray[np.float32],
+) -> int:
+    """Take each in-edge with chance ``scale * norms[source]``, at most 1; ``norms`` (N,); else as `pick_by_fanout`.
+
+    Returns DAMAGED - e where the source of edge e is no node.
+    """
+    end_of_nodes = np.uint64(norms.shape[0])
+    out = 0
+    indptr[0] = 0
+    for i in range(num_dst):
+        start, stop = starts[i], starts[i] + degrees[i]
+        for begin in range(start, stop, _STRIP):
+            end = min(begin + _STRIP, stop)
+            if out + end - begin > edge_ids.shape[0]:
+                return OVERFLOW
+            for edge in range(begin, end):
+                node = to_int(graph_indices[edge])
+                if np.uint64(node) >= end_of_nodes:
+                    return DAMAGED - edge
+                chance = min(scale * norms[node], 1.0)
+                edge_ids[out] = edge
+                weights[out] = 1.0 / chance
+                out += to_int(number_of(key, node) < limit_of(chance))
+        indptr[i + 1] = out
+    return out
+
+
+@njit(cache=True, nogil=True)
+def pick_candidates(
+    starts: IdArray,
+    offsets: IdArray,
+    num_dst: int,
+    candidate: LocalArray,
+    chances: NDArray[np.float64],
+    scales: NDArray[np.float64],
+    numbers: NDArray[np.uint64],
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    weights: NDArray[np.float32],
+) -> int:
+    """Take the in-edges whose candidate's number is below ``scales[destination] * chances[candidate]``, at most 1.
+
+    ``edge_ids`` has room for every in-edge. Returns the number of edges.
+    """
+    out = 0
+    indptr[0] = 0
+    for i in range(num_dst):
+        for at in range(offsets[i], offsets[i + 1]):
+            source = candidate[at]
+            chance = min(scales[i] * chances[source], 1.0)
+            if numbers[source] < limit_of(chance):
+                edge_ids[out] = starts[i] + at - offsets[i]
+                weights[out] = 1.0 / chance
+                out += 1
+        indptr[i + 1] = out
+    return out
+
+
+@njit(cache=True, nogil=True)
+def numbers_of(nodes: IdArray, count: int, key: np.uint64, out: NDArray[np.uint64]) -> None:
+    """Write the numbers of ``nodes[:count]``."""
+    for i in range(count):
+        out[i] = number_of(key, nodes[i])
+
+
+@njit(cache=True, nogil=True)
+def scale_to_degree(degrees: IdArray, num_dst: int, indptr: LocalArray, weights: NDArray[np.float32]) -> None:
+    """Make the weights of each destination add up to its in-degree."""
+    for i in range(num_dst):
+        total = 0.0
+        for at in range(indptr[i], indptr[i + 1]):
+            total += weights[at]
+        for at in range(indptr[i], indptr[i + 1]):
+            weights[at] *= degrees[i] / total
