@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,14 @@ from gloader.dataset_writer import KIND, REQUIRED_ARRAYS, DatasetWriter
 from gloader.errors import FormatError, ShapeError
 from gloader.samplers import CscGraph
 from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.array_file import ArrayFile
 from gloader.ssd_store.array_reader import load_array
+from gloader.ssd_store.elements import load_elements
 from gloader.ssd_store.format import (
-    DATA_OFFSET,
     DATASET_MANIFEST,
     ArrayRecord,
     Manifest,
     load_manifest,
-    stored_dtype,
 )
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.verify import verify_array
@@ -99,6 +100,38 @@ class Dataset:
         )
 
     @property
+    def os_io(self) -> OsIO:
+        """The system calls by which the arrays are read."""
+        return self._os_io
+
+    @staticmethod
+    def from_numpy(path: str | os.PathLike[str], **arrays: Any) -> Dataset:
+        """Write arrays as a dataset at ``path`` and open it; see `gloader.convert.memory.from_numpy`."""
+        return _memory().from_numpy(path, **arrays)
+
+    @staticmethod
+    def from_pyg(data: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
+        """Write a PyG ``Data`` as a dataset at ``path`` and open it; see `gloader.convert.memory.from_pyg`."""
+        return _memory().from_pyg(data, path, **options)
+
+    @staticmethod
+    def from_dgl(g: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
+        """Write a DGL graph as a dataset at ``path`` and open it; see `gloader.convert.memory.from_dgl`."""
+        return _memory().from_dgl(g, path, **options)
+
+    def to_numpy(self) -> dict[str, NDArray[Any]]:
+        """Return every array in memory, by name."""
+        return _memory().to_numpy(self)
+
+    def to_pyg(self) -> Any:
+        """Return the dataset as a PyG ``Data`` in memory."""
+        return _memory().to_pyg(self)
+
+    def to_dgl(self) -> Any:
+        """Return the dataset as a DGL graph in memory."""
+        return _memory().to_dgl(self)
+
+    @property
     def metadata(self) -> Mapping[str, Any]:
         """What the preparation noted: name, source, options."""
         return self._manifest.metadata
@@ -154,6 +187,11 @@ class Dataset:
         """Bytes of all feature rows as stored."""
         return self._record("features").num_bytes
 
+    @property
+    def features_path(self) -> Path:
+        """The file of the feature rows."""
+        return self.root / self._record("features").file
+
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the content: equal for equal arrays, wherever they are stored."""
@@ -167,6 +205,20 @@ class Dataset:
     def labels(self) -> IdArray:
         """(N,) int64 class of each node, -1 where unlabelled; verified, read-only."""
         return self._load("labels")
+
+    def labels_of(self, nodes: IdArray) -> IdArray:
+        """Return the class of each of ``nodes`` (n,) as (n,) int64, -1 where unlabelled; verified.
+
+        Holds no more than these labels in memory, where `labels` holds all N. Ask once for all seeds, not by batch.
+
+        Raises
+        ------
+        ShapeError
+            An id is no node.
+        ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
+            The bytes on disk are not those that were written, or cannot be read.
+        """
+        return load_elements(self.root, self._record("labels"), nodes, os_io=self._os_io)
 
     @cached_property
     def train(self) -> IdArray:
@@ -246,12 +298,10 @@ class Dataset:
     def _map(self, name: str) -> NDArray[Any]:
         record = self._record(name)
         verify_array(self.root, record, os_io=self._os_io)
-        if record.num_bytes == 0:
-            return np.empty(record.shape, dtype=stored_dtype(record.dtype))
-        return np.memmap(
-            self.root / record.file,
-            mode="r",
-            dtype=stored_dtype(record.dtype),
-            offset=DATA_OFFSET,
-            shape=record.shape,
-        )
+        with ArrayFile(self.root, record, os_io=self._os_io) as file:
+            return file.map()
+
+
+def _memory() -> Any:
+    # By name and late: the conversions stand above this module.
+    return import_module("gloader.convert.memory")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,10 +34,37 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
     -------
     (num_items,) int64
     """
-    keys = np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64)
-    key = _mix(_mix(keys[:1]) + keys[1:] * _GOLDEN)
     positions = np.arange(1, num_items + 1, dtype=np.uint64)
-    return np.argsort(_mix(positions * _GOLDEN + key), kind="stable").astype(np.int64)
+    # The hash is a bijection: no two positions tie, so that every way of sorting gives the same order.
+    return np.argsort(_mix(positions * _GOLDEN + _epoch_key(seed, epoch))).astype(np.int64, copy=False)
+
+
+def _epoch_key(seed: int, epoch: int) -> NDArray[np.uint64]:
+    """Return the (1,) key of an epoch. Pure."""
+    keys = np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64)
+    return _mix(_mix(keys[:1]) + keys[1:] * _GOLDEN)
+
+
+def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> IdArray:
+    """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` neighbours together. Pure.
+
+    The circle 0, 1, ..., num_items - 1 is cut into blocks from a place on that depends on (seed, epoch); one block
+    may so hold the last and the first items. The blocks are permuted; the short one that is left when ``block``
+    does not divide ``num_items`` comes last, so that all others stay aligned to multiples of ``block``. As the
+    first cut moves, every item is equally likely to be in the short block.
+
+    Returns
+    -------
+    (num_items,) int64
+    """
+    num_whole = num_items // block
+    first = int(_mix(_epoch_key(seed, epoch) + _GOLDEN)[0]) % max(num_items, 1)
+    starts = block * epoch_permutation(num_whole, seed=seed, epoch=epoch)
+    whole = (starts[:, None] + np.arange(block)).reshape(-1)
+    ordered = np.concatenate([whole, np.arange(num_whole * block, num_items)])
+    ordered += first
+    ordered[ordered >= num_items] -= num_items
+    return ordered
 
 
 def _check_seeds(seeds: IdArray, num_nodes: int) -> None:
@@ -47,9 +74,10 @@ def _check_seeds(seeds: IdArray, num_nodes: int) -> None:
         raise SeedError(
             f"seeds must be node ids in 0..{num_nodes - 1}; these are not: {outside[:5].tolist()}"
         )
-    values, counts = np.unique(seeds, return_counts=True)
-    if len(values) != len(seeds):
-        raise SeedError(f"seeds must not repeat; these do: {values[counts > 1][:5].tolist()}")
+    ordered = np.sort(seeds)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(repeated):
+        raise SeedError(f"seeds must not repeat; these do: {np.unique(repeated)[:5].tolist()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +87,13 @@ class EpochOrder:
     A step takes ``batch_size * world_size`` consecutive seeds of the epoch's permutation, and rank r takes
     the r-th of ``world_size`` equal parts of them. All ranks have equally many batches: a last step with
     fewer seeds than ranks is dropped, one with more is shared as evenly as possible.
+
+    With ``seed_blocks`` b > 1 the permutation is one of blocks: the seeds are sorted by node id, cut into blocks of b
+    neighbours (at other places in each epoch, see `block_permutation`), and whole blocks are permuted. Where b divides
+    the global batch, a batch is made of whole blocks; where it does not, a block that reaches over the end of a batch
+    goes on in the next one. Fewer than b seeds may be left over; they come last in the epoch. Batches are then less
+    random, and their neighbourhoods overlap where neighbouring ids mean neighbouring nodes
+    (``gloader prepare --order community``). Without ``shuffle`` the seeds are taken as given and b changes nothing.
     """
 
     seeds: IdArray  # (n,) unique node ids
@@ -69,6 +104,10 @@ class EpochOrder:
     drop_last: bool = False
     rank: int = 0
     world_size: int = 1
+    seed_blocks: int = 1  # b; 1 permutes single seeds
+    _by_id: IdArray | None = field(
+        init=False, repr=False, compare=False, default=None
+    )  # positions, where b > 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -81,7 +120,14 @@ class EpochOrder:
             raise ConfigError(
                 f"batch_size {self.batch_size} is larger than the {len(self.seeds)} seeds; lower batch_size"
             )
+        if not 1 <= self.seed_blocks <= self.global_batch_size:
+            raise ConfigError(
+                f"seed_blocks is {self.seed_blocks}; it must be in 1..{self.global_batch_size}, the seeds that all "
+                "ranks take per step"
+            )
         _check_seeds(self.seeds, self.num_nodes)
+        if self.seed_blocks > 1:
+            object.__setattr__(self, "_by_id", np.argsort(self.seeds))  # frozen; this is its constructor
         if self.world_size > 1 and self.num_batches == 0:
             raise SeedError(
                 f"{len(self.seeds)} seeds give {self.world_size} ranks no batch; they would wait forever"
@@ -98,15 +144,29 @@ class EpochOrder:
         full, rest = divmod(len(self.seeds), self.global_batch_size)
         return full + int(rest >= self.world_size and not self.drop_last)
 
+    def epoch_positions(self, epoch: int) -> IdArray:
+        """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them. Pure.
+
+        For what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``.
+        """
+        num_seeds = len(self.seeds)
+        if not self.shuffle:
+            return np.arange(num_seeds, dtype=np.int64)
+        if self._by_id is None:
+            return epoch_permutation(num_seeds, seed=self.seed, epoch=epoch)
+        return self._by_id[block_permutation(num_seeds, self.seed_blocks, seed=self.seed, epoch=epoch)]
+
     def epoch_seeds(self, epoch: int) -> IdArray:
         """Return the seeds of ``epoch`` in the order in which they are taken. Pure."""
-        if not self.shuffle:
-            return self.seeds
-        return self.seeds[epoch_permutation(len(self.seeds), seed=self.seed, epoch=epoch)]
+        return self.seeds[self.epoch_positions(epoch)] if self.shuffle else self.seeds
 
-    def batch_seeds(self, ordered: IdArray, index: int) -> IdArray:
-        """Return this rank's seeds of step ``index`` out of ``ordered``, a result of `epoch_seeds`. Pure."""
+    def batch_seeds(self, ordered: IdArray, index: int, *, rank: int | None = None) -> IdArray:
+        """Return the part of step ``index`` of ``rank``, or of this rank, out of ``ordered`` (n,). Pure.
+
+        ``ordered`` has one entry per seed: a result of `epoch_seeds`, or of `epoch_positions` for their positions.
+        """
+        part = self.rank if rank is None else rank
         step = ordered[index * self.global_batch_size : (index + 1) * self.global_batch_size]
-        low = self.rank * len(step) // self.world_size
-        high = (self.rank + 1) * len(step) // self.world_size
+        low = part * len(step) // self.world_size
+        high = (part + 1) * len(step) // self.world_size
         return step[low:high]

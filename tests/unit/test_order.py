@@ -87,3 +87,60 @@ def test_seeds_out_of_range_are_listed(bad: int) -> None:
 def test_repeated_seeds_are_listed() -> None:
     with pytest.raises(SeedError, match=r"repeat.*\[5\]"):
         EpochOrder(seeds=np.array([5, 3, 5], dtype=np.int64), num_nodes=1000, batch_size=1, seed=0)
+
+
+def test_positions_address_what_is_held_per_seed() -> None:
+    for settings in ({}, {"shuffle": False}, {"seed_blocks": 4}):
+        order = _order(**settings)
+        positions, ordered = order.epoch_positions(2), order.epoch_seeds(2)
+        assert positions.dtype == np.int64
+        np.testing.assert_array_equal(order.seeds[positions], ordered)
+        for index in range(order.num_batches):
+            np.testing.assert_array_equal(
+                order.seeds[order.batch_seeds(positions, index)], order.batch_seeds(ordered, index)
+            )
+
+
+def test_an_epoch_of_single_seeds_is_golden() -> None:
+    assert _order(8, 4).epoch_seeds(3).tolist() == GOLDEN_SEEDS
+    assert _order(8, 4, seed_blocks=1).epoch_seeds(3).tolist() == GOLDEN_SEEDS
+    assert _order(8, 4, seed_blocks=3).epoch_seeds(3).tolist() == GOLDEN_BLOCKS
+
+
+GOLDEN_SEEDS = [9, 3, 6, 0, 15, 21, 18, 12]
+GOLDEN_BLOCKS = [12, 15, 18, 3, 6, 9, 21, 0]
+
+
+@pytest.mark.parametrize("bad", [0, -3, 65])
+def test_impossible_seed_blocks_are_refused(bad: int) -> None:
+    with pytest.raises(ConfigError, match=rf"seed_blocks is {bad}; it must be in 1\.\.64"):
+        _order(batch_size=16, world_size=4, seed_blocks=bad)
+
+
+def test_without_shuffle_seed_blocks_change_nothing() -> None:
+    order = _order(shuffle=False, seed_blocks=8)
+    np.testing.assert_array_equal(order.epoch_seeds(1), order.seeds)
+
+
+def test_batches_are_whole_blocks_where_blocks_divide_the_batch() -> None:
+    random = np.random.default_rng(4)
+    order = EpochOrder(
+        seeds=random.permutation(5000)[:1003], num_nodes=5000, batch_size=32, seed=1, seed_blocks=8
+    )
+    rank = {seed: place for place, seed in enumerate(np.sort(order.seeds).tolist())}
+    for epoch in range(3):
+        ordered = order.epoch_seeds(epoch)
+        for index in range(order.num_batches - 1):
+            places = np.array([rank[seed] for seed in order.batch_seeds(ordered, index).tolist()]).reshape(
+                -1, 8
+            )
+            assert (np.diff(places, axis=1) % 1003 == 1).all()
+
+
+def test_every_seed_is_equally_likely_to_come_last() -> None:
+    order = _order(21, 8, seed_blocks=4, drop_last=True)  # two batches; 4 + 1 seeds are dropped
+    dropped = np.zeros(21, dtype=np.int64)
+    for epoch in range(4000):
+        dropped[order.epoch_positions(epoch)[16:]] += 1
+    expected = 4000 * 5 / 21
+    assert ((dropped - expected) ** 2 / expected).sum() < 52.4  # 20 degrees of freedom, p = 1e-4
