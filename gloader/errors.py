@@ -139,3 +139,11 @@ class ForkError(GloaderError):
 
 class ChannelClosedError(GloaderError):
     """A channel was closed while somebody waited on it; never leaves the pipeline."""
+
+
+class RankError(GloaderError):
+    """Another rank of the process group died, failed or disagrees; the message names it."""
+
+
+class StallError(GloaderError):
+    """A stage of the pipeline, or the pipeline as a whole, made no progress for ``stall_timeout_s``."""
