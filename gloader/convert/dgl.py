@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gloader.convert.arrays import ArrayEdges, ArrayFeatures
+from gloader.convert.arrays import ArrayCscEdges, ArrayFeatures
 from gloader.convert.attributes import Attributes
+from gloader.convert.dgl_import import quiet_dgl
 from gloader.convert.labels import count_classes
 from gloader.convert.source import Source
 from gloader.convert.splits import random_splits
-from gloader.errors import MissingDependencyError, SourceError
+from gloader.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from gloader.convert.options import SourceOptions
 
@@ -39,35 +39,61 @@ def open_dgl(argument: str, options: SourceOptions) -> Source:
     """
     path = Path(argument).expanduser()
     graph, extra = _load(path)
+    source = graph_source(
+        graph, name=path.stem, origin=f"dgl:{argument}", where=path, seed=options.seed, extra=extra
+    )
+    row_bytes = source.features.dim * source.features.dtype.itemsize
+    return replace(source, resident_bytes=graph.num_nodes() * row_bytes + 16 * graph.num_edges())
+
+
+def graph_source(
+    graph: Any,
+    *,
+    name: str,
+    origin: str,
+    where: Path | str,
+    seed: int,
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> Source:
+    """Return the source over a homogeneous graph in memory, whose edges are shared.
+
+    Parameters
+    ----------
+    where : what holds it, for messages; the file that it came from, if any
+    seed : of the random split where there are no masks
+    extra : tensors that stand beside the graph
+
+    Raises
+    ------
+    SourceError, ShapeError
+        As `open_dgl`.
+    """
+    tensors = {**extra, **graph.ndata}
     nodes = Attributes(
-        arrays={
-            **{name: tensor.numpy() for name, tensor in extra.items()},
-            **{name: tensor.numpy() for name, tensor in graph.ndata.items()},
-        },
-        where=f"{path} (node data)",
+        arrays={key: tensor.numpy() for key, tensor in tensors.items()}, where=f"{where} (node data)"
     )
     links = Attributes(
-        arrays={name: tensor.numpy() for name, tensor in graph.edata.items()}, where=f"{path} (edge data)"
+        arrays={key: tensor.numpy() for key, tensor in graph.edata.items()}, where=f"{where} (edge data)"
     )
     rows = nodes.features("feat", "features", "x")
     labels = nodes.labels("label", "labels", "y")
-    src, dst = graph.edges(order="eid")
+    weight = links.weights("weight", "edge_weight", "w", num_edges=graph.num_edges())
+    indptr, indices, edge_ids = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
     return Source(
-        name=path.stem,
-        origin=f"dgl:{argument}",
+        name=name,
+        origin=origin,
         num_nodes=graph.num_nodes(),
         num_classes=count_classes(labels),
-        edges=ArrayEdges(
-            src=src.numpy(),
-            dst=dst.numpy(),
-            where=str(path),
-            weight=links.weights("weight", "edge_weight", "w", num_edges=graph.num_edges()),
+        edges=ArrayCscEdges.of(
+            indptr,
+            indices,
+            where=str(where),
+            weight=weight[edge_ids] if weight is not None and len(edge_ids) else weight,
         ),
         features=ArrayFeatures(rows=rows),
         labels=labels,
-        splits=nodes.splits(graph.num_nodes()) or random_splits(labels, seed=options.seed),
-        edge_file=path,
-        resident_bytes=rows.nbytes + 16 * graph.num_edges(),
+        splits=nodes.splits(graph.num_nodes()) or random_splits(labels, seed=seed),
+        edge_file=where if isinstance(where, Path) else None,
     )
 
 
@@ -79,7 +105,7 @@ def _load(path: Path) -> tuple[Any, dict[str, Any]]:
             raise SourceError(
                 f"{path} is not a file of dgl.save_graphs: it does not start with its signature"
             )
-    with _quiet_dgl() as dgl:
+    with quiet_dgl("dgl: sources need") as dgl:
         try:
             graphs, extra = dgl.load_graphs(str(path))
         except (dgl.DGLError, RuntimeError, ValueError, KeyError) as error:
@@ -90,25 +116,3 @@ def _load(path: Path) -> tuple[Any, dict[str, Any]]:
     if not graphs[0].is_homogeneous:
         raise SourceError(f"{path} holds a heterogeneous graph; convert it with dgl.to_homogeneous first")
     return graphs[0], extra
-
-
-@contextmanager
-def _quiet_dgl() -> Iterator[Any]:
-    """Import DGL with its torch backend, without its warnings and without the file it writes in $HOME."""
-    before = os.environ.get("DGLBACKEND")
-    os.environ["DGLBACKEND"] = "pytorch"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                import dgl
-            except ImportError as error:
-                raise MissingDependencyError(
-                    f"dgl: sources need DGL ({error}); install it with: pip install 'gloader[dgl]'"
-                ) from error
-            yield dgl
-    finally:
-        if before is None:
-            del os.environ["DGLBACKEND"]
-        else:
-            os.environ["DGLBACKEND"] = before

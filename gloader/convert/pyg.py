@@ -36,30 +36,57 @@ def open_pyg(argument: str, options: SourceOptions) -> Source:
         A tensor has the wrong shape or dtype.
     """
     path = Path(argument).expanduser()
-    found = Attributes(arrays=_arrays(_load(path), path), where=str(path))
+    is_mapped = zipfile.is_zipfile(path)
+    return data_source(
+        _load(path),
+        name=path.stem,
+        origin=f"pyg:{argument}",
+        where=path,
+        seed=options.seed,
+        is_mapped=is_mapped,
+    )
+
+
+def data_source(
+    data: object, *, name: str, origin: str, where: Path | str, seed: int, is_mapped: bool
+) -> Source:
+    """Return the source over a ``Data``, a dictionary of tensors or what `torch.load` made of either.
+
+    Parameters
+    ----------
+    where : what holds it, for messages; the file that it came from, if any
+    seed : of the random split where there are no masks
+    is_mapped : whether its tensors take no memory of their own
+
+    Raises
+    ------
+    SourceError, ShapeError
+        As `open_pyg`.
+    """
+    found = Attributes(arrays=_arrays(data, where), where=str(where))
     rows = found.features("x")
     edges = found.arrays[found.require("edge_index", what="edges")]
     if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
         raise ShapeError(
-            f"{path}: edge_index has shape {edges.shape} and dtype {edges.dtype}; expected ids of shape (2, E)"
+            f"{where}: edge_index has shape {edges.shape} and dtype {edges.dtype}; expected ids of shape (2, E)"
         )
     labels = found.labels("y")
     return Source(
-        name=path.stem,
-        origin=f"pyg:{argument}",
+        name=name,
+        origin=origin,
         num_nodes=len(rows),
         num_classes=count_classes(labels),
         edges=ArrayEdges(
             src=edges[0],
             dst=edges[1],
-            where=f"{path}: edge_index",
+            where=f"{where}: edge_index",
             weight=found.weights("edge_weight", "edge_attr", num_edges=edges.shape[1]),
         ),
         features=ArrayFeatures(rows=rows),
         labels=labels,
-        splits=found.splits(len(rows)) or random_splits(labels, seed=options.seed),
-        edge_file=path,
-        resident_bytes=0 if zipfile.is_zipfile(path) else rows.nbytes + edges.nbytes,
+        splits=found.splits(len(rows)) or random_splits(labels, seed=seed),
+        edge_file=where if isinstance(where, Path) else None,
+        resident_bytes=0 if is_mapped else rows.nbytes + edges.nbytes,
     )
 
 
@@ -98,7 +125,7 @@ def _data_classes() -> list[Any]:
     return [Data, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
 
 
-def _arrays(loaded: object, path: Path) -> dict[str, NDArray[np.generic]]:
+def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:
     import torch
 
     if isinstance(loaded, tuple | list) and loaded:  # a processed InMemoryDataset: (data, slices, class)

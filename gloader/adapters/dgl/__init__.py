@@ -1,0 +1,20 @@
+"""gloader under DGL's loops: blocks with features, DGL's own data loader over an SSD, graphs both ways.
+
+Importing this module imports DGL, which ``pip install 'gloader[dgl]'`` brings.
+"""
+
+from gloader.adapters.dgl.blocks import BlockBatch, BlockLoader, to_blocks
+from gloader.adapters.dgl.storage import GraphWithStores, RowStorage, wrap_graph
+from gloader.convert.dgl_graph import from_graph as from_dgl
+from gloader.convert.dgl_graph import to_graph as to_dgl
+
+__all__ = [
+    "BlockBatch",
+    "BlockLoader",
+    "GraphWithStores",
+    "RowStorage",
+    "from_dgl",
+    "to_blocks",
+    "to_dgl",
+    "wrap_graph",
+]

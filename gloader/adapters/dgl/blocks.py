@@ -1,0 +1,110 @@
+"""The loader's batches as DGL's message flow graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from gloader.adapters.stream import BatchStream, to_loader
+from gloader.convert.dgl_import import quiet_dgl
+from gloader.dataset import Dataset
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gloader.loader import Loader
+    from gloader.types import DeviceBlock, ReadyBatch
+
+with quiet_dgl("gloader.adapters.dgl needs") as dgl:
+    from dgl.graph_index import from_coo
+    from dgl.heterograph import DGLBlock
+    from dgl.heterograph_index import create_heterograph_from_relations, create_unitgraph_from_csr
+
+_ONE_EDGE_TYPE = from_coo(2, [0], [1], True)  # source type -> destination type
+_FORMATS = ["coo", "csr", "csc"]
+
+BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
+
+
+class BlockLoader(BatchStream[BlockBatch]):
+    """Yields ``(input_nodes, output_nodes, blocks)``, as ``dgl.dataloading.DataLoader`` does.
+
+    ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels; ``dgl.NID`` and
+    ``dgl.EID`` are set, edge ids being positions in the dataset's ``indices``; so is ``edata["weight"]`` where the
+    sampler weighs its edges. Everything is a view of the native batch: local ids are int32, and a batch that is kept
+    alive keeps its buffer.
+
+    Parameters
+    ----------
+    loader : a `gloader.Loader`, or a `gloader.Dataset` to build one for
+    feature, label : names of the node data
+    settings : of the loader to build: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`
+
+    Raises
+    ------
+    ConfigError
+        This DGL cannot use the loader's device; or as `to_loader`.
+    """
+
+    def __init__(
+        self, loader: Loader | Dataset, *, feature: str = "feat", label: str = "label", **settings: Any
+    ) -> None:
+        require_device(settings.get("device", "cpu"))
+        super().__init__(
+            to_loader(loader, settings),
+            convert=lambda batch: to_blocks(batch, feature=feature, label=label),
+            is_owner=isinstance(loader, Dataset),
+        )
+
+
+def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label") -> BlockBatch:
+    """Return the input nodes (U,), the seeds (B,) and a DGL block per hop, without copying. Pure.
+
+    Raises
+    ------
+    ConfigError
+        The batch is on a device that this DGL cannot use.
+    """
+    nodes = torch.from_numpy(batch.nodes)
+    if batch.x.device.type != "cpu":
+        require_device(batch.x.device)
+        nodes = nodes.to(batch.x.device)
+    blocks = []
+    for hop in batch.blocks:
+        block = _to_block(hop)
+        block.srcdata[dgl.NID] = nodes[: hop.num_src]
+        block.dstdata[dgl.NID] = nodes[: hop.num_dst]
+        block.edata[dgl.EID] = hop.edge_ids
+        if hop.edge_weight is not None:
+            block.edata["weight"] = hop.edge_weight
+        blocks.append(block)
+    blocks[0].srcdata[feature] = batch.x
+    blocks[-1].dstdata[label] = batch.y
+    return nodes, nodes[: batch.num_seeds], blocks
+
+
+def _to_block(hop: DeviceBlock) -> Any:
+    """Return what ``dgl.create_block(("csc", ...))`` returns, without its search for the largest id.
+
+    That search, in each block, would be most of what an adapted batch costs.
+    """
+    edges = create_unitgraph_from_csr(
+        2, hop.num_src, hop.num_dst, hop.indptr, hop.indices, hop.indices.new_empty(0), _FORMATS, True
+    )
+    sizes = dgl.utils.toindex([hop.num_src, hop.num_dst], "int64")
+    index = create_heterograph_from_relations(_ONE_EDGE_TYPE, [edges], sizes)
+    return DGLBlock(index, (["_N"], ["_N"]), ["_E"])
+
+
+def require_device(device: str | torch.device) -> None:
+    """Raise ConfigError where this DGL cannot hold graphs on ``device``; DGL's own error comes in the first batch."""
+    if torch.device(device).type == "cpu":
+        return
+    try:
+        dgl.graph(([0], [0])).to(device)
+    except (dgl.DGLError, RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"DGL {dgl.__version__} cannot use {device!s} ({reason}). The wheels of DGL on PyPI are for the CPU: use "
+            "device='cpu', install a CUDA build of DGL, or use gloader's own batches or gloader.adapters.pyg"
+        ) from error

@@ -1,0 +1,11 @@
+"""gloader under PyTorch Geometric's loops: batches as ``Data``, and PyG's own loader over an SSD.
+
+Needs neither pyg-lib nor torch-sparse.
+"""
+
+from gloader.adapters.pyg.data import to_data
+from gloader.adapters.pyg.loader import NodeLoader
+from gloader.adapters.pyg.sampler import MergedSampler
+from gloader.adapters.pyg.stores import RowStore, TopologyStore
+
+__all__ = ["MergedSampler", "NodeLoader", "RowStore", "TopologyStore", "to_data"]

@@ -1,0 +1,138 @@
+"""A loader seen through an adapter: the same batches, converted, in the form that other libraries' loops expect."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+
+from gloader.dataset import Dataset
+from gloader.errors import ConfigError, LoaderBusyError
+from gloader.loader import Loader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from gloader.types import ReadyBatch
+
+T = TypeVar("T")
+
+
+class BatchStream(Generic[T]):
+    """The batches of a `Loader`, each passed through ``convert``; position, length and state are the loader's.
+
+    An epoch ends as soon as its last batch is handed out, not when the loop asks for one more: loops that count
+    (Lightning's) never ask. Starting another epoch ends the one before; its iterator then refuses to go on.
+
+    `close` closes the loader; also a context manager.
+
+    Parameters
+    ----------
+    loader : see `to_loader`
+    convert : pure; from a batch to what the loop gets
+    is_owner : close the loader, too, when this is dropped without `close`, as data loaders commonly are
+    """
+
+    def __init__(self, loader: Loader, *, convert: Callable[[ReadyBatch], T], is_owner: bool = False) -> None:
+        self.loader = loader
+        self._convert = convert
+        if is_owner:
+            weakref.finalize(self, loader.close).atexit = False
+        # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
+        self._running: weakref.ref[_Epoch[T]] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches per epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[T]:
+        """Return the next epoch, or the rest of the one that `load_state_dict` points into.
+
+        Its first ``next`` starts it, and raises what ``iter`` of a `gloader.Loader` raises.
+        """
+        self._end_running()
+        epoch = _Epoch(self, convert=self._convert)
+        self._running = weakref.ref(epoch)
+        return epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as JSON; see `gloader.Loader.state_dict`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a position that `state_dict` returned; ends the epoch that is running."""
+        self._end_running()
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """Close the loader. Idempotent."""
+        self._end_running()
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end_running(self) -> None:
+        running = self._running() if self._running is not None else None
+        if running is not None:
+            running.supersede()
+        self._running = None
+
+
+class _Epoch(Iterator[T]):
+    """One epoch. It starts with its first batch: some loops make iterators that they never use."""
+
+    def __init__(self, stream: BatchStream[T], *, convert: Callable[[ReadyBatch], T]) -> None:
+        self._stream = stream  # kept, since dropping it may close its loader
+        self._convert = convert
+        self._batches: Iterator[ReadyBatch] | None = None
+        self._state: Literal["new", "running", "ended", "superseded"] = "new"
+
+    def __next__(self) -> T:
+        if self._state == "superseded":
+            raise LoaderBusyError(
+                "another epoch of this loader was started meanwhile; a loader runs one epoch at a time"
+            )
+        if self._state == "new":
+            self._batches, self._state = iter(self._stream.loader), "running"
+        if self._batches is None:
+            raise StopIteration
+        batch = next(self._batches)
+        if batch.id.index == len(self._stream) - 1:
+            next(self._batches, None)  # the loader learns that the epoch is complete
+            self._batches, self._state = None, "ended"
+        return self._convert(batch)
+
+    def supersede(self) -> None:
+        """End the epoch, by dropping the loader's iterator; unless it was at its end it refuses to go on."""
+        self._batches = None
+        if self._state != "ended":
+            self._state = "superseded"
+
+
+def to_loader(loader: Loader | Dataset, settings: Mapping[str, Any]) -> Loader:
+    """Return ``loader``, or a loader built for the dataset it is.
+
+    Raises
+    ------
+    ConfigError
+        Settings are given for a loader that is built already, or ``loader`` is neither loader nor dataset.
+    GloaderError
+        As `gloader.Loader`.
+    """
+    if isinstance(loader, Dataset):
+        return Loader(loader, **settings)
+    if not isinstance(loader, Loader):
+        raise ConfigError(f"expected a gloader.Loader or gloader.Dataset, got a {type(loader).__name__}")
+    if settings:
+        raise ConfigError(
+            f"{', '.join(settings)}: this loader is built already; pass the dataset instead, or build the loader "
+            "with them"
+        )
+    return loader

@@ -1,0 +1,49 @@
+"""A small dataset on disk."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gloader
+from gloader.convert.memory import from_numpy
+
+NUM_NODES, NUM_EDGES, DIM, NUM_CLASSES, NUM_TRAIN = 600, 4000, 24, 4, 100
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> gloader.Dataset:
+    """600 nodes, 4,000 edges, 100 training nodes; the label is in the features."""
+    rng = np.random.Generator(np.random.Philox(5))
+    labels = rng.integers(0, NUM_CLASSES, NUM_NODES)
+    features = rng.standard_normal((NUM_NODES, DIM)).astype(np.float32)
+    features[np.arange(NUM_NODES), labels] += 3
+    order = rng.permutation(NUM_NODES)
+    return from_numpy(
+        tmp_path_factory.mktemp("adapters") / "tiny",
+        features=features,
+        labels=labels,
+        edge_index=np.stack(
+            [(NUM_NODES * rng.random(NUM_EDGES) ** 2).astype(int), rng.integers(0, NUM_NODES, NUM_EDGES)]
+        ),
+        train=order[:NUM_TRAIN],
+        valid=order[NUM_TRAIN:200],
+        test=order[200:],
+    )
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """Seven batches an epoch, the last of four seeds."""
+    return {"fanouts": [4, 3], "batch_size": 16, "memory_budget": "200MB", "threads": 2, "seed": 1}
+
+
+@pytest.fixture
+def make_loader(dataset: gloader.Dataset, settings: dict[str, Any]) -> Callable[..., gloader.Loader]:
+    """Return a function that builds a native loader."""
+
+    def make(**changes: Any) -> gloader.Loader:
+        return gloader.Loader(dataset, **(settings | changes))
+
+    return make

@@ -1,0 +1,40 @@
+"""Each example in its two forms: they differ in a few lines, and learn the same."""
+
+import difflib
+import re
+import runpy
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SPEC = "synthetic:community,nodes=3000,edges=30000,dim=32,classes=4,seed=5"
+
+
+def accuracy_of(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> float:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(sys, "argv", [script, "--dataset", SPEC, "--epochs", "6"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the libraries' own
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    (found,) = re.findall(r"test accuracy (0\.\d+)", capsys.readouterr().out)
+    return float(found)
+
+
+@pytest.mark.parametrize("name", ["dgl_sage", "pyg_sage"])
+def test_both_forms_learn_the_same(name, monkeypatch, capsys):
+    plain = accuracy_of(f"{name}.py", monkeypatch, capsys)
+    ours = accuracy_of(f"{name}_gloader.py", monkeypatch, capsys)
+    assert plain > 0.6  # of four classes
+    assert abs(plain - ours) < 0.05
+
+
+@pytest.mark.parametrize("name", ["dgl_sage", "pyg_sage"])
+def test_the_two_forms_differ_in_at_most_five_lines(name):
+    plain, ours = (
+        (EXAMPLES / file).read_text().splitlines() for file in (f"{name}.py", f"{name}_gloader.py")
+    )
+    changed = [line for line in difflib.ndiff(plain, ours) if line.startswith(("- ", "+ "))]
+    assert 0 < len(changed) <= 5
