@@ -1,0 +1,106 @@
+"""The CPU as the compute device: batches are there already. It can rehearse what a GPU does."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import torch
+
+from gloader.device.packing import pack, pack_offsets, unpack
+from gloader.ring import warm_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.device.seam import Mark, Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class CpuMark:
+    """Reached at once: the CPU does one thing after another."""
+
+    def is_reached(self) -> bool:
+        """Return True."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def precede(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostArray:
+    """An array that needs no pinning."""
+
+    array: NDArray[Any]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuDevice:
+    """Hands host memory on as it is.
+
+    Parameters
+    ----------
+    rehearses : go the way of a GPU instead, with packed copies, a sending thread and a gather into memory of its own:
+        for tests
+    reaches_features : read features that are in memory in place, without gathering them first: for tests
+    """
+
+    rehearses: bool = False
+    reaches_features: bool = False
+
+    @property
+    def place(self) -> torch.device:
+        """The CPU."""
+        return torch.device("cpu")
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether a GPU is rehearsed."""
+        return self.rehearses
+
+    def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
+        """Return ordinary memory, touched."""
+        return warm_buffer(num_floats)
+
+    def free_bytes(self) -> int:
+        """Return the bytes of memory that are free."""
+        return int(psutil.virtual_memory().available)
+
+    def most_bytes_of(self, step: Callable[[], object]) -> int:
+        """Run ``step``; what it takes of host memory is not known."""
+        step()
+        return 0
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
+    def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
+        """Return tensors over the same memory; of a packed copy where a GPU is rehearsed."""
+        if not self.rehearses:
+            return tuple(torch.from_numpy(array) for array in arrays)
+        offsets = pack_offsets(arrays)
+        block = np.empty(offsets[-1], dtype=np.uint8)
+        pack(arrays, offsets, block)
+        return unpack(torch.from_numpy(block), arrays, offsets)
+
+    def mark(self) -> Mark:
+        """Return a mark that is reached."""
+        return CpuMark()
+
+    def pin(self, array: NDArray[Any]) -> Pinned | None:
+        """Return ``array`` where the features are read in place."""
+        return HostArray(array=array) if self.reaches_features else None

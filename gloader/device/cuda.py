@@ -1,0 +1,134 @@
+"""A GPU as the compute device: a stream of its own for what is sent, pinned memory, events instead of waits."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from gloader.device.gather import has_triton
+from gloader.device.packing import pack, pack_offsets, unpack
+from gloader.device.pinning import pin_in_place
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.device.seam import Mark, Pinned
+
+_SEND_FIRST: Final = -1  # the stream's priority: small kernels, which the next step waits for
+
+
+class CudaMark:
+    """An event on the sending stream."""
+
+    def __init__(self, event: torch.cuda.Event, place: torch.device) -> None:
+        self._event = event
+        self._place = place
+
+    def is_reached(self) -> bool:
+        """Return whether the device got there."""
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Wait until the device got there."""
+        self._event.synchronize()
+
+    def precede(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let this thread's stream wait for the event; ``tensors`` count as used by that stream."""
+        stream = torch.cuda.current_stream(self._place)
+        stream.wait_event(self._event)
+        for tensor in tensors:
+            tensor.record_stream(stream)
+
+
+class CudaDevice:
+    """One GPU. Not yet measured on one.
+
+    Parameters
+    ----------
+    place : a CUDA device; the current one where it has no index
+
+    Raises
+    ------
+    ConfigError
+        There is no such device.
+    """
+
+    def __init__(self, place: torch.device) -> None:
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device={str(place)!r}: this torch finds no GPU; use device='cpu'")
+        index = place.index if ":" in str(place) else torch.cuda.current_device()
+        if not 0 <= index < torch.cuda.device_count():
+            raise ConfigError(f"device={str(place)!r}: there are {torch.cuda.device_count()} GPUs")
+        self._place = torch.device("cuda", index)
+        self._stream = torch.cuda.Stream(self._place, priority=_SEND_FIRST)  # type: ignore[no-untyped-call]
+
+    @property
+    def place(self) -> torch.device:
+        """The GPU, with its index."""
+        return self._place
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """True: batches are sent while the model computes."""
+        return True
+
+    def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
+        """Return pinned memory; it is freed with the array."""
+        found: NDArray[np.float32] = torch.empty(num_floats, dtype=torch.float32, pin_memory=True).numpy()
+        return found
+
+    def free_bytes(self) -> int:
+        """Return the bytes that are free, those that torch keeps for later among them."""
+        with torch.cuda.device(self._place):
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            return int(torch.cuda.mem_get_info()[0])
+
+    def most_bytes_of(self, step: Callable[[], object]) -> int:
+        """Run ``step`` and return the most bytes that torch took from the device for it."""
+        with torch.cuda.device(self._place):
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_reserved()
+            torch.cuda.reset_peak_memory_stats()
+            step()
+            torch.cuda.synchronize()
+            most = torch.cuda.max_memory_reserved()
+            torch.cuda.empty_cache()
+        return max(most - before, 0)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Make the device and its sending stream the current ones of this thread."""
+        with torch.cuda.device(self._place), torch.cuda.stream(self._stream):
+            yield
+
+    def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
+        """Bring ``arrays`` by one copy out of pinned memory, which torch does not use again before it is done."""
+        offsets = pack_offsets(arrays)
+        block = torch.empty(offsets[-1], dtype=torch.uint8, pin_memory=True)
+        pack(arrays, offsets, block.numpy())
+        return unpack(block.to(self._place, non_blocking=True), arrays, offsets)
+
+    def mark(self) -> Mark:
+        """Return an event behind what the sending stream was given so far."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return CudaMark(event, self._place)
+
+    def pin(self, array: NDArray[Any]) -> Pinned | None:
+        """Pin ``array`` in place; None where that fails, or where there is no kernel that would read it."""
+        if not has_triton():
+            return None
+        pinned = pin_in_place(array, torch.cuda.cudart())  # type: ignore[no-untyped-call]
+        if pinned is None:
+            # The runtime keeps its last error for whoever asks next, which would be an innocent kernel.
+            with suppress(RuntimeError):
+                torch.zeros(1, device=self._place)
+        return pinned

@@ -1,0 +1,124 @@
+"""The fused gather as a Triton kernel: one pass over the ids, each row from where it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    import torch
+
+    from gloader.device.gather import RowParts
+
+_TILE: Final = (
+    2048  # elements that a program moves at a time: four 16-byte loads in flight for each of 128 threads
+)
+_MOST_COLUMNS: Final = 512
+_WARPS: Final = 4
+
+
+@triton.jit
+def _gather_kernel(  # type: ignore[no-untyped-def]
+    ids,
+    slot_of,
+    table,
+    table_scale,
+    host,
+    host_scale,
+    out,
+    num_rows,
+    DIM: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_TABLE: tl.constexpr,
+    HAS_MAP: tl.constexpr,
+    HAS_HOST: tl.constexpr,
+    IS_BY_ID: tl.constexpr,
+    IS_TABLE_SCALED: tl.constexpr,
+    IS_HOST_SCALED: tl.constexpr,
+):
+    """Programs take tiles of ROWS positions in turn, so that their number can be capped."""
+    for tile in range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
+        position = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        is_row = position < num_rows
+        node = tl.load(ids + position, mask=is_row, other=0)
+        if HAS_MAP:  # noqa: SIM108 - decided when it is compiled; a conditional expression is not
+            slot = tl.load(slot_of + node, mask=is_row, other=-1).to(tl.int64)
+        else:
+            slot = node
+        if HAS_TABLE and HAS_HOST:
+            is_cached = is_row & (slot >= 0)
+            is_host = is_row & (slot < 0)
+        else:
+            is_cached = is_row
+            is_host = is_row
+        # An address is computed for every lane, also for those that the mask keeps from being read.
+        slot = tl.maximum(slot, 0)
+        place = node if IS_BY_ID else position
+        for first in range(0, DIM, COLUMNS):
+            column = first + tl.arange(0, COLUMNS)
+            is_column = column < DIM
+            to = position[:, None] * DIM + column[None, :]
+            # Both parts are asked for before either is waited for.
+            if HAS_TABLE:
+                cached = tl.load(
+                    table + slot[:, None] * DIM + column[None, :],
+                    mask=is_cached[:, None] & is_column[None, :],
+                ).to(tl.float32)
+            if HAS_HOST:
+                other = tl.load(
+                    host + place[:, None] * DIM + column[None, :], mask=is_host[:, None] & is_column[None, :]
+                ).to(tl.float32)
+            if IS_TABLE_SCALED:
+                cached *= tl.load(table_scale + slot, mask=is_cached)[:, None]
+            if IS_HOST_SCALED:
+                other *= tl.load(host_scale + place, mask=is_host)[:, None]
+            if HAS_TABLE and HAS_HOST:
+                value = tl.where(is_cached[:, None], cached, other)
+            elif HAS_TABLE:
+                value = cached
+            else:
+                value = other
+            tl.store(out + to, value, mask=is_row[:, None] & is_column[None, :])
+
+
+def block_shape(dim: int) -> tuple[int, int]:
+    """Return how many rows, and columns of them, a program moves at a time. Pure."""
+    columns = min(int(triton.next_power_of_2(dim)), _MOST_COLUMNS)
+    return max(_TILE // columns, 1), columns
+
+
+def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int) -> None:
+    """Run the kernel on the current stream; see `gloader.device.gather.gather_rows`, which checks the arguments."""
+    num_rows = len(ids)
+    if num_rows == 0:
+        return
+    rows, columns = block_shape(parts.dim)
+    table, host = parts.table, parts.host
+    pointers: list[Any] = [
+        ids,
+        ids
+        if parts.slot_of is None
+        else parts.slot_of,  # one that is never read stands for one that is missing
+        out if table is None else table.rows,
+        out if table is None or table.scale is None else table.scale,
+        out if host is None else host.rows,
+        out if host is None or host.scale is None else host.scale,
+        out,
+    ]
+    _gather_kernel[(min(triton.cdiv(num_rows, rows), max_programs),)](
+        *pointers,
+        num_rows,
+        DIM=parts.dim,
+        ROWS=rows,
+        COLUMNS=columns,
+        HAS_TABLE=table is not None,
+        HAS_MAP=parts.slot_of is not None,
+        HAS_HOST=host is not None,
+        IS_BY_ID=parts.is_host_by_id,
+        IS_TABLE_SCALED=table is not None and table.scale is not None,
+        IS_HOST_SCALED=host is not None and host.scale is not None,
+        num_warps=_WARPS,
+    )

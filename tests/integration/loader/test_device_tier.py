@@ -1,0 +1,181 @@
+"""A device cache never changes a batch: every way a row can reach the device gives the same bits."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gloader
+from gloader.device import CpuDevice
+from gloader.errors import ConfigError
+from gloader.types import ReadyBatch
+
+from .conftest import DIM, NUM_NODES, Written
+from .test_loader import _loader, _stream
+
+ROW = DIM * 4
+MAP = 4 * NUM_NODES
+
+DEVICES = {
+    "cpu": CpuDevice(),
+    "like a GPU": CpuDevice(rehearses=True),
+    "like a GPU that reads the host's features": CpuDevice(rehearses=True, reaches_features=True),
+}
+PLACES: list[dict[str, Any]] = [
+    {"features": "ram"},
+    {"features": "ssd", "cache": 60 * ROW},
+    {"features": "ssd", "cache": 0, "io_strategy": "staged", "superbatch": 2},
+    {"features": "ssd", "cache": 60 * ROW, "policy": "static"},
+    {"features": "ssd", "cache": 60 * ROW, "policy": "sieve", "superbatch": 3},
+]
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[CpuDevice], None]:
+    """Return a function that puts another device in the CPU's place."""
+
+    def put(device: CpuDevice) -> None:
+        monkeypatch.setattr("gloader.device_tier.open_device", lambda place: device)
+
+    return put
+
+
+@pytest.mark.reliability("F3")
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("rows", [0, 150, NUM_NODES])
+@pytest.mark.parametrize("place", PLACES)
+def test_one_stream_whatever_the_device_holds(
+    tiny: Written, on_device: Callable[[CpuDevice], None], name: str, rows: int, place: dict[str, Any]
+) -> None:
+    with _loader(tiny, features="ram") as loader:
+        expected = _stream(loader)
+    on_device(DEVICES[name])
+    size = rows * ROW + (MAP if rows not in (0, NUM_NODES) else 0)
+    with _loader(tiny, device_cache=size, **place) as loader:
+        cache = loader._held.tier.device.cache
+        assert (0 if cache is None else len(cache.plan.rows)) == rows
+        assert _stream(loader) == expected
+        stats = loader.stats
+        assert stats.rows_gathered == stats.device_hits + stats.cache_hits + stats.rows_read
+        assert (stats.device_hits == stats.rows_gathered) == (rows == NUM_NODES)
+        assert (stats.device_hits > 0) == (rows > 0)
+        assert (f"device: {rows:,} rows" in loader.explain()) == (0 < rows < NUM_NODES)
+        assert ("device: all 600 rows" in loader.explain()) == (rows == NUM_NODES)
+    assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("features", ["ram", "ssd"])
+def test_narrow_rows_stay_narrow_on_the_device_and_are_widened_alike(
+    write_dataset: Callable[..., Written],
+    on_device: Callable[[CpuDevice], None],
+    dtype: str,
+    name: str,
+    features: str,
+) -> None:
+    stored = write_dataset(dtype="float32" if dtype in ("bfloat16", "int8") else dtype, name="a")
+    written = _narrowed(stored, dtype) if dtype in ("bfloat16", "int8") else stored
+    with _loader(written, features="ram") as loader:
+        expected = _stream(loader)
+    on_device(DEVICES[name])
+    with _loader(written, features=features, device_cache=MAP + 4000, cache=0) as loader:
+        cache = loader._held.tier.device.cache
+        assert cache is not None
+        assert cache.table.rows.element_size() == (1 if dtype == "int8" else 2)
+        assert 0 < len(cache.plan.rows) < NUM_NODES
+        assert _stream(loader) == expected
+
+
+@pytest.mark.reliability("D13")
+def test_a_sent_batch_that_is_held_keeps_its_rows(
+    tiny: Written, on_device: Callable[[CpuDevice], None]
+) -> None:
+    on_device(DEVICES["like a GPU"])
+    held: list[ReadyBatch] = []
+    with _loader(tiny, features="ssd", cache=60 * ROW, device_cache=MAP + 100 * ROW) as loader:
+        for batch in loader:
+            held.append(batch)
+            for kept in held:
+                np.testing.assert_array_equal(kept.x.numpy(), tiny.features[kept.nodes])
+
+
+@pytest.mark.reliability("D2")
+def test_a_failure_of_sending_is_named_and_ends_everything(
+    tiny: Written, on_device: Callable[[CpuDevice], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_device(DEVICES["like a GPU"])
+    calls = iter(range(100))
+
+    def fail(ids: Any, parts: Any, *, out: torch.Tensor) -> None:
+        if next(calls) == 2:
+            raise RuntimeError("the device is gone")
+        out.zero_()
+
+    monkeypatch.setattr("gloader.transfer.gather_rows", fail)
+    loader = _loader(tiny, features="ssd", cache=60 * ROW, device_cache=MAP + 100 * ROW)
+    delivered = 0
+    with pytest.raises(RuntimeError, match="the device is gone") as caught:
+        for _ in loader:
+            delivered += 1
+    assert delivered == 2
+    assert caught.value.__notes__ == ["in stage transfer, epoch 0, batch 2"]
+    assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
+    loader.close()
+
+
+def test_the_hottest_rows_are_on_the_device(tiny: Written) -> None:
+    rates = {}
+    for hotness in ("presampled", "vip", "degree"):
+        with _loader(tiny, device_cache=MAP + 60 * ROW, device_hotness=hotness, features="ram") as loader:
+            for _ in loader:
+                pass
+            rates[hotness] = loader.stats.device_hits / loader.stats.rows_gathered
+    assert min(rates.values()) > 60 / NUM_NODES
+    assert rates["presampled"] >= max(rates.values()) - 0.02
+
+
+def test_a_static_host_cache_holds_what_the_device_does_not(tiny: Written) -> None:
+    with _loader(
+        tiny, features="ssd", policy="static", cache=60 * ROW, device_cache=MAP + 100 * ROW
+    ) as loader:
+        tier = loader._held.tier
+        assert tier.device.cache is not None
+        in_slots = tier.require_ssd().slots.resident
+        assert len(in_slots) == 60
+        assert not np.intersect1d(in_slots, tier.device.cache.plan.rows).size
+
+
+def test_the_cpu_keeps_no_rows_by_itself(tiny: Written) -> None:
+    with _loader(tiny, device_cache="auto") as loader:
+        assert loader._held.tier.device.cache is None
+
+
+def test_a_gpu_that_is_not_there_is_named(tiny: Written) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match="this torch finds no GPU"):
+        gloader.Loader(tiny.dataset, fanouts=[2], batch_size=8, device="cuda")
+
+
+def _narrowed(written: Written, dtype: str) -> Written:
+    """Return the dataset of ``written`` with its features stored as ``dtype``."""
+    import dataclasses
+
+    from gloader import Dataset
+
+    path = written.path.with_name(dtype)
+    source = written.dataset
+    with Dataset.create(path, name=dtype, num_nodes=NUM_NODES, num_classes=5) as writer:
+        with writer.indptr() as column:
+            column.append(written.indptr)
+        with writer.indices(len(written.indices), "int32") as column:
+            column.append(written.indices)
+        with writer.features(DIM, dtype) as column:
+            column.append(written.features)
+        writer.labels(written.labels)
+        writer.splits(train=source.train, valid=source.valid, test=source.test)
+    return dataclasses.replace(written, path=path, dataset=Dataset.open(path))

@@ -1,0 +1,148 @@
+"""The gather, in torch and as the Triton kernel under its interpreter, against a loop."""
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from gloader.device.gather import RowParts, fill_cached, gather_rows, has_triton
+from gloader.device.row_table import RowFormat, RowTable, rows_as_tensor
+from gloader.errors import ShapeError
+
+NUM_NODES, NUM_CACHED, BATCH = 50, 20, 37
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
+
+Gather = Callable[[torch.Tensor, RowParts, torch.Tensor], None]
+
+
+def _table(num: int, dim: int, dtype: torch.dtype, seed: int) -> RowTable:
+    generator = torch.Generator().manual_seed(seed)
+    rows = (20 * torch.randn(num, dim, generator=generator)).to(dtype)
+    return RowTable(rows=rows, scale=torch.rand(num, generator=generator) if dtype == torch.int8 else None)
+
+
+def _cases(dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, dict[str, RowParts]]:
+    """Return the ids of a batch, and every combination of parts; what must not be read is NaN."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randperm(NUM_NODES, generator=generator)[:BATCH]
+    slot_of = torch.full((NUM_NODES,), -1, dtype=torch.int32)
+    slot_of[torch.randperm(NUM_NODES, generator=generator)[:NUM_CACHED]] = torch.arange(
+        NUM_CACHED, dtype=torch.int32
+    )
+    cached, everything = _table(NUM_CACHED, dim, dtype, 2), _table(NUM_NODES, dim, dtype, 3)
+    staged = _table(BATCH, dim, torch.float32, 4)
+    whole = RowTable(rows=staged.rows.clone())
+    staged.rows[slot_of[ids] >= 0] = torch.nan
+    return ids, {
+        "cached and staged": RowParts(table=cached, slot_of=slot_of, host=staged),
+        "cached and in place": RowParts(table=cached, slot_of=slot_of, host=everything, is_host_by_id=True),
+        "all cached": RowParts(table=everything, slot_of=None, host=None),
+        "all in place": RowParts(table=None, slot_of=None, host=everything, is_host_by_id=True),
+        "all staged": RowParts(table=None, slot_of=None, host=whole),
+    }
+
+
+def _expected(ids: torch.Tensor, parts: RowParts) -> torch.Tensor:
+    """One row after another."""
+    found = []
+    for position, node in enumerate(ids.tolist()):
+        mapped = node if parts.slot_of is None else int(parts.slot_of[node])
+        slot = -1 if parts.table is None else mapped
+        table = parts.table if slot >= 0 else parts.host
+        assert table is not None
+        index = slot if slot >= 0 else node if parts.is_host_by_id else position
+        row = table.rows[index].float()
+        found.append(row if table.scale is None else row * table.scale[index])
+    return torch.stack(found)
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Iterator[Gather]:
+    """The Triton kernel, run by the interpreter on the CPU."""
+    if not has_triton():
+        pytest.skip(
+            "the kernel is not run: Triton is missing (pip install 'gloader[gpu]'); its twin in torch is"
+        )
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel's module is imported
+    try:
+        kernel = importlib.import_module("gloader.device.kernel")
+        yield lambda ids, parts, out: kernel.launch_gather(ids, parts, out, 3)
+    finally:
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+        else:
+            os.environ["TRITON_INTERPRET"] = before
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [1, 24, 100])
+def test_torch_brings_every_row_from_where_it_is(dim: int, dtype: torch.dtype) -> None:
+    ids, cases = _cases(dim, dtype)
+    for name, parts in cases.items():
+        out = torch.empty(BATCH, dim)
+        gather_rows(ids, parts, out=out)
+        assert _same_bits(out, _expected(ids, parts)), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dim", [1, 24, 100, 600]
+)  # one column, some, no power of two, more than one block of columns
+def test_the_kernel_brings_the_same_bits(interpreted: Gather, dim: int, dtype: torch.dtype) -> None:
+    ids, cases = _cases(dim, dtype)
+    for name, parts in cases.items():
+        out = torch.full((BATCH + 1, dim), 7.0)
+        interpreted(ids, parts, out[:BATCH])
+        assert _same_bits(out[:BATCH], _expected(ids, parts)), name
+        assert (out[BATCH] == 7).all(), name  # nothing behind the batch is written
+
+
+def test_the_kernel_does_nothing_for_an_empty_batch(interpreted: Gather) -> None:
+    _, cases = _cases(4, torch.float32)
+    interpreted(torch.empty(0, dtype=torch.int64), cases["all cached"], torch.empty(0, 4))
+
+
+def test_rows_that_are_held_are_filled_in() -> None:
+    ids, cases = _cases(24, torch.float16)
+    parts = cases["cached and staged"]
+    assert parts.host is not None
+    assert parts.table is not None
+    assert parts.slot_of is not None
+    out = parts.host.rows.clone()
+    fill_cached(ids, parts.table, parts.slot_of, out=out)
+    assert _same_bits(out, _expected(ids, parts))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    ids, cases = _cases(24, torch.float16)
+    with pytest.raises(ShapeError, match=r"shape \(37, 24\), not torch.float32 of \(36, 24\)"):
+        gather_rows(ids, cases["all cached"], out=torch.empty(36, 24))
+    with pytest.raises(ShapeError, match="the host brings 37 rows for 38 ids"):
+        gather_rows(torch.zeros(38, dtype=torch.int64), cases["all staged"], out=torch.empty(38, 24))
+    host = RowTable(rows=torch.zeros(37, 24, dtype=torch.float16))
+    with pytest.raises(ShapeError, match="part of a batch is float32"):
+        gather_rows(ids, RowParts(table=None, slot_of=None, host=host), out=torch.empty(37, 24))
+    with pytest.raises(ShapeError, match="must come from a table or from the host"):
+        RowParts(table=None, slot_of=None, host=None)
+    with pytest.raises(ShapeError, match="may leave rows to the host"):
+        RowParts(table=host, slot_of=torch.zeros(3, dtype=torch.int32), host=None)
+
+
+def test_stored_rows_become_tensors_over_the_same_memory() -> None:
+    bits = np.array([[0x3F80, 0x4000]], dtype=np.uint16)
+    rows = rows_as_tensor(bits, is_bfloat16=True)
+    assert rows.tolist() == [[1.0, 2.0]]
+    bits[0, 0] = 0x4040
+    assert rows.tolist() == [[3.0, 2.0]]
+    assert RowFormat(dtype=np.dtype(np.uint16), dim=2, is_bfloat16=True).torch_dtype == torch.bfloat16
+    assert RowFormat(dtype=np.dtype(np.float16), dim=3).row_bytes == 6
+    with pytest.raises(ShapeError, match="not float64; use device_cache=0"):
+        _ = RowFormat(dtype=np.dtype(np.float64), dim=2).torch_dtype
