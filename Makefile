@@ -14,7 +14,7 @@ PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: help setup train test lint types unit test-long bench clean
+.PHONY: help setup train test lint types unit test-long test-graphbolt bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
 
-DEMO_FLAGS := --features ssd --cache 10% --model graphsage --fanout 10,10 --batch-size 1024 --hidden 128 \
+DEMO_FLAGS := --features ssd --cache 10% --memory-budget 350MB --model graphsage --fanout 10,10 --batch-size 1024 --hidden 128 \
 	--epochs 3 --compare-mlp
 
 train: setup ## train GraphSAGE on the demo graph from the SSD, a tenth of its features in memory (~2 min)
@@ -60,6 +60,16 @@ test-long: setup ## the long tests, then the kernels with bounds checks and with
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -m 'long or not long' --reliability-report
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(BIN)/python -m pytest -q tests/unit tests/properties
 	NUMBA_DISABLE_JIT=1 HYPOTHESIS_PROFILE=tiny $(BIN)/python -m pytest -q $(PLAIN_PYTHON)
+
+# GraphBolt's binaries are built for certain versions of torch and of Python, so it has an environment of its own.
+GRAPHBOLT_PYTHON ?= python3.11
+GRAPHBOLT := $(VENV)/graphbolt/bin/python
+
+test-graphbolt: ## the adapter to DGL's GraphBolt, in .venv/graphbolt (downloads 3 GB the first time)
+	test -x $(GRAPHBOLT) || "$(GRAPHBOLT_PYTHON)" -m venv $(VENV)/graphbolt
+	$(GRAPHBOLT) -m pip install --quiet --disable-pip-version-check -r tests/graphbolt-requirements.txt
+	PYTHONPATH=. $(GRAPHBOLT) -m pytest -q tests/integration/adapters/graphbolt_cases.py \
+		tests/integration/adapters/test_dgl_storage.py tests/unit/adapters/test_dgl_blocks.py tests/unit/adapters/test_dgl_graph.py
 
 TODAY := $(shell date +%F)
 RESULTS := experiments/results/$(TODAY)

@@ -7,20 +7,32 @@ from typing import Literal
 
 ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
 Features = Literal["auto", "ram", "ssd"]
-Policy = Literal["static", "lru", "fifo", "clock", "sieve", "s3fifo", "none"]
+Policy = Literal["belady", "static", "lru", "fifo", "clock", "sieve", "s3fifo", "none"]
+IoStrategy = Literal["auto", "direct", "staged", "packed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderConfig:
     """How mini-batches are sampled and where their features come from."""
 
+    sampler: str = "neighbor"  # what `gloader.samplers.make_sampler` takes
     fanouts: tuple[int, ...] = (15, 10, 5)  # first hop (next to the seeds) first; -1 takes all neighbours
     batch_size: int = 1024
     memory_budget_bytes: int | None = None  # None: half of what is free at the start
     features: Features = "auto"
-    policy: Policy = "static"
+    policy: Policy = "belady"
     cache_bytes: int | None = None  # host cache; None: what the budget leaves
+    spill_budget_bytes: int | None = (
+        None  # packs and spilled traces; None: a share of the free disk; 0: no packs
+    )
+    spill_dir: str | None = None  # where they go; None: the system's temporary folder
+    io_strategy: IoStrategy = "auto"
+    max_gap_bytes: int | None = None  # hole that one read goes over; None: what suits the device; 0: none
+    superbatch: int | None = None  # most batches planned together; None: what the budgets allow
+    superbatch_reset: bool = False  # empty the host cache at every superbatch, as Ginex does
+    seed_blocks: int = 1  # neighbouring seeds that stay together in a batch
     threads: int | None = None  # sampling threads; None: the cores this process may use
+    stall_timeout_s: float = 300.0  # a stage that does nothing for so long while others wait ends the run
     seed: int = 0
 
 

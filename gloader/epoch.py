@@ -1,23 +1,44 @@
-"""One epoch under way: its stages, and the iterator that the consumer holds."""
+"""One epoch as the consumer sees it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from gloader.errors import ChannelClosedError
-from gloader.gather import HostBatch
-from gloader.pipeline import EpochPipeline, EpochTasks
-from gloader.stats import EpochStats, StatsRecorder
-from gloader.transfer import transfer
-from gloader.types import BatchId, IdArray, ReadyBatch, SampledBatch
+from gloader.shield import to_the_end, to_the_end_of_a_finalizer
+from gloader.types import BatchId, ReadyBatch
 
 if TYPE_CHECKING:
-    import torch
+    from gloader.stats import EpochStats, StatsRecorder
 
-    from gloader.feature_tier import FeatureTier
-    from gloader.order import EpochOrder
+
+class Run(Protocol):
+    """Delivers the batches of a rank, over the borders of epochs."""
+
+    @property
+    def next_id(self) -> BatchId:
+        """The batch that `next_batch` returns next."""
+        ...
+
+    def has_next(self) -> bool:
+        """Return whether there is another batch before the end of the stream."""
+        ...
+
+    def recorder(self, epoch: int) -> StatsRecorder:
+        """Return the sums of ``epoch``."""
+        ...
+
+    def next_batch(self) -> ReadyBatch:
+        """Return the next batch, waiting for it; raises what ended the run."""
+        ...
+
+    def came_back(self) -> None:
+        """Note that the consumer is done with the batch it got last. Idempotent."""
+        ...
+
+    def close(self) -> bool:
+        """End the run for this rank; return whether nothing stays behind. Idempotent."""
+        ...
 
 
 class OnEnd(Protocol):
@@ -27,108 +48,58 @@ class OnEnd(Protocol):
         """Take the statistics and whether every batch was handed out."""
 
 
-class _Stages:
-    """What the stage threads of one epoch do. Holds neither the pipeline nor the iterator: no cycle, no leak."""
+class EpochIterator(Iterator[ReadyBatch]):
+    """What ``iter(loader)`` returns: the batches of one epoch from the place where the run stands.
 
-    def __init__(self, tier: FeatureTier, order: EpochOrder, epoch: int, recorder: StatsRecorder) -> None:
-        self._tier = tier
-        self._order = order
-        self._ordered = order.epoch_seeds(epoch)
-        self._epoch = epoch
-        self._recorder = recorder
+    At the end of the epoch the run goes on in the background; when a stage fails, or when the iterator is dropped
+    before the end, the run ends.
 
-    def sample(self, index: int) -> SampledBatch:
-        """Sample batch ``index``."""
-        seeds = self._order.batch_seeds(self._ordered, index)
-        with self._recorder.stage("sample"):
-            return self._tier.sampler.sample(BatchId(epoch=self._epoch, index=index), seeds)
-
-    def gather(self, batch: SampledBatch) -> HostBatch:
-        """Gather the features of ``batch``."""
-        x = self._tier.gather.gather(batch.nodes, self._recorder)
-        return HostBatch(sampled=batch, x=x, src_degree=self._tier.graph.in_degrees(batch.nodes))
-
-
-class EpochRun:
-    """One epoch from batch ``first`` on. Owns the pipeline's threads until `close`."""
+    Parameters
+    ----------
+    run : delivers the batches
+    epoch : which epoch
+    num_left : batches of it that are left
+    on_batch, on_end : told of every batch handed out, and of the end
+    """
 
     def __init__(
         self,
+        run: Run,
         *,
-        tier: FeatureTier,
-        order: EpochOrder,
-        labels: IdArray,
-        device: torch.device,
-        first: BatchId,
-        num_samplers: int,
+        epoch: int,
+        num_left: int,
+        on_batch: Callable[[BatchId], None],
+        on_end: OnEnd,
     ) -> None:
-        self.first = first
-        self.recorder = StatsRecorder(first.epoch)
-        self._tier = tier
-        self._labels = labels
-        self._device = device
-        stages = _Stages(tier, order, first.epoch, self.recorder)
-        tasks = EpochTasks(
-            epoch=first.epoch,
-            first=first.index,
-            end=order.num_batches,
-            sample=stages.sample,
-            gather=stages.gather,
-        )
-        tier.ring.resume()
-        self._pipeline = EpochPipeline(
-            tasks,
-            num_samplers=num_samplers,
-            window=tier.batches_in_flight,
-            prefetch=1,
-            on_close=tier.ring.cancel,
-        )
-        self._pipeline.start()
-
-    def next_batch(self) -> ReadyBatch:
-        """Return the next batch on the compute device; ChannelClosedError when the epoch is over."""
-        with self.recorder.stage("wait"), self._tier.ring.consumer_waits():
-            host = self._pipeline.get()
-        with self.recorder.stage("transfer"):
-            return transfer(host, self._labels, self._device)
-
-    def close(self) -> None:
-        """Stop and join the stage threads. Idempotent."""
-        self._pipeline.close()
-
-
-class EpochIterator(Iterator[ReadyBatch]):
-    """What ``iter(loader)`` returns. Ends its run when the epoch ends, fails, or the iterator is dropped."""
-
-    def __init__(self, run: EpochRun, *, on_batch: Callable[[BatchId], None], on_end: OnEnd) -> None:
         self._run = run
+        self._recorder = run.recorder(epoch)
+        self._num_left = num_left
         self._on_batch = on_batch
         self._on_end = on_end
-        self._handed_out_at: float | None = None
         self.is_running = True
+        self._recorder.start()
 
     @property
     def stats(self) -> EpochStats:
         """What the epoch moved so far."""
-        return self._run.recorder.snapshot()
+        return self._recorder.snapshot()
 
     def __next__(self) -> ReadyBatch:
         """Return the next batch; an error of any stage is raised here, with a note on where it happened."""
         if not self.is_running:
             raise StopIteration
-        if self._handed_out_at is not None:
-            self._run.recorder.add_seconds("compute", time.perf_counter() - self._handed_out_at)
+        self._run.came_back()
+        if self._num_left == 0:
+            self._finish(is_complete=True)
+            raise StopIteration
         try:
             batch = self._run.next_batch()
-        except ChannelClosedError:
-            self._finish(is_complete=True)
-            raise StopIteration from None
         except BaseException:
             self._finish(is_complete=False)
             raise
-        self._run.recorder.add_batch(batch.num_seeds)
+        self._num_left -= 1
+        self._recorder.add_batch(batch.num_seeds)
         self._on_batch(batch.id)
-        self._handed_out_at = time.perf_counter()
         return batch
 
     def close(self) -> None:
@@ -138,9 +109,12 @@ class EpochIterator(Iterator[ReadyBatch]):
 
     def _finish(self, *, is_complete: bool) -> None:
         self.is_running = False
-        self._run.close()
-        self._on_end(self._run.recorder.snapshot(), is_complete=is_complete)
+        self._run.came_back()
+        self._recorder.stop()
+        if not is_complete:
+            to_the_end(self._run.close)
+        self._on_end(self._recorder.snapshot(), is_complete=is_complete)
 
     def __del__(self) -> None:
         if getattr(self, "is_running", False):
-            self.close()
+            to_the_end_of_a_finalizer(self.close)

@@ -1,4 +1,4 @@
-"""Putting the rows of one batch into one buffer: hits from the host cache, misses from the feature source."""
+"""Putting the rows of one batch into one buffer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gloader.host_cache import HostCache
-    from gloader.ring import BufferRing, FloatMatrix
-    from gloader.stats import StatsRecorder
-    from gloader.types import FeatureSource, IdArray, SampledBatch
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.cache import SlotCache
+    from gloader.ring import FloatMatrix
+    from gloader.superbatch import FilledBatch
+    from gloader.types import FeatureSource, IdArray, ReadStats, SampledBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,37 +20,31 @@ class HostBatch:
     """A sampled batch with its features, in host memory."""
 
     sampled: SampledBatch
-    x: FloatMatrix  # (U, F), a buffer of the ring
-    src_degree: IdArray  # (U,) full-graph in-degree
+    x: FloatMatrix  # (U, F), a buffer of the ring; (0, F) where the device reaches every row itself
+    src_degree: NDArray[np.float32]  # (U,) full-graph in-degree
+    superbatch: int  # number of its superbatch
+    ends_superbatch: bool
 
 
-class Gather:
-    """The gather stage. Thread-safe where its source is; owns nothing.
+def gather_whole(
+    nodes: IdArray, out: FloatMatrix, source: FeatureSource, *, positions: IdArray | None = None
+) -> ReadStats:
+    """Put the rows of ``nodes`` (U,), or of those at ``positions`` (M,), into ``out`` (U, F), all from ``source``."""
+    if positions is None:
+        return source.read_into(nodes, out)
+    return source.read_into(nodes[positions], out, at=positions)
 
-    Parameters
-    ----------
-    source : all N rows
-    cache : rows in memory in front of the source, or None
-    ring : where the buffers come from
+
+def gather_cached(filled: FilledBatch, slots: SlotCache) -> None:
+    """Copy the hits of a batch whose misses are there into its buffer, then admit what the plan lets in.
+
+    Hits go first: an admission may take the slot of a row that this batch still reads.
+
+    Raises
+    ------
+    PlanError
+        A hit's slot holds another row than planned.
     """
-
-    def __init__(
-        self, source: FeatureSource, cache: HostCache | None, ring: BufferRing, *, is_in_memory: bool
-    ) -> None:
-        self._source = source
-        self._cache = cache
-        self._ring = ring
-        self._is_in_memory = is_in_memory
-
-    def gather(self, nodes: IdArray, recorder: StatsRecorder) -> FloatMatrix:
-        """Return the rows of ``nodes`` (U,) as (U, F) float32 in a buffer of the ring."""
-        out = self._ring.acquire(len(nodes))
-        with recorder.stage("gather"):
-            if self._cache is None:
-                read = self._source.read_into(nodes, out)
-                hits = len(nodes) if self._is_in_memory else 0
-                recorder.add_gather(rows=len(nodes), hits=hits, read=None if self._is_in_memory else read)
-                return out
-            hits, read = self._cache.gather(nodes, out)
-            recorder.add_gather(rows=len(nodes), hits=hits, read=read)
-        return out
+    nodes = filled.job.batch.sampled.nodes
+    slots.copy_hits(filled.step, nodes, filled.x)
+    slots.admit(filled.step, nodes, filled.x)

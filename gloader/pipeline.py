@@ -1,125 +1,155 @@
-"""The threads of one epoch: samplers ahead of a gatherer ahead of the consumer."""
+"""The threads of a pipeline: started together, failing together, joined together."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from contextlib import contextmanager
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gloader.channel import Channel, ReorderChannel
 from gloader.errors import ChannelClosedError
-from gloader.types import BatchId, SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
-    from gloader.gather import HostBatch
+    from gloader.channel import Channel
+
+T = TypeVar("T")
+
+logger = logging.getLogger("gloader")
+
+# A failure far ahead of the consumer waits for its turn, but no longer than this: the caller is promised to hear of
+# any failure within 5 s.
+_PATIENCE_S = 4.0
+_STUCK_JOIN_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochTasks:
-    """What the stages of one epoch do; both are called from stage threads."""
+class StageThread:
+    """One thread of a pipeline: its name, and what it runs until the stream ends or is cancelled."""
 
-    epoch: int
-    first: int  # index of the first batch
-    end: int  # index after the last batch
-    sample: Callable[[int], SampledBatch]
-    gather: Callable[[SampledBatch], HostBatch]
+    name: str
+    run: Callable[[], None]
 
 
-@contextmanager
-def _noted(stage: str, batch_id: BatchId) -> Iterator[None]:
-    """Note on any exception where it happened."""
-    try:
-        yield
-    except ChannelClosedError:
-        raise
-    except BaseException as error:
-        error.add_note(f"in stage {stage}, epoch {batch_id.epoch}, batch {batch_id.index}")
-        raise
+class Failures:
+    """What went wrong in any stage: the first failure is raised, the others become notes. Thread-safe."""
+
+    def __init__(self, on_overdue: Callable[[BaseException], None]) -> None:
+        self._lock = threading.Lock()
+        self._errors: list[BaseException] = []
+        self._on_overdue = on_overdue
+        self._timer: threading.Timer | None = None
+        self._is_closed = False
+        self.is_stuck = False  # a stage does not come back
+
+    def stall(self, error: BaseException) -> None:
+        """End the stream with ``error`` at once: a stage does not come back, so nobody waits for it."""
+        self.is_stuck = True
+        self.add(error)
+        self._on_overdue(error)
+
+    def add(self, error: BaseException) -> None:
+        """Take note of ``error``; end the stream with the first one when its turn has not come in time."""
+        if isinstance(error, ChannelClosedError):
+            return
+        with self._lock:
+            if self._is_closed or any(error is known for known in self._errors):
+                return
+            self._errors.append(error)
+            if self._timer is None and not self.is_stuck:
+                self._timer = threading.Timer(_PATIENCE_S, self._on_overdue, (error,))
+                self._timer.name = "gloader-failure"
+                self._timer.daemon = True
+                self._timer.start()
+
+    def annotate(self, raised: BaseException) -> None:
+        """Note every other failure on ``raised``."""
+        with self._lock:
+            others = [error for error in self._errors if error is not raised]
+        for error in others:
+            where = "; ".join(getattr(error, "__notes__", []))
+            note = f"another stage failed too: {error!r}" + (f" ({where})" if where else "")
+            if note not in getattr(raised, "__notes__", []):
+                raised.add_note(note)
+
+    def close(self) -> None:
+        """Join the timer. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            if self._timer is not threading.current_thread():
+                self._timer.join()
 
 
-class EpochPipeline:
-    """Runs the sampling and the gathering of an epoch's batches behind their consumer.
+class Pipeline(Generic[T]):
+    """Runs stage threads behind a consumer that takes ready batches in order. Owns the threads until `close`.
 
-    Sampler threads take batch indices in turn and deliver through a reorder buffer; one thread gathers. An
-    exception of any stage, whatever its type, takes the place of its batch: the batches before it are delivered, then
-    `get` raises it. Owns its threads until `close`.
+    Parameters
+    ----------
+    stages : the threads; each passes the end of the stream, or the error that ended it, on to the next
+    ready : what the last stage delivers
+    cancels : wake every wait of a stage, so that it can end
+    failures : where stages report what went wrong
+    on_joined : releases what the stages hold, once all of them have ended
     """
 
     def __init__(
         self,
-        tasks: EpochTasks,
+        stages: Sequence[StageThread],
+        ready: Channel[T],
         *,
-        num_samplers: int,
-        window: int,
-        prefetch: int,
-        on_close: Callable[[], None],
+        cancels: Sequence[Callable[[], None]],
+        failures: Failures,
+        on_joined: Callable[[], None],
     ) -> None:
-        self._tasks = tasks
-        self._sampled: ReorderChannel[SampledBatch] = ReorderChannel(window, first=tasks.first, end=tasks.end)
-        self._ready: Channel[HostBatch] = Channel(prefetch)
-        self._on_close = on_close
-        self._next_lock = threading.Lock()
-        self._next = tasks.first
-        num_samplers = min(num_samplers, tasks.end - tasks.first)
-        names = [(f"gloader-sample-{i}", self._sample_loop) for i in range(num_samplers)]
-        if names:
-            names.append(("gloader-gather", self._gather_loop))
-        self._threads = [threading.Thread(target=loop, name=name, daemon=True) for name, loop in names]
+        self._on_joined = on_joined
+        self._ready = ready
+        self._cancels = cancels
+        self._failures = failures
+        self._threads = [threading.Thread(target=s.run, name=s.name, daemon=True) for s in stages]
 
     def start(self) -> None:
-        """Start the stage threads; none where there is no batch."""
-        if not self._threads:
-            self._ready.close()
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
-    def get(self) -> HostBatch:
+    def get(self) -> T:
         """Return the next batch in order, waiting for it.
 
         Raises
         ------
         ChannelClosedError
-            The epoch is over.
+            The stream is over.
         BaseException
             Whatever a stage raised, with a note that names stage, epoch and batch.
         """
-        return self._ready.get()
+        try:
+            return self._ready.get()
+        except ChannelClosedError:
+            raise
+        except BaseException as error:
+            self._failures.annotate(error)
+            raise
 
-    def close(self) -> None:
-        """Stop and join every thread. Idempotent."""
-        self._sampled.cancel()
+    def close(self) -> bool:
+        """Stop and join every thread; return whether all of them ended. Idempotent.
+
+        A thread that is stuck in a system call cannot be stopped; after a stall it is left behind, with a log line.
+        """
+        for cancel in self._cancels:
+            cancel()
         self._ready.cancel()
-        self._on_close()
+        self._failures.close()
+        deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join()
-
-    def _take_index(self) -> int | None:
-        with self._next_lock:
-            index = self._next
-            self._next += 1
-        return index if index < self._tasks.end else None
-
-    def _sample_loop(self) -> None:
-        while (index := self._take_index()) is not None:
-            try:
-                with _noted("sample", BatchId(epoch=self._tasks.epoch, index=index)):
-                    batch = self._tasks.sample(index)
-                self._sampled.put(index, batch)
-            except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
-                self._sampled.end_at(index, error)
-                return
-
-    def _gather_loop(self) -> None:
-        try:
-            for index in range(self._tasks.first, self._tasks.end):
-                batch = self._sampled.get()
-                with _noted("gather", BatchId(epoch=self._tasks.epoch, index=index)):
-                    ready = self._tasks.gather(batch)
-                self._ready.put(ready)
-            self._ready.close()
-        except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
-            self._ready.close(error)
+                thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.01))
+        left = [thread.name for thread in self._threads if thread.is_alive()]
+        if left:
+            logger.error("%s did not come back and stay behind until the process ends", ", ".join(left))
+        else:
+            self._on_joined()
+        return not left

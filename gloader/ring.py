@@ -6,7 +6,8 @@ import queue
 import time
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,37 @@ from gloader.errors import BudgetError, ChannelClosedError
 from gloader.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 FloatMatrix = NDArray[np.float32]
+
+
+class Buffers(Protocol):
+    """Where a stage gets the buffers of batches; `BufferRing`, or the rings of several ranks in turn."""
+
+    def acquire(self, rows: int) -> FloatMatrix:
+        """Return an uninitialised (rows, F) array, waiting for a free buffer."""
+        ...
+
+    def consumer_waits(self) -> AbstractContextManager[None]:
+        """Mark the time during which the consumer waits for a batch."""
+        ...
+
+    def cancel(self) -> None:
+        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        ...
+
+    def resume(self) -> None:
+        """Give buffers again after `cancel`."""
+        ...
+
+
+def warm_buffer(num_floats: int) -> NDArray[np.float32]:
+    """Return an array (num_floats,) whose pages are touched now, not inside the first gather."""
+    buffer = np.empty(num_floats, dtype=np.float32)
+    buffer[:: 4096 // 4] = 0
+    return buffer
 
 
 class BufferRing:
@@ -34,27 +63,57 @@ class BufferRing:
     rows : rows a new buffer holds at first
     max_bytes : bytes of all buffers together
     patience_s : how long the consumer may wait while it holds every buffer
+    allocate : makes a buffer of so many floats
     """
 
-    def __init__(self, *, dim: int, rows: int, max_bytes: int, patience_s: float = 4.0) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        rows: int,
+        max_bytes: int,
+        patience_s: float = 4.0,
+        allocate: Callable[[int], NDArray[np.float32]] = warm_buffer,
+    ) -> None:
+        self._allocate = allocate
         self._dim = dim
         self._rows = max(rows, 1)
         self._max_bytes = max_bytes
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.float32] | None] = queue.SimpleQueue()
+        self._leases: dict[
+            int, weakref.ref[NDArray[np.float32]]
+        ] = {}  # by the buffer's id; they must live to be called
         self._is_cancelled = False
         self._patience_s = patience_s
         self._consumer_waits_since: float | None = None
 
+    @property
+    def rows(self) -> int:
+        """Rows that a new buffer holds."""
+        return self._rows
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of all buffers together."""
+        return self._max_bytes
+
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
         """Mark the time during which the consumer waits for a batch."""
-        self._consumer_waits_since = time.monotonic()
+        self.note_wait(is_waiting=True)
         try:
             yield
         finally:
+            self.note_wait(is_waiting=False)
+
+    def note_wait(self, *, is_waiting: bool) -> None:
+        """Note that the consumer begins, or goes on, or ends to wait for a batch."""
+        if not is_waiting:
             self._consumer_waits_since = None
+        elif self._consumer_waits_since is None:
+            self._consumer_waits_since = time.monotonic()
 
     def acquire(self, rows: int) -> FloatMatrix:
         """Return an uninitialised (rows, F) array, waiting for a free buffer where ``max_bytes`` is reached.
@@ -71,7 +130,9 @@ class BufferRing:
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
         # view between them: every later view then holds `lease`, and `lease` going is the buffer coming back.
         lease = np.frombuffer(buffer.data, dtype=np.float32, count=rows * self._dim)
-        weakref.finalize(lease, self._free.put, buffer).atexit = False
+        # A callback in C alone: `weakref.finalize` runs Python code wherever the consumer drops its batch, and a Ctrl-C
+        # that arrives there is printed and lost, with the buffer. `put` ignores its second argument, the reference.
+        self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))
         return lease.reshape(rows, self._dim)
 
     def _take(self, rows: int) -> NDArray[np.float32]:
@@ -83,6 +144,7 @@ class BufferRing:
                 buffer = self._wait_for_free() if grown is None else grown
             if buffer is None:  # a wake-up call of `cancel`
                 continue
+            self._leases.pop(id(buffer), None)
             if buffer.size >= rows * self._dim:
                 return buffer
             self._total_bytes -= buffer.nbytes  # too small by now: its place goes to a larger one
@@ -112,9 +174,7 @@ class BufferRing:
         if self._total_bytes + num_bytes > self._max_bytes:
             return None
         self._total_bytes += num_bytes
-        buffer = np.empty(self._rows * self._dim, dtype=np.float32)
-        buffer[:: 4096 // 4] = 0  # touch every page now, not inside the first gather
-        return buffer
+        return self._allocate(self._rows * self._dim)
 
     def cancel(self) -> None:
         """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gloader.channel import Channel, ReorderChannel
+from gloader.channel import Channel
 from gloader.errors import ChannelClosedError
 
 
@@ -83,51 +83,3 @@ def test_cancel_drops_what_is_inside_and_ends_a_waiting_put() -> None:
     assert isinstance(errors[0], ChannelClosedError)
     with pytest.raises(ChannelClosedError):
         channel.get()
-
-
-def test_reorder_channel_delivers_by_index_whatever_the_order_of_puts() -> None:
-    channel: ReorderChannel[str] = ReorderChannel(4, first=3, end=6)
-    for index in (5, 3, 4):
-        channel.put(index, f"item {index}")
-    assert [channel.get() for _ in range(3)] == ["item 3", "item 4", "item 5"]
-    with pytest.raises(ChannelClosedError):
-        channel.get()
-
-
-def test_reorder_channel_holds_back_what_is_too_far_ahead_but_never_what_is_next() -> None:
-    channel: ReorderChannel[int] = ReorderChannel(2, first=0, end=9)
-    thread, _ = _in_thread(lambda: channel.put(2, 2))
-    thread.join(0.05)
-    assert thread.is_alive()
-    channel.put(1, 1)
-    channel.put(0, 0)
-    assert channel.get() == 0
-    thread.join(5)
-    assert not thread.is_alive()
-    assert [channel.get(), channel.get()] == [1, 2]
-
-
-def test_reorder_channel_delivers_what_stands_before_an_error_and_keeps_the_earliest() -> None:
-    channel: ReorderChannel[int] = ReorderChannel(4, first=0, end=9)
-    early, late = ValueError("early"), ValueError("late")
-    channel.end_at(3, late)
-    channel.end_at(2, early)
-    channel.end_at(5, KeyError("latest"))
-    channel.put(1, 1)
-    channel.put(0, 0)
-    with pytest.raises(ChannelClosedError):
-        channel.put(2, 2)
-    assert [channel.get(), channel.get()] == [0, 1]
-    with pytest.raises(ValueError, match="early"):
-        channel.get()
-
-
-def test_reorder_channel_cancel_ends_both_sides() -> None:
-    channel: ReorderChannel[int] = ReorderChannel(1, first=0, end=9)
-    put, put_errors = _in_thread(lambda: channel.put(7, 7))
-    get, get_errors = _in_thread(channel.get)
-    channel.cancel()
-    put.join(5)
-    get.join(5)
-    assert isinstance(put_errors[0], ChannelClosedError)
-    assert isinstance(get_errors[0], ChannelClosedError)

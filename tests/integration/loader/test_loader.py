@@ -103,6 +103,19 @@ def test_one_stream_whatever_the_settings(tiny: Written) -> None:
         ),
         {"features": "ssd", "cache": 10_000 * row, "verify": "off"},
         {"features": "ssd", "io_strategy": "direct", "memory_budget": "120MB"},
+        {
+            "features": "ssd",
+            "cache": 100 * row,
+            "io_strategy": "direct",
+            "max_gap": 0,
+            "superbatch_reset": True,
+        },
+        {"features": "ssd", "cache": 100 * row, "io_strategy": "staged"},
+        {"features": "ssd", "cache": 100 * row, "io_strategy": "packed"},
+        {"features": "ssd", "cache": 100 * row, "io_strategy": "packed", "io": "threads", "superbatch": 3},
+        {"features": "ssd", "cache": 100 * row, "superbatch": 1},
+        {"features": "ssd", "cache": 100 * row, "spill_budget": 0, "trace": True},
+        {"features": "ssd", "cache": 100 * row, "epochs": 1},
     ]
     for setting in settings:
         with _loader(tiny, **setting) as loader:
@@ -249,7 +262,7 @@ def test_one_iterator_at_a_time_and_none_after_close(tiny: Written) -> None:
 def test_close_is_idempotent_also_from_another_thread(tiny: Written) -> None:
     loader = _loader(tiny)
     next(iter(loader))
-    thread = threading.Thread(target=loader.close, name="gloader-closer")
+    thread = threading.Thread(target=loader.close, name="closer")
     thread.start()
     thread.join(10)
     loader.close()
@@ -262,7 +275,7 @@ def test_a_closed_loader_frees_what_it_held_at_once(tiny: Written) -> None:
         loader = _loader(tiny, features="ssd", cache="4KB")
         for _ in loader:
             pass
-        tier = weakref.ref(loader._tier.ring)
+        tier = weakref.ref(loader._held.tier.ring)
         loader.close()
         del loader, _
         assert tier() is None
@@ -316,7 +329,9 @@ def test_a_graph_without_edges_gives_batches_of_seeds_alone(write_dataset: Calla
     [
         ({"features": "disk"}, ConfigError, "features='disk'"),
         ({"policy": "mru"}, ConfigError, "policy='mru'"),
-        ({"device_cache": "4GB"}, ConfigError, "device_cache"),
+        ({"device_cache": "lots"}, ConfigError, "not a size"),
+        ({"device_hotness": "colour"}, ConfigError, "device_hotness"),
+        ({"device": "meta"}, ConfigError, "neither 'cpu' nor 'cuda'"),
         ({"threads": 0}, ConfigError, "threads is 0"),
         ({"fanouts": []}, ConfigError, "fanouts"),
         ({"fanouts": [2.7, 3]}, ConfigError, r"fanouts\[0\] is 2.7"),
@@ -347,7 +362,12 @@ def test_explain_names_the_tiers(tiny: Written) -> None:
         assert "60 rows (10.0%)" in loader.explain()
 
 
-def test_a_damaged_page_is_raised_on_the_batch_that_needs_it(tiny: Written) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "stage"), [("direct", "read"), ("staged", "stage"), ("packed", "stage")]
+)
+def test_a_damaged_page_is_raised_by_the_stage_that_reads_it(
+    tiny: Written, strategy: str, stage: str
+) -> None:
     path = tiny.path / "features.npy"
     with path.open("r+b") as file:
         file.seek(4096 + 5 * 4096 + 17)
@@ -355,12 +375,12 @@ def test_a_damaged_page_is_raised_on_the_batch_that_needs_it(tiny: Written) -> N
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 4]))
     with (
-        _loader(tiny, features="ssd", policy="none") as loader,
+        _loader(tiny, features="ssd", policy="none", io_strategy=strategy) as loader,
         pytest.raises(gloader.errors.ChecksumError) as caught,
     ):  # type: ignore[attr-defined]
         for _ in loader:
             pass
-    assert any("in stage gather, epoch 0, batch" in note for note in caught.value.__notes__)
+    assert any(f"in stage {stage}, epoch 0, batch" in note for note in caught.value.__notes__)
     assert "page 5" in str(caught.value)
     assert _gloader_threads() == []
 

@@ -21,6 +21,7 @@ def test_batch_larger_than_the_cache(tiny: Written) -> None:
         "memory_budget": "200MB",
         "threads": 2,
         "features": "ssd",
+        "policy": "static",
     }
     with gloader.Loader(tiny.dataset, cache=CAPACITY * DIM * 4, **settings) as loader:
         for _ in range(2):

@@ -1,0 +1,84 @@
+"""The datasets that the pipeline's benchmark runs on, made once in its working folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader import Dataset
+from gloader.bench.graphs import synthetic_graph
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.dataset_writer import DatasetWriter
+
+NUM_CLASSES = 32
+_CHUNK_BYTES = 64 * 2**20
+_CHUNK_EDGES = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A dataset to be made: "rmat" has Graph500's skew, "uniform" the same in-degree everywhere and is made quickly."""
+
+    kind: str
+    nodes: int
+    edges: int
+    dim: int
+
+    @property
+    def name(self) -> str:
+        """A folder name."""
+        return f"{self.kind}-{self.nodes}-{self.edges}-{self.dim}"
+
+    @property
+    def row_bytes(self) -> int:
+        """One float32 row."""
+        return 4 * self.dim
+
+    @property
+    def feature_bytes(self) -> int:
+        """All rows."""
+        return self.row_bytes * self.nodes
+
+
+def make_dataset(workdir: Path, graph: Graph) -> Path:
+    """Return the folder of the dataset of ``graph``; every node that has in-edges is a training node."""
+    folder = workdir / graph.name
+    if folder.exists():
+        return folder
+    print(f"making {graph.name}", flush=True)
+    with Dataset.create(folder, name=graph.name, num_nodes=graph.nodes, num_classes=NUM_CLASSES) as writer:
+        train = _write_rmat(writer, graph) if graph.kind == "rmat" else _write_uniform(writer, graph)
+        rng = np.random.default_rng(0)
+        rows = max(_CHUNK_BYTES // graph.row_bytes, 1)
+        with writer.features(graph.dim, "float32") as column:
+            for start in range(0, graph.nodes, rows):
+                column.append(rng.random((min(rows, graph.nodes - start), graph.dim), np.float32))
+        writer.labels(np.arange(graph.nodes, dtype=np.int64) % NUM_CLASSES)
+        nobody = np.empty(0, np.int64)
+        writer.splits(train=train, valid=nobody, test=nobody)
+    return folder
+
+
+def _write_rmat(writer: DatasetWriter, graph: Graph) -> np.ndarray:
+    topology = synthetic_graph("rmat", num_nodes=graph.nodes, num_edges=graph.edges, seed=1)
+    with writer.indptr() as column:
+        column.append(topology.indptr)
+    with writer.indices(graph.edges, "int32") as column:
+        column.append(topology.indices)
+    return np.flatnonzero(np.diff(topology.indptr))
+
+
+def _write_uniform(writer: DatasetWriter, graph: Graph) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    with writer.indptr() as column:
+        column.append(np.arange(graph.nodes + 1, dtype=np.int64) * graph.edges // graph.nodes)
+    with writer.indices(graph.edges, "int32") as column:
+        for start in range(0, graph.edges, _CHUNK_EDGES):
+            count = min(_CHUNK_EDGES, graph.edges - start)
+            column.append(rng.integers(0, graph.nodes, count, dtype=np.int32))
+    return np.arange(graph.nodes)

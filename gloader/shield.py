@@ -1,0 +1,46 @@
+"""Closing what must be closed, also where a signal arrives in the middle of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+_AGAIN_S = 0.02  # long enough for the finalizer to return
+_ATTEMPTS = 8  # whoever presses Ctrl-C more often than this does not want to wait
+
+
+def to_the_end(close: Callable[[], T]) -> T:
+    """Call ``close``, which is idempotent, again whenever Ctrl-C or SIGTERM cuts it short, and return its result.
+
+    Raises
+    ------
+    KeyboardInterrupt, SystemExit
+        The first that arrived, once ``close`` has returned.
+    """
+    arrived: BaseException | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            result = close()
+        except (KeyboardInterrupt, SystemExit) as signal:
+            arrived = arrived or signal
+            continue
+        if arrived is not None:
+            raise arrived
+        return result
+    raise arrived if arrived is not None else RuntimeError("there was no attempt to close")
+
+
+def to_the_end_of_a_finalizer(close: Callable[[], object]) -> None:
+    """Do as `to_the_end` where Python ignores what is raised: a signal that arrived is sent once more, afterwards."""
+    try:
+        to_the_end(close)
+    except (KeyboardInterrupt, SystemExit) as arrived:
+        number = signal.SIGINT if isinstance(arrived, KeyboardInterrupt) else signal.SIGTERM
+        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()

@@ -1,0 +1,149 @@
+"""Children that iterate a loader out of core and are interrupted or killed; prints one JSON line with the counts.
+
+    ends_driver.py DATASET SPILL SEED COUNT
+
+Half of the children get a SIGINT after a random time: they must end by KeyboardInterrupt within 5 s and leave no
+thread, descriptor or file. The others get a SIGKILL, and the next loader must remove what they left.
+
+It imports the package once and forks, which takes milliseconds where a new interpreter takes a second.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gloader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PROMPT_S = 5.0
+_LONGEST_S = 0.25
+_INTERRUPTED, _NOT_CLEAN = 42, 43
+_STRATEGIES = ("packed", "staged", "direct")
+
+
+def iterate(dataset: Path, spill: Path, strategy: str, epochs: int | None = None) -> None:
+    with gloader.Loader(
+        gloader.Dataset.open(dataset),
+        fanouts=[4, 3],
+        batch_size=16,
+        memory_budget="200MB",
+        threads=2,
+        features="ssd",
+        cache=10_000,
+        superbatch=4,
+        io_strategy=strategy,  # type: ignore[arg-type]
+        spill_dir=spill,
+    ) as loader:
+        while epochs is None or loader.epoch < epochs:
+            for batch in loader:
+                del batch
+
+
+def what_is_left(spill: Path) -> list[str]:
+    gc.collect()
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")]
+    files = [path.name for path in spill.iterdir()]
+    targets = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]  # noqa: PTH115
+    opened = [target for target in targets if str(spill) in target or "io_uring" in target]
+    # Between the return of open(2) and the next line of Python nobody can close what an interrupt leaves open: of a
+    # file that is gone, that is nothing.
+    opened = [target for target in opened if not target.endswith("owner.json.tmp (deleted)")]
+    return threads + files + opened
+
+
+def until_interrupted(dataset: Path, spill: Path, strategy: str) -> int:
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        iterate(dataset, spill, strategy)
+    except KeyboardInterrupt:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    left = what_is_left(spill)
+    if left:
+        print("an interrupted child left", left, file=sys.stderr, flush=True)
+    return _NOT_CLEAN if left else _INTERRUPTED
+
+
+def fork(action: Callable[[], int]) -> int:
+    """Start ``action`` in a child that cannot be interrupted before it says so."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = action()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    return child
+
+
+def end_of(child: int) -> str:
+    """Wait for a child that was signalled; say how it ended."""
+    deadline = time.monotonic() + _PROMPT_S
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return "killed" if os.WIFSIGNALED(status) else f"exit {os.waitstatus_to_exitcode(status)}"
+        time.sleep(0.002)
+    os.kill(child, signal.SIGABRT)  # with faulthandler, the stacks go to stderr
+    os.waitpid(child, 0)
+    return "did not end"
+
+
+def age(folder: Path) -> None:
+    """Make what a dead child left an hour old: a folder without an owner is removed when it is old."""
+    then = time.time() - 3600
+    for path in folder.iterdir():
+        os.utime(path, (then, then))
+
+
+def main() -> None:
+    dataset, spill = map(Path, sys.argv[1:3])
+    seed, count = map(int, sys.argv[3:])
+    draw = random.Random(seed)  # noqa: S311 - a schedule, not a secret
+    for strategy in _STRATEGIES:
+        iterate(dataset, spill, strategy, epochs=2)  # loads the kernels
+    found: Counter[str] = Counter()
+    for number in range(count):
+        strategy = draw.choice(_STRATEGIES)
+        after_s = draw.random() * _LONGEST_S
+        if number % 2 == 0:
+            child = fork(lambda s=strategy: until_interrupted(dataset, spill, s))  # type: ignore[misc]
+            time.sleep(after_s)
+            os.kill(child, signal.SIGINT)
+            end = end_of(child)
+            found["interrupted, nothing left" if end == f"exit {_INTERRUPTED}" else f"SIGINT: {end}"] += 1
+            continue
+        child = fork(lambda s=strategy: iterate(dataset, spill, s) or 1)  # type: ignore[misc,func-returns-value]
+        time.sleep(after_s)
+        os.kill(child, signal.SIGKILL)
+        found[end_of(child)] += 1
+        found["left a spill folder"] += any(spill.iterdir())
+        age(spill)
+        iterate(dataset, spill, "packed", epochs=0)
+        left = [path.name for path in spill.iterdir()]
+        found["removed by the next start" if not left else f"not removed: {left}"] += 1
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    import faulthandler
+
+    faulthandler.enable()
+    main()

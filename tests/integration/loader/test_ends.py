@@ -1,0 +1,59 @@
+"""Rows D4 and P6 with real processes: training loops that are interrupted or killed at any time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gloader
+
+from .conftest import Written
+
+DRIVER = Path(__file__).with_name("ends_driver.py")
+
+
+def drive(dataset: Path, spill: Path, *, seed: int, count: int) -> dict[str, Any]:
+    checkout = str(Path(gloader.__path__[0]).parent)
+    paths = os.pathsep.join(filter(None, [checkout, os.environ.get("PYTHONPATH")]))
+    spill.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(DRIVER), str(dataset), str(spill), str(seed), str(count)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=30 + 10 * count,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = dict(json.loads(done.stdout))
+    found["details"] = done.stderr
+    return found
+
+
+def check(found: dict[str, Any], count: int) -> None:
+    details = found.pop("details")
+    kills = count // 2
+    assert found.pop("left a spill folder", 0) > kills / 4, details  # else no kill found a loader at work
+    assert found == {
+        "interrupted, nothing left": count - kills,
+        "killed": kills,
+        "removed by the next start": kills,
+    }, details
+
+
+@pytest.mark.reliability("D4")
+def test_fifty_loops_that_are_interrupted_or_killed(tiny: Written, tmp_path: Path) -> None:
+    check(drive(tiny.path, tmp_path / "spill", seed=0, count=50), 50)
+
+
+@pytest.mark.long
+@pytest.mark.reliability("D4")
+@pytest.mark.parametrize("seed", range(1, 51))
+def test_thousands_of_loops_that_are_interrupted_or_killed(tiny: Written, tmp_path: Path, seed: int) -> None:
+    check(drive(tiny.path, tmp_path / "spill", seed=seed, count=60), 60)
