@@ -1,0 +1,58 @@
+"""From runs to the file of a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gloader.atomic_file import write_chunks_atomically
+from gloader.errors import ConfigError
+from gloader.report.page import Section, render_page
+from gloader.report.sections import read_sections
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def make_report(
+    runs: Sequence[Path], out: Path, *, png: Path | None = None, title: str = "gloader"
+) -> list[Section]:
+    """Write one HTML page that shows ``runs``, and return what it holds.
+
+    Parameters
+    ----------
+    runs : folders and files, see `gloader.report.sections.read_sections`
+    out : the page; replaced as a whole, or left as it was
+    png : folder for the pictures, as files of their own; None for none
+
+    Raises
+    ------
+    ConfigError, FormatError
+        There are no runs, or one of them cannot be shown.
+    MissingDependencyError
+        matplotlib is not installed.
+    OSError
+        Writing failed.
+    """
+    if not runs:
+        raise ConfigError("there are no runs; give at least one folder or file")
+    sections = [section for run in runs for section in read_sections(run)]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_chunks_atomically(out, [render_page(title, sections).encode()])
+    if png is not None:
+        png.mkdir(parents=True, exist_ok=True)
+        for name, data in name_pictures(sections).items():
+            write_chunks_atomically(png / f"{name}.png", [data])
+    return sections
+
+
+def name_pictures(sections: Sequence[Section]) -> dict[str, bytes]:
+    """Return the pictures by name; a name that occurs again gets a number. Pure."""
+    named: dict[str, bytes] = {}
+    for section in sections:
+        for picture in section.pictures:
+            name, number = picture.name, 2
+            while name in named:
+                name, number = f"{picture.name}-{number}", number + 1
+            named[name] = picture.png
+    return named

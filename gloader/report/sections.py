@@ -1,0 +1,225 @@
+"""From a run, a file of figures or a trace to the section that shows it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gloader.errors import ConfigError, FormatError
+from gloader.inspector.evaluate import Inspection
+from gloader.inspector.picture import save_picture
+from gloader.report.comparison import Comparison
+from gloader.report.page import Picture, Section
+from gloader.report.pictures import draw_comparison, draw_training
+from gloader.report.table import Table
+from gloader.report.training import METRICS, read_training
+from gloader.trace_picture import render_timeline
+from gloader.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
+_ACCEPTED = (
+    "the folder of a `gloader train` run, `inspect.json` of `gloader inspect --out`, "
+    "the trace of `gloader train --trace`, "
+    "the JSON of experiments/bench/compare.py, or a folder with some of these"
+)
+
+
+def read_sections(path: Path) -> list[Section]:
+    """Return the sections of ``path``: of what a folder holds, or of one file.
+
+    Raises
+    ------
+    ConfigError
+        There is nothing at ``path``, or nothing that can be shown.
+    FormatError
+        A file is not what its writer writes.
+    MissingDependencyError
+        matplotlib is not installed.
+    """
+    if path.is_dir():
+        sections = list(_folder_sections(path))
+    elif path.is_file():
+        sections = _file_sections(path)
+    else:
+        raise ConfigError(f"{path} does not exist; give {_ACCEPTED}")
+    if not sections:
+        raise ConfigError(f"{path} holds nothing that can be shown; give {_ACCEPTED}")
+    return sections
+
+
+def _folder_sections(folder: Path) -> Iterator[Section]:
+    # Several runs of one command have a folder each.
+    runs = sorted(folder.glob("run-*"), key=lambda path: (len(path.name), path.name))
+    for run in [folder, *runs]:
+        if (run / METRICS).is_file():
+            yield _training_section(run)
+    for name in (_TRACE, _INSPECTION, _COMPARISON):
+        if (folder / name).is_file():
+            yield from _file_sections(folder / name)
+
+
+def _file_sections(path: Path) -> list[Section]:
+    try:
+        values = json.loads(path.read_text())
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON: {error}; give {_ACCEPTED}") from error
+    if not isinstance(values, dict):
+        raise FormatError(f"{path} holds no JSON object; give {_ACCEPTED}")
+    if values.get("benchmark") == "compare":
+        return _comparison_sections(path, values)
+    if "traceEvents" in values:
+        return [_trace_section(path, values)]
+    if "knee" in values and "policies" in values:
+        return [_inspection_section(path, values)]
+    raise ConfigError(f"{path} is none of what can be shown; give {_ACCEPTED}")
+
+
+def _training_section(folder: Path) -> Section:
+    training = read_training(folder)
+    pictures: tuple[Picture, ...] = ()
+    if training.epochs:
+        pictures = (
+            _picture(
+                f"{training.name}-epochs",
+                "Seconds and accuracy of each epoch.",
+                lambda path: draw_training(training, path),
+            ),
+        )
+    return Section(
+        title=f"Training: {training.name}",
+        source=str(folder),
+        facts=training.facts,
+        pictures=pictures,
+        tables=(training.table(),),
+    )
+
+
+def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
+    try:
+        parts = [(part, Comparison.from_json(part)) for part in values["comparisons"]]
+        facts = [
+            ("machine", _listed(values["machine"])),
+            ("versions", _listed(values["versions"])),
+            ("read-ahead, KB", _listed(values["read_ahead_kb"])),
+            ("command", str(values["command"])),
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{path} is no comparison: {error!r}") from error
+    return [
+        Section(
+            title=f"Comparison on {comparison.kind}",
+            source=str(path),
+            facts=(("workload", comparison.heading), *facts),
+            pictures=(
+                _picture(
+                    f"compare-{comparison.kind}",
+                    "Seconds of an epoch, and what it is made of. Medians; whiskers: least and most.",
+                    lambda out, comparison=comparison: draw_comparison(comparison, out),  # type: ignore[misc]
+                ),
+            ),
+            tables=(comparison.table(), _tried_table(part)),
+            notes=("\n".join(comparison.notes()),),
+        )
+        for part, comparison in parts
+    ]
+
+
+def _tried_table(part: dict[str, Any]) -> Table:
+    """Return the settings that were tried for each contender, and what became of them."""
+    rows = [
+        (
+            row["name"],
+            ", ".join(f"{name} {value}" for name, value in tried["settings"].items()) or "-",
+            "" if tried["later_epoch_s"] is None else f"{tried['later_epoch_s']:.2f}",
+            tried["outcome"],
+        )
+        for row in part["rows"]
+        for tried in row["tried"]
+    ]
+    return Table(
+        header=("contender", "settings of a run", "seconds of an epoch", "outcome"), rows=tuple(rows)
+    )
+
+
+def _trace_section(path: Path, values: dict[str, Any]) -> Section:
+    try:
+        epochs = {e["args"]["epoch"] for e in values["traceEvents"] if e["ph"] == "X" and e["cat"] == "stage"}
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path} is no trace of gloader: {error!r}") from error
+    epoch = min(1, max(epochs, default=0))  # the second is the first that shows the steady state
+    name = _name_of(path)
+    caption = (
+        f"Epoch {epoch}: what each stage did while the others worked. Shades alternate between superbatches."
+    )
+    return Section(
+        title=f"Timeline: {name}",
+        source=f"{path}; https://ui.perfetto.dev shows all of it",
+        pictures=(
+            _picture(f"{name}-timeline", caption, lambda out: render_timeline(path, out, epoch=epoch)),
+        ),
+    )
+
+
+def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
+    try:
+        found = Inspection(
+            num_nodes=values["num_nodes"],
+            row_bytes=values["row_bytes"],
+            num_accesses=values["accesses"],
+            num_distinct=values["distinct_rows"],
+            num_batches=values["batches"],
+            epoch_batches=values["epoch_batches"],
+            slots=tuple(values["slots"]),
+            misses={name: tuple(policy["misses"]) for name, policy in values["policies"].items()},
+            knee_slots=values["knee"]["slots"],
+        )
+        name = str(values["dataset"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{path} is no inspection: {error!r}") from error
+    policies = [policy for policy in found.misses if policy != "none"]
+    columns = [found.ratios(policy) for policy in policies]
+    rows = [
+        (format_bytes(size), *(f"{ratio:.1%}" for ratio in ratios))
+        for size, *ratios in zip(found.memory_bytes(), *columns, strict=True)
+    ]
+    return Section(
+        title=f"Misses: {name}",
+        source=str(path),
+        facts=(
+            ("knee", format_bytes(found.knee_bytes)),
+            ("batches", f"{found.num_batches:,} of {found.epoch_batches:,}"),
+        ),
+        pictures=(
+            _picture(
+                f"{name}-misses",
+                "Rows read from the SSD in an epoch against the memory of the cache, for each policy.",
+                lambda out: save_picture(found, out, title=name),
+            ),
+        ),
+        tables=(Table(header=("cache", *policies), rows=tuple(rows)),),
+    )
+
+
+def _picture(name: str, caption: str, draw: Callable[[Path], None]) -> Picture:
+    with tempfile.TemporaryDirectory(prefix="gloader-report-") as folder:
+        path = Path(folder) / "picture.png"
+        draw(path)
+        return Picture(name=_slug(name), caption=caption, png=path.read_bytes())
+
+
+def _name_of(path: Path) -> str:
+    """Return the folder of a file that is always named alike, or the file's own name."""
+    return path.resolve().parent.name if path.name in (_TRACE, _INSPECTION, _COMPARISON) else path.stem
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

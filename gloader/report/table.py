@@ -1,0 +1,30 @@
+"""A table of texts, and its two renderings. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A header and rows of the same length; the first column names the row, the others align right."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def as_markdown(table: Table) -> str:
+    """Return the table in Markdown."""
+    lines = [table.header, ("---", *["---:"] * (len(table.header) - 1)), *table.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def as_html(table: Table) -> str:
+    """Return the table as an HTML element; every text is escaped."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
+    body = "\n".join(
+        "<tr>" + f"<th>{escape(row[0])}</th>" + "".join(f"<td>{escape(c)}</td>" for c in row[1:]) + "</tr>"
+        for row in table.rows
+    )
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"

@@ -1,0 +1,132 @@
+"""What `gloader train` left in the folder of a run, as the values that a report shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gloader.errors import FormatError
+from gloader.report.table import Table
+from gloader.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+METRICS = "metrics.jsonl"
+_HEADER = (
+    "epoch",
+    "seconds",
+    "loss",
+    "train acc",
+    "valid acc",
+    "rows",
+    "from memory",
+    "read",
+    "written",
+    "waited for",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One line of ``metrics.jsonl``."""
+
+    number: int
+    seconds: float
+    evaluate_seconds: float
+    loss: float
+    train_acc: float
+    valid_acc: float | None
+    rows: int
+    hit_rate: float
+    bytes_read: int
+    bytes_written: int
+    bottleneck: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A run of `gloader train`, finished or not."""
+
+    name: str
+    epochs: tuple[Epoch, ...]
+    test_acc: float | None  # None as long as the run was not finished, or without test nodes
+    facts: tuple[tuple[str, str], ...]
+
+    def table(self) -> Table:
+        """Return a row for each epoch."""
+        return Table(header=_HEADER, rows=tuple(_cells(epoch) for epoch in self.epochs))
+
+
+def read_training(folder: Path) -> Training:
+    """Read the figures of a run.
+
+    Raises
+    ------
+    FormatError
+        ``metrics.jsonl`` or ``result.json`` is not what `gloader train` writes.
+    """
+    path = folder / METRICS
+    try:
+        epochs = tuple(_epoch(json.loads(line)) for line in path.read_text().splitlines())
+        path = folder / "result.json"
+        result = json.loads(path.read_text()) if path.exists() else {}
+        return Training(
+            name=folder.resolve().name,
+            epochs=epochs,
+            test_acc=result.get("test_acc"),
+            facts=tuple(_facts(result)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{path} is not what `gloader train` writes: {error!r}") from error
+
+
+def _epoch(line: dict[str, Any]) -> Epoch:
+    same = (
+        "seconds",
+        "evaluate_seconds",
+        "loss",
+        "train_acc",
+        "valid_acc",
+        "hit_rate",
+        "bytes_read",
+        "bytes_written",
+    )
+    return Epoch(
+        number=line["epoch"],
+        rows=line["rows_gathered"],
+        bottleneck=line["bottleneck"],
+        **{name: line[name] for name in same},
+    )
+
+
+def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what ``result.json`` says of the whole run; nothing while there is none."""
+    if not result:
+        return [("state", "not finished")]
+    test = result["test_acc"]
+    return [
+        ("test accuracy", "-" if test is None else f"{test:.4f}"),
+        ("features", f"{result['features']}, policy {result['policy']}, I/O {result['io_strategy']}"),
+        ("rows from memory", f"{result['hit_rate']:.1%} of {result['rows_gathered']:,}"),
+        ("read", f"{format_bytes(result['bytes_read'])} in {result['requests']:,} requests"),
+        ("peak memory", format_bytes(result["peak_rss_bytes"])),
+        ("whole run", format_seconds(result["total_seconds"])),
+        ("versions", ", ".join(f"{name} {version}" for name, version in result["versions"].items())),
+    ]
+
+
+def _cells(epoch: Epoch) -> tuple[str, ...]:
+    return (
+        str(epoch.number),
+        f"{epoch.seconds:.2f}",
+        f"{epoch.loss:.4f}",
+        f"{epoch.train_acc:.4f}",
+        "" if epoch.valid_acc is None else f"{epoch.valid_acc:.4f}",
+        f"{epoch.rows:,}",
+        f"{epoch.hit_rate:.1%}",
+        format_bytes(epoch.bytes_read),
+        format_bytes(epoch.bytes_written),
+        epoch.bottleneck,
+    )

@@ -1,0 +1,6 @@
+"""Helpers that stand beside these tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))

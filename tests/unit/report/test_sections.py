@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparison_json import MEASURED, comparison
+
+from gloader.errors import ConfigError, FormatError
+from gloader.report import make_report
+from gloader.report.sections import read_sections
+from gloader.report.training import read_training
+
+EPOCH = {
+    "epoch": 0, "loss": 1.5, "train_acc": 0.5, "valid_acc": None, "lr": 0.1, "seconds": 2.0, "evaluate_seconds": 1.0,
+    "rows_per_second": 5.0, "bottleneck": "compute", "rows_gathered": 1000, "hit_rate": 0.25, "bytes_read": 4096,
+    "bytes_written": 0,
+}  # fmt: skip
+
+
+def _run(folder: Path, *epochs: dict[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(epoch) + "\n" for epoch in epochs))
+    return folder
+
+
+def _trace() -> dict[str, Any]:
+    events = [
+        {
+            "ph": "X", "cat": "stage", "name": "compute", "tid": 1, "ts": 1e6 * epoch, "dur": 5e5,
+            "args": {"epoch": epoch, "batch": 0},
+        }
+        for epoch in (0, 1)
+    ]  # fmt: skip
+    return {"traceEvents": [{"ph": "M", "name": "thread_name"}, *events]}
+
+
+def test_a_run_that_is_not_finished_is_shown(tmp_path: Path) -> None:
+    folder = _run(tmp_path / "r", EPOCH, EPOCH | {"epoch": 1, "valid_acc": 0.75})
+    training = read_training(folder)
+    assert training.facts == (("state", "not finished"),)
+    assert [row[4] for row in training.table().rows] == ["", "0.7500"]
+    (section,) = read_sections(folder)
+    assert section.title == "Training: r"
+    assert section.pictures[0].png.startswith(b"\x89PNG")
+
+
+def test_a_run_without_an_epoch_has_no_picture(tmp_path: Path) -> None:
+    (section,) = read_sections(_run(tmp_path / "r"))
+    assert section.pictures == ()
+
+
+def test_a_folder_shows_all_it_holds(tmp_path: Path) -> None:
+    folder = _run(tmp_path / "r", EPOCH)
+    for number in (0, 1):
+        _run(folder / f"run-{number}", EPOCH)
+    (folder / "trace.json").write_text(json.dumps(_trace()))
+    titles = [section.title for section in read_sections(folder)]
+    assert titles == ["Training: r", "Training: run-0", "Training: run-1", "Timeline: r"]
+
+
+def test_the_timeline_is_of_the_second_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps(_trace()))
+    (section,) = read_sections(path)
+    assert section.title == "Timeline: some"
+    assert section.pictures[0].caption.startswith("Epoch 1:")
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ("{", FormatError, "is not JSON"),
+        ("[]", FormatError, "holds no JSON object"),
+        ('{"a": 1}', ConfigError, "is none of what can be shown; give the folder of a `gloader train` run"),
+        ('{"benchmark": "compare"}', FormatError, "is no comparison: KeyError"),
+        ('{"traceEvents": [{"ph": "X"}]}', FormatError, "is no trace of gloader: KeyError"),
+        ('{"knee": 1, "policies": {}}', FormatError, "is no inspection: KeyError"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: str, error: type[Exception], message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(error, match=message):
+        read_sections(path)
+
+
+def test_paths_without_anything_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds nothing that can be shown"):
+        read_sections(tmp_path)
+    with pytest.raises(ConfigError, match="does not exist; give the folder"):
+        read_sections(tmp_path / "no")
+    with pytest.raises(ConfigError, match="there are no runs"):
+        make_report([], tmp_path / "out.html")
+
+
+def test_malformed_figures_name_the_file(tmp_path: Path) -> None:
+    folder = _run(tmp_path / "r", {"epoch": 0})
+    with pytest.raises(FormatError, match=r"metrics\.jsonl is not what `gloader train` writes: KeyError"):
+        read_training(folder)
+    (_run(tmp_path / "s", EPOCH) / "result.json").write_text('{"test_acc": 1}')
+    with pytest.raises(FormatError, match=r"result\.json is not what"):
+        read_training(tmp_path / "s")
+
+
+def test_an_error_leaves_the_page_as_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "page.html"
+    path = tmp_path / "compare.json"
+    values = {"benchmark": "compare", "comparisons": [comparison(MEASURED)], "machine": {"cores": 2}}
+    path.write_text(json.dumps(values | {"versions": {}, "read_ahead_kb": {"vda": 128}, "command": "c"}))
+    sections = make_report([path], out, png=tmp_path / "png")
+    assert [section.title for section in sections] == ["Comparison on rmat"]
+    assert (tmp_path / "png" / "compare-rmat.png").read_bytes() == sections[0].pictures[0].png
+    before = out.read_bytes()
+    with pytest.raises(ConfigError):
+        make_report([path, tmp_path / "no"], out)
+    assert out.read_bytes() == before
+    assert [p.name for p in out.parent.iterdir()] == ["page.html"]
