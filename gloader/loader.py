@@ -241,6 +241,7 @@ class Loader:
             "superbatch": config.superbatch,
             "superbatch_reset": config.superbatch_reset,
             "seed_blocks": config.seed_blocks,
+            "sampler": config.sampler,
             "stall_timeout_s": config.stall_timeout_s,
             "threads": config.threads,
         }

@@ -171,10 +171,6 @@ class PipelineRun:
         """Note that the consumer is done with the batch it got last. Idempotent."""
         self._delivery.came_back()
 
-    def end_epoch(self, epoch: int) -> None:
-        """Forget the sums of ``epoch``."""
-        self._delivery.end_epoch(epoch)
-
     def fail(self, error: BaseException) -> None:
         """End the run with ``error`` at once: what it is needed for is gone."""
         self._failures.add(error)

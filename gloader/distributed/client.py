@@ -1,0 +1,290 @@
+"""The side that is loaded for: takes batches out of the shared memory of the rank that loads."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.distributed.batch_layout import BatchShape, read_batch
+from gloader.distributed.pinning import pin_segment
+from gloader.distributed.segment import map_segment
+from gloader.distributed.wire import Connection
+from gloader.errors import ChannelClosedError, RankError, StallError
+from gloader.gather import HostBatch
+from gloader.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from numpy.typing import NDArray
+
+    from gloader.device.pinning import PinnedArray
+    from gloader.distributed.team import Team
+    from gloader.distributed.wire import Message, Received
+    from gloader.types import BatchId
+
+_CONNECT_S = 30.0
+_PING_S = 1.0  # of waiting, after which the host is told of it
+_LEAVE_S = 4.0
+
+
+class LoaderClient:
+    """The connection of a rank to the rank that loads for it. For one thread. Owns the connection until `close`.
+
+    Parameters
+    ----------
+    team : the ranks of this machine
+    dim : F
+    device : where batches go; shared memory is pinned for it
+    stall_timeout_s : how long a sign of life may take; 0 for ever
+
+    Raises
+    ------
+    RankError
+        The rank that loads cannot be reached, or cannot load.
+    """
+
+    def __init__(self, team: Team, *, dim: int, device: torch.device, stall_timeout_s: float) -> None:
+        self._host = team.ranks[0]
+        self._dim = dim
+        self._device = device
+        self._timeout_s = stall_timeout_s or None
+        self._segments: dict[int, NDArray[np.uint8]] = {}
+        self._pinned: dict[int, PinnedArray] = {}
+        self._inbox: deque[HostBatch | RankError] = deque()
+        self._run = 0
+        self._started = 0  # the run that the host began last
+        self._left = 0  # the run of which no batches come any more
+        self._num_received = 0  # of the run
+        self._error: RankError | None = None  # nothing can go on
+        self._bye: RankError | None = None  # the host closed: nothing comes behind the inbox
+        self._is_closed = False
+        self._heard_at = time.monotonic()
+        self._connection = Connection.to(team.address, timeout_s=_CONNECT_S)
+        try:
+            self._connection.send({"token": team.token, "rank": team.rank})
+            self.welcome = self._await_welcome()
+        except EOFError as error:
+            self._connection.close()
+            raise RankError(f"rank {self._host} ended while it opened the loader of this machine") from error
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def begin(self, position: BatchId) -> None:
+        """Ask for the batches from ``position`` on, and wait until every rank of the machine did.
+
+        Raises
+        ------
+        RankError
+            A rank is gone, does not begin, or begins somewhere else.
+        """
+        self._run += 1
+        self._num_received = 0
+        self._inbox.clear()
+        self._post({"op": "begin", "run": self._run, "epoch": position.epoch, "index": position.index})
+        self._wait_until(lambda: self._started == self._run, position, self._timeout_s)
+
+    def next_batch(self, batch_id: BatchId) -> HostBatch:
+        """Return the next batch of the run, waiting for it.
+
+        Raises
+        ------
+        RankError
+            A rank failed or is gone; the message says which and why.
+        StallError
+            The rank that loads shows no sign of life.
+        """
+        while self._receive(0.0):
+            pass
+        self._wait_until(lambda: bool(self._inbox), batch_id, None)
+        found = self._inbox.popleft()
+        if isinstance(found, RankError):
+            raise found
+        return found
+
+    def leave(self) -> None:
+        """Take no more batches of the run; what is on the way is given back. Idempotent."""
+        if not self._is_over() and self._left < self._run:
+            self._inbox.clear()
+            self._post({"op": "leave", "run": self._run})
+            deadline = time.monotonic() + _LEAVE_S
+            while not self._is_over() and self._left < self._run:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    self._error = RankError(f"rank {self._host} does not answer")
+                self._receive(left)
+        self._inbox.clear()
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell the other ranks that this one failed."""
+        text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+        self._post({"op": "failed", "text": text})
+
+    def close(self) -> None:
+        """Say goodbye. Batches that are still held stay valid. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._connection.post({"op": "bye"})
+            self._connection.close()
+            self._inbox.clear()
+            for number in list(self._segments):
+                self._unmap(number)
+
+    def _await_welcome(self) -> Message:
+        while True:
+            received = self._connection.receive(None)  # opening takes as long as it takes; its end is heard
+            if received is None:
+                continue
+            if received.message["op"] == "error":
+                raise _error_of(received.message)
+            if received.message["op"] == "welcome":
+                return received.message
+            self._handle(received)
+
+    def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
+        """Receive until ``is_done``; the host is asked for signs of life, and has ``patience_s`` in all."""
+        began = self._heard_at = time.monotonic()
+        while True:
+            self._require_alive()
+            if is_done():
+                return
+            if self._inbox and isinstance(found := self._inbox[0], RankError):
+                raise found
+            if self._bye is not None:
+                raise RankError(str(self._bye))
+            if not self._receive(_PING_S):
+                now = time.monotonic()
+                self._require_sign_of_life(now - self._heard_at, batch)
+                if patience_s is not None and now - began > patience_s:
+                    raise RankError(
+                        f"rank {self._host} did not begin to iterate within {format_seconds(patience_s)}; iterate "
+                        "on all ranks, or raise stall_timeout_s"
+                    )
+                self._post(
+                    {
+                        "op": "ping",
+                        "run": self._run,
+                        "received": self._num_received,
+                        "epoch": batch.epoch,
+                        "index": batch.index,
+                    }
+                )
+
+    def _is_over(self) -> bool:
+        """Return whether nothing will come any more."""
+        return self._error is not None or self._bye is not None or self._is_closed
+
+    def _require_alive(self) -> None:
+        if self._is_closed:
+            raise ChannelClosedError("the loader is closed")
+        if self._error is not None:
+            told = [item for item in self._inbox if isinstance(item, RankError)]
+            raise told[0] if told else RankError(str(self._error))
+
+    def _require_sign_of_life(self, silent_s: float, batch: BatchId) -> None:
+        if self._timeout_s is not None and silent_s > max(self._timeout_s, 2 * _PING_S):
+            self._error = RankError(f"rank {self._host} does not answer")  # nobody waits for it again
+            raise StallError(
+                f"rank {self._host}, which loads for this machine, has not answered for "
+                f"{format_seconds(silent_s)} while epoch {batch.epoch}, batch {batch.index} is waited for "
+                f"(stall_timeout_s is {self._timeout_s:g}; 0 waits for ever)"
+            )
+
+    def _post(self, message: Message) -> None:
+        self._connection.post(message)
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Handle the next message; return whether there was one. The end of the connection is kept as an error."""
+        if self._error is not None or self._is_closed:
+            return False
+        try:
+            received = self._connection.receive(timeout_s)
+        except EOFError:
+            if self._bye is None:
+                self._error = RankError(
+                    f"rank {self._host}, which loads for this machine, ended; start all ranks again from the last "
+                    "checkpoint"
+                )
+            return False
+        if received is None:
+            return False
+        self._heard_at = time.monotonic()
+        self._connection.flush()
+        self._handle(received)
+        return True
+
+    def _handle(self, received: Received) -> None:
+        message = received.message
+        op = message["op"]
+        if op == "segment" and received.descriptor is not None:
+            self._map(message["segment"], received.descriptor)
+        elif op == "unmap":
+            self._unmap(message["segment"])
+        elif op == "batch":
+            self._take(message)
+        elif op == "started":
+            self._started = message["run"]
+        elif op == "left":
+            self._left = message["run"]
+        elif op == "error":
+            self._fail(message)
+        elif op == "bye":
+            self._bye = RankError(f"rank {self._host}, which loads for this machine, closed its loader")
+
+    def _fail(self, message: Message) -> None:
+        error = _error_of(message)
+        if "run" not in message:
+            self._error = error
+        elif message["run"] == self._run:
+            if message["now"]:
+                self._inbox.clear()
+            self._inbox.append(error)
+
+    def _map(self, number: int, descriptor: int) -> None:
+        try:
+            memory = map_segment(descriptor)
+        finally:
+            os.close(descriptor)
+        self._segments[number] = memory
+        if (pinned := pin_segment(memory, self._device)) is not None:
+            self._pinned[number] = pinned
+
+    def _unmap(self, number: int) -> None:
+        if (pinned := self._pinned.pop(number, None)) is not None:
+            pinned.close()
+        self._segments.pop(number, None)
+
+    def _take(self, message: Message) -> None:
+        shape = BatchShape.from_json(message["shape"])
+        features, topology = (self._lease(number) for number in message["segments"])
+        if message["run"] != self._run or self._left >= self._run:
+            return  # dropping the leases gives the buffers back
+        sampled, degrees = read_batch(shape, topology)
+        num_floats = shape.num_nodes * self._dim
+        x = features[: 4 * num_floats].view(np.float32).reshape(shape.num_nodes, self._dim)
+        self._num_received += 1
+        self._inbox.append(
+            HostBatch(sampled=sampled, x=x, src_degree=degrees, superbatch=0, ends_superbatch=False)
+        )
+
+    def _lease(self, number: int) -> NDArray[np.uint8]:
+        """Return the memory of a segment, which is given back when the last array made from it is gone."""
+        # Through a memoryview, because numpy makes a view of a view hold the owner of the memory: see `BufferRing`.
+        lease = np.frombuffer(self._segments[number].data, dtype=np.uint8)
+        release = {"op": "release", "segment": number}
+        weakref.finalize(lease, self._connection.post, release).atexit = False
+        return lease
+
+
+def _error_of(message: dict[str, Any]) -> RankError:
+    error = RankError(message["text"])
+    for note in message["notes"]:
+        error.add_note(note)
+    return error

@@ -1,0 +1,366 @@
+"""The side that loads: the first rank of a machine, with everything that the other ranks take their batches from."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import selectors
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from gloader.distributed.accepting import accept_all
+from gloader.distributed.host_run import HostRun
+from gloader.distributed.outlet import Outlet
+from gloader.distributed.peers import Peer, describe
+from gloader.distributed.rings import InterleavedRings
+from gloader.errors import ChannelClosedError, RankError, StateError
+from gloader.pipeline import StageThread
+from gloader.types import BatchId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.channel import Channel
+    from gloader.distributed.team import Team
+    from gloader.distributed.wire import Message
+    from gloader.feature_tier import FeatureTier
+    from gloader.gather import HostBatch
+    from gloader.pipeline import Failures
+    from gloader.ring import Buffers
+    from gloader.run import PipelineRun
+    from gloader.watchdog import Activity
+
+logger = logging.getLogger("gloader")
+
+_LINGER_S = 60.0  # for ranks that are behind at the end of an epoch after which this one closes
+
+
+class LoaderHost:
+    """Runs the pipeline of all ranks of a machine. Owns its thread, the connections and the run until `close`.
+
+    A run begins when every rank asks for the same position, and ends when every rank has left it.
+
+    Parameters
+    ----------
+    team : the ranks
+    stall_timeout_s : how long a rank may wait for another one to begin; 0 for ever
+
+    Raises
+    ------
+    RankError
+        A rank did not connect.
+    """
+
+    def __init__(self, team: Team, *, stall_timeout_s: float) -> None:
+        self._ranks = team.ranks
+        self._timeout_s = stall_timeout_s or None
+        self._changed = threading.Condition()
+        self._connections = accept_all(team)
+        self._peers: list[Peer] = []
+        self._ring: InterleavedRings | None = None
+        self._run: PipelineRun | None = None
+        self._runs = 0
+        self._is_taking_part = False  # this rank, in the run under way
+        self._error: BaseException | None = None  # a rank is gone: nothing can go on
+        self._is_broken = False  # that rank did not say goodbye
+        self._is_closed = False
+        self._is_sharing = False  # the run's batches are handed over
+        self._ending = threading.Lock()
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._listen, name="gloader-ranks", daemon=True)
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell the other ranks that this one cannot load, and close."""
+        for connection in self._connections.values():
+            connection.post(describe(error, self._ranks[0]))
+        self.close()
+
+    def welcome(self, tier: FeatureTier, *, dim: int) -> None:
+        """Tell the other ranks what was opened for them, and listen to them from now on."""
+        rings = [tier.ring]
+        for rank, connection in self._connections.items():
+            outlet = Outlet(rank, connection, dim=dim, rows=tier.ring.rows, max_bytes=tier.ring.max_bytes)
+            self._peers.append(Peer(outlet))
+            rings.append(outlet.ring)
+            outlet.tell({"op": "welcome", "plan": dataclasses.asdict(tier.plan), "text": tier.explain()})
+        self._ring = InterleavedRings(rings)
+        self._thread.start()
+
+    # --- what a run asks for
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks whose steps are interleaved; the first of them is this process."""
+        return self._ranks
+
+    @property
+    def ring(self) -> Buffers:
+        """Buffers for one rank's batch after another."""
+        if self._ring is None:
+            raise RankError("the loader of this machine was not opened")
+        return self._ring
+
+    def stage(self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures) -> StageThread:
+        """Return the thread that takes ``gathered`` apart and puts this rank's batches into ``own``."""
+        return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that the run ended with ``error``."""
+        for peer in self._peers:
+            peer.outlet.tell(describe(error, self._ranks[0]) | {"run": self._runs, "now": True})
+
+    def explain_stall(self, error: BaseException) -> BaseException:
+        """Return ``error``, or one that says which rank all others wait for."""
+        turn = self._ring.blocked_on if self._ring is not None else None
+        if not turn:
+            return error
+        return RankError(f"rank {self._ranks[turn]} does not take its batches, and all wait for it: {error}")
+
+    def watch(self, enter: Callable[[Activity], None], leave: Callable[[Activity, int], None]) -> None:
+        """Report the waits of the other ranks to a watchdog."""
+        for peer in self._peers:
+            peer.watch(enter, leave)
+
+    # --- what the loader asks for
+
+    def begin(self, position: BatchId, start: Callable[[], PipelineRun]) -> HostRun:
+        """Wait until every rank begins at ``position``, and ``start`` the run.
+
+        Raises
+        ------
+        StateError
+            A rank begins somewhere else.
+        RankError
+            A rank is gone, or does not begin.
+        """
+        with self._changed:
+            self._is_taking_part = False
+            number = self._runs + 1
+            is_complete = self._changed.wait_for(
+                lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
+                self._timeout_s,
+            )
+            self._require_alive()
+            late = [peer.outlet.rank for peer in self._peers if peer.begins != number]
+            error = self._refusal(position) if is_complete else _late(late, self._timeout_s)
+            if error is not None:
+                for peer in self._peers:
+                    peer.begins = 0
+                    peer.outlet.tell(describe(error, self._ranks[0]) | {"run": number, "now": True})
+                self._runs = number
+                raise error
+        self._end_run()
+        with self._changed:
+            self._runs = number
+            for peer in self._peers:
+                peer.outlet.begin(number)
+                peer.outlet.tell({"op": "started", "run": number})
+            self._is_taking_part = self._is_sharing = True
+        run = start()
+        with self._changed:
+            self._run = run
+        return HostRun(self, run)
+
+    def leave(self) -> None:
+        """Take no more batches of the run under way; it ends with the last rank that leaves. Idempotent."""
+        with self._changed:
+            self._is_taking_part = False
+            run = self._run
+        if run is not None:
+            run.drop_own()
+            self._end_if_left()
+
+    def end_with(self, error: BaseException) -> None:
+        """End the run of all ranks because this rank failed."""
+        run = self._run
+        if run is not None:
+            run.fail(error)
+
+    def linger(self, num_taken: int) -> None:
+        """Wait until every rank was sent as many batches as this one took, for a bounded time."""
+        patience_s = min(_LINGER_S, self._timeout_s or _LINGER_S)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers),
+                patience_s,
+            )
+
+    def close(self) -> bool:
+        """End the run, say goodbye and join the thread; return whether every thread ended. Idempotent."""
+        with self._changed:
+            if self._is_closed:
+                return True
+            self._is_closed = True
+        is_whole = self._end_run()
+        for peer in self._peers:
+            peer.outlet.tell({"op": "bye"})
+        if self._thread.ident is not None:
+            self._wake.send(b".")
+            self._thread.join()
+        for peer in self._peers:
+            peer.outlet.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._wake.close()
+        self._woken.close()
+        return is_whole
+
+    def _end_run(self) -> bool:
+        with self._ending:  # whoever begins the next run waits for the end of the last one
+            with self._changed:
+                run, self._run = self._run, None
+            for peer in self._peers:
+                peer.end_wait()
+            return run is None or run.close()
+
+    def _end_if_left(self) -> None:
+        with self._changed:
+            is_needed = self._is_taking_part or any(peer.outlet.takes_part for peer in self._peers)
+        if not is_needed:
+            self._end_run()
+
+    def _require_alive(self) -> None:
+        if self._error is not None:
+            raise RankError(str(self._error)) from self._error
+
+    def _refusal(self, position: BatchId) -> StateError | None:
+        for peer in self._peers:
+            if peer.position != position:
+                return StateError(
+                    f"rank {peer.outlet.rank} begins at {peer.position}, rank {self._ranks[0]} at {position}; give "
+                    "every rank the same state, and end epochs early on all ranks or on none"
+                )
+        return None
+
+    # --- the stage thread
+
+    def _share(self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures) -> None:
+        position = 0
+        try:
+            while True:
+                self._hand_over(gathered.get(), position % len(self._ranks), own)
+                position += 1
+        except BaseException as error:  # noqa: BLE001 - every failure must reach every rank, whatever its type
+            failures.add(error)
+            is_end = isinstance(error, ChannelClosedError)
+            if not is_end:
+                for peer in self._peers:
+                    peer.outlet.tell(describe(error, self._ranks[0]) | {"run": self._runs, "now": False})
+            own.close(None if is_end else error)
+        finally:
+            with self._changed:
+                self._is_sharing = False
+                self._changed.notify_all()
+
+    def _hand_over(self, host: HostBatch, turn: int, own: Channel[HostBatch]) -> None:
+        if turn == 0:
+            if self._is_taking_part:
+                _put(own, host)
+            return
+        peer = self._peers[turn - 1]
+        try:
+            peer.deliver(host)
+        except EOFError as error:
+            raise self._lost(peer) from error
+        with self._changed:
+            self._changed.notify_all()
+
+    # --- the thread that listens to the other ranks
+
+    def _listen(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            for peer in self._peers:
+                selector.register(peer.outlet.connection, selectors.EVENT_READ, peer)
+            while not self._is_closed:
+                for key, _ in selector.select():
+                    if key.data is not None and not self._receive(key.data):
+                        selector.unregister(key.fileobj)
+
+    def _receive(self, peer: Peer) -> bool:
+        """Handle a message of ``peer``; return whether there may be others."""
+        try:
+            received = peer.outlet.connection.receive(0.0)
+            if received is not None:
+                self._handle(peer, received.message)
+            peer.outlet.connection.flush()
+        except EOFError:
+            self._gone(peer, self._lost(peer))
+            return False
+        except Exception as error:  # noqa: BLE001 - a rank that cannot be understood is lost, and must be heard of
+            self._gone(peer, RankError(f"rank {peer.outlet.rank} cannot be understood: {error!r}"))
+            return False
+        return not peer.is_closed
+
+    def _handle(self, peer: Peer, message: Message) -> None:
+        op = message["op"]
+        if op == "release":
+            peer.outlet.release(message["segment"])
+        elif op == "ping":
+            peer.outlet.tell({"op": "pong"})
+            self._note_wait(peer, message)
+        elif op == "begin":
+            with self._changed:
+                peer.position = BatchId(epoch=message["epoch"], index=message["index"])
+                peer.begins = message["run"]
+                self._changed.notify_all()
+        elif op == "leave":
+            peer.end_wait()
+            if peer.outlet.leave(message["run"]):
+                self._end_if_left()
+        elif op == "failed":
+            error = RankError(f"rank {peer.outlet.rank} failed: {message['text']}")
+            self.end_with(error)
+        elif op == "bye":
+            peer.is_closed = True
+            self._gone(peer, RankError(f"rank {peer.outlet.rank} closed its loader"))
+
+    def _note_wait(self, peer: Peer, message: Message) -> None:
+        if message["run"] == self._runs:
+            batch = BatchId(epoch=message["epoch"], index=message["index"])
+            peer.note_wait(batch, num_received=message["received"])
+
+    def _gone(self, peer: Peer, error: RankError) -> None:
+        """Give up a rank: it took part in the run, so that the others fail; or it said goodbye between runs."""
+        if self._is_closed:
+            return
+        is_needed = not peer.is_closed
+        with self._changed:
+            is_first = is_needed and not self._is_broken
+            if is_first or self._error is None:
+                self._error = error
+            self._is_broken = self._is_broken or is_needed
+            run = self._run
+            self._changed.notify_all()
+        peer.outlet.close()
+        if is_first:
+            logger.error("%s", error)
+            for other in self._peers:
+                if other is not peer:
+                    other.outlet.tell(describe(error, None) | {"now": True})
+            if run is not None:
+                run.fail(error)
+        else:
+            self._end_if_left()
+
+    def _lost(self, peer: Peer) -> RankError:
+        return RankError(
+            f"rank {peer.outlet.rank} ended without closing its loader; all ranks of rank {self._ranks[0]}'s machine "
+            "stop, start them again from the last checkpoint"
+        )
+
+
+def _put(own: Channel[HostBatch], host: HostBatch) -> None:
+    try:
+        own.put(host)
+    except ChannelClosedError:
+        return  # this rank left at this moment
+
+
+def _late(ranks: list[int], timeout_s: float | None) -> RankError:
+    who = ", ".join(map(str, ranks))
+    return RankError(
+        f"rank {who} did not begin to iterate within {timeout_s:g} s of the others; iterate on all ranks, or raise "
+        "stall_timeout_s"
+    )

@@ -1,0 +1,50 @@
+"""The buffers of several ranks, for batches that are interleaved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from gloader.ring import BufferRing, FloatMatrix
+
+
+class InterleavedRings:
+    """Gives a buffer of one rank's ring after the other's, for one thread that acquires batch by batch.
+
+    Parameters
+    ----------
+    rings : of each rank; the first belongs to this process
+    """
+
+    def __init__(self, rings: Sequence[BufferRing]) -> None:
+        self._rings = rings
+        self._position = 0
+        self.blocked_on: int | None = None  # whose buffer `acquire` waits for, counted among the rings
+
+    def acquire(self, rows: int) -> FloatMatrix:
+        """Return an uninitialised (rows, F) array, waiting for a free buffer; errors as `BufferRing.acquire`."""
+        turn = self._position % len(self._rings)
+        self.blocked_on = turn
+        found = self._rings[turn].acquire(rows)
+        self.blocked_on = None
+        self._position += 1
+        return found
+
+    def consumer_waits(self) -> AbstractContextManager[None]:
+        """Mark the time during which the consumer of this process waits for a batch."""
+        return self._rings[0].consumer_waits()
+
+    def cancel(self) -> None:
+        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        for ring in self._rings:
+            ring.cancel()
+
+    def resume(self) -> None:
+        """Give buffers again after `cancel`, to the first rank first."""
+        self._position = 0
+        self.blocked_on = None
+        for ring in self._rings:
+            ring.resume()

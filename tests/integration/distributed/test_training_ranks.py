@@ -1,0 +1,151 @@
+"""Training on several ranks: the same as on one, and together in good and bad."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_server
+import training_scenarios
+from rank_server import Ended, RankServer
+from training_scenarios import train
+
+Run = Callable[..., list[Ended]]
+
+SOON_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def server(
+    dataset: Path, private_tmpdir: Path, private_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RankServer]:
+    log = tmp_path_factory.mktemp("training-ranks") / "log"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_server, "__file__", training_scenarios.__file__)
+        started = RankServer(dataset, log=log)
+    with started as server:
+        yield server
+
+
+def _results(ended: list[Ended]) -> list[Any]:
+    assert [(rank.status, rank.error) for rank in ended] == [(0, "")] * len(ended)
+    return [rank.result for rank in ended]
+
+
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+@pytest.mark.parametrize("name", ["graphsage", "gat"])
+def test_two_ranks_have_the_losses_of_one_with_twice_the_batch(
+    run: Run, dataset: Path, sharing: str, name: str
+) -> None:
+    """103 seeds: the last step of 7 is shared as 3 and 4."""
+    model = {"name": name}
+    whole = train(str(dataset), model=model, loader={"batch_size": 32})
+    first, second = _results(run("train", model=model, sharing=sharing))
+    assert first["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert first["accuracies"] == whole["accuracies"]
+    assert first["test_acc"] == whole["test_acc"]
+    assert (first["seeds"], first["batches"]) == (whole["seeds"], whole["batches"])
+    assert len(first["summary"].pop("rank_peak_rss_bytes")) == 2
+    second["summary"].pop("rank_peak_rss_bytes")
+    assert second == first  # also what the second rank did not compute
+
+
+@pytest.mark.reliability("G3")
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+def test_a_number_of_seeds_that_ranks_do_not_divide_trains(run: Run, sharing: str) -> None:
+    """103 seeds in steps of 24: four whole ones, and one of 7."""
+    results = _results(run("train", world=3, loader={"batch_size": 8}, sharing=sharing))
+    assert [result["batches"] for result in results] == [[5, 5, 5]] * 3
+    assert results[0]["seeds"] == [103] * 3
+
+
+@pytest.mark.parametrize(
+    "step", [{"autocast": "bf16"}, {"grad_compress": "bf16"}, {"grad_compress": "powersgd"}]
+)
+def test_cheaper_steps_learn_about_the_same(run: Run, step: dict[str, str]) -> None:
+    plain = _results(run("train", loader={"features": "ram"}))[0]
+    cheap = _results(run("train", loader={"features": "ram"}, step=step))[0]
+    assert cheap["losses"] == pytest.approx(plain["losses"], rel=0.02)
+    assert cheap["losses"] != plain["losses"]
+
+
+@pytest.mark.reliability("G1")
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_rank_ends_training_on_the_others(run: Run, sharing: str, killed: int) -> None:
+    ended = run("train", trouble="killed", on=killed, sharing=sharing)
+    assert ended[killed].status == -9
+    other = ended[1 - killed]
+    assert other.status == 1
+    assert other.seconds < SOON_S
+    assert other.error.startswith("gloader.errors.RankError: ")
+
+
+@pytest.mark.reliability("G2")
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_of_one_rank_is_announced_there_and_ends_the_others(
+    run: Run, sharing: str, failing: int
+) -> None:
+    ended = run("announced", trouble="failing", on=failing, sharing=sharing)
+    own, other = ended[failing].result, ended[1 - failing].result
+    assert own[0] == f"rank {failing} failed: OSError: boom in the loop"
+    assert own[-1] == "raised OSError: boom in the loop"
+    assert len(own) == 2
+    assert other[-1].startswith("raised RankError: ")
+
+
+@pytest.mark.reliability("G4")
+def test_ranks_with_other_models_all_raise_at_the_start(run: Run) -> None:
+    for ended in run("train", odd={"hidden": 9}):
+        assert ended.error.startswith(
+            "gloader.errors.ConfigError: model.hidden is 8 on rank 0 and 9 on rank 1; it has to be the same"
+        )
+
+
+@pytest.mark.reliability("G5")
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+@pytest.mark.parametrize("at", [(1, 3), (2, 0)])
+def test_a_run_that_lost_a_rank_is_resumed_as_if_it_had_not(
+    run: Run, tmp_path: Path, sharing: str, at: tuple[int, int]
+) -> None:
+    settings = {"optim": {"checkpoint_every": 2}, "model": {"dropout": 0.4}, "sharing": sharing}
+    whole = _results(run("train", **settings))[0]
+    out = str(tmp_path / "cut")
+    run("train", trouble="killed", at=at, out=out, **settings)
+    again = _results(run("train", out=out, resume=True, **settings))[0]
+    for name in ("losses", "accuracies", "test_acc"):
+        assert again[name] == whole[name]
+    left = sorted(path.name for path in (tmp_path / "cut").iterdir())
+    assert left == ["checkpoint-00003-0000000", "config.yaml", "metrics.jsonl", "result.json"]
+
+
+def test_two_ranks_go_on_where_one_stopped_and_the_other_way_round(
+    run: Run, dataset: Path, tmp_path: Path
+) -> None:
+    whole = train(str(dataset), loader={"batch_size": 32})
+    out = str(tmp_path / "moved")
+    train(str(dataset), loader={"batch_size": 32}, optim={"epochs": 1}, out=out)
+    _results(run("train", optim={"epochs": 2}, out=out, resume=True))
+    last = train(str(dataset), loader={"batch_size": 32}, out=out, resume=True)
+    assert last["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert last["test_acc"] == whole["test_acc"]
+
+
+def test_a_budget_that_is_too_small_is_raised_on_all_ranks(run: Run) -> None:
+    first, second = run("train", loader={"memory_budget_bytes": 3_000_000})
+    assert first.error.startswith("gloader.errors.BudgetError")
+    assert "BudgetError" in second.error
+
+
+def test_ranks_hear_of_the_work_of_the_first_one(run: Run) -> None:
+    first, second = _results(run("working"))
+    assert first[0] == second[0] == [0, 7]
+    assert first[1] == second[1] == {"a": pytest.approx(0.3)}
+    assert first[2:] == ["ValueError: no such thing", "RankError: rank 1 failed: OSError: only here"]
+    assert second[2:] == ["RankError: rank 0 failed: ValueError: no such thing", "OSError: only here"]
+
+
+def test_a_rank_that_is_gone_is_no_bare_error_of_the_transport(run: Run) -> None:
+    ended = run("leaving")
+    assert ended[0].error.startswith("gloader.errors.RankError: another rank ended, failed or did not answer")

@@ -1,0 +1,218 @@
+"""What the ranks of a test do; run by `rank_server`, each function on every rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import distributed
+
+import gloader
+from gloader.transfer import Transfer
+from gloader.types import ReadyBatch
+
+DEFAULTS: dict[str, Any] = {"fanouts": [4, 3], "memory_budget": "200MB", "threads": 2}
+MODES: dict[str, dict[str, Any]] = {
+    "ram": {"features": "ram"},
+    "direct": {"features": "ssd", "cache": 9600, "io_strategy": "direct"},
+    "packed": {"features": "ssd", "cache": 9600, "superbatch": 4, "io_strategy": "packed"},
+    "weighted": {"features": "ssd", "cache": 9600, "superbatch": 4, "sampler": "labor"},
+}
+
+
+def build(dataset: str, **settings: Any) -> gloader.Loader:
+    """Return a loader; ``mode`` is one of MODES."""
+    mode = MODES[settings.pop("mode", "direct")]
+    return gloader.Loader(gloader.Dataset.open(dataset), **(DEFAULTS | mode | settings))
+
+
+def digest(batch: ReadyBatch) -> str:
+    """Return a digest of every array of a batch."""
+    found = hashlib.sha256(f"{batch.id} {batch.num_seeds}".encode())
+    arrays = [batch.nodes, batch.x.numpy(), batch.y.numpy()]
+    for block in batch.blocks:
+        found.update(f"{block.num_src} {block.num_dst}".encode())
+        arrays += [
+            block.indptr.numpy(),
+            block.indices.numpy(),
+            block.edge_ids.numpy(),
+            block.src_degree.numpy(),
+        ]
+        if block.edge_weight is not None:
+            arrays.append(block.edge_weight.numpy())
+    for array in arrays:
+        found.update(f"{array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def warm_up(dataset: str) -> None:
+    """Load every kernel."""
+    for mode in MODES:
+        with build(dataset, mode=mode, batch_size=16) as loader:
+            list(loader)
+
+
+def epochs(dataset: str, *, epochs: int = 1, **settings: Any) -> dict[str, Any]:
+    """Return the digests of all batches, and what the last epoch moved."""
+    with build(dataset, **_without_place(settings)) as loader:
+        digests = [[digest(batch) for batch in loader] for _ in range(epochs)]
+        stats = dataclasses.asdict(loader.stats)
+        return {
+            "digests": digests,
+            "stats": stats,
+            "length": len(loader),
+            "text": loader.explain(),
+            "state": loader.state_dict(),
+            "edges": loader.graph.num_edges,
+            "bottleneck": loader.bottleneck(),
+        }
+
+
+def breaking(dataset: str, **settings: Any) -> list[list[str]]:
+    """Return the digests of an epoch that ends early, of the next one, and from a saved state on."""
+    with build(dataset, **_without_place(settings)) as loader:
+        first = []
+        state = loader.state_dict()
+        for batch in loader:
+            first.append(digest(batch))
+            if len(first) == 2:
+                state = loader.state_dict()
+                break
+        second = [digest(batch) for batch in loader]
+        loader.load_state_dict(state)
+        rest = [digest(batch) for batch in loader]
+        return [first, second, rest]
+
+
+def building(dataset: str, rank: int, odd: dict[str, Any], **settings: Any) -> None:
+    """Build a loader that has other settings on rank 1."""
+    settings.pop("world"), settings.pop("folder")
+    with build(dataset, **(settings | (odd if rank == 1 else {}))) as loader:
+        next(iter(loader))
+
+
+def killed(dataset: str, rank: int, folder: str | Path, **settings: Any) -> None:
+    """Iterate for ever, slowly; the test kills a rank."""
+    settings.pop("world")
+    with build(dataset, **settings) as loader:
+        while True:
+            for batch in loader:
+                assert batch.num_seeds
+                (Path(folder) / f"ready-{rank}").touch()
+                time.sleep(0.02)
+
+
+def failing(dataset: str, rank: int, part: str, on: int, **settings: Any) -> None:
+    """Iterate; a stage of rank ``on`` raises in its fourth batch."""
+    settings.pop("world"), settings.pop("folder")
+    with build(dataset, **settings) as loader:
+        calls = iter(range(1000))
+
+        def boom(inner: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if next(calls) == 4:
+                    raise OSError("boom in the stage")
+                return inner(*args, **kwargs)
+
+            return call
+
+        if rank == on and part == "gather":
+            slots = loader._held.tier.ssd.slots
+            ssd = dataclasses.replace(loader._held.tier.ssd, slots=_Failing(slots, "copy_hits", boom))
+            loader._held.tier = dataclasses.replace(loader._held.tier, ssd=ssd)
+        elif rank == on:
+            Transfer.send = boom(Transfer.send)
+        for _ in loader:
+            time.sleep(0.01)
+
+
+def holding(dataset: str, rank: int, most: int, **settings: Any) -> dict[str, Any]:
+    """Hold up to ``most`` batches on rank 1 while others are taken from four buffers; a view is enough to hold one."""
+    settings.pop("world"), settings.pop("folder")
+    with build(dataset, **settings) as loader:
+        if rank == 0:
+            ring = loader._held.host._peers[0].outlet.ring
+            ring._rows = 120
+            ring._max_bytes = 4 * 120 * 24 * 4
+            ring._patience_s = 0.2
+        held, copies, taken = [], [], 0
+        for batch in loader:
+            taken += 1
+            if rank == 1:
+                held.append((batch.x[1:], batch.blocks[0].edge_ids, batch.blocks[-1].src_degree))
+                copies.append([tensor.clone() for tensor in held[-1]])
+                del held[:-most], copies[:-most]
+            del batch
+        pairs = [pair for group in zip(held, copies, strict=True) for pair in zip(*group, strict=True)]
+        return {"same": all(bool((a == b).all()) for a, b in pairs), "pairs": len(pairs), "taken": taken}
+
+
+def lazy(dataset: str, rank: int, **settings: Any) -> None:
+    """Rank 1 does not take its batches, without holding any."""
+    settings.pop("world"), settings.pop("folder")
+    with build(dataset, **settings) as loader:
+        if rank == 0:
+            loader._held.host._peers[0].outlet.ring._max_bytes = 2 * 120 * 24 * 4
+        batches = iter(loader)
+        next(batches)
+        try:
+            if rank == 0:
+                list(batches)
+        finally:
+            distributed.barrier()
+
+
+def closing(dataset: str, rank: int, **settings: Any) -> int:
+    """Take an epoch; rank 0 is done, and closes, long before rank 1 took its last batches."""
+    settings.pop("world"), settings.pop("folder")
+    taken = 0
+    with build(dataset, **settings) as loader:
+        for batch in loader:
+            taken += batch.num_seeds > 0
+            if rank == 1:
+                time.sleep(0.03)
+    return taken
+
+
+def apart(dataset: str, rank: int, **settings: Any) -> None:
+    """Begin at different places, or not at all."""
+    settings.pop("world"), settings.pop("folder")
+    late = settings.pop("late", False)
+    with build(dataset, **settings) as loader:
+        if rank == 1 and late:
+            distributed.barrier()
+            return
+        if rank == 1:
+            state = loader.state_dict()
+            loader.load_state_dict(state | {"next": [0, 2]})
+        try:
+            next(iter(loader))
+        finally:
+            if late:
+                distributed.barrier()
+
+
+def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str]]:
+    """Return the digests of a private loader that takes its place from the process group."""
+    settings.pop("folder")
+    assert (rank, world) == (distributed.get_rank(), distributed.get_world_size())
+    with build(dataset, sharing="private", **settings) as loader:
+        return [digest(batch) for batch in loader]
+
+
+class _Failing:
+    def __init__(self, inner: Any, method: str, wrap: Any) -> None:
+        self._inner, self._method = inner, method
+        setattr(self, method, wrap(getattr(inner, method)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in {"rank", "world", "folder"}}

@@ -1,0 +1,123 @@
+"""Many short runs of the command line, each in a process of its own that needs no start-up.
+
+A server imports everything, trains once so that every kernel is loaded, and then forks for each run. It uses one
+compute thread: a pool of threads would not survive the fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+LEFT_A_THREAD = 99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a run ended."""
+
+    status: int  # negative: killed by that signal
+    seconds: float  # from its start, or from the signal where one was sent
+
+
+class RunServer:
+    """Starts runs; a context manager that owns the server."""
+
+    def __init__(self, warm_up: Sequence[str], *, log: Path) -> None:
+        self._log = log.open("wb")
+        self._server = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(list(warm_up))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            text=True,
+        )
+        self._read()
+
+    def run(
+        self, words: Sequence[str], *, after_s: float = 0.0, number: signal.Signals | None = None
+    ) -> Ended:
+        """Run ``gloader`` with ``words``; send it signal ``number`` after ``after_s``."""
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(list(words)) + "\n")
+        self._server.stdin.flush()
+        pid = self._read()
+        started = time.monotonic()
+        if number is not None:
+            time.sleep(after_s)
+            started = time.monotonic()
+            os.kill(
+                pid, number
+            )  # the server waits for it only after the next line: the process still has its id
+        self._server.stdin.write("wait\n")
+        self._server.stdin.flush()
+        return Ended(status=self._read(), seconds=time.monotonic() - started)
+
+    def _read(self) -> int:
+        assert self._server.stdout is not None
+        line = self._server.stdout.readline()
+        assert line, f"the server died; see {self._log.name}"
+        return int(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(timeout=20)
+        self._server.stdout.close()
+        self._log.close()
+
+
+def _run(words: list[str]) -> int:
+    from gloader.cli.main import main
+
+    try:
+        status = main(words)
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except KeyboardInterrupt:  # before main began to listen
+        status = 130
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")]
+    if left:
+        sys.stderr.write(f"left behind: {left}\n")
+        return LEFT_A_THREAD
+    return status
+
+
+def _serve(warm_up: list[str]) -> None:
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    status = _run(warm_up)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.write(answers, f"{status}\n".encode())
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            status = _run(json.loads(line))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        os.write(answers, f"{pid}\n".encode())
+        sys.stdin.readline()
+        _, status = os.waitpid(pid, 0)
+        os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+if __name__ == "__main__":
+    _serve(json.loads(sys.argv[1]))

@@ -1,0 +1,116 @@
+"""Messages and shared memory between two ends: whole, in order, and every wait ends."""
+
+import os
+import signal
+import socket
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+from gloader.distributed.segment import create_segment, map_segment
+from gloader.distributed.wire import Connection, Listener
+from gloader.errors import RankError
+
+
+@pytest.fixture
+def ends():
+    pair = [Connection(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+    yield pair
+    for end in pair:
+        end.close()
+
+
+def test_messages_come_whole_and_in_order(ends) -> None:
+    for number in range(50):
+        ends[0].send({"op": "n", "number": number, "text": "x" * 1000})
+    found = [ends[1].receive(1.0).message["number"] for _ in range(50)]
+    assert found == list(range(50))
+    assert ends[1].receive(0.0) is None
+
+
+def test_what_was_sent_before_the_end_is_received(ends) -> None:
+    ends[0].send({"op": "bye"})
+    ends[0].close()
+    assert ends[1].receive(1.0).message == {"op": "bye"}
+    with pytest.raises(EOFError):
+        ends[1].receive(1.0)
+    with pytest.raises(EOFError):
+        ends[1].send({"op": "late"})
+    ends[1].post({"op": "late"})  # nobody is there: no matter
+
+
+def test_what_was_sent_is_received_although_the_sender_did_not_read_all(ends) -> None:
+    ends[1].send({"op": "unread"})
+    ends[0].send({"op": "bye"})
+    ends[0].close()
+    assert ends[1].receive(1.0).message == {"op": "bye"}
+    with pytest.raises(EOFError):
+        ends[1].receive(1.0)
+
+
+def test_what_does_not_fit_is_sent_later(ends) -> None:
+    for number in range(2000):
+        ends[0].post({"number": number, "text": "x" * 1000})
+    found = []
+    while (received := ends[1].receive(0.0)) is not None:
+        found.append(received.message["number"])
+        ends[0].flush()
+    assert found == list(range(2000))
+
+
+def test_a_message_that_is_too_long_is_an_error_not_a_part(ends) -> None:
+    ends[0].send({"text": "x" * 140_000})
+    with pytest.raises(RankError, match="131072 bytes"):
+        ends[1].receive(1.0)
+
+
+def test_memory_is_shared_and_stays_after_its_descriptor(ends) -> None:
+    descriptor, memory = create_segment(10_000)
+    ends[0].send({"op": "segment"}, descriptor=descriptor)
+    os.close(descriptor)
+    received = ends[1].receive(1.0)
+    assert received.descriptor is not None
+    other = map_segment(received.descriptor)
+    with pytest.raises(PermissionError):
+        os.ftruncate(received.descriptor, 1)  # nobody can take the pages away
+    os.close(received.descriptor)
+    memory[:] = 7
+    assert (other[:10_000] == 7).all()
+    del memory
+    other[5] = 9
+    assert other[5] == 9
+    assert np.shares_memory(other, other[3:])
+
+
+def test_a_forked_child_neither_speaks_for_its_parent_nor_keeps_its_connection(ends) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a fork beside threads, from Python 3.12 on
+        child = os.fork()
+    if child == 0:
+        ends[0].post({"op": "release"})
+        time.sleep(30)
+        os._exit(0)
+    try:
+        ends[0].close()
+        with pytest.raises(EOFError):
+            ends[1].receive(5.0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_listener_is_reached_by_its_name_until_it_is_closed() -> None:
+    listener = Listener()
+    assert listener.accept(0.01) is None
+    client = Connection.to(listener.address, timeout_s=1.0)
+    host = listener.accept(1.0)
+    assert host is not None
+    client.send({"hello": 1})
+    assert host.receive(1.0).message == {"hello": 1}
+    listener.close()
+    client.close()
+    host.close()
+    with pytest.raises(RankError, match="cannot be reached"):
+        Connection.to(listener.address, timeout_s=1.0)
