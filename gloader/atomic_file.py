@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+TEMPORARY_PATTERN = ".*.tmp"  # what a process that was killed may leave
+
+
+def write_atomically(path: Path, content: bytes | memoryview, *, os_io: OsIO = REAL_OS) -> None:
+    """Replace ``path`` by a file with ``content``, or leave it as it was; see `write_chunks_atomically`."""
+    write_chunks_atomically(path, [content], os_io=os_io)
+
+
 def write_chunks_atomically(
     path: Path, chunks: Iterable[bytes | memoryview], *, os_io: OsIO = REAL_OS
 ) -> None:

@@ -31,6 +31,9 @@ class LoaderConfig:
     superbatch: int | None = None  # most batches planned together; None: what the budgets allow
     superbatch_reset: bool = False  # empty the host cache at every superbatch, as Ginex does
     seed_blocks: int = 1  # neighbouring seeds that stay together in a batch
+    device_cache: str | int = (
+        "auto"  # rows held on a GPU: bytes, "4GB", 0 for none; "auto": what its memory allows
+    )
     threads: int | None = None  # sampling threads; None: the cores this process may use
     stall_timeout_s: float = 300.0  # a stage that does nothing for so long while others wait ends the run
     seed: int = 0

@@ -59,7 +59,8 @@ class Delivery:
         return self._stream.has(self.taken)
 
     def recorder(self, epoch: int) -> StatsRecorder:
-        """Return the sums of ``epoch``."""
+        """Return the sums of ``epoch``, which begins: those of earlier ones are dropped."""
+        self._instruments.forget_before(epoch)
         return self._instruments.recorder(epoch)
 
     def labels_at(self, position: int) -> IdArray:
@@ -88,7 +89,3 @@ class Delivery:
             self._computing.end()
             self._reports.computed(self._computing.seconds)
             self._computing = None
-
-    def end_epoch(self, epoch: int) -> None:
-        """Forget the sums of ``epoch``."""
-        self._instruments.forget(epoch)

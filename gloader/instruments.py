@@ -37,17 +37,18 @@ class Instruments:
         self._lock = threading.Lock()
 
     def recorder(self, epoch: int) -> StatsRecorder:
-        """Return the sums of ``epoch``; they begin at zero when they are first asked for."""
+        """Return the sums of ``epoch``, zero when they are first asked for."""
         recorder = self._recorders.get(epoch)
         if recorder is None:
             with self._lock:
                 recorder = self._recorders.setdefault(epoch, StatsRecorder(epoch))
         return recorder
 
-    def forget(self, epoch: int) -> None:
-        """Drop the sums of ``epoch``; work that is under way no longer counts. Idempotent."""
+    def forget_before(self, epoch: int) -> None:
+        """Drop the sums of all epochs before ``epoch``; work for them that is under way no longer counts."""
         with self._lock:
-            self._recorders.pop(epoch, None)
+            for old in [known for known in self._recorders if known < epoch]:
+                del self._recorders[old]
 
     def working(self, stage: WorkName, batch: BatchId, *, batches: int = 1) -> Work:
         """Return a context in which ``stage`` works on ``batch``, or on the ``batches`` from there on.

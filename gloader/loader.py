@@ -243,6 +243,7 @@ class Loader:
             "seed_blocks": config.seed_blocks,
             "sampler": config.sampler,
             "stall_timeout_s": config.stall_timeout_s,
+            "device_cache": config.device_cache,
             "threads": config.threads,
         }
         return cls(dataset, **(settings | overrides))

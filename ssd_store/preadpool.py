@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from numba import njit
 
 from gloader.ssd_store.backend import Progress
 from gloader.ssd_store.delivery import Delivery, deliver_extent
-from gloader.ssd_store.intrinsics import call_pread, fetch_add64, load64, store64
+from gloader.ssd_store.intrinsics import call_pread, fetch_add64, store64
 from gloader.ssd_store.os_io import pread_address
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ WORTH_A_THREAD = 16  # extents below which another thread costs more than it bri
 # Positions in a worker's report.
 FIRST, END, BAD_PAGE = range(3)
 # Positions in the state that the workers share.
-UPCOMING, STOP = range(2)
+UPCOMING, STOP, ACTIVE = range(3)
+_LOOK_S = 0.0005
 
 
 class PreadPool:
@@ -49,13 +51,12 @@ class PreadPool:
         count = work.offset.shape[0]
         slots = min(self.depth, work.staged.shape[0] // work.slot_bytes)
         threads = max(1, min(slots, (count - start) // WORTH_A_THREAD))
-        shared = np.array([start, 0], np.int64)
+        shared = np.array([start, 0, 0], np.int64)
         reports = np.empty((threads, 3), np.int64)
-        state = shared.ctypes.data
         if threads == 1:
-            _work(self._pread, fd, work, 0, state, reports[0])
+            _work(self._pread, fd, work, 0, shared, reports[0])
         else:
-            self._run(fd, work, state, reports)
+            self._run(fd, work, shared, reports)
         unfinished = [np.arange(report[FIRST], report[END]) for report in reports]
         return Progress(
             next=min(int(shared[UPCOMING]), count),
@@ -67,19 +68,20 @@ class PreadPool:
         """End and join the threads. Idempotent."""
         self._pool.shutdown()
 
-    def _run(self, fd: int, work: Delivery, state: int, reports: IdArray) -> None:
+    def _run(self, fd: int, work: Delivery, shared: IdArray, reports: IdArray) -> None:
         futures: list[Future[None]] = []
         try:
-            futures = [
-                self._pool.submit(_work, self._pread, fd, work, slot, state, report)
-                for slot, report in enumerate(reports)
-            ]
+            for slot, report in enumerate(reports):
+                futures.append(self._pool.submit(_work, self._pread, fd, work, slot, shared, report))
             for future in futures:
                 future.result()
         finally:
-            # On Ctrl-C the threads still write to the caller's array: tell them to stop, and wait.
-            _stop(state)
+            # On Ctrl-C the threads still write to the caller's array: tell them to stop, and wait. A task that was
+            # submitted when the signal came and is in no list begins later, if at all, and sees that it is to stop.
+            _stop(shared.ctypes.data)
             wait(futures)
+            while shared[ACTIVE]:
+                time.sleep(_LOOK_S)
 
 
 @njit(cache=True, nogil=True)
@@ -88,8 +90,16 @@ def _stop(state: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _work(pread: int, fd: int, work: Delivery, slot: int, state: int, report: IdArray) -> None:
+def _work(pread: int, fd: int, work: Delivery, slot: int, shared: IdArray, report: IdArray) -> None:
     """Read and deliver chunks of extents until none is left or somebody stops."""
+    state = np.int64(shared.ctypes.data)
+    fetch_add64(state + 8 * ACTIVE, 1)
+    _serve(pread, fd, work, slot, state, report)
+    fetch_add64(state + 8 * ACTIVE, -1)
+
+
+@njit(cache=True, nogil=True)
+def _serve(pread: int, fd: int, work: Delivery, slot: int, state: int, report: IdArray) -> None:
     offset, length, row_begin, row_end, data_offset, checksums, staged, halves, words, slot_bytes, target = (
         work
     )
@@ -100,7 +110,7 @@ def _work(pread: int, fd: int, work: Delivery, slot: int, state: int, report: Id
     report[FIRST] = 0
     report[END] = 0
     report[BAD_PAGE] = -1
-    while load64(state + 8 * STOP) == 0:
+    while fetch_add64(state + 8 * STOP, 0) == 0:
         chunk = fetch_add64(state + 8 * UPCOMING, CHUNK)
         if chunk >= count:
             return

@@ -97,7 +97,8 @@ CLAIMED: tuple[str, ...] = (
     *(f"A{number}" for number in range(1, 11)),
     *(f"B{number}" for number in range(1, 14)),
     *(f"C{number}" for number in range(1, 16)),
-    *(f"E{number}" for number in range(2, 8)),
-    *(f"H{number}" for number in range(1, 5)),
-    "F7",
+    *(f"D{number}" for number in range(1, 14)),
+    *(f"E{number}" for number in range(1, 8)),
+    *(f"F{number}" for number in range(1, 9)),
+    *(f"H{number}" for number in range(1, 6)),
 )

@@ -36,7 +36,7 @@ def infer(
     """
     import numpy as np
 
-    from gloader.training.atomic_file import write_atomically
+    from gloader.atomic_file import write_atomically
     from gloader.training.checkpoint import load_checkpoint
     from gloader.training.evaluate import predict
     from gloader.training.train import resolve_device

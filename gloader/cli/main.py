@@ -8,6 +8,7 @@ from cyclopts import App
 
 import gloader
 from gloader.cli import bench, doctor, infer, info, inspect, prepare, train, verify
+from gloader.cli import report as report_command
 from gloader.cli.failure import (
     EXIT_OK,
     EXIT_TERMINATED,
@@ -46,6 +47,7 @@ def build_app() -> App:
     app.command(inspect.inspect)
     app.command(verify.verify)
     app.command(doctor.doctor)
+    app.command(report_command.report)
     app.command(bench.build_app())
     return app
 

@@ -39,7 +39,14 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
     "dataset": {"path": "dataset", "name": None, "fingerprint": None},
     "model": {"name": "model"},
     "optim": {},
-    "loader": {"fanouts": "fanout", "memory_budget_bytes": "memory-budget", "cache_bytes": "cache"},
+    "loader": {
+        "fanouts": "fanout",
+        "memory_budget_bytes": "memory-budget",
+        "cache_bytes": "cache",
+        "spill_budget_bytes": "spill-budget",
+        "max_gap_bytes": "max-gap",
+        "stall_timeout_s": "stall-timeout",
+    },
 }
 
 
@@ -122,7 +129,7 @@ def _words(value: object, where: str) -> str:
 
 
 # Flags that belong to one call, not to a run that is written down.
-_NOT_IN_A_RECIPE = frozenset({"config", "json", "debug", "resume"})
+_NOT_IN_A_RECIPE = frozenset({"config", "json", "debug", "resume", "explain", "trace"})
 
 
 def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from gloader.training.reporter import BatchReport, RunStart
     from gloader.training.result import RunResult
 
-_HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}"
+_HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
 
 class RunView:
     """Renders the runs of one command; implements `gloader.training.reporter.Reporter`. A context manager."""
 
-    def __init__(self, screen: Screen, *, explains: bool = True) -> None:
+    def __init__(self, screen: Screen, *, explains: bool = False, is_baseline: bool = False) -> None:
         self._screen = screen
-        self._explains = explains  # what is held where; said once is enough
+        self._explains = explains and not is_baseline  # in full; otherwise two lines
+        self._is_baseline = is_baseline  # what is held where was said already
         self._num_epochs = 0
         self._task: TaskID | None = None
         self._bars: Progress | None = None
@@ -52,12 +53,12 @@ class RunView:
         of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
         again = f", continuing after epoch {start.first_epoch}" if start.first_epoch else ""
         self._screen.say(
-            f"run{of}: {start.num_parameters:,} parameters on {start.device}, "
+            f"run{of}: {start.num_parameters:,} parameters on {_place(start)}, "
             f"{start.num_epochs} epochs of {start.num_batches} batches{again}"
         )
         self._num_epochs = start.num_epochs
-        if start.run == 0 and self._explains:
-            self._screen.say(start.explanation)
+        if start.run == 0 and not self._is_baseline:
+            self._screen.say(f"{start.summary}\n{start.explanation}" if self._explains else start.summary)
         self._screen.say(_HEADER)
 
     def on_batch(self, report: "BatchReport", /) -> None:
@@ -77,11 +78,13 @@ class RunView:
         self._screen.say(
             f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
             f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
-            f"{format_seconds(record.seconds):>8}"
+            f"{format_seconds(record.seconds):>8}  {record.bottleneck}"
         )
 
-    def on_finish(self, _result: "RunResult", /) -> None:
-        """Take the bar away."""
+    def on_finish(self, result: "RunResult", /) -> None:
+        """Take the bar away, and say what was measured."""
+        if self._explains and result.explanation:
+            self._screen.say(result.explanation)
         if self._bars is not None and self._task is not None:
             self._bars.remove_task(self._task)
             self._task = None
@@ -96,6 +99,12 @@ class RunView:
         self._bars.update(self._task, completed=done, total=total, figures=figures)
 
 
+def _place(start: "RunStart") -> str:
+    if start.num_ranks == 1:
+        return start.device
+    return f"{start.num_ranks} ranks ({start.device.partition(':')[0]})"
+
+
 def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str, Any] | None = None) -> None:
     """Write the closing table of a run, or of several, from the content of ``result.json``."""
     rows = {"test accuracy": _accuracy(result, "test_acc")}
@@ -108,9 +117,10 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
         f"{format_count(result['seeds_per_second'])} seeds/s",
         "rows from memory": f"{100 * result['hit_rate']:.1f}% (features: {result['features']}, "
         f"policy: {result['policy']})",
-        "rows from the SSD": f"{format_count(result['rows_read'])}, {format_bytes(result['bytes_read'])} read",
+        "rows from the SSD": f"{format_count(result['rows_read'])}, {format_bytes(result['bytes_read'])} read, "
+        f"{format_bytes(result['bytes_written'])} written, strategy {result['io_strategy']}",
         "stage times": _stages(result["stage_seconds"]),
-        "peak memory": format_bytes(result["peak_rss_bytes"]),
+        "peak memory": _memory(result),
     }
     screen.console.print()
     screen.console.print(facts(rows))
@@ -122,6 +132,13 @@ def _accuracy(result: Mapping[str, Any], name: str) -> str:
         return "not evaluated"
     spread = "" if deviation is None else f" +- {100 * deviation:.2f} over {len(result['runs'])} runs"
     return f"{100 * value:.2f}%{spread}"
+
+
+def _memory(result: Mapping[str, Any]) -> str:
+    ranks = result.get("rank_peak_rss_bytes", ())
+    if len(ranks) < 2:
+        return format_bytes(result["peak_rss_bytes"])
+    return f"{format_bytes(sum(ranks))}, of the ranks {', '.join(map(format_bytes, ranks))}"
 
 
 def _stages(seconds: Mapping[str, float]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gloader.atomic_file import write_chunks_atomically
+from gloader.atomic_file import write_atomically
 from gloader.errors import ConfigError
 from gloader.report.page import Section, render_page
 from gloader.report.sections import read_sections
@@ -38,11 +38,11 @@ def make_report(
         raise ConfigError("there are no runs; give at least one folder or file")
     sections = [section for run in runs for section in read_sections(run)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_chunks_atomically(out, [render_page(title, sections).encode()])
+    write_atomically(out, render_page(title, sections).encode())
     if png is not None:
         png.mkdir(parents=True, exist_ok=True)
         for name, data in name_pictures(sections).items():
-            write_chunks_atomically(png / f"{name}.png", [data])
+            write_atomically(png / f"{name}.png", data)
     return sections
 
 

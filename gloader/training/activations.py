@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float32]
 
 
+_RING_BYTES = 1 << 20  # of each slab: rows are read in order, a few large reads ahead are enough
+
+
 class Rows(Protocol):
     """A matrix that is read in row order."""
 
@@ -84,7 +87,7 @@ class SsdRows:
         with FeatureStore.writer(path, num_rows=self._num_rows, dim=width, dtype=np.float32) as writer:
             for chunk in chunks:
                 writer.append(chunk)
-        self._slabs.append((columns, FeatureStore.open(path)))
+        self._slabs.append((columns, FeatureStore.open(path, ring_bytes=_RING_BYTES)))
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
         """Read rows ``start`` to ``stop`` from every slab."""

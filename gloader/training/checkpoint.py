@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gloader.atomic_file import write_atomically
 from gloader.config import ModelConfig
 from gloader.errors import CheckpointError, ConfigError
 from gloader.models import GraphNetwork, build_model
-from gloader.training.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gloader.training.group import RankGroup
+
 CHECKPOINT_NAME = "checkpoint.pt"
-CHECKPOINT_VERSION = 1
+SHARDS_PATTERN = "checkpoint-*-*"  # folders, of runs on several ranks
+RECORD_NAME = ".metadata"  # in such a folder; torch writes it last
+CHECKPOINT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +75,26 @@ class Checkpoint:
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write ``checkpoint`` to ``path``, atomically."""
+    # Not straight into the file: torch turns a Ctrl-C inside a callback of its writer into a RuntimeError.
     buffer = io.BytesIO()
-    torch.save(
-        {
-            "version": CHECKPOINT_VERSION,
-            "spec": asdict(checkpoint.spec),
-            "fingerprint": checkpoint.fingerprint,
-            "weights": dict(checkpoint.weights),
-            "progress": dict(checkpoint.progress),
-        },
-        buffer,
-    )
+    torch.save(_content(checkpoint), buffer)
     write_atomically(path, buffer.getbuffer())
+
+
+def save_sharded_checkpoint(root: Path, checkpoint: Checkpoint, group: RankGroup) -> Path:
+    """Write ``checkpoint``, the same on every rank, to a folder in ``root``; collective. Return the folder.
+
+    Raises
+    ------
+    StoreWriteError
+        A rank could not write its part.
+    """
+    from gloader.training.sharded_checkpoint import save_shards  # its import takes 0.4 s
+
+    epoch, index = checkpoint.progress["loader"]["next"]
+    folder = root / f"checkpoint-{epoch:05}-{index:07}"
+    save_shards(folder, _content(checkpoint), group)
+    return folder
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -90,8 +102,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
     Parameters
     ----------
-    path : a checkpoint file, or a run folder: its own checkpoint, or of several runs the one that was best
-        on the validation nodes
+    path : a checkpoint file or folder, or a run folder: its own checkpoint, or of several runs the one that was
+        best on the validation nodes
 
     Raises
     ------
@@ -99,6 +111,10 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         There is no checkpoint, it is malformed, or of another version.
     """
     file = find_checkpoint(Path(path))
+    if file.is_dir():
+        from gloader.training.sharded_checkpoint import load_shards
+
+        return _parse(load_shards(file), file)
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, AttributeError) as error:
@@ -107,14 +123,33 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint file that ``path``, a file or a run folder, stands for; CheckpointError if none."""
-    if path.is_file():
+    """Return the checkpoint that ``path``, itself one or a run folder, stands for; CheckpointError if none.
+
+    It is a file, or a folder where several ranks wrote it.
+    """
+    if path.is_file() or is_sharded_checkpoint(path):
         return path
-    if (own := path / CHECKPOINT_NAME).is_file():
-        return own
-    if (best := path / _best_run(path / "result.json") / CHECKPOINT_NAME).is_file():
-        return best
-    raise CheckpointError(f"{path} holds no {CHECKPOINT_NAME}; give the --out folder of a training run")
+    found = newest_checkpoint(path) or newest_checkpoint(path / _best_run(path / "result.json"))
+    if found is None:
+        raise CheckpointError(f"{path} holds no {CHECKPOINT_NAME}; give the --out folder of a training run")
+    return found
+
+
+def newest_checkpoint(root: Path) -> Path | None:
+    """Return the complete checkpoint in the run folder ``root`` that was written last; None without one."""
+    folders = [folder for folder in root.glob(SHARDS_PATTERN) if is_sharded_checkpoint(folder)]
+    own = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
+    return max((*folders, *own), key=lambda path: _record(path).stat().st_mtime_ns, default=None)
+
+
+def is_sharded_checkpoint(path: Path) -> bool:
+    """Return whether ``path`` is a complete checkpoint that several ranks wrote."""
+    return path.is_dir() and _record(path).is_file()
+
+
+def _record(path: Path) -> Path:
+    """Return the file whose appearance completes a checkpoint."""
+    return path / RECORD_NAME if path.is_dir() else path
 
 
 def _best_run(result: Path) -> str:
@@ -123,6 +158,16 @@ def _best_run(result: Path) -> str:
         return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
     except (OSError, ValueError, KeyError, TypeError):
         return "run-0"
+
+
+def _content(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "version": CHECKPOINT_VERSION,
+        "spec": asdict(checkpoint.spec),
+        "fingerprint": checkpoint.fingerprint,
+        "weights": dict(checkpoint.weights),
+        "progress": dict(checkpoint.progress),
+    }
 
 
 def _parse(content: Any, file: Path) -> Checkpoint:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from gloader.budget import fits_topology
 from gloader.errors import CheckpointError
 from gloader.memory import default_budget_bytes
+from gloader.topology import open_topology
+from gloader.training.allocator import frees_at_once
 from gloader.training.layerwise import LayerwiseInference
 
 if TYPE_CHECKING:
@@ -19,6 +22,25 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork
     from gloader.training.checkpoint import Checkpoint
     from gloader.types import IdArray
+
+
+def accuracy(
+    model: GraphNetwork,
+    inference: LayerwiseInference,
+    nodes: IdArray,
+    labels: IdArray,
+    *,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> float | None:
+    """Return the share of ``nodes`` (n,) whose class is that of ``labels`` (n,), by all neighbours.
+
+    Unlabelled nodes are left out; None where no node has a label.
+    """
+    is_known = labels >= 0
+    if not is_known.any():
+        return None
+    predicted = _predict(model, inference, nodes[is_known], on_progress)
+    return float((predicted == labels[is_known]).mean())
 
 
 def evaluate(
@@ -78,11 +100,11 @@ def predict(
             f"{dataset.name} has {dataset.feature_dim} and {dataset.num_classes}"
         )
     budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
-    in_memory = dataset.topology_bytes <= budget // 2
-    graph = dataset.load_graph(in_memory=in_memory)
-    with dataset.open_features() as features:
+    in_memory = fits_topology(dataset.topology_bytes, budget)
+    with open_topology(dataset, in_memory=in_memory) as topology, dataset.open_features() as features:
+        topology.wait()
         inference = LayerwiseInference(
-            graph=graph,
+            graph=topology.graph,
             features=features,
             memory_budget_bytes=budget - (dataset.topology_bytes if in_memory else 0),
             scratch=scratch,
@@ -95,6 +117,7 @@ def _predict(
     model: GraphNetwork, inference: LayerwiseInference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
     predicted = np.empty(len(nodes), dtype=np.int64)
-    for positions, logits in inference.logits(model, nodes, on_progress):
-        predicted[positions] = torch.argmax(logits, dim=1).numpy()
+    with frees_at_once():
+        for positions, logits in inference.logits(model, nodes, on_progress):
+            predicted[positions] = torch.argmax(logits, dim=1).numpy()
     return predicted

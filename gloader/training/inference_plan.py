@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _FLOAT_BYTES = 4
 _EDGE_BYTES = 32  # a source, a destination and the scores of a few heads
 _MAX_BUFFER_BYTES = 128 << 20  # larger chunks are not faster
+_FILE_BYTES = 8 << 20  # buffers of the files that activations are written to and read from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def plan_inference(
         A layer's narrowest table does not fit.
     """
     buffers = min(budget_bytes // 4, _MAX_BUFFER_BYTES)
-    left = budget_bytes - buffers
+    left = budget_bytes - buffers - min(budget_bytes // 8, _FILE_BYTES)
     plans = []
     input_bytes = 0  # of the activations below that are held in memory
     for depth, conv in enumerate(convs):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SCRATCH_PREFIX = "gloader-infer-"
 _ROWS_PER_RESULT = 1 << 16
-_NODES_PER_CUT = 1 << 18  # nodes whose degrees are looked at together
+_NODES_PER_CUT = 1 << 16  # nodes whose degrees are looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,7 @@ class _Run:
                 done += 1
                 on_progress(done / steps)
                 outputs.write_slab(columns, self._propagate(conv, table, targets, plan, columns))
+                del table  # before the next one is made
                 done += 1
                 on_progress(done / steps)
             inputs.close()

@@ -10,6 +10,7 @@ import torch
 
 if TYPE_CHECKING:
     from gloader.stats import EpochStats
+    from gloader.training.group import RankGroup
     from gloader.types import ReadyBatch
 
 
@@ -25,6 +26,7 @@ class EpochRecord:
     seconds: float  # of training
     evaluate_seconds: float
     rows_per_second: float
+    bottleneck: str  # what the epoch waited for, a sentence
     stats: EpochStats
 
     def to_json(self) -> dict[str, Any]:
@@ -73,6 +75,16 @@ class RunningMetrics:
     def rows_per_second(self) -> float:
         """Feature rows delivered per second of the epoch."""
         return self._rows / max(self.seconds, 1e-9)
+
+    def over(self, group: RankGroup) -> RunningMetrics:
+        """Return the sums over all ranks, and the time of the slowest; collective."""
+        if group.is_alone:
+            return self
+        states = group.gather(self.state())
+        total = {name: sum(state[name] for state in states) for name in states[0]}
+        return RunningMetrics(
+            torch.device("cpu"), saved=total | {"seconds": max(state["seconds"] for state in states)}
+        )
 
     def state(self) -> dict[str, float]:
         """Return what ``saved`` takes."""

@@ -21,6 +21,8 @@ class RunStart:
     num_batches: int  # per epoch
     num_parameters: int
     device: str
+    summary: str  # who gets the memory and where the features are, a line or two
+    num_ranks: int = 1
     explanation: str  # which tiers hold the features, and why
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import platform
 import resource
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gloader
@@ -35,6 +37,8 @@ class RunResult:
     policy: str
     io_strategy: str
     sampler_threads: int
+    explanation: str  # what the loader predicted and measured
+    rank_peak_rss_bytes: tuple[int, ...] = ()  # of each rank where there are several
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
@@ -65,6 +69,8 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "stage_seconds": stage_seconds,
         "overlap_efficiency": _overlap(stage_seconds, train_seconds, results[0].sampler_threads),
         "peak_rss_bytes": peak_rss_bytes(),
+        "world_size": max(1, len(results[-1].rank_peak_rss_bytes)),
+        "rank_peak_rss_bytes": list(results[-1].rank_peak_rss_bytes),
         "num_parameters": results[0].num_parameters,
         "features": results[0].features,
         "policy": results[0].policy,
@@ -78,9 +84,28 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
     }
 
 
+def name_strategy(asked: str, chosen: Sequence[str]) -> str:
+    """Return the I/O strategy of a run: ``asked``, and for "auto" how many superbatches used which. Pure.
+
+    "auto: packed 12, direct 3" names the most frequent first.
+    """
+    if asked != "auto" or not chosen:
+        return asked
+    counts = sorted(Counter(chosen).items(), key=lambda item: (-item[1], item[0]))
+    return "auto: " + ", ".join(f"{strategy} {count}" for strategy, count in counts)
+
+
 def peak_rss_bytes() -> int:
-    """Return the most memory this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the most memory this process ever held.
+
+    `getrusage` alone would count what the process that started this one held at that moment.
+    """
+    try:
+        status = Path("/proc/self/status").read_text("ascii")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 def versions() -> dict[str, str]:

@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gloader.training.atomic_file import write_atomically
-from gloader.training.checkpoint import CHECKPOINT_NAME, Checkpoint, load_checkpoint, save_checkpoint
+from gloader.atomic_file import TEMPORARY_PATTERN, write_atomically
+from gloader.ssd_store.os_io import REAL_OS
+from gloader.training.checkpoint import (
+    CHECKPOINT_NAME,
+    RECORD_NAME,
+    SHARDS_PATTERN,
+    Checkpoint,
+    is_sharded_checkpoint,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+    save_sharded_checkpoint,
+)
 from gloader.training.layerwise import SCRATCH_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from gloader.training.group import RankGroup
 
 
 class RunFolder:
@@ -25,9 +38,14 @@ class RunFolder:
         root.mkdir(parents=True, exist_ok=True)
 
     def remove_residue(self) -> None:
-        """Delete the activations that a killed run left here; nobody else uses a run's folder."""
+        """Delete the activations and the unfinished files that a killed run left; nobody else uses its folder."""
         for folder in self.root.glob(f"{SCRATCH_PREFIX}*"):
             shutil.rmtree(folder)
+        for file in self.root.glob(TEMPORARY_PATTERN):
+            file.unlink()
+        for folder in self.root.glob(SHARDS_PATTERN):
+            if not is_sharded_checkpoint(folder):
+                shutil.rmtree(folder)
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
         """Return the folder of one of several runs; this folder where there is only one."""
@@ -52,14 +70,40 @@ class RunFolder:
         with (self.root / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(_plain(record)) + "\n")
 
-    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint."""
-        save_checkpoint(self.root / CHECKPOINT_NAME, checkpoint)
+    def save_checkpoint(self, checkpoint: Checkpoint, *, group: RankGroup) -> None:
+        """Replace the checkpoint; collective. Several ranks write it together, see `sharded_checkpoint`."""
+        if group.is_alone:
+            save_checkpoint(self.root / CHECKPOINT_NAME, checkpoint)
+            self._remove_checkpoints(but=CHECKPOINT_NAME)
+            return
+        folder = save_sharded_checkpoint(self.root, checkpoint, group)
+        if group.is_first:
+            REAL_OS.fsync_dir(self.root)
+            self._remove_checkpoints(but=folder.name)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint, None where the run never wrote one."""
-        path = self.root / CHECKPOINT_NAME
-        return load_checkpoint(path) if path.exists() else None
+        """Return the newest checkpoint, None where the run never wrote one."""
+        path = newest_checkpoint(self.root)
+        return None if path is None else load_checkpoint(path)
+
+    def discard_checkpoints(self) -> None:
+        """Delete what another run left, which a restart of this one would take for its own."""
+        self._remove_checkpoints(but=None)
+
+    def _remove_checkpoints(self, *, but: str | None) -> None:
+        for path in (self.root / CHECKPOINT_NAME, *self.root.glob(SHARDS_PATTERN)):
+            if path.name == but:
+                continue
+            if path.is_dir():
+                _remove_shards(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _remove_shards(folder: Path) -> None:
+    """Delete a checkpoint, its record first: what is left when this is interrupted is none any more."""
+    (folder / RECORD_NAME).unlink(missing_ok=True)
+    shutil.rmtree(folder)
 
 
 def _plain(value: Any) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-
 from gloader.errors import ConfigError
+from gloader.training.adam import Adam
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import torch
 
     from gloader.config import OptimConfig
 
@@ -34,12 +35,11 @@ def learning_rate(config: OptimConfig, epoch: int) -> float:
             return config.lr * 0.1 ** ((progress >= 0.5) + (progress >= 0.75))
 
 
-def build_optimizer(
-    config: OptimConfig, parameters: Iterable[torch.nn.Parameter]
-) -> torch.optim.Adam | torch.optim.AdamW:
+def build_optimizer(config: OptimConfig, parameters: Iterable[torch.nn.Parameter]) -> Adam:
     """Return the optimiser that ``config`` names."""
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    return Adam(
+        parameters, lr=config.lr, weight_decay=config.weight_decay, decoupled=config.optimizer == "adamw"
+    )
 
 
 def check_optim(config: OptimConfig) -> None:

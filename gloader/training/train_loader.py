@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from gloader.budget import MemoryPlan
+    from gloader.explain import SuperbatchReport
+    from gloader.samplers import CscGraph
     from gloader.stats import EpochStats
-    from gloader.types import ReadyBatch
+    from gloader.types import FeatureSource, ReadyBatch
 
 
 class TrainLoader(Protocol):
@@ -34,8 +37,31 @@ class TrainLoader(Protocol):
         """Where the features live."""
         ...
 
+    @property
+    def graph(self) -> CscGraph:
+        """The whole topology."""
+        ...
+
+    @property
+    def features(self) -> FeatureSource:
+        """All N rows, in memory where they are."""
+        ...
+
+    @property
+    def reports(self) -> Sequence[SuperbatchReport]:
+        """What was predicted and measured for each superbatch so far."""
+        ...
+
     def explain(self) -> str:
         """Say which tiers are on, and why."""
+        ...
+
+    def bottleneck(self) -> str:
+        """Say in one sentence what the running or the last epoch waited for."""
+        ...
+
+    def write_trace(self, path: Path, /) -> None:
+        """Write the events of a loader that was built to trace."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,34 +1,38 @@
-"""One network, from its first batch to its test accuracy."""
+"""One network, from its first batch to its test accuracy, on one rank or on several."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from torch.nn import functional
-
-from gloader.errors import CheckpointError
+from gloader.errors import CheckpointError, ConfigError
 from gloader.stats import EpochStats
+from gloader.training.allocator import release_freed_memory
 from gloader.training.checkpoint import Checkpoint, ModelSpec
-from gloader.training.evaluate import evaluate
+from gloader.training.evaluate import accuracy
 from gloader.training.inference_plan import plan_inference
 from gloader.training.metrics import EpochRecord, RunningMetrics
+from gloader.training.rank_stats import merge_stats
+from gloader.training.replica import Replica
 from gloader.training.reporter import BatchReport, Reporter
 from gloader.training.schedule import build_optimizer, learning_rate
 from gloader.training.seeding import seed_torch
+from gloader.training.threads import all_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import torch
 
     from gloader.config import OptimConfig
     from gloader.dataset import Dataset
+    from gloader.training.group import RankGroup
     from gloader.training.layerwise import LayerwiseInference
     from gloader.training.run_folder import RunFolder
+    from gloader.training.step_config import StepConfig
     from gloader.training.train_loader import TrainLoader
-    from gloader.types import ReadyBatch
+    from gloader.types import IdArray, ReadyBatch
 
 _REPORT_EVERY_S = 0.1
 _INIT = -1  # the place of an epoch in the address of the initial weights
@@ -47,12 +51,17 @@ class Outcome:
 class Trainer:
     """Trains and evaluates one network. Owns nothing; seeds torch's generators: use it in `private_randomness`.
 
+    Every rank of ``group`` trains on its part of each step, and the gradients are averaged. The first one evaluates,
+    reports and writes, while the others wait: a layer's output for all nodes is needed before the next layer, so
+    that evaluating on several ranks would either repeat the work or send every activation to every rank; and on one
+    machine the ranks would share the same cores, memory and SSD.
+
     Parameters
     ----------
     spec : the network
-    optim : checked settings
-    loader : over the training nodes
-    inference : for all neighbours of the validation and test nodes
+    optim, step : checked settings
+    loader : over the training nodes, for this rank
+    inference : for all neighbours of the validation and test nodes; needed on the first rank alone
     seed : of the initial weights and of dropout
     folder : where metrics and checkpoints go, None for nowhere
 
@@ -68,8 +77,10 @@ class Trainer:
         spec: ModelSpec,
         dataset: Dataset,
         optim: OptimConfig,
+        step: StepConfig,
+        group: RankGroup,
         loader: TrainLoader,
-        inference: LayerwiseInference,
+        inference: LayerwiseInference | None,
         seed: int,
         device: torch.device,
         folder: RunFolder | None,
@@ -78,6 +89,7 @@ class Trainer:
         self._spec = spec
         self._dataset = dataset
         self._optim = optim
+        self._group = group
         self._loader = loader
         self._inference = inference
         self._seed = seed
@@ -86,15 +98,12 @@ class Trainer:
         self._reporter = reporter
         seed_torch(seed, _INIT, device=device)
         self._model = spec.build().to(device)
+        group.first_does(self._require_inference)
+        with group.hears_losses():
+            self._replica = Replica(self._model, step, group, num_steps=optim.epochs * len(loader))
         self._optimizer = build_optimizer(optim, self._model.parameters())
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
         self._best_weights = self._weights()
-        plan_inference(
-            self._model.layers,
-            num_nodes=dataset.num_nodes,
-            num_outputs=max(len(dataset.valid), len(dataset.test)),
-            budget_bytes=inference.memory_budget_bytes,
-        )
 
     @property
     def num_parameters(self) -> int:
@@ -136,18 +145,29 @@ class Trainer:
 
     def train(self) -> Outcome:
         """Train the epochs that are left, then test the best weights."""
-        if self._folder is not None:
+        if self._folder is not None and self._group.is_first:
             self._folder.start_metrics(record.to_json() for record in self._progress.epochs)
         while not self._is_finished():
             record = self._train_epoch(self.next_epoch)
             self._progress = self._progress.after(record)
             if self._progress.best_epoch == record.epoch:
                 self._best_weights = self._weights()
-            if self._folder is not None:
+            if self._folder is not None and self._group.is_first:
                 self._folder.append_metrics(record.to_json())
             self._save()
             self._reporter.on_epoch(record)
         return self._test()
+
+    def _require_inference(self) -> None:
+        """Raise BudgetError where evaluation would not fit its budget."""
+        if self._inference is None:
+            raise ConfigError("the first rank evaluates; give its trainer an inference")
+        plan_inference(
+            self._model.layers,
+            num_nodes=self._dataset.num_nodes,
+            num_outputs=max(len(self._dataset.valid), len(self._dataset.test)),
+            budget_bytes=self._inference.memory_budget_bytes,
+        )
 
     def _is_finished(self) -> bool:
         patience = self._optim.patience
@@ -156,44 +176,60 @@ class Trainer:
         return self.next_epoch >= self._optim.epochs or is_stale
 
     def _train_epoch(self, epoch: int) -> EpochRecord:
-        lr = learning_rate(self._optim, epoch)
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
+        self._optimizer.lr = learning_rate(self._optim, epoch)
         self._model.train()
-        metrics = RunningMetrics(self._device, saved=self._progress.partial)
-        reported = time.perf_counter()
-        for batch in self._loader:
-            logits, loss = self._step(batch)
-            metrics.add(batch, logits, loss)
-            index = batch.id.index
-            is_last = index + 1 == len(self._loader)
-            now = time.perf_counter()
-            if is_last or now - reported >= _REPORT_EVERY_S:
-                reported = now
-                self._reporter.on_batch(_batch_report(epoch, index, len(self._loader), metrics))
-            every = self._optim.checkpoint_every
-            if every and (index + 1) % every == 0 and not is_last:
-                self._save(partial=metrics.state())
+        metrics = self._train_batches(epoch).over(self._group)
         seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
+        bottleneck, stats = self._share_stats()
+        self._end_phase()
         valid_acc, evaluate_seconds = self._validate(epoch)
         return EpochRecord(
             epoch=epoch,
             loss=metrics.loss,
             train_acc=metrics.accuracy,
             valid_acc=valid_acc,
-            lr=lr,
+            lr=self._optimizer.lr,
             seconds=seconds,
             evaluate_seconds=evaluate_seconds,
             rows_per_second=rows_per_second,
-            stats=self._loader.stats,
+            bottleneck=bottleneck,
+            stats=stats,
         )
 
-    def _step(self, batch: ReadyBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        seed_torch(self._seed, batch.id.epoch, batch.id.index, device=self._device)
-        logits = self._model(batch.x, batch.blocks)
-        loss = functional.cross_entropy(logits, batch.y)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+    def _train_batches(self, epoch: int) -> RunningMetrics:
+        metrics = RunningMetrics(self._device, saved=self._progress.partial_of(self._group))
+        reported = time.perf_counter()
+        for batch in self._loader:
+            index = batch.id.index
+            is_last = index + 1 == len(self._loader)
+            logits, loss = self._step(batch, is_last=is_last)
+            metrics.add(batch, logits, loss)
+            now = time.perf_counter()
+            if is_last or now - reported >= _REPORT_EVERY_S:
+                reported = now
+                self._reporter.on_batch(_batch_report(epoch, index, len(self._loader), metrics))
+            every = self._optim.checkpoint_every
+            if every and (index + 1) % every == 0 and not is_last:
+                self._save(partial=self._group.gather(metrics.state()))
+        return metrics
+
+    def _share_stats(self) -> tuple[str, EpochStats]:
+        """Return what the epoch waited for on the first rank, and what all ranks moved."""
+        own = {"bottleneck": self._loader.bottleneck(), "stats": asdict(self._loader.stats)}
+        parts = self._group.gather(own)
+        return parts[0]["bottleneck"], merge_stats([EpochStats(**part["stats"]) for part in parts])
+
+    def _end_phase(self) -> None:
+        """Return the memory of the training steps before an evaluation takes its place."""
+        self._optimizer.zero_grad()
+        release_freed_memory()
+
+    def _step(self, batch: ReadyBatch, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        rank = () if self._group.is_alone else (self._group.rank,)
+        seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
+        logits, loss = self._replica.forward(batch)
+        self._optimizer.zero_grad()
+        self._replica.backward(loss, num_seeds=batch.num_seeds, is_last=is_last)
         self._optimizer.step()
         return logits, loss
 
@@ -201,37 +237,39 @@ class Trainer:
         is_due = (epoch + 1) % self._optim.eval_every == 0 or epoch + 1 == self._optim.epochs
         if not is_due:
             return None, 0.0
-        started = time.perf_counter()
-        found = evaluate(
-            self._model,
-            self._inference,
-            self._dataset.labels,
-            {"valid": self._dataset.valid},
-            on_progress=self._reporter.on_evaluate,
-        )
-        return found["valid"], time.perf_counter() - started
+
+        def validate() -> list[float | None]:
+            started = time.perf_counter()
+            valid_acc = self._accuracy(self._dataset.valid)
+            return [valid_acc, time.perf_counter() - started]
+
+        valid_acc, seconds = self._group.first_does(validate)
+        return valid_acc, seconds or 0.0
+
+    def _accuracy(self, nodes: IdArray) -> float | None:
+        if self._inference is None:
+            return None
+        # The loader may hold the topology in memory by now, where it mapped it at first.
+        inference = replace(self._inference, graph=self._loader.graph)
+        labels = self._dataset.labels_of(nodes)
+        with all_cores(self._group, self._device):
+            return accuracy(self._model, inference, nodes, labels, on_progress=self._reporter.on_evaluate)
 
     def _test(self) -> Outcome:
         self._model.load_state_dict(self._best_weights)
-        found = evaluate(
-            self._model,
-            self._inference,
-            self._dataset.labels,
-            {"test": self._dataset.test},
-            on_progress=self._reporter.on_evaluate,
-        )
+        test_acc = self._group.first_does(lambda: self._accuracy(self._dataset.test))
         progress = self._progress
         return Outcome(
             best_epoch=progress.best_epoch,
             valid_acc=progress.best_valid,
-            test_acc=found["test"],
+            test_acc=test_acc,
             epochs=progress.epochs,
         )
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {name: value.detach().cpu().clone() for name, value in self._model.state_dict().items()}
 
-    def _save(self, partial: dict[str, float] | None = None) -> None:
+    def _save(self, partial: Sequence[dict[str, float]] | None = None) -> None:
         if self._folder is None:
             return
         progress = asdict(self._progress) | {"partial": partial}
@@ -246,7 +284,8 @@ class Trainer:
                     "progress": progress,
                     "loader": self._loader.state_dict(),
                 },
-            )
+            ),
+            group=self._group,
         )
 
 
@@ -257,7 +296,18 @@ class _Progress:
     epochs: tuple[EpochRecord, ...]
     best_epoch: int
     best_valid: float | None
-    partial: dict[str, float] | None  # `RunningMetrics.state` in the middle of an epoch
+    partial: (
+        Sequence[dict[str, float]] | None
+    )  # `RunningMetrics.state` of each rank, in the middle of an epoch
+
+    def partial_of(self, group: RankGroup) -> dict[str, float] | None:
+        """Return what a rank of ``group`` goes on with; the first takes all where there were other ranks."""
+        if self.partial is None or len(self.partial) == group.world_size:
+            return None if self.partial is None else self.partial[group.rank]
+        if not group.is_first:
+            return None
+        total = {name: sum(part[name] for part in self.partial) for name in self.partial[0]}
+        return total | {"seconds": max(part["seconds"] for part in self.partial)}
 
     def after(self, record: EpochRecord) -> _Progress:
         """Return the progress with one more epoch; without validation the last epoch is the best."""

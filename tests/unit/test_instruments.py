@@ -24,13 +24,16 @@ def test_time_counts_for_the_epoch_of_the_batch() -> None:
     assert instruments.recorder(0).snapshot().stage_seconds["gather"] == 0
 
 
-def test_forgotten_work_does_not_count() -> None:
+def test_the_sums_of_earlier_epochs_are_dropped() -> None:
     instruments = Instruments()
-    late = instruments.working("sample", BATCH).begin()
-    instruments.forget(1)
-    instruments.forget(1)
+    for epoch in range(20):
+        instruments.recorder(epoch).add_batch(5)
+    late = instruments.working("sample", BatchId(epoch=11, index=0)).begin()
+    instruments.forget_before(12)
     late.end()
-    assert instruments.recorder(1).snapshot().stage_seconds["sample"] == 0
+    assert instruments.recorder(12).snapshot().batches == 1
+    assert instruments.recorder(11).snapshot().batches == 0
+    assert instruments.recorder(11).snapshot().stage_seconds["sample"] == 0
 
 
 def test_threads_that_ask_at_once_get_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,12 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
         (["train", "--dataset", DIGITS, "--device", "cuda:99"], "cuda:99"),
         (["train", "--dataset", DIGITS, "--device", "gpu"], "device 'gpu' is not known"),
         (["train", "--dataset", DIGITS, "--dropout", "1.5"], "--dropout is 1.5"),
+        (["train", "--dataset", DIGITS, "--seed-blocks", "0"], "--seed-blocks is 0; it must be 1 or more"),
+        (["train", "--dataset", DIGITS, "--superbatch", "0"], "--superbatch is 0; it must be 1 or more"),
+        (
+            ["train", "--dataset", DIGITS, "--stall-timeout", "0"],
+            "--stall-timeout is 0.0; it must be a number",
+        ),
         (["train", "--dataset", DIGITS, "--batch-size", "0"], "--batch-size is 0; it must be 1 or more"),
         (["infer", "--dataset", DIGITS, "--checkpoint", "/nowhere"], "/nowhere holds no checkpoint.pt"),
     ],
@@ -170,6 +176,56 @@ def test_features_on_the_ssd_with_a_share_in_memory(
     assert result["features"] == "ssd"
     assert 0.2 < result["hit_rate"] < 0.6
     assert result["rows_read"] > 0
+
+
+def test_run_is_explained_and_traced_where_asked_for(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "train",
+        "--dataset",
+        str(digits),
+        *SMALL,
+        "--epochs",
+        "2",
+        "--features",
+        "ssd",
+        "--cache",
+        "10%",
+    ]
+    out = tmp_path / "run"
+    assert main([*words, "--explain", "--trace", "--superbatch", "4", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "memory budget 1 GB: loader",
+        "rows (10.",
+        "predicted",
+        "measured",
+        f"trace in {out / 'trace.json'}",
+    ):
+        assert part in text
+    events = json.loads((out / "trace.json").read_text())["traceEvents"]
+    assert {"sample", "gather"} <= {event["name"].split()[0] for event in events if event["ph"] == "X"}
+
+
+def test_trace_without_out_is_written_here(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--dataset", str(digits), *SMALL, "--epochs", "1", "--trace"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "trace.json"]
+
+
+@pytest.mark.parametrize("strategy", ["direct", "staged", "packed"])
+def test_a_forced_strategy_is_the_one_of_the_result(
+    digits: Path, tmp_path: Path, run_json: Callable[..., Json], strategy: str
+) -> None:
+    words = ["train", "--dataset", digits, *SMALL, "--epochs", "1", "--features", "ssd", "--cache", "10%"]
+    more = ["--io-strategy", strategy, "--spill-budget", "50MB", "--spill-dir", tmp_path, "--max-gap", "0"]
+    result = run_json(*words, *more, "--out", tmp_path / "run")
+    assert (result["io_strategy"], result["policy"]) == (strategy, "belady")
+    assert (result["bytes_written"] > 0) == (strategy == "packed")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_source_is_prepared_once_under_home(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,28 @@ def test_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m gloader --help | true"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.reliability("D5")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_training_ends_by_a_signal_with_one_line_and_no_residue(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    """Through the interpreter's own end, which `test_interruptions` goes around."""
+    spill, out = tmp_path / "spill", tmp_path / "run"
+    spill.mkdir()
+    words = ["--fanout", "3,3", "--hidden", "8", "--epochs", "1000", "--features", "ssd", "--cache", "10%"]
+    command = [sys.executable, "-m", "gloader", "train", "--dataset", "builtin:digits", *words]
+    with subprocess.Popen(
+        [*command, "--spill-dir", str(spill), "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        while not (line := child.stdout.readline()).lstrip().startswith("2 "):
+            assert line, child.stderr and child.stderr.read()
+        child.send_signal(number)
+        _, stderr = child.communicate(timeout=30)
+    assert child.returncode == status
+    assert stderr in ("error: interrupted\n", "error: terminated\n")
+    assert list(spill.iterdir()) == []
+    assert [path.name for path in out.iterdir() if path.name.startswith((".", "gloader"))] == []

@@ -11,8 +11,8 @@ import yaml
 from gloader.config import LoaderConfig, ModelConfig, OptimConfig
 from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
 from gloader.loader import Loader
-from gloader.training.checkpoint import load_checkpoint
-from gloader.training.evaluate import evaluate, predict
+from gloader.training.checkpoint import ModelSpec, load_checkpoint
+from gloader.training.evaluate import accuracy, evaluate, predict
 from gloader.training.layerwise import LayerwiseInference
 from gloader.training.reporter import SilentReporter
 from gloader.training.train import fit, resolve_device
@@ -61,7 +61,9 @@ def test_the_run_folder_holds_everything(communities, tmp_path) -> None:
     assert summary == result.summary
     assert summary["batches"] == 4 * BATCHES
     assert summary["rows_read"] > 0
-    assert summary["policy"] == "static"
+    assert summary["policy"] == "belady"
+    assert summary["io_strategy"].startswith("auto: ")
+    assert all(line["bottleneck"] for line in _lines(tmp_path / "run"))
     assert [line["epoch"] for line in _lines(tmp_path / "run")] == [0, 1, 2, 3]
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert config["loader"]["fanouts"] == [4, 4]
@@ -207,9 +209,55 @@ def test_a_budget_that_evaluation_exceeds_is_refused_before_training(communities
 
     with pytest.raises(BudgetError, match="full-neighbour inference keeps at least"):
         fit(
-            communities, MODEL, OPTIM, replace(LOADER, memory_budget_bytes=2_000),
+            communities, replace(MODEL, name="gat"), OPTIM,
+            replace(LOADER, fanouts=(1, 1), batch_size=1, memory_budget_bytes=40_000),
             loader_factory=Generous.from_config,
         )  # fmt: skip
+
+
+@pytest.mark.reliability("C14")
+def test_a_budget_that_a_step_exceeds_is_refused_before_anything_is_opened(communities) -> None:
+    with pytest.raises(BudgetError, match=r"a training step .* which leaves nothing to load batches with"):
+        fit(communities, MODEL, OPTIM, replace(LOADER, memory_budget_bytes=50_000))
+
+
+@pytest.mark.reliability("C14")
+def test_a_loader_that_does_not_fit_says_who_else_has_a_share(communities) -> None:
+    with pytest.raises(BudgetError) as raised:
+        fit(communities, MODEL, OPTIM, replace(LOADER, memory_budget_bytes=5_000_000))
+    assert raised.value.__notes__[0].startswith("memory budget 5 MB: loader 4.")
+
+
+def test_a_pipeline_of_all_epochs_is_asked_for_once(communities) -> None:
+    asked = []
+
+    class Listening(Loader):
+        @classmethod
+        def from_config(cls, dataset, config, **overrides):
+            asked.append((overrides["epochs"], overrides["trace"], overrides["sampler"]))
+            return Loader.from_config(dataset, config, **overrides)
+
+    optim = replace(OPTIM, epochs=60, lr=0.05, patience=1)
+    (run,) = fit(communities, MODEL, optim, LOADER, loader_factory=Listening.from_config).runs
+    assert len(run.epochs) < 60
+    assert asked == [(60, False, "neighbor")]
+
+
+def test_labelled_nodes_alone_are_counted(communities) -> None:
+    spec = ModelSpec(config=MODEL, in_dim=6, num_classes=3, num_layers=2, add_self_loops=True)
+    nodes = communities.test
+    with communities.open_features() as features:
+        job = LayerwiseInference(
+            graph=communities.load_graph(), features=features, memory_budget_bytes=1 << 20
+        )
+        model = spec.build()
+        whole = accuracy(model, job, nodes, communities.labels_of(nodes))
+        labels = communities.labels_of(nodes)
+        labels[5:] = -1
+        first = accuracy(model, job, nodes[:5], labels[:5])
+        assert accuracy(model, job, nodes, labels) == first
+        assert accuracy(model, job, nodes, np.full(len(nodes), -1)) is None
+    assert 0.0 <= whole <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,13 @@ from gloader.training.result import RunResult
 RESULT: dict[str, Any] = {
     "test_acc": 0.9312, "test_acc_std": None, "valid_acc": None, "epoch_seconds": [1.0, 3.0], "seeds_per_second": 12345,
     "hit_rate": 0.291, "features": "ssd", "policy": "static", "rows_read": 5_040_000, "bytes_read": 14_500_000_000,
+    "bytes_written": 3_000_000, "io_strategy": "auto: packed 12, direct 3",
     "stage_seconds": dict.fromkeys(STAGES, 1.5), "peak_rss_bytes": 1_190_000_000, "runs": [{}, {}, {}],
 }  # fmt: skip
 
 START = RunStart(
     run=0, num_runs=2, first_epoch=0, num_epochs=3, num_batches=7, num_parameters=37_008, device="cpu",
-    explanation="features: in memory",
+    summary="features in memory", explanation="all of it",
 )  # fmt: skip
 
 
@@ -50,17 +51,17 @@ def convert(target: Screen) -> None:
         view.advance("writing features", 102_000_000, None, "bytes")
 
 
-def run(target: Screen) -> None:
+def run(target: Screen, *, explains: bool = False, is_baseline: bool = False) -> None:
     stats = EpochStats(epoch=0, rows_gathered=10, cache_hits=4)
     epoch = EpochRecord(
         epoch=0, loss=1.5, train_acc=0.5, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
-        rows_per_second=9000.0, stats=stats,
+        rows_per_second=9000.0, bottleneck="gather waits for the SSD", stats=stats,
     )  # fmt: skip
     result = RunResult(
         seed=0, best_epoch=0, valid_acc=None, test_acc=0.5, epochs=(epoch,), seconds=2.0, num_parameters=10,
-        features="ram", policy="none", io_strategy="none", sampler_threads=2,
+        features="ram", policy="none", io_strategy="none", sampler_threads=2, explanation="predicted 1 s, measured 2 s",
     )  # fmt: skip
-    with RunView(target) as view:
+    with RunView(target, explains=explains, is_baseline=is_baseline) as view:
         view.on_start(START)
         for index in range(7):
             view.on_batch(
@@ -104,10 +105,25 @@ def test_run_in_a_log_is_a_row_per_epoch() -> None:
     run(target)
     assert written(target).splitlines() == [
         "run 1 of 2: 37,008 parameters on cpu, 3 epochs of 7 batches",
-        "features: in memory",
-        "epoch     loss   train   valid   rows/s    hits      time",
-        "    1   1.5000   50.00       -    9,000   40.0%     2.0 s",
+        "features in memory",
+        "epoch     loss   train   valid   rows/s    hits      time  bottleneck",
+        "    1   1.5000   50.00       -    9,000   40.0%     2.0 s  gather waits for the SSD",
     ]
+
+
+def test_run_is_explained_before_and_after_where_asked_for() -> None:
+    target = screen()
+    run(target, explains=True)
+    lines = written(target).splitlines()
+    assert lines[1:3] == ["features in memory", "all of it"]
+    assert lines[-1] == "predicted 1 s, measured 2 s"
+
+
+def test_baseline_is_not_explained() -> None:
+    target = screen()
+    run(target, explains=True, is_baseline=True)
+    assert "features in memory" not in written(target)
+    assert "predicted" not in written(target)
 
 
 def test_run_on_a_terminal_shows_the_batch() -> None:
@@ -125,7 +141,14 @@ def test_closing_table_fits_the_terminal(width: int) -> None:
     text = written(target)
     assert max(map(len, text.splitlines())) <= width
     flat = " ".join(text.replace("\xa0", " ").split())
-    for part in ("93.12% +- 0.21 over 3 runs", "not evaluated", "29.1%", "14.5 GB read", "1.19 GB"):
+    for part in (
+        "93.12% +- 0.21 over 3 runs",
+        "not evaluated",
+        "29.1%",
+        "14.5 GB read",
+        "packed 12, direct 3",
+        "1.19 GB",
+    ):
         assert part in flat or width == 40
     assert "93.12%" in flat
 

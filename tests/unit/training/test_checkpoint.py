@@ -86,7 +86,7 @@ def test_a_truncated_file_is_refused(tmp_path, length) -> None:
 
 def _content() -> dict[str, object]:
     return {
-        "version": 1,
+        "version": 2,
         "spec": {
             "config": {"name": "mlp"}, "in_dim": 5, "num_classes": 3, "num_layers": 2, "add_self_loops": True,
         },
@@ -99,7 +99,7 @@ def _content() -> dict[str, object]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 7}, "has version 7; this build reads version 1"),
+        ({"version": 7}, "has version 7; this build reads version 2"),
         ({"extra": 1}, "is not a gloader checkpoint"),
         ({"weights": {"a": 1}}, "are not named tensors"),
         ({"progress": 3}, "progress or the fingerprint"),

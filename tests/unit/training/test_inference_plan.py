@@ -59,7 +59,7 @@ def test_a_small_budget_takes_both() -> None:
 
 def test_attention_is_cut_between_heads_only() -> None:
     convs = _convs("gat", num_layers=2)
-    plan = plan_inference(convs, num_nodes=N, num_outputs=10, budget_bytes=2 << 20)[0]
+    plan = plan_inference(convs, num_nodes=N, num_outputs=10, budget_bytes=2_500_000)[0]
     assert [(slab.start, slab.stop) for slab in plan.slabs] == [(0, 32), (32, 64)]
 
 

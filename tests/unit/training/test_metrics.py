@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gloader.stats import EpochStats
+from gloader.training.group import RankGroup
 from gloader.training.metrics import EpochRecord, RunningMetrics
 from gloader.types import BatchId, ReadyBatch
 
@@ -39,8 +40,9 @@ def test_batches_weigh_by_their_seeds() -> None:
 def test_the_state_continues_the_sums() -> None:
     first = RunningMetrics(CPU)
     first.add(_batch([0, 1, 2]), _logits([0, 1, 1]), torch.tensor(1.0))
-    second = RunningMetrics(CPU, saved=json.loads(json.dumps(first.state())))
-    assert second.seconds >= first.state()["seconds"] / 2
+    state = json.loads(json.dumps(first.state()))
+    second = RunningMetrics(CPU, saved=state)
+    assert second.seconds >= state["seconds"]
     second.add(_batch([0]), _logits([2]), torch.tensor(5.0))
     assert (second.loss, second.accuracy) == (2.0, 0.5)
 
@@ -52,7 +54,8 @@ def test_an_epoch_without_batches_has_zeros() -> None:
 def test_a_record_is_one_flat_json_line() -> None:
     record = EpochRecord(
         epoch=3, loss=0.5, train_acc=0.9, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=0.5,
-        rows_per_second=10.0, stats=EpochStats(epoch=3, rows_gathered=4, cache_hits=1, seconds=9.0),
+        rows_per_second=10.0, bottleneck="the model",
+        stats=EpochStats(epoch=3, rows_gathered=4, cache_hits=1, seconds=9.0),
     )  # fmt: skip
     line = json.loads(json.dumps(record.to_json()))
     assert line["epoch"] == 3
@@ -60,3 +63,15 @@ def test_a_record_is_one_flat_json_line() -> None:
     assert line["hit_rate"] == 0.25
     assert line["valid_acc"] is None
     assert "stats" not in line
+
+
+def test_the_sums_of_all_ranks_take_the_time_of_the_slowest(monkeypatch) -> None:
+    metrics = RunningMetrics(CPU)
+    metrics.add(_batch([0, 1, 2]), _logits([0, 1, 1]), torch.tensor(1.0))
+    other = {"loss_sum": 5.0, "correct": 0.0, "seeds": 1.0, "rows": 4.0, "seconds": 100.0}
+    group = RankGroup(rank=0, machines=["a", "a"])
+    monkeypatch.setattr(group, "gather", lambda own: [own, other])
+    both = metrics.over(group)
+    assert (both.loss, both.accuracy) == (2.0, 0.5)
+    assert both.seconds >= 100.0
+    assert metrics.over(RankGroup.alone()) is metrics

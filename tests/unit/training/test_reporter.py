@@ -19,16 +19,17 @@ START = RunStart(
     num_batches=1,
     num_parameters=1,
     device="cpu",
+    summary="",
     explanation="",
 )
 BATCH = BatchReport(epoch=0, index=0, num_batches=1, loss=1.0, accuracy=0.5, rows_per_second=1.0)
 RECORD = EpochRecord(
     epoch=0, loss=1.0, train_acc=0.5, valid_acc=None, lr=0.1, seconds=1.0, evaluate_seconds=0.0,
-    rows_per_second=1.0, stats=EpochStats(epoch=0),
+    rows_per_second=1.0, bottleneck="", stats=EpochStats(epoch=0),
 )  # fmt: skip
 RESULT = RunResult(
     seed=0, best_epoch=0, valid_acc=None, test_acc=0.5, epochs=(RECORD,), seconds=1.0, num_parameters=1,
-    features="ram", policy="none", io_strategy="none", sampler_threads=1,
+    features="ram", policy="none", io_strategy="none", sampler_threads=1, explanation="",
 )  # fmt: skip
 
 

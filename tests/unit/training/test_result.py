@@ -7,7 +7,7 @@ import pytest
 
 from gloader.stats import STAGES, EpochStats
 from gloader.training.metrics import EpochRecord
-from gloader.training.result import RunResult, summarize
+from gloader.training.result import RunResult, name_strategy, summarize
 
 # DESIGN's list: other tools read these from result.json.
 PROMISED = {
@@ -24,13 +24,13 @@ def _result(*, test_acc, valid_acc=0.5, seed=0) -> RunResult:
     epochs = tuple(
         EpochRecord(
             epoch=epoch, loss=1.0, train_acc=0.5, valid_acc=0.5, lr=0.1, seconds=4.0, evaluate_seconds=1.0,
-            rows_per_second=1.0, stats=stats,
+            rows_per_second=1.0, bottleneck="", stats=stats,
         )
         for epoch in range(2)
     )  # fmt: skip
     return RunResult(
         seed=seed, best_epoch=1, valid_acc=valid_acc, test_acc=test_acc, epochs=epochs, seconds=11.0,
-        num_parameters=7, features="ssd", policy="static", io_strategy="direct", sampler_threads=2,
+        num_parameters=7, features="ssd", policy="static", io_strategy="direct", sampler_threads=2, explanation="",
     )  # fmt: skip
 
 
@@ -60,6 +60,19 @@ def test_several_runs_have_a_mean_an_unbiased_deviation_and_a_best_one() -> None
     assert [run["test_acc"] for run in summary["runs"]] == accuracies
     assert summary["best_run"] == 0
     assert summary["batches"] == 24
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "name"),
+    [
+        ("auto", ["packed", "direct", "packed"], "auto: packed 2, direct 1"),
+        ("auto", ["staged", "direct"], "auto: direct 1, staged 1"),
+        ("auto", [], "auto"),
+        ("packed", ["packed", "packed"], "packed"),
+    ],
+)
+def test_the_strategy_of_a_run_says_what_was_chosen_how_often(asked, chosen, name) -> None:
+    assert name_strategy(asked, chosen) == name
 
 
 def test_a_dataset_without_test_nodes_has_no_accuracy() -> None:

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
+from gloader.atomic_file import write_atomically
 from gloader.testing.faults import FaultyOS
-from gloader.training.atomic_file import write_atomically
 
 
 def test_writes_and_replaces(tmp_path) -> None:

@@ -1,0 +1,124 @@
+"""`torchrun ... -m gloader train`: the part of a command in a group of ranks."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from rich.console import Console
+
+from gloader.cli.screen import Screen, show_logs
+from gloader.errors import ConfigError, RankError
+from gloader.training.group import RankGroup
+from gloader.training.rendezvous import fresh_store
+
+_LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_AFTER_STALL_S = 60.0  # a stalled stage is reported by name before the group gives up
+_FIRST_SPEAKS_S = 2.0  # for the rank that had an error before the others say that they heard of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What torchrun says about this process."""
+
+    world_size: int = 1
+    local_rank: int = 0
+    restarts: int = 0  # of the group so far
+    max_restarts: int = 0
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "Launch":
+        """Return what the environment says; one process alone where torchrun did not start it.
+
+        Raises
+        ------
+        ConfigError
+            A variable is no number.
+        """
+        if any(name not in environ for name in _LAUNCHED):
+            return cls()
+        return cls(
+            world_size=_number(environ, "WORLD_SIZE"),
+            local_rank=_number(environ, "LOCAL_RANK"),
+            restarts=_number(environ, "TORCHELASTIC_RESTART_COUNT", "0"),
+            max_restarts=_number(environ, "TORCHELASTIC_MAX_RESTARTS", "0"),
+        )
+
+
+@contextmanager
+def joined_ranks(launch: Launch, *, device: str, stall_timeout_s: float) -> Iterator[RankGroup]:
+    """Join the ranks that torchrun started, inside the block; alone where it started none.
+
+    An error gets a note that names the rank. A rank that merely hears of another one's error waits a little, so that
+    the cause is shown first.
+
+    Raises
+    ------
+    RankError
+        The ranks do not find one another within the timeout.
+    """
+    if launch.world_size == 1:
+        yield RankGroup.alone()
+        return
+    _start(launch, device=device, timeout=timedelta(seconds=stall_timeout_s + _AFTER_STALL_S))
+    from torch import distributed
+
+    rank = distributed.get_rank()
+    try:
+        yield RankGroup.current()
+    except RankError as error:
+        error.add_note(f"on rank {rank}")
+        time.sleep(_FIRST_SPEAKS_S)
+        raise
+    except Exception as error:
+        error.add_note(f"on rank {rank}")
+        raise
+    # Only after success: with a rank that is gone, it might wait for it.
+    distributed.destroy_process_group()
+
+
+def screen_of(group: RankGroup, screen: Screen) -> Screen:
+    """Return ``screen`` on the first rank, and one that shows errors alone, on stderr, on the others."""
+    if group.is_first:
+        return screen
+    show_logs(Console(stderr=True, highlight=False))
+    logging.getLogger("gloader").setLevel(logging.ERROR)
+    return Screen(console=Console(stderr=True, quiet=True), is_json=False)
+
+
+def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
+    import torch
+    from torch import distributed
+    from torch.distributed.rendezvous import rendezvous
+
+    is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if is_cuda:
+        if launch.local_rank >= torch.cuda.device_count():
+            raise ConfigError(
+                f"rank {launch.local_rank} of this machine has no GPU: torch sees {torch.cuda.device_count()}; start "
+                "as many ranks, or use --device cpu"
+            )
+        torch.cuda.set_device(launch.local_rank)
+    try:
+        found, rank, world_size = next(rendezvous("env://", timeout=timeout))
+        distributed.init_process_group(
+            # gloo carries what is not on the GPUs: settings, figures, checkpoints.
+            "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+            store=fresh_store(found, rank=rank, world_size=world_size, timeout=timeout),
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RankError(f"the {launch.world_size} ranks did not find one another: {error}") from error
+
+
+def _number(environ: Mapping[str, str], name: str, missing: str | None = None) -> int:
+    text = environ[name] if missing is None else environ.get(name, missing)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"{name} is {text!r}; torchrun sets it to a number") from error

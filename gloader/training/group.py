@@ -1,0 +1,261 @@
+"""The processes that train one network together."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from gloader.errors import ConfigError, RankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import torch
+
+logger = logging.getLogger("gloader")
+
+T = TypeVar("T")
+
+_BEAT_S = 1.0  # between two signs of life of the first rank while the others wait for it
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# gloo raises plain RuntimeErrors; they name its source files.
+_TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
+
+
+class RankGroup:
+    """The ranks of the default process group; without one, this process alone. Owns nothing.
+
+    `gather`, `sum`, `first_does`, `agree` and `require_equal` are collective: every rank calls them, in the same
+    order. What is sent is JSON. A rank that is gone ends them with RankError, a rank that hangs after the timeout of
+    the process group.
+
+    Parameters
+    ----------
+    rank : of this process
+    machines : which machine each rank runs on
+    """
+
+    def __init__(self, *, rank: int, machines: Sequence[str]) -> None:
+        self.rank = rank
+        self.world_size = len(machines)
+        self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
+        self.local_rank = machines[:rank].count(machines[rank])
+
+    @classmethod
+    def alone(cls) -> Self:
+        """Return the group of one process."""
+        return cls(rank=0, machines=[""])
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return the ranks of the process group, collective; `alone` where none was started."""
+        from torch import distributed
+
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return cls.alone()
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        unknown = cls(rank=rank, machines=[""] * world_size)
+        return cls(rank=rank, machines=unknown.gather(_BOOT_ID.read_text()))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank prints and writes."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other ranks."""
+        return self.world_size == 1
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the ``value`` of every rank, in the order of ranks."""
+        if self.is_alone:
+            return [value]
+        own = json.dumps(value).encode()
+        with self.hears_losses():
+            longest = max(_all_gather_sizes(len(own), self.world_size))
+            texts = _all_gather_bytes(own.ljust(longest), self.world_size)
+        return [json.loads(text) for text in texts]
+
+    def sum(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return the sums over the ranks, added up in their order: the same bits on every rank and in every run."""
+        parts = self.gather(dict(values))
+        return {name: sum(part[name] for part in parts) for name in values}
+
+    def first_does(self, work: Callable[[], T]) -> T:
+        """Do ``work`` on the first rank and return its result, a JSON value, on all.
+
+        The others wait for as long as it takes, not for the timeout of the group: the first rank shows them that it
+        is alive.
+
+        Raises
+        ------
+        RankError
+            On the other ranks: the first one failed or is gone.
+        """
+        if self.is_alone:
+            return work()
+        return self._lead(work) if self.is_first else self._follow()
+
+    def agree(self, error: BaseException | None) -> None:
+        """Raise ``error``, and on the ranks that have none, the RankError of the first that has one."""
+        for rank, text in enumerate(self.gather(None if error is None else _text(error))):
+            if text is not None and error is None:
+                raise RankError(f"rank {rank} failed: {text}")
+        if error is not None:
+            raise error
+
+    def require_equal(self, facts: Mapping[str, Any]) -> None:
+        """Raise ConfigError on every rank naming the first of ``facts``, JSON values, in which ranks differ."""
+        cards = self.gather(json.loads(json.dumps(dict(facts), default=str)))
+        for rank, card in enumerate(cards):
+            for name in {**cards[0], **card}:
+                ours, theirs = cards[0].get(name), card.get(name)
+                if ours != theirs:
+                    raise ConfigError(
+                        f"{name} is {ours!r} on rank 0 and {theirs!r} on rank {rank}; it has to be the same on "
+                        "every rank"
+                    )
+
+    @contextmanager
+    def hears_losses(self) -> Iterator[None]:
+        """Turn the errors of a process group that lost a rank into RankError."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.is_alone or not _is_loss(error):
+                raise
+            raise RankError(
+                f"another rank ended, failed or did not answer in time; see what it or torchrun says. Start all "
+                f"ranks again from the last checkpoint ({' '.join(str(error).split())[:200]})"
+            ) from error
+
+    @contextmanager
+    def announces_failures(self) -> Iterator[None]:
+        """Log an error of this rank at once: before anything is released, which is when the other ranks notice."""
+        try:
+            with self.hears_losses():
+                yield
+        except RankError:
+            raise
+        except Exception as error:
+            if not self.is_alone:
+                notes = "; ".join(getattr(error, "__notes__", ()))
+                text = f"{_text(error)} ({notes})" if notes else _text(error)
+                logger.error("rank %d failed: %s", self.rank, text)  # noqa: TRY400 - the caller shows the rest
+            raise
+
+    def _lead(self, work: Callable[[], T]) -> T:
+        pulse = _Pulse(self)
+        try:
+            result = work()
+        except BaseException as error:
+            pulse.end({"error": _text(error)})
+            raise
+        pulse.end({"result": result})
+        pulse.require_others()
+        return result
+
+    def _follow(self) -> Any:
+        with self.hears_losses():
+            while (size := _broadcast_size(0)) == 0:
+                pass
+            outcome = json.loads(_broadcast_bytes(b"", size))
+        if "error" in outcome:
+            raise RankError(f"rank 0 failed: {outcome['error']}")
+        return outcome["result"]
+
+
+class _Pulse:
+    """Tells the waiting ranks once a second that the first one is at work. Owns its thread until `end`."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self._group = group
+        self._lost: RankError | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="gloader-pulse", daemon=True)
+        self._thread.start()
+
+    def end(self, outcome: Mapping[str, Any]) -> None:
+        """Tell the others what came of the work."""
+        self._is_over.set()
+        self._thread.join()
+        text = json.dumps(outcome).encode()
+        if self._lost is None:
+            self._send(lambda: (_broadcast_size(len(text)), _broadcast_bytes(text, len(text))))
+
+    def require_others(self) -> None:
+        """Raise RankError where another rank is gone."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _beat(self) -> None:
+        while self._lost is None and not self._is_over.wait(_BEAT_S):
+            self._send(lambda: _broadcast_size(0))
+
+    def _send(self, send: Callable[[], object]) -> None:
+        try:
+            with self._group.hears_losses():
+                send()
+        except RankError as error:
+            self._lost = error
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _is_loss(error: RuntimeError) -> bool:
+    from torch import distributed
+
+    return isinstance(error, distributed.DistError) or any(name in str(error) for name in _TRANSPORTS)
+
+
+def _place() -> torch.device:
+    """Return where tensors have to be that are sent."""
+    import torch
+    from torch import distributed
+
+    is_cuda = distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if is_cuda else torch.device("cpu")
+
+
+def _all_gather_sizes(own: int, count: int) -> list[int]:
+    import torch
+    from torch import distributed
+
+    sizes = [torch.zeros(1, dtype=torch.int64, device=_place()) for _ in range(count)]
+    distributed.all_gather(sizes, torch.tensor([own], device=_place()))
+    return [int(size) for size in sizes]
+
+
+def _all_gather_bytes(own: bytes, count: int) -> list[bytes]:
+    import torch
+    from torch import distributed
+
+    sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(_place())
+    texts = [torch.empty_like(sent) for _ in range(count)]
+    distributed.all_gather(texts, sent)
+    return [text.cpu().numpy().tobytes() for text in texts]
+
+
+def _broadcast_size(own: int) -> int:
+    import torch
+    from torch import distributed
+
+    size = torch.tensor([own], device=_place())
+    distributed.broadcast(size, 0)
+    return int(size)
+
+
+def _broadcast_bytes(own: bytes, size: int) -> bytes:
+    import torch
+    from torch import distributed
+
+    sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(_place())
+    distributed.broadcast(sent, 0)
+    return sent.cpu().numpy().tobytes()

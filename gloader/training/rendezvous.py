@@ -1,0 +1,76 @@
+"""Finding the other ranks again after a restart."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from gloader.errors import RankError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from torch.distributed.distributed_c10d import Store
+
+_POLL_S = 0.02
+
+
+def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:
+    """Return a part of ``store`` that no earlier group of ranks has written to; the same part for every rank.
+
+    torchrun keeps its store over restarts, where new ranks would find the addresses of the dead ones (pytorch issue
+    135712), and the number of restarts is not the same on all machines. So every rank asks the first one under a
+    name that nobody used before, and the first answers each with the name of the new part.
+
+    Raises
+    ------
+    RankError
+        A rank does not come within ``timeout``.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    deadline = time.monotonic() + timeout.total_seconds()
+    name = _invite(store, world_size, deadline) if rank == 0 else _ask(store, rank, deadline)
+    return PrefixStore(f"gloader/{name}", store)
+
+
+def _invite(store: Store, world_size: int, deadline: float) -> str:
+    name = secrets.token_hex(8)
+    missing = set(range(1, world_size))
+    while missing:
+        for rank in sorted(missing):
+            if store.check([_asked(rank)]):
+                # What an earlier rank asked is answered as well; it does not come.
+                store.set(_answer(store.get(_asked(rank)).decode()), name)
+            if store.check([_came(name, rank)]):
+                missing.remove(rank)
+        if missing and time.monotonic() > deadline:
+            raise RankError(f"rank {', '.join(map(str, sorted(missing)))} did not come; see its own error")
+        if missing:
+            time.sleep(_POLL_S)
+    return name
+
+
+def _ask(store: Store, rank: int, deadline: float) -> str:
+    question = secrets.token_hex(8)
+    store.set(_asked(rank), question)
+    while not store.check([_answer(question)]):
+        if time.monotonic() > deadline:
+            raise RankError("rank 0 did not come; see its own error")
+        time.sleep(_POLL_S)
+    name = store.get(_answer(question)).decode()
+    store.set(_came(name, rank), "yes")
+    return name
+
+
+def _asked(rank: int) -> str:
+    return f"gloader/asked/{rank}"
+
+
+def _answer(question: str) -> str:
+    return f"gloader/answer/{question}"
+
+
+def _came(name: str, rank: int) -> str:
+    return f"gloader/came/{name}/{rank}"

@@ -1,0 +1,103 @@
+"""A network as a rank computes it: in which precision, compiled or not, and with whom gradients are averaged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    from gloader.models import GraphNetwork
+    from gloader.training.group import RankGroup
+    from gloader.training.step_config import StepConfig
+    from gloader.types import ReadyBatch
+
+_POWERSGD_RANK = 2
+_POWERSGD_START = 0.1  # share of the steps that send whole gradients, as torch recommends
+
+
+class Replica:
+    """A rank's copy of ``model``. Shares its parameters; collective where there are several ranks.
+
+    Parameters
+    ----------
+    model : on its device
+    num_steps : of the whole run
+    """
+
+    def __init__(self, model: GraphNetwork, config: StepConfig, group: RankGroup, *, num_steps: int) -> None:
+        self._device = next(model.parameters()).device
+        self._is_reduced = config.autocast == "bf16"
+        self._group = group
+        network: torch.nn.Module = model
+        if not group.is_alone:
+            network = _distribute(model, config, num_steps=num_steps)
+        self._network: Callable[..., torch.Tensor] = (
+            torch.compile(network, dynamic=True) if config.compile else network
+        )
+        if config.compile and self._device.type == "cpu":
+            _require_compiler()
+
+    def forward(self, batch: ReadyBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits (B, classes) and the mean loss over the B seeds, both float32."""
+        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._is_reduced):
+            logits = self._network(batch.x, batch.blocks)
+        logits = logits.float()
+        return logits, functional.cross_entropy(logits, batch.y)
+
+    def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
+        """Compute the gradients of the mean loss over the seeds of all ranks.
+
+        Ranks are averaged. Only in the last step of an epoch may they have different numbers of seeds: there a rank
+        counts by its seeds.
+        """
+        if is_last and not self._group.is_alone:
+            total = self._group.sum({"seeds": num_seeds})["seeds"]
+            loss = loss * (num_seeds * self._group.world_size / total)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _distribute(model: GraphNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
+    from torch.nn.parallel import DistributedDataParallel
+
+    network = DistributedDataParallel(model)
+    match config.grad_compress:
+        case "bf16":
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+            # torch refuses this hook by its name where there is no NCCL, though gloo adds bf16 up as well.
+            is_cuda = next(model.parameters()).device.type == "cuda"
+            by_any_name = lambda state, bucket: bf16_compress_hook(state, bucket)  # noqa: E731, PLW0108
+            network.register_comm_hook(None, bf16_compress_hook if is_cuda else by_any_name)
+        case "powersgd":
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+            state = powerSGD_hook.PowerSGDState(
+                process_group=None,
+                matrix_approximation_rank=_POWERSGD_RANK,
+                start_powerSGD_iter=max(2, int(_POWERSGD_START * num_steps)),
+            )
+            network.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        case "none":
+            pass
+    return network
+
+
+def _require_compiler() -> None:
+    """Raise ConfigError where torch.compile would find no C++ compiler for the CPU."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise ConfigError(
+            "--compile needs a C++ compiler on the CPU; install g++, or leave it out"
+        ) from error

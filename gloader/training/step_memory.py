@@ -1,0 +1,102 @@
+"""The host memory of one training step, known before it is taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from gloader.order import EpochOrder
+from gloader.samplers.make import make_sampler
+from gloader.topology import open_topology
+from gloader.training.live_bytes import LiveBytes
+from gloader.training.seeding import private_randomness
+from gloader.transfer import to_device_block
+from gloader.types import BatchId, Block, SampledBatch
+
+if TYPE_CHECKING:
+    from gloader.config import LoaderConfig
+    from gloader.dataset import Dataset
+    from gloader.training.checkpoint import ModelSpec
+
+_PROBE_BATCHES = 3
+_SAMPLE_BYTES = 2 << 20  # the least input of the step that is measured
+_WEIGHTS_PER_SAMPLE = 16  # so that what has the size of the weights hardly counts
+_CPU = torch.device("cpu")
+
+
+def probe_batches(dataset: Dataset, config: LoaderConfig) -> list[SampledBatch]:
+    """Return the first batches that a loader of ``config`` would sample, fewer where an epoch has fewer."""
+    order = EpochOrder(
+        seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=config.batch_size, seed=config.seed
+    )
+    seeds = order.epoch_seeds(0)
+    with open_topology(dataset, in_memory=False) as topology:
+        sampler = make_sampler(config.sampler, topology, config.fanouts, seed=config.seed)
+        return [
+            sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))
+            for i in range(min(_PROBE_BATCHES, order.num_batches))
+        ]
+
+
+def step_bytes(spec: ModelSpec, batch: SampledBatch) -> int:
+    """Return the most bytes that a forward and backward pass over ``batch`` holds beside the weights and the batch.
+
+    A step over a much smaller batch of the same proportions is taken and measured. What a step holds grows by the
+    rows and edges, except for what has the size of the weights: the gradients count in full, and once more as part
+    of the smaller step, which errs on the safe side.
+    """
+    weights = parameter_bytes(spec)
+    smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
+    shrunk = max(1, 4 * len(batch.nodes) * spec.in_dim // smaller)
+    measured = _measure(spec, batch, shrunk=shrunk)
+    return measured if shrunk == 1 else weights + shrunk * measured
+
+
+def parameter_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of the trained weights."""
+    with torch.device("meta"):
+        model = spec.build()
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def largest(batches: list[SampledBatch]) -> SampledBatch | None:
+    """Return the batch with the most nodes and edges together, None where there is none."""
+    return max(batches, key=_size, default=None)
+
+
+def _size(batch: SampledBatch) -> int:
+    return len(batch.nodes) + sum(block.num_edges for block in batch.blocks)
+
+
+def _measure(spec: ModelSpec, batch: SampledBatch, *, shrunk: int) -> int:
+    with private_randomness(_CPU):
+        model = spec.build()
+        blocks = [_shrink(block, shrunk) for block in batch.blocks]
+        num_rows, num_seeds = blocks[0].num_src, blocks[-1].num_dst
+        degree = torch.ones(num_rows)
+        ready = tuple(to_device_block(block, degree, _CPU) for block in blocks)
+        x, y = torch.zeros(num_rows, spec.in_dim), torch.zeros(num_seeds, dtype=torch.int64)
+        given = [x, y, degree, *model.parameters(), *model.buffers()]
+        given += [tensor for block in ready for tensor in (block.indptr, block.indices)]
+        with LiveBytes(given) as live:
+            functional.cross_entropy(model(x, ready), y).backward()  # type: ignore[no-untyped-call]
+    return live.peak_bytes
+
+
+def _shrink(block: Block, by: int) -> Block:
+    """Return a block with one ``by``-th of the nodes and edges; who neighbours whom does not matter here."""
+    num_src, num_dst, num_edges = (-(-n // by) for n in (block.num_src, block.num_dst, block.num_edges))
+    weight = block.edge_weight
+    return replace(
+        block,
+        indptr=(np.arange(num_dst + 1) * num_edges // max(num_dst, 1)).astype(block.indptr.dtype),
+        indices=(np.arange(num_edges) % max(num_src, 1)).astype(block.indices.dtype),
+        edge_ids=block.edge_ids[:num_edges],
+        num_src=num_src,
+        num_dst=num_dst,
+        edge_weight=None if weight is None else weight[:num_edges],
+    )

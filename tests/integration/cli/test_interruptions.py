@@ -1,0 +1,131 @@
+"""Runs that are stopped at any moment: how they end, what they leave, and that they can be continued."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from run_server import RunServer
+
+from gloader.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_TRAIN = [
+    "--fanout", "3,3", "--hidden", "8", "--batch-size", "128", "--epochs", "3", "--checkpoint-every", "2",
+    "--features", "ssd", "--cache", "10%", "--memory-budget", "400MB", "--threads", "2", "--superbatch", "4",
+]  # fmt: skip
+_FIELDS = ("epoch", "loss", "train_acc", "valid_acc", "lr")
+_PROMPT_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("prepared") / "digits"
+    assert main(["prepare", "builtin:digits", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def server(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunServer]:
+    folder = tmp_path_factory.mktemp("server")
+    with RunServer(
+        ["train", "--dataset", str(digits), *_TRAIN, "--out", str(folder / "first")], log=folder / "log"
+    ) as runs:
+        yield runs
+
+
+@pytest.fixture
+def spill(tmp_path: Path) -> Path:
+    folder = tmp_path / "spill"
+    folder.mkdir()
+    return folder
+
+
+def _words(digits: Path, out: Path, spill: Path, *more: str) -> list[str]:
+    return ["train", "--dataset", str(digits), *_TRAIN, "--spill-dir", str(spill), "--out", str(out), *more]
+
+
+def _history(out: Path) -> list[list[object]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [[line[field] for field in _FIELDS] for line in lines]
+
+
+def _unfinished(out: Path) -> list[str]:
+    return [path.name for path in out.glob("*") if path.name.startswith((".", "gloader-"))]
+
+
+def _interrupt(
+    server: RunServer, digits: Path, folder: Path, spill: Path, *, count: int, number: signal.Signals
+) -> None:
+    status = {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+    whole = server.run(_words(digits, folder / "whole", spill))
+    assert whole.status == 0
+    moments = random.Random(0)  # noqa: S311 - moments, not secrets
+    num_stopped = 0
+    for turn in range(count):
+        out = folder / f"run-{number.name}-{turn}"
+        ended = server.run(
+            _words(digits, out, spill), after_s=moments.uniform(0.0, whole.seconds), number=number
+        )
+        assert ended.status in (0, status), f"run {turn}"
+        assert ended.seconds < _PROMPT_S
+        assert list(spill.iterdir()) == []
+        assert _unfinished(out) == []
+        num_stopped += ended.status == status
+    assert num_stopped > count // 2
+
+
+def _kill_and_resume(server: RunServer, digits: Path, folder: Path, spill: Path, *, count: int) -> None:
+    whole = server.run(_words(digits, folder / "whole", spill))
+    assert whole.status == 0
+    expected = json.loads((folder / "whole" / "result.json").read_text())
+    moments = random.Random(1)  # noqa: S311 - moments, not secrets
+    for turn in range(count):
+        out = folder / f"killed-{turn}"
+        server.run(
+            _words(digits, out, spill),
+            after_s=moments.uniform(0.0, whole.seconds),
+            number=signal.SIGKILL,
+        )
+        assert len(list(spill.iterdir())) <= 1
+        assert server.run(_words(digits, out, spill, "--resume")).status == 0
+        assert _history(out) == _history(folder / "whole"), f"run {turn}"
+        assert json.loads((out / "result.json").read_text())["test_acc"] == expected["test_acc"]
+        for folder_left in spill.iterdir():  # killed before it was claimed: kept for ten minutes, and empty
+            assert not (folder_left / "owner.json").exists()
+            shutil.rmtree(folder_left)
+        assert _unfinished(out) == []
+
+
+@pytest.mark.reliability("D4")
+def test_ctrl_c_at_any_moment_ends_a_run_at_once_and_leaves_nothing(server, digits, tmp_path, spill) -> None:
+    _interrupt(server, digits, tmp_path, spill, count=25, number=signal.SIGINT)
+
+
+@pytest.mark.reliability("D5")
+def test_sigterm_at_any_moment_does_the_same(server, digits, tmp_path, spill) -> None:
+    _interrupt(server, digits, tmp_path, spill, count=10, number=signal.SIGTERM)
+
+
+@pytest.mark.reliability("F2")
+def test_a_killed_run_is_continued_as_if_nothing_had_happened(server, digits, tmp_path, spill) -> None:
+    _kill_and_resume(server, digits, tmp_path, spill, count=15)
+
+
+@pytest.mark.long
+@pytest.mark.reliability("D4")
+def test_thousand_interruptions(server, digits, tmp_path, spill) -> None:
+    _interrupt(server, digits, tmp_path, spill, count=1000, number=signal.SIGINT)
+
+
+@pytest.mark.long
+@pytest.mark.reliability("F2")
+def test_thousand_kills(server, digits, tmp_path, spill) -> None:
+    _kill_and_resume(server, digits, tmp_path, spill, count=1000)

@@ -1,0 +1,149 @@
+"""What the ranks of a test of training do; run by `rank_server`, each function on every rank.
+
+Run as a script, it is that server, with these scenarios instead of its own.
+"""
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from gloader.config import LoaderConfig, ModelConfig, OptimConfig
+from gloader.dataset import Dataset
+from gloader.loader import Loader
+from gloader.training.group import RankGroup
+from gloader.training.step_config import StepConfig
+from gloader.training.train import fit
+from gloader.types import ReadyBatch
+
+MODEL = ModelConfig(hidden=8, dropout=0.0)
+OPTIM = OptimConfig(epochs=3, lr=0.01)
+LOADER = LoaderConfig(fanouts=(4, 3), batch_size=16, threads=1, memory_budget_bytes=300_000_000)
+
+
+def warm_up(dataset: str) -> None:
+    """Import what ranks need, torch's compiler for DDP above all, and load every kernel."""
+    for name in ("torch._dynamo", "torch.distributed.checkpoint"):
+        importlib.import_module(name)
+    train(dataset)
+    train(dataset, loader={"features": "ssd", "cache_bytes": 9600})
+
+
+class TroubledLoader(Loader):
+    """Does something else instead of handing out one batch."""
+
+    trouble = ""
+    at = (0, 0)
+
+    def __iter__(self) -> Iterator[ReadyBatch]:
+        for batch in super().__iter__():
+            if self.trouble and (batch.id.epoch, batch.id.index) == self.at:
+                if self.trouble == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise OSError("boom in the loop")
+            yield batch
+
+
+def train(
+    dataset: str,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    folder: Path | None = None,
+    model: dict[str, Any] | None = None,
+    optim: dict[str, Any] | None = None,
+    loader: dict[str, Any] | None = None,
+    step: dict[str, Any] | None = None,
+    trouble: str = "",
+    on: int = 1,
+    at: tuple[int, int] = (1, 2),
+    odd: dict[str, Any] | None = None,
+    out: str | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train, and return what came of it; with ``trouble`` on one rank, or ``odd`` settings of the model on rank 1."""
+    if rank == on:
+        TroubledLoader.trouble, TroubledLoader.at = trouble, tuple(at)
+    model = (model or {}) | ((odd or {}) if rank == 1 else {})
+    found = fit(
+        Dataset.open(dataset),
+        replace(MODEL, **model),
+        replace(OPTIM, **(optim or {})),
+        replace(LOADER, **(loader or {})),
+        step=StepConfig(**(step or {})),
+        out=None if out is None else Path(out),
+        loader_factory=TroubledLoader.from_config,
+        **settings,
+    )
+    run = found.runs[0]
+    return {
+        "losses": [record.loss for record in run.epochs],
+        "accuracies": [[record.train_acc, record.valid_acc] for record in run.epochs],
+        "test_acc": run.test_acc,
+        "seeds": [record.stats.seeds for record in run.epochs],
+        "batches": [record.stats.batches for record in run.epochs],
+        "rows": sum(record.stats.rows_gathered for record in run.epochs),
+        "summary": {name: found.summary[name] for name in ("best_epoch", "rank_peak_rss_bytes")},
+        "model": asdict(replace(MODEL, **model)),
+    }
+
+
+def announced(dataset: str, **settings: Any) -> list[str]:
+    """Return what is logged on a rank while training fails."""
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logging.getLogger("gloader").addHandler(Handler(logging.ERROR))
+    try:
+        train(dataset, **settings)
+    except Exception as error:
+        lines.append(f"raised {type(error).__name__}: {error}")
+    return lines
+
+
+def working(*, rank: int, dataset: str, world: int, folder: Path) -> list[Any]:
+    """Return what ranks hear of work of the first one that takes several signs of life, and of work that fails."""
+    group = RankGroup.current()
+
+    def work() -> list[int]:
+        time.sleep(1.3)
+        return [rank, 7]
+
+    def fail() -> None:
+        raise ValueError("no such thing")
+
+    found: list[Any] = [group.first_does(work), group.sum({"a": 0.1 * (rank + 1)})]
+    try:
+        group.first_does(fail)
+    except Exception as error:
+        found.append(f"{type(error).__name__}: {error}")
+    error = OSError("only here") if rank == 1 else None
+    try:
+        group.agree(error)
+    except Exception as raised:
+        found.append(f"{type(raised).__name__}: {raised}")
+    return found
+
+
+def leaving(*, rank: int, dataset: str, world: int, folder: Path) -> None:
+    """Wait for another rank that ends without a word."""
+    group = RankGroup.current()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.gather(rank)
+
+
+if __name__ == "__main__":
+    import rank_server
+
+    sys.modules["rank_scenarios"] = sys.modules["__main__"]
+    rank_server._serve(sys.argv[1])

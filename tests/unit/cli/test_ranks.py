@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from gloader.cli import main as cli
+from gloader.cli.ranks import Launch, joined_ranks
+from gloader.errors import ConfigError
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+
+def test_a_process_that_torchrun_did_not_start_is_alone() -> None:
+    assert Launch.from_environ({"WORLD_SIZE": "2"}) == Launch(world_size=1)
+    with joined_ranks(Launch(), device="cpu", stall_timeout_s=1.0) as group:
+        assert group.is_alone
+
+
+def test_torchrun_says_where_a_rank_stands() -> None:
+    found = Launch.from_environ(
+        TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "1", "TORCHELASTIC_MAX_RESTARTS": "3"}
+    )
+    assert found == Launch(world_size=2, local_rank=1, restarts=1, max_restarts=3)
+
+
+def test_a_variable_that_is_no_number_is_named() -> None:
+    with pytest.raises(ConfigError, match="WORLD_SIZE is 'two'; torchrun sets it to a number"):
+        Launch.from_environ(TORCHRUN | {"WORLD_SIZE": "two"})
+
+
+def test_a_run_that_may_be_restarted_needs_a_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (TORCHRUN | {"TORCHELASTIC_MAX_RESTARTS": "1"}).items():
+        monkeypatch.setenv(name, value)
+    assert cli.main(["train", "--dataset", "nowhere"]) == 2
+    assert "--max-restarts needs --out" in " ".join(capsys.readouterr().err.split())

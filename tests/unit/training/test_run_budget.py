@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gloader.errors import BudgetError
+from gloader.training.run_budget import share_budget
+
+MB = 1_000_000
+
+
+def test_the_parts_are_the_whole() -> None:
+    (budget,) = share_budget(total_bytes=1000 * MB, parameter_bytes=MB, step_bytes=300 * MB)
+    assert budget.model_bytes == 4 * MB
+    assert budget.phase_bytes == budget.step_bytes == 375 * MB
+    parts = budget.loader_bytes + budget.phase_bytes + budget.model_bytes + budget.slack_bytes
+    assert parts == budget.total_bytes
+
+
+def test_an_evaluation_has_a_quarter_and_gives_way_down_to_what_a_step_needs() -> None:
+    budgets = share_budget(total_bytes=1000 * MB, parameter_bytes=0, step_bytes=80 * MB)
+    assert [budget.phase_bytes for budget in budgets] == [250 * MB, 125 * MB, 100 * MB]
+
+
+def test_saving_a_large_model_is_a_phase_too() -> None:
+    *_, budget = share_budget(total_bytes=1000 * MB, parameter_bytes=60 * MB, step_bytes=90 * MB)
+    assert budget.step_bytes == 360 * MB
+
+
+@pytest.mark.reliability("C14")
+def test_a_step_that_does_not_fit_is_refused_with_the_numbers_and_the_advice() -> None:
+    with pytest.raises(
+        BudgetError,
+        match=r"the model takes 4 MB and a training step 125 MB of the memory budget of 100 MB.*smaller --batch-size",
+    ):
+        share_budget(total_bytes=100 * MB, parameter_bytes=MB, step_bytes=100 * MB)
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**9), st.integers(0, 10**11))
+def test_nothing_is_given_twice(total, parameters, step) -> None:
+    try:
+        budgets = share_budget(total_bytes=total, parameter_bytes=parameters, step_bytes=step)
+    except BudgetError:
+        return
+    for budget in budgets:
+        assert budget.loader_bytes > 0
+        assert budget.phase_bytes >= step
+        assert budget.loader_bytes + budget.phase_bytes + budget.model_bytes <= total

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from gloader.config import ModelConfig
+from gloader.training import step_memory
+from gloader.training.checkpoint import ModelSpec
+from gloader.training.step_memory import largest, parameter_bytes, step_bytes
+from gloader.types import BatchId, Block, SampledBatch
+
+SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]
+NO_COMPILER = """
+import sys, torch
+from gloader.training.live_bytes import LiveBytes
+with LiveBytes():
+    torch.ones(3).diff()
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def _batch(shapes=SHAPES) -> SampledBatch:
+    blocks = tuple(
+        Block(
+            indptr=(np.arange(dst + 1) * edges // dst).astype(np.int32),
+            indices=(np.arange(edges) % src).astype(np.int32),
+            edge_ids=np.arange(edges),
+            num_src=src,
+            num_dst=dst,
+        )
+        for src, dst, edges in shapes
+    )
+    return SampledBatch(
+        id=BatchId(epoch=0, index=0), nodes=np.arange(shapes[0][0]), num_seeds=shapes[-1][1], blocks=blocks
+    )
+
+
+def _spec(name, in_dim, hidden=32) -> ModelSpec:
+    return ModelSpec(
+        config=ModelConfig(name=name, hidden=hidden, batch_norm=name == "gcn"),
+        in_dim=in_dim,
+        num_classes=7,
+        num_layers=len(SHAPES),
+        add_self_loops=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
+@pytest.mark.parametrize("in_dim", [64, 200])
+def test_a_small_step_tells_what_the_whole_one_takes(name, in_dim, monkeypatch) -> None:
+    batch, spec = _batch(), _spec(name, in_dim)
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 200_000)
+    predicted = step_bytes(spec, batch)
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
+    whole = step_bytes(spec, batch)
+    assert whole <= predicted <= 1.2 * whole + 4 * parameter_bytes(spec)
+
+
+def test_no_random_number_of_the_caller_is_drawn() -> None:
+    before = torch.random.get_rng_state()
+    step_bytes(_spec("graphsage", 16), _batch())
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_largest_batch_has_the_most_nodes_and_edges() -> None:
+    small, large = _batch([(50, 10, 40)]), _batch([(50, 10, 60)])
+    assert largest([small, large, small]) is large
+    assert largest([]) is None
+
+
+def test_weights_are_counted_without_being_made() -> None:
+    model = _spec("graphsage", 64).build()
+    assert parameter_bytes(_spec("graphsage", 64)) == sum(4 * p.numel() for p in model.parameters())
+
+
+def test_counting_does_not_import_the_compiler_of_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_COMPILER], timeout=60, check=False)
+    assert done.returncode == 0
