@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# Read when Triton is imported, which torch does in some tests: there is no GPU to compile for.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 pytest_plugins = ["reliability_report"]
 pytest.register_assert_rewrite("gloader.testing.suites")
 
