@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import secrets
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +32,7 @@ KILL_POINTS: Final = (
     "spill.after_records_removed",
     "spill.after_owner_removed",
 )
+_NAMES: Final = 100
 _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
 
@@ -49,24 +52,30 @@ class SpillClaim:
         The folder cannot be created; nothing is left of it.
     """
 
-    __slots__ = ("_fd", "_os_io", "path")
+    __slots__ = ("_fd", "_os_io", "_owner_pid", "path")
 
     def __init__(self, parent: Path, *, os_io: OsIO = REAL_OS) -> None:
         self._os_io = os_io
         self._fd = -1
+        self._owner_pid = 0  # of the process that has to remove the folder; 0: there is none
         self.path = parent
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         with spill_errors(parent / SPILL_PREFIX, doing, needed_bytes=1, os_io=os_io):
-            # Of the names that mkdtemp draws none is taken, and no other user can enter the folder.
-            self.path = Path(tempfile.mkdtemp(prefix=SPILL_PREFIX, dir=parent))
+            self._make(parent)
             try:
                 self._claim()
             except BaseException as error:
                 self._give_up(error)
                 raise
 
+    def __del__(self) -> None:
+        # A signal may arrive before whoever asked for the claim holds it; nobody would remove the folder then.
+        if getattr(self, "_owner_pid", 0) == os.getpid():
+            self._give_up(None)
+
     def release(self) -> None:
         """Give the lock up and leave the folder as it is. Idempotent."""
+        self._owner_pid = 0
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             close_quietly(fd, os_io=self._os_io)
@@ -87,6 +96,24 @@ class SpillClaim:
         finally:
             self.release()
 
+    def _make(self, parent: Path) -> None:
+        """Make a folder of a name that is free, which no other user can enter."""
+        for _ in range(_NAMES):
+            self.path = parent / f"{SPILL_PREFIX}{secrets.token_hex(4)}"
+            self._owner_pid = (
+                os.getpid()
+            )  # before it is there: a signal may arrive at any moment from here on
+            try:
+                self.path.mkdir(mode=0o700)
+            except FileExistsError:
+                self._owner_pid = 0
+            except BaseException:
+                self._owner_pid = 0 if not self.path.exists() else self._owner_pid
+                raise
+            else:
+                return
+        raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
+
     def _claim(self) -> None:
         self._os_io.kill_point("spill.after_mkdtemp")
         self._fd = lock_folder(self.path, os_io=self._os_io)
@@ -104,11 +131,12 @@ class SpillClaim:
         self._os_io.replace(temporary, self.path / OWNER_NAME)
         self._os_io.kill_point("spill.after_claim")
 
-    def _give_up(self, error: BaseException) -> None:
+    def _give_up(self, error: BaseException | None) -> None:
         try:
             _remove_folder(self.path, self._os_io)
         except OSError as failure:
-            error.add_note(f"and {self.path} could not be removed ({failure}); a later run removes it")
+            if error is not None:
+                error.add_note(f"and {self.path} could not be removed ({failure}); a later run removes it")
         finally:
             self.release()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ from gloader.errors import (
 from gloader.ssd_store.checksum import checksum_pages, digest_of
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.spill import SpillFolder, record_bytes, remove_dead_spills, spill_parent
-from gloader.ssd_store.spill_claim import UNCLAIMED_GRACE_S
+from gloader.ssd_store.spill_claim import UNCLAIMED_GRACE_S, SpillClaim
 from gloader.ssd_store.spill_layout import parse_header, plan_record
 from gloader.ssd_store.spill_owner import SpillOwner
 
@@ -561,3 +562,28 @@ def test_another_users_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_parent_that_is_not_there_has_no_dead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert remove_dead_spills(tmp_path / "nowhere") == []
     assert "cannot look for abandoned spill folders" in caplog.text
+
+
+def test_a_claim_that_nobody_holds_is_removed(tmp_path: Path) -> None:
+    claim = SpillClaim(tmp_path)
+    assert claim.path.exists()
+    del claim
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("when", ["mkdir", "_claim"])
+def test_a_signal_while_a_claim_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    target = Path if when == "mkdir" else SpillClaim
+    original = getattr(target, when)
+
+    def then_interrupted(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(target, when, then_interrupted)
+        SpillClaim(tmp_path)
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
