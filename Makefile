@@ -74,11 +74,13 @@ test-graphbolt: ## the adapter to DGL's GraphBolt, in .venv/graphbolt (downloads
 TODAY := $(shell date +%F)
 RESULTS := experiments/results/$(TODAY)
 
-bench: setup ## the benchmarks (~20 min, 20 GB of free disk here); dated results in experiments/results
+bench: setup ## the benchmarks (~1 h, 30 GB of free disk here); dated results in experiments/results
 	$(BIN)/python experiments/bench/sampler.py --out $(RESULTS)-sampler.json
 	$(BIN)/python experiments/bench/ssd_read.py --folder . --json $(RESULTS)-ssd-read.json
 	$(BIN)/python experiments/bench/prepare.py --workdir . --out $(RESULTS)-prepare.json
 	$(BIN)/python experiments/bench/inspector.py --out $(RESULTS)-inspector.json
+	$(BIN)/python experiments/bench/packs.py --workdir bench-data --out $(RESULTS)-packs.json
+	$(BIN)/python experiments/bench/pipeline.py --workdir bench-data --json $(RESULTS)-pipeline.json
 
 clean: ## remove what the build and the tools left (not .venv, not datasets)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

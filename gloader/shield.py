@@ -28,8 +28,8 @@ def to_the_end(close: Callable[[], T]) -> T:
     for _ in range(_ATTEMPTS):
         try:
             result = close()
-        except (KeyboardInterrupt, SystemExit) as signal:
-            arrived = arrived or signal
+        except (KeyboardInterrupt, SystemExit) as error:
+            arrived = arrived or error
             continue
         if arrived is not None:
             raise arrived

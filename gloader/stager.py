@@ -50,6 +50,7 @@ class Stager:
         self._spill = spill
         self.staging_bytes = staging_bytes
         self._forced = forced
+        self._sweep_gap_bytes = default_gap_bytes(store.matrix.path.parent)  # reads the remembered profile
 
     @property
     def spill_bytes(self) -> int:
@@ -100,7 +101,7 @@ class Stager:
             row_bytes=matrix.row_bytes,
             data_offset=DATA_OFFSET,
             gap_bytes=matrix.gap_bytes,
-            sweep_gap_bytes=default_gap_bytes(matrix.path.parent),
+            sweep_gap_bytes=self._sweep_gap_bytes,
             max_extent_bytes=self._store.max_extent_bytes,
         )
 
