@@ -19,7 +19,7 @@ from gloader.cache import (
 from gloader.cache.batch_reader import NO_ROWS
 from gloader.device import DeviceTier, RowFormat
 from gloader.device_tier import DeviceSettings, Workload, open_device_tier, with_features
-from gloader.errors import ConfigError
+from gloader.errors import BudgetError, ConfigError
 from gloader.explain import IoFacts, TierFacts, explain_io, explain_tiers
 from gloader.memory import default_budget_bytes
 from gloader.miss_sample import MissSample
@@ -283,6 +283,11 @@ def _open_ssd(
         reset=settings.superbatch_reset,
         expected_accesses=plan.planned_accesses,
     )
+    if settings.io_strategy == "packed" and spill is None:
+        raise BudgetError(
+            "io_strategy='packed' needs disk for packs, and there is no folder for them: give spill_budget bytes (0 "
+            "means none) and a spill_dir that is not in memory, or use io_strategy='auto'"
+        )
     packer = None
     if spill is not None and plan.pack_buffer_bytes:
         packer = stack.enter_context(Packer(store, spill, memory_bytes=plan.pack_buffer_bytes))

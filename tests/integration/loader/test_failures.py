@@ -245,6 +245,13 @@ def test_a_pack_that_does_not_fit_ends_the_loader_cleanly(
     assert [path.name for path in tmp_path.iterdir() if "spill" in path.name] == []
 
 
+@pytest.mark.reliability("C14")
+def test_packs_without_a_place_for_them_are_refused_at_once(build: Callable[..., gloader.Loader]) -> None:
+    with pytest.raises(BudgetError, match="spill_budget"):
+        build(features="ssd", cache=0, io_strategy="packed", spill_budget=0)
+    assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
+
+
 def test_packs_leave_with_the_loader(build: Callable[..., gloader.Loader], tmp_path: Path) -> None:
     loader = build(features="ssd", cache=0, io_strategy="packed", superbatch=2)
     for batch in loader:
