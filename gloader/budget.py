@@ -189,7 +189,7 @@ def _plan_superbatches(
         They do not fit into ``room``.
     """
     size, planned = _superbatch(demand, room, spill_bytes, superbatch)
-    packing = packer_memory_bytes(size.num_batches) if spill_bytes else 0
+    packing = packer_memory_bytes(size.num_batches, room=room) if spill_bytes else 0
     if (planned + packing > room or packing > packing_share * room) and not must_pack:
         packing = 0
         size, planned = _superbatch(demand, room, 0, superbatch)

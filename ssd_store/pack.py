@@ -28,7 +28,7 @@ from gloader.ssd_store.pack_files import PackFiles
 from gloader.ssd_store.pack_layout import PackLayout, plan_regions
 from gloader.ssd_store.read_lane import ReadLane
 from gloader.ssd_store.rowcopy import make_target
-from gloader.ssd_store.sweep import Sweeper, plan_buffers
+from gloader.ssd_store.sweep import MAX_PIECE_BYTES, MAX_RING_BYTES, Sweeper, plan_buffers
 from gloader.ssd_store.wanted import collect_rows, rows_digest
 from gloader.types import ReadStats
 
@@ -49,6 +49,7 @@ DEFAULT_MEMORY_BYTES: Final = 16 * 2**20
 MIN_MEMORY_BYTES: Final = 2 * 2**20
 CHUNK_BYTES: Final = 256 * 1024  # of a read-back request
 _MAX_LANE_BYTES: Final = 4 * 2**20 + 16 * PAGE_BYTES  # sixteen chunks, not a power of two apart
+_SHARE_OF_ROOM: Final = 16
 
 
 class Packer:
@@ -327,10 +328,18 @@ class PackedMisses:
         self._sums = np.empty(0, np.uint64)
 
 
-def packer_memory_bytes(num_batches: int) -> int:
-    """Return the buffers that pack superbatches of ``num_batches`` at full speed, at least the default. Pure."""
-    pieces = (num_batches + num_batches // 4) * 4 * PAGE_BYTES
-    return max(DEFAULT_MEMORY_BYTES, (_MAX_LANE_BYTES + 2**20 + pieces) // 2**20 * 2**20 + 2 * 2**20)
+def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
+    """Return the buffers that pack superbatches of ``num_batches`` at full speed. Pure.
+
+    Parameters
+    ----------
+    room : bytes of memory that there are; beyond what pieces of 16 KiB need, no more than a sixteenth of it is taken
+    """
+    per_piece = num_batches + num_batches // 4
+    least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + per_piece * 4 * PAGE_BYTES)
+    most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + per_piece * MAX_PIECE_BYTES)
+    wanted = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))
+    return wanted // 2**20 * 2**20
 
 
 def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) -> Extents:

@@ -106,11 +106,15 @@ def test_buffers_stay_within_their_memory(num_batches: int, memory_bytes: int) -
     assert 4096 <= buffers.piece_bytes <= MAX_PIECE_BYTES
 
 
-def test_recommended_memory_gives_pieces_of_16_kib() -> None:
-    assert packer_memory_bytes(64) == 16 * 2**20
-    for num_batches in (64, 256, 1024):
-        lane = 4 * 2**20 + 65536
-        assert plan_buffers(num_batches, packer_memory_bytes(num_batches) - lane).piece_bytes >= 16384
+@pytest.mark.parametrize("num_batches", [64, 256, 1024])
+def test_recommended_memory_gives_pieces_of_64_kib_or_of_16_where_there_is_little_room(
+    num_batches: int,
+) -> None:
+    lane = 4 * 2**20 + 65536
+    most, least = packer_memory_bytes(num_batches), packer_memory_bytes(num_batches, room=2**20)
+    assert plan_buffers(num_batches, most - lane).piece_bytes == MAX_PIECE_BYTES
+    assert plan_buffers(num_batches, least - lane).piece_bytes >= 16384
+    assert least <= packer_memory_bytes(num_batches, room=2**29) <= max(least, 2**25)
 
 
 def test_too_many_batches_for_the_buffers_are_refused_before_a_byte_is_written(
