@@ -65,12 +65,15 @@ class Uring:
     name = "uring"
 
     def __init__(self, depth: int, staging: NDArray[np.uint8] | None = None) -> None:
+        self._descriptor = np.full(
+            1, -1, np.int64
+        )  # written by the kernel that makes the ring, see `_create`
         if numba.config.DISABLE_JIT:
             raise OSError(errno.ENOSYS, "io_uring needs compiled kernels, and NUMBA_DISABLE_JIT is set")
         self.depth = min(max(depth, 1), MAX_DEPTH)
         self._maps: list[mmap.mmap] = []
-        self._fd, params = _setup(self.depth)
         try:
+            params = _setup(self.depth, self._descriptor)
             self._table = self._map_rings(params)
             self._staging = staging  # kept alive: the kernel may write to it as long as the ring exists
             self._table[FIXED] = staging is not None and self._register(staging)
@@ -78,6 +81,10 @@ class Uring:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _fd(self) -> int:
+        return int(self._descriptor[0])
 
     @property
     def table(self) -> IdArray:
@@ -116,11 +123,16 @@ class Uring:
 
     def close(self) -> None:
         """Unmap and close the ring. Idempotent."""
-        if self._fd >= 0:
+        fd = self._fd
+        if fd >= 0:
+            self._descriptor[0] = -1
+            os.close(fd)
             self._table = np.empty(0, np.int64)
             self._maps.clear()  # unmapped with their last view: a traceback may still hold one
-            os.close(self._fd)
-            self._fd = -1
+
+    def __del__(self) -> None:
+        # A signal that arrived while its owner was made, or closed, may have left it to nobody.
+        self.close()
 
     def _map_rings(self, params: NDArray[np.uint32]) -> IdArray:
         sq_entries, cq_entries = int(params[0]), int(params[1])
@@ -180,22 +192,34 @@ def _system_call(
     return result if result >= 0 else -call_errno(location)
 
 
-def _setup(entries: int) -> tuple[int, NDArray[np.uint32]]:
-    """Create a ring and return its descriptor and parameter block."""
+def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
+    """Create a ring, put its descriptor into ``descriptor`` (1,), and return its parameter block."""
     for flags in (COOP_TASKRUN, 0):
         params = np.zeros(30, np.uint32)
         params[2] = flags
-        try:
-            fd = _call(SETUP, entries, params.ctypes.data)
-        except OSError as error:
-            if error.errno == errno.EINVAL and flags:
-                continue
-            raise
+        code = _create(syscall_address(), errno_location_address(), entries, params.ctypes.data, descriptor)
+        if code == errno.EINVAL and flags:
+            continue
+        if code:
+            raise OSError(code, os.strerror(code))
         if params[5] & FEAT_SINGLE_MMAP and params[5] & FEAT_RW_CUR_POS:
-            return fd, params
-        os.close(fd)
+            return params
         break
     raise OSError(errno.ENOSYS, "this kernel's io_uring is older than Linux 5.6")
+
+
+@njit(cache=True, nogil=True)
+def _create(function: int, location: int, entries: int, params: int, descriptor: IdArray) -> int:
+    """Create a ring; return 0, or the errno.
+
+    The descriptor is noted here, not by the caller: a Ctrl-C that arrives during the call is raised when it returns,
+    and whoever was to be given the descriptor would never see it.
+    """
+    result = call_syscall(function, SETUP, entries, params, 0, 0, 0, 0)
+    if result < 0:
+        return call_errno(location)
+    descriptor[0] = result
+    return 0
 
 
 @njit(cache=True, nogil=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import gc
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,9 @@ import pytest
 from gloader.errors import StoreReadError
 from gloader.ssd_store import FeatureStore, uring
 from gloader.ssd_store.uring import Uring, probe_uring
+
+if TYPE_CHECKING:
+    from gloader.types import IdArray
 
 pytestmark = pytest.mark.skipif(probe_uring() is not None, reason=f"no io_uring here: {probe_uring()}")
 
@@ -43,10 +49,7 @@ def test_close_releases_the_ring_and_is_idempotent() -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM, errno.ENOMEM])
 def test_a_refused_ring_is_an_oserror_and_a_reason(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(uring, "_call", refuse)
+    monkeypatch.setattr(uring, "_create", lambda *_: code)
     with pytest.raises(OSError, match=os.strerror(code)):
         Uring(8)
     assert os.strerror(code) in str(probe_uring())
@@ -65,19 +68,39 @@ def test_a_ring_that_may_be_made_but_not_entered_is_refused(monkeypatch: pytest.
     assert rings() == before
 
 
+def test_a_ring_that_nobody_holds_closes_itself() -> None:
+    before = rings()
+    ring = Uring(8)
+    assert rings() > before
+    del ring
+    gc.collect()
+    assert rings() == before
+
+
+def test_a_signal_while_a_ring_is_made_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, before = uring._create, rings()
+
+    def interrupted(*words: Any) -> int:
+        real(*words)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uring, "_create", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Uring(8)
+    gc.collect()
+    assert rings() == before
+
+
 def test_old_kernels_get_no_flags_they_do_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = uring._call
+    real = uring._create
     flags = []
 
-    def old_kernel(number: int, first: int, second: int = 0, *rest: int) -> int:
-        if number == uring.SETUP:
-            params = np.ctypeslib.as_array((__import__("ctypes").c_uint32 * 30).from_address(second))
-            flags.append(int(params[2]))
-            if params[2]:
-                raise OSError(errno.EINVAL, "Invalid argument")
-        return real(number, first, second, *rest)
+    def old_kernel(function: int, location: int, entries: int, params: int, descriptor: IdArray) -> int:
+        block = np.ctypeslib.as_array((ctypes.c_uint32 * 30).from_address(params))
+        flags.append(int(block[2]))
+        return errno.EINVAL if block[2] else int(real(function, location, entries, params, descriptor))
 
-    monkeypatch.setattr(uring, "_call", old_kernel)
+    monkeypatch.setattr(uring, "_create", old_kernel)
     Uring(8).close()
     assert flags == [uring.COOP_TASKRUN, 0]
 
