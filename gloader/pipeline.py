@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gloader.errors import ChannelClosedError
+from gloader.shield import join_begun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,10 +112,12 @@ class Pipeline(Generic[T]):
         self._cancels = cancels
         self._failures = failures
         self._threads = [threading.Thread(target=s.run, name=s.name, daemon=True) for s in stages]
+        self._begun: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start the threads."""
         for thread in self._threads:
+            self._begun.append(thread)  # first: a signal may cut the start short
             thread.start()
 
     def get(self) -> T:
@@ -144,12 +148,23 @@ class Pipeline(Generic[T]):
         self._ready.cancel()
         self._failures.close()
         deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.01))
+        for thread in self._begun:
+            join_begun(thread, None if deadline is None else max(deadline - time.monotonic(), 0.01))
         left = [thread.name for thread in self._threads if thread.is_alive()]
         if left:
             logger.error("%s did not come back and stay behind until the process ends", ", ".join(left))
         else:
             self._on_joined()
         return not left
+
+
+def weakly(handler: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
+    """Return ``handler``, a bound method, without holding its object: what is dropped is then freed at once."""
+    method = weakref.WeakMethod(handler)
+
+    def call(error: BaseException) -> None:
+        found = method()
+        if found is not None:
+            found(error)
+
+    return call

@@ -1,10 +1,11 @@
-"""Closing what must be closed, also where a signal arrives in the middle of it."""
+"""Closing what must be closed, also where a signal arrives in the middle of it, or of what opened it."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AGAIN_S = 0.02  # long enough for the finalizer to return
+_BEGINS_S = 0.1  # more than a thread needs to begin, once it was made
 _ATTEMPTS = 8  # whoever presses Ctrl-C more often than this does not want to wait
 
 
@@ -44,3 +46,27 @@ def to_the_end_of_a_finalizer(close: Callable[[], object]) -> None:
     except (KeyboardInterrupt, SystemExit) as arrived:
         number = signal.SIGINT if isinstance(arrived, KeyboardInterrupt) else signal.SIGTERM
         threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+
+def join_begun(thread: threading.Thread, timeout_s: float | None = None) -> bool:
+    """Join ``thread``, the start of which a signal may have cut short; return whether it ever began.
+
+    Such a thread was either not made, or is about to begin without anybody having waited for that: `Thread.join`
+    refuses both.
+
+    Parameters
+    ----------
+    timeout_s : as of `Thread.join`
+    """
+    deadline = time.monotonic() + _BEGINS_S
+    while True:
+        try:
+            thread.join(timeout_s)
+        except RuntimeError:
+            if thread is threading.current_thread():
+                raise
+            if thread.ident is None and time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        else:
+            return True

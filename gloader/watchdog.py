@@ -10,6 +10,7 @@ import traceback
 from typing import TYPE_CHECKING, Protocol
 
 from gloader.errors import ConfigError, StallError
+from gloader.shield import join_begun
 from gloader.units import format_seconds
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Watchdog:
             thread, self._thread = self._thread, None
             self._is_closing.set()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            join_begun(thread)
 
     def enter(self, activity: Activity) -> None:
         """Note that ``activity`` began."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gloader.models import GraphNetwork
     from gloader.training.group import RankGroup
-    from gloader.training.step_config import StepConfig
+    from gloader.training.step_config import Autocast, StepConfig
     from gloader.types import ReadyBatch
 
 _POWERSGD_RANK = 2
@@ -33,8 +33,7 @@ class Replica:
     """
 
     def __init__(self, model: GraphNetwork, config: StepConfig, group: RankGroup, *, num_steps: int) -> None:
-        self._device = next(model.parameters()).device
-        self._is_reduced = config.autocast == "bf16"
+        self._autocast = config.autocast
         self._group = group
         network: torch.nn.Module = model
         if not group.is_alone:
@@ -42,15 +41,12 @@ class Replica:
         self._network: Callable[..., torch.Tensor] = (
             torch.compile(network, dynamic=True) if config.compile else network
         )
-        if config.compile and self._device.type == "cpu":
+        if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
     def forward(self, batch: ReadyBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits (B, classes) and the mean loss over the B seeds, both float32."""
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._is_reduced):
-            logits = self._network(batch.x, batch.blocks)
-        logits = logits.float()
-        return logits, functional.cross_entropy(logits, batch.y)
+        return logits_and_loss(self._network, batch, self._autocast)
 
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
         """Compute the gradients of the mean loss over the seeds of all ranks.
@@ -62,6 +58,16 @@ class Replica:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
             loss = loss * (num_seeds * self._group.world_size / total)
         loss.backward()  # type: ignore[no-untyped-call]
+
+
+def logits_and_loss(
+    network: Callable[..., torch.Tensor], batch: ReadyBatch, autocast: Autocast
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logits (B, classes) and the mean loss over the B seeds, both float32; layers obey ``autocast``."""
+    with torch.autocast(batch.x.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
+        logits = network(batch.x, batch.blocks)
+    logits = logits.float()
+    return logits, functional.cross_entropy(logits, batch.y)
 
 
 def _distribute(model: GraphNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
