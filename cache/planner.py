@@ -142,10 +142,11 @@ class BeladyPlanner:
             There are more rows than slots, or an entry is below -1.
         """
         self._resident = initial_content(NO_ROWS if self._reset else resident, self._capacity)
-        _, first = np.unique(self._resident, return_index=True)
-        again = np.ones(self._capacity, dtype=np.bool_)
+        filled = np.flatnonzero(self._resident >= 0)
+        _, first = np.unique(self._resident[filled], return_index=True)
+        again = np.ones(len(filled), dtype=np.bool_)
         again[first] = False
-        self._resident[again] = -1
+        self._resident[filled[again]] = -1
 
 
 class PolicyPlanner:

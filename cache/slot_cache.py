@@ -207,11 +207,14 @@ class SlotCache:
 
 
 def _aligned_rows(capacity: int, dim: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return zeroed rows that start on a page, so that a row of whole cache lines touches no other line."""
+    """Return rows that start on a page, so that a row of whole cache lines touches no other line; not initialised.
+
+    Pages come as rows are admitted: to write all of them here would hold up the first batch by a second for each GB.
+    """
     num_bytes = capacity * dim * dtype.itemsize
-    # Not numpy.zeros: written pages are there before the first batch, and numpy asks for huge ones.
-    buffer = np.empty(num_bytes + _PAGE_BYTES, dtype=np.uint8)
-    buffer[:] = 0
+    buffer = np.empty(
+        num_bytes + _PAGE_BYTES, dtype=np.uint8
+    )  # not numpy.zeros, which asks for no huge pages
     start = -buffer.ctypes.data % _PAGE_BYTES
     return buffer[start : start + num_bytes].view(dtype).reshape(capacity, dim)
 

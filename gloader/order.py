@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gloader.errors import ConfigError, SeedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_MUL_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+_MUL_2: Final = np.uint64(0x94D049BB133111EB)
+_PIECE: Final = 1 << 13  # words: a piece stays in the cache of a core, and is no allocation from the kernel
+_EPOCHS_HELD: Final = 3  # the one being consumed, and those that superbatches reach into
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the splitmix64 finaliser of each element (Steele et al., OOPSLA'14). Pure."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = (x ^ (x >> np.uint64(30))) * _MUL_1
+    x = (x ^ (x >> np.uint64(27))) * _MUL_2
     return x ^ (x >> np.uint64(31))
+
+
+def _unmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return what `_mix` made each element of. Pure."""
+    x = (x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))) * _inverse(_MUL_2)
+    x = (x ^ (x >> np.uint64(27)) ^ (x >> np.uint64(54))) * _inverse(_MUL_1)
+    return x ^ (x >> np.uint64(30)) ^ (x >> np.uint64(60))
+
+
+def _inverse(odd: np.uint64) -> np.uint64:
+    """Return the number that times ``odd`` is 1 modulo 2**64. Pure."""
+    return np.uint64(pow(int(odd), -1, 2**64))
+
+
+def _pieces(words: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
+    """Yield views of ``words`` (n,), one after the other."""
+    for start in range(0, len(words), _PIECE):
+        yield words[start : start + _PIECE]
 
 
 def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
@@ -34,9 +59,16 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
     -------
     (num_items,) int64
     """
-    positions = np.arange(1, num_items + 1, dtype=np.uint64)
-    # The hash is a bijection: no two positions tie, so that every way of sorting gives the same order.
-    return np.argsort(_mix(positions * _GOLDEN + _epoch_key(seed, epoch))).astype(np.int64, copy=False)
+    key = _epoch_key(seed, epoch)
+    words = np.arange(1, num_items + 1, dtype=np.uint64)
+    for piece in _pieces(words):
+        piece[:] = _mix(piece * _GOLDEN + key)
+    # The hash is a bijection: no two positions tie, and each is read back from its hash. Sorting the hashes alone and
+    # doing so takes a fifth of the time of sorting positions by them.
+    words.sort()
+    for piece in _pieces(words):
+        piece[:] = (_unmix(piece) - key) * _inverse(_GOLDEN) - np.uint64(1)
+    return words.view(np.int64)
 
 
 def _epoch_key(seed: int, epoch: int) -> NDArray[np.uint64]:
@@ -80,6 +112,26 @@ def _check_seeds(seeds: IdArray, num_nodes: int) -> None:
         raise SeedError(f"seeds must not repeat; these do: {np.unique(repeated)[:5].tolist()}")
 
 
+class _HeldEpochs:
+    """The positions of the epochs asked for last. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: dict[int, IdArray] = {}  # the one that was asked for last comes last
+
+    def positions(self, epoch: int, order: EpochOrder) -> IdArray:
+        """Return those of ``epoch``, worked out by one thread where several ask."""
+        with self._lock:
+            found = self._positions.pop(epoch, None)
+            if found is None:
+                while len(self._positions) >= _EPOCHS_HELD:
+                    del self._positions[next(iter(self._positions))]
+                found = order.make_positions(epoch)
+                found.flags.writeable = False
+            self._positions[epoch] = found
+            return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOrder:
     """The batches of every epoch, for one rank of ``world_size``.
@@ -108,6 +160,7 @@ class EpochOrder:
     _by_id: IdArray | None = field(
         init=False, repr=False, compare=False, default=None
     )  # positions, where b > 1
+    _held: _HeldEpochs = field(init=False, repr=False, compare=False, default_factory=_HeldEpochs)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -145,10 +198,15 @@ class EpochOrder:
         return full + int(rest >= self.world_size and not self.drop_last)
 
     def epoch_positions(self, epoch: int) -> IdArray:
-        """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them. Pure.
+        """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them; read-only. Pure.
 
-        For what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``.
+        For what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. Those of the last
+        few epochs asked for are kept.
         """
+        return self._held.positions(epoch, self)
+
+    def make_positions(self, epoch: int) -> IdArray:
+        """Work `epoch_positions` out. Pure."""
         num_seeds = len(self.seeds)
         if not self.shuffle:
             return np.arange(num_seeds, dtype=np.int64)

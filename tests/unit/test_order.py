@@ -1,5 +1,8 @@
 """The epoch order: addressed, complete, and the same union for any world size."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +32,47 @@ def test_permutation_is_golden() -> None:
 
 
 GOLDEN = [2, 4, 6, 5, 1, 7, 0, 3]
+
+
+@pytest.mark.parametrize("num_items", [8191, 8192, 8193, 20_000])
+def test_a_permutation_longer_than_a_piece_sorts_the_same_hashes(num_items: int) -> None:
+    def mix(x: np.ndarray) -> np.ndarray:
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    key = mix(mix(np.array([5], np.uint64)) + np.array([3], np.uint64) * golden)
+    expected = np.argsort(mix(np.arange(1, num_items + 1, dtype=np.uint64) * golden + key))
+    np.testing.assert_array_equal(epoch_permutation(num_items, seed=5, epoch=3), expected)
+
+
+def test_the_positions_of_the_last_epochs_are_worked_out_once_and_read_only() -> None:
+    order = _order(300)
+    with ThreadPoolExecutor(8) as pool:
+        asked = list(pool.map(lambda _: order.epoch_positions(1), range(32)))
+    first = asked[0]
+    assert all(positions is first for positions in asked)
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 0
+    order.epoch_positions(2)
+    order.epoch_positions(0)
+    assert order.epoch_positions(1) is first, "asked for again, it stays"
+    order.epoch_positions(3)
+    order.epoch_positions(4)
+    assert order.epoch_positions(1) is first
+    for epoch in (5, 6, 7):
+        order.epoch_positions(epoch)
+    again = order.epoch_positions(1)
+    assert again is not first, "three epochs are held"
+    np.testing.assert_array_equal(again, first)
+
+
+def test_an_order_with_another_seed_holds_other_positions() -> None:
+    order = _order()
+    order.epoch_positions(0)
+    other = replace(order, seed=8)
+    np.testing.assert_array_equal(other.epoch_positions(0), epoch_permutation(100, seed=8, epoch=0))
 
 
 def test_permutation_places_every_item_everywhere() -> None:

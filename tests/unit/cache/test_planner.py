@@ -53,6 +53,18 @@ def test_every_planner_delivers_the_rows_also_after_it_was_cancelled(
                     held = planner.resident.copy()
 
 
+def test_empty_slots_stay_empty_after_a_restart() -> None:
+    planner = BeladyPlanner(10, 6)
+    for resident, counted in (
+        ([-1, -1, -1], [-1] * 6),
+        ([], [-1] * 6),
+        ([-1, 5, -1, 5, 0, -1], [-1, 5, -1, -1, 0, -1]),
+        ([0, 0, 0, 1, 1, 0], [0, -1, -1, 1, -1, -1]),
+    ):
+        planner.restart(np.array(resident, dtype=np.int64))
+        assert planner.resident.tolist() == counted
+
+
 def test_a_row_in_two_slots_counts_once_after_a_restart() -> None:
     planner = BeladyPlanner(9, 4)
     planner.restart(np.array([7, 3, 7, -1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,20 @@ def admissions(positions: list[int], slots: list[int]) -> CacheStep:
         hit_pos=NOTHING, hit_slot=NOTHING, miss_pos=NOTHING, miss_row=NOTHING,
         admit_pos=np.array(positions), admit_slot=np.array(slots),
     )  # fmt: skip
+
+
+def _resident_bytes() -> int:
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def test_memory_of_rows_comes_as_they_are_admitted() -> None:
+    before = _resident_bytes()
+    with SlotCache(1 << 19, dim=256) as cache:  # 512 MiB of rows, which took half a second to write
+        assert _resident_bytes() - before < 64 << 20
+        cache.admit(admissions([0], [1 << 18]), np.array([7]), np.ones((1, 256), np.float32))
+        assert _resident_bytes() - before < 64 << 20
+        assert cache.num_bytes == (1 << 19) * (1024 + 8)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])
