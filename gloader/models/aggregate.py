@@ -23,14 +23,16 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
 
     Parameters
     ----------
-    x : (num_src, F) float32
+    x : (num_src, F) float32 or bfloat16; either is added up in float32
     edges : E edges into D destinations
-    weight : (E,) float32, or None for ones
+    weight : (E,) float32, rounded to the dtype of ``x``; None for ones
 
     Returns
     -------
-    (D, F) float32; a destination without edges gets zeros
+    (D, F) of the dtype of ``x``; a destination without edges gets zeros
     """
+    # A bag takes one dtype: wider rows would cost O(num_src F), and a weight rounds no more than the rows have.
+    weight = None if weight is None else weight.to(x.dtype)
     result: torch.Tensor = _NeighborSum.apply(x.contiguous(), weight, edges)  # type: ignore[no-untyped-call]
     return result
 

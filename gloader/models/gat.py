@@ -55,9 +55,7 @@ class GatConv(nn.Module):
         """Return (D, out_dim) for ``x`` (U, in_dim)."""
         edges = Adjacency.of_block(block)
         weights = self._head_weights(slice(0, self.heads))
-        scores_src = x @ self._score_weight(self.att_src, weights)
-        scores_dst = x[: block.num_dst] @ self._score_weight(self.att_dst, weights)
-        attention, own = self._attend(scores_src, scores_dst, edges, block.edge_weight)
+        attention, own = self._attend(*self._scores(x, block.num_dst, weights), edges, block.edge_weight)
         project_first = multiplies_first(
             num_src=block.num_src,
             num_dst=block.num_dst,
@@ -67,6 +65,7 @@ class GatConv(nn.Module):
             input_has_grad=x.requires_grad,
             num_heads=self.heads,
         )
+        x = _as_autocast(x) if project_first else x
         results = []
         for head, weight in enumerate(weights):
             values = functional.linear(x, weight) if project_first else x
@@ -79,6 +78,18 @@ class GatConv(nn.Module):
     def _head_weights(self, heads: slice) -> tuple[torch.Tensor, ...]:
         """Return the (head_dim, in_dim) projection of each head."""
         return self.lin.weight.view(self.heads, self.head_dim, self.in_dim)[heads].unbind()
+
+    def _scores(
+        self, x: torch.Tensor, num_dst: int, weights: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scores of sources (U, heads) and destinations (D, heads), in the precision of the parameters.
+
+        Autocast is off: a relative error e of a score s is one of e s in the attention.
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(self.att_src.dtype)
+            scores_src = x @ self._score_weight(self.att_src, weights)
+            return scores_src, x[:num_dst] @ self._score_weight(self.att_dst, weights)
 
     def _score_weight(self, attention: torch.Tensor, weights: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return (in_dim, heads): what maps an input row to its scores without projecting it."""
@@ -163,6 +174,12 @@ class GatConv(nn.Module):
             ]
         total = total.clamp(min=torch.finfo(total.dtype).tiny)
         return self._join([s / total[:, head, None] for head, s in enumerate(sums)]) + self.bias[columns]
+
+
+def _as_autocast(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` as autocast multiplies it, once for all heads; the product of each head would make its own copy."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def _segment_max(start: torch.Tensor, dst: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,6 @@ Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
 LoaderSharing = Literal["auto", "shared", "private"]  # as `gloader.distributed.Sharing`, without torch
 
-# Weighted sums over neighbours take float32 alone: `models.aggregate.sum_neighbors`.
-_BF16_MODELS, _BF16_SAMPLER = ("graphsage", "mlp"), "neighbor"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConfig:
@@ -24,17 +21,12 @@ class StepConfig:
     grad_compress: GradCompress = "none"  # what several ranks send of their gradients
 
 
-def check_step(config: StepConfig, *, world_size: int, model: str, sampler: str) -> None:
+def check_step(config: StepConfig, *, world_size: int) -> None:
     """Raise ConfigError naming the first setting of ``config`` that is not allowed. Pure."""
     choices: tuple[tuple[str, Any], ...] = (("autocast", Autocast), ("grad_compress", GradCompress))
     for name, allowed in choices:
         if (value := getattr(config, name)) not in get_args(allowed):
             raise ConfigError(f"{name} is {value!r}; allowed: {', '.join(get_args(allowed))}")
-    if config.autocast != "none" and (model not in _BF16_MODELS or not sampler.startswith(_BF16_SAMPLER)):
-        raise ConfigError(
-            f"autocast is {config.autocast!r} with model {model!r} and sampler {sampler!r}; in this version it needs a "
-            f"model that weighs no edges ({', '.join(_BF16_MODELS)}) and the sampler {_BF16_SAMPLER!r}"
-        )
     if config.grad_compress != "none" and world_size == 1:
         raise ConfigError(
             f"grad_compress is {config.grad_compress!r}, and one rank sends no gradients; start several with "
