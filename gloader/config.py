@@ -9,6 +9,7 @@ ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
 Features = Literal["auto", "ram", "ssd"]
 Policy = Literal["belady", "static", "lru", "fifo", "clock", "sieve", "s3fifo", "none"]
 IoStrategy = Literal["auto", "direct", "staged", "packed"]
+Layout = Literal["layered", "merged"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,7 @@ class LoaderConfig:
 
     sampler: str = "neighbor"  # what `gloader.samplers.make_sampler` takes
     fanouts: tuple[int, ...] = (15, 10, 5)  # first hop (next to the seeds) first; -1 takes all neighbours
+    layout: Layout = "layered"  # every node found so far draws in each hop, or each node once, as in PyG
     batch_size: int = 1024
     memory_budget_bytes: int | None = None  # None: half of what is free at the start
     features: Features = "auto"

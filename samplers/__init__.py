@@ -9,8 +9,9 @@ from gloader.samplers.graph import CscGraph
 from gloader.samplers.graph_source import GraphSource
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
-from gloader.samplers.make import make_sampler, workspace_node_bytes
-from gloader.samplers.neighbor import MergedBatch, NeighborSampler
+from gloader.samplers.make import make_sampler, preferred_layout, workspace_node_bytes
+from gloader.samplers.merged import MergedBatch, MergedBlockSampler
+from gloader.samplers.neighbor import NeighborSampler
 
 __all__ = [
     "CscGraph",
@@ -18,7 +19,9 @@ __all__ = [
     "LaborSampler",
     "LayerSampler",
     "MergedBatch",
+    "MergedBlockSampler",
     "NeighborSampler",
     "make_sampler",
+    "preferred_layout",
     "workspace_node_bytes",
 ]

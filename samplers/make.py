@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from gloader.config import Layout
 from gloader.errors import ConfigError
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
+from gloader.samplers.merged import MergedBlockSampler
 from gloader.samplers.neighbor import NeighborSampler
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ _MAKERS: dict[str, Callable[..., Sampler]] = {
 SAMPLER_NAMES = tuple(_MAKERS)
 _MAP_BYTES = 4  # the local id of a node
 _MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
+_NODEWISE = ("neighbor", "weighted")  # whose draws for one node do not depend on the other nodes of the hop
 _SWITCHES = {"replace", "importance", "share_layers", "normalize"}
 _OPTIONS = {
     "neighbor": ("replace",),
@@ -40,11 +43,22 @@ _OPTIONS = {
 def workspace_node_bytes(spec: str) -> int:
     """Return the most bytes that a sampling thread of the sampler ``spec`` keeps per node of the graph. Pure."""
     name = parse_spec(spec)[0]
-    return _MAP_BYTES if name in {"neighbor", "weighted"} else _MAP_AND_CHANCE_BYTES
+    return _MAP_BYTES if name in _NODEWISE else _MAP_AND_CHANCE_BYTES
+
+
+def preferred_layout(spec: str) -> Layout:
+    """Return "merged", which is PyG's, where the sampler ``spec`` has it, else "layered". Pure."""
+    return "merged" if parse_spec(spec)[0] in _NODEWISE else "layered"
 
 
 def make_sampler(
-    spec: str, graph: CscGraph | GraphSource, fanouts: Sequence[int], seed: int = 0, **options: Any
+    spec: str,
+    graph: CscGraph | GraphSource,
+    fanouts: Sequence[int],
+    seed: int = 0,
+    *,
+    layout: Layout = "layered",
+    **options: Any,
 ) -> Sampler:
     """Return the sampler that ``spec`` describes.
 
@@ -55,6 +69,9 @@ def make_sampler(
     graph : the topology, or a source that is asked for it at every batch
     fanouts : hop next to the seeds first: neighbours per node, for "ladies" and "fastgcn" nodes per layer
     seed : any integer; taken modulo 2**64
+    layout : "layered" lets every node found so far draw in each hop, as DGL does; "merged" lets a node draw once, in
+        the hop after the one that found it, as PyG does, see `MergedBatch.to_blocks`; "neighbor" and "weighted" have
+        both
     options : further keyword arguments of that sampler, which win over those of ``spec``: ``replace`` of "neighbor";
         ``replace``, ``importance`` of "weighted"; ``iterations``, ``share_layers``, ``normalize`` of "labor";
         ``adjacency``, ``normalize`` of "ladies" and "fastgcn"
@@ -62,7 +79,7 @@ def make_sampler(
     Raises
     ------
     ConfigError
-        The name or an option is unknown, or a value is not allowed.
+        The name, an option or the layout is unknown, or a value is not allowed.
     """
     name, given = parse_spec(spec)
     chosen = given | options
@@ -74,7 +91,23 @@ def make_sampler(
     for key, value in chosen.items():
         if key in _SWITCHES and not isinstance(value, bool):
             raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
-    return _MAKERS[name](graph, fanouts, seed=seed, **chosen)
+    require_layout(spec, layout)
+    sampler = _MAKERS[name](graph, fanouts, seed=seed, **chosen)
+    if layout == "merged" and isinstance(sampler, NeighborSampler):
+        return MergedBlockSampler(sampler)
+    return sampler
+
+
+def require_layout(spec: str, layout: Layout) -> None:
+    """Raise ConfigError where ``layout`` is unknown, or the sampler ``spec`` does not have it. Pure."""
+    if layout not in get_args(Layout):
+        raise ConfigError(f"layout={layout!r} is not one of {', '.join(map(repr, get_args(Layout)))}")
+    name = parse_spec(spec)[0]
+    if layout == "merged" and name not in _NODEWISE:
+        raise ConfigError(
+            f"layout='merged' with sampler {name!r}, which chooses for all nodes of a layer together, so that none can "
+            f"keep what it drew before; use layout='layered', or the sampler {' or '.join(map(repr, _NODEWISE))}"
+        )
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:

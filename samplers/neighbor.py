@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,8 @@ from gloader.errors import ConfigError
 from gloader.samplers import damage, pick, weighted
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed, checked_seeds
 from gloader.samplers.graph_source import GraphSource, source_of
-from gloader.samplers.hops import enter_seeds, fetch_degrees, sample_layers
+from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers
+from gloader.samplers.merged import MergedBatch, merge_hops
 from gloader.samplers.rng import layer_key
 from gloader.samplers.workspace import Workspace, WorkspacePool
 from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
@@ -23,26 +23,7 @@ if TYPE_CHECKING:
 
     from gloader.samplers.graph import CscGraph
 
-__all__ = ["GraphSource", "MergedBatch", "NeighborSampler", "checked_fanouts"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedBatch:
-    """The topology of one mini-batch with the edges of all hops over one list of nodes, as PyG lays it out.
-
-    Only nodes that a hop found first sample in the next hop.
-    """
-
-    id: BatchId
-    nodes: IdArray  # (U,) global ids, unique, in first-seen order; nodes[:num_seeds] are the seeds
-    num_seeds: int
-    edge_index: LocalArray  # (2, num_edges) local ids: sources, destinations; hop after hop
-    edge_ids: IdArray  # (num_edges,) positions in the graph's ``indices``
-    num_sampled_nodes: tuple[int, ...]  # L + 1: the seeds, then the new nodes of each hop
-    num_sampled_edges: tuple[int, ...]  # L
-    edge_weight: NDArray[np.float32] | None = (
-        None  # (num_edges,) full-graph edges each stands for; None: all alike
-    )
+__all__ = ["GraphSource", "NeighborSampler", "checked_fanouts"]
 
 
 class NeighborSampler:
@@ -124,14 +105,16 @@ class NeighborSampler:
         graph = self.graph
         checked = checked_seeds(seeds, graph.num_nodes)
         hops: list[Block] = []
+        num_edges = 0
         with np.errstate(over="ignore"), self._pool.lend() as work:
             counts = [0, enter_seeds(work, checked)]
             for hop in range(len(self.fanouts)):
                 fetch_degrees(graph, work, counts[-2], counts[-1])
                 hops.append(self._sample_hop(graph, work, batch_id, hop, counts[-2], counts[-1]))
                 counts.append(hops[-1].num_src)
+                num_edges = checked_total(num_edges + hops[-1].num_edges, hop, batch_id, self.fanouts)
             nodes = work.nodes[: counts[-1]].copy()
-        return _merge(batch_id, nodes, hops, counts)
+        return merge_hops(batch_id, nodes, hops, counts)
 
     def _sample_layer(
         self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
@@ -221,25 +204,3 @@ class NeighborSampler:
             )
         if bad >= 0:
             raise damage.bad_weights(graph, int(work.nodes[bad]))
-
-
-def _merge(batch_id: BatchId, nodes: IdArray, hops: list[Block], counts: list[int]) -> MergedBatch:
-    """Join the hops of a batch; the destinations of hop l are the nodes ``counts[l]:counts[l + 1]``. Pure."""
-    sources = np.concatenate([hop.indices for hop in hops])
-    destinations = np.concatenate(
-        [
-            np.repeat(np.arange(first, first + hop.num_dst, dtype=np.int32), np.diff(hop.indptr))
-            for first, hop in zip(counts, hops, strict=False)
-        ]
-    )
-    weights = [hop.edge_weight for hop in hops if hop.edge_weight is not None]
-    return MergedBatch(
-        id=batch_id,
-        nodes=nodes,
-        num_seeds=counts[1],
-        edge_index=np.stack([sources, destinations]),
-        edge_ids=np.concatenate([hop.edge_ids for hop in hops]),
-        num_sampled_nodes=tuple(np.diff(counts).tolist()),
-        num_sampled_edges=tuple(hop.num_edges for hop in hops),
-        edge_weight=np.concatenate(weights) if weights else None,
-    )

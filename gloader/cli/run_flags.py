@@ -11,6 +11,7 @@ from gloader.cli.flags import Fanout, Size, SizeOrShare
 from gloader.config import (
     Features,
     IoStrategy,
+    Layout,
     LoaderConfig,
     ModelConfig,
     ModelName,
@@ -34,6 +35,8 @@ class ModelFlags:
     """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
     sampler: str = _LOADER.sampler
     """neighbor, weighted, labor, ladies or fastgcn; options may follow, as in labor:iterations=1."""
+    layout: Layout = _LOADER.layout
+    """Who draws in a hop: every node found so far (layered, as in DGL), or those found last (merged, as in PyG)."""
     hidden: int = _MODEL.hidden
     """Width of the hidden layers."""
     dropout: float = _MODEL.dropout
@@ -151,6 +154,7 @@ class MachineFlags:
         cache = self.cache
         return LoaderConfig(
             sampler=model.sampler,
+            layout=model.layout,
             fanouts=model.fanout,
             batch_size=_positive("batch-size", optim.batch_size),
             seed_blocks=_positive("seed-blocks", optim.seed_blocks),

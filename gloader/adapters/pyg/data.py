@@ -25,9 +25,10 @@ with warnings.catch_warnings():
 def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     """Return ``batch`` in PyG's layout: its nodes and features as they are, seeds first, and merged hops of edges.
 
-    In PyG a node samples once, in the hop after the one that found it; in the layered blocks of a native batch it
-    samples again in every later hop. So each hop gives the edges of the destinations that the hop before found first: a
-    piece at the end of its block. `trim_to_layer` and whole-graph models then compute the same, as with PyG's loader.
+    Each hop gives the edges of the destinations that the hop before found first: a piece at the end of its block. Of a
+    loader with ``layout="merged"`` those are all edges of the batch, once. Of a layered one they are what PyG would
+    have drawn: there a node samples once, in the hop after the one that found it, and in layered blocks again in every
+    later hop. `trim_to_layer` and whole-graph models compute the same, as with PyG's loader.
 
     Parameters
     ----------

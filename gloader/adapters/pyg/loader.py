@@ -10,6 +10,7 @@ import torch
 from gloader.adapters.pyg.data import to_data
 from gloader.adapters.stream import BatchStream, to_loader
 from gloader.dataset import Dataset
+from gloader.samplers import preferred_layout
 
 if TYPE_CHECKING:
     from gloader.loader import Loader
@@ -25,7 +26,9 @@ class NodeLoader(BatchStream[Any]):
     Parameters
     ----------
     loader : a `gloader.Loader`, or a `gloader.Dataset` to build one for
-    settings : of the loader to build: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`
+    settings : of the loader to build: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`.
+        ``layout`` is "merged" where it is not given and the sampler has it: batches have exactly the nodes and edges of
+        native ones. Of a layered loader they have the nodes, and the edges that PyG would have drawn
 
     Raises
     ------
@@ -34,6 +37,8 @@ class NodeLoader(BatchStream[Any]):
     """
 
     def __init__(self, loader: Loader | Dataset, **settings: Any) -> None:
+        if isinstance(loader, Dataset):
+            settings.setdefault("layout", preferred_layout(settings.get("sampler", "neighbor")))
         native = to_loader(loader, settings)
         positions = _Positions(native.seeds)
 

@@ -27,6 +27,12 @@ def dgl_parts(item):
     return input_nodes.tolist(), seeds, blocks[0].srcdata["feat"], blocks[-1].dstdata["label"].tolist(), edges
 
 
+def pyg_parts(data):
+    nodes = data.n_id.tolist()
+    edges = [*data.edge_index.tolist(), data.e_id.tolist()]
+    return nodes, nodes[: data.batch_size], data.x, data.y.tolist(), edges
+
+
 def native_parts(batch):
     edges = [(*hop.edge_index.tolist(), hop.edge_ids.tolist()) for hop in batch.blocks]
     nodes = batch.nodes.tolist()
@@ -49,8 +55,12 @@ CHANGES = [
 
 @pytest.mark.reliability("F3")
 @pytest.mark.parametrize("changes", CHANGES)
-def test_dgl_batches_carry_the_nodes_and_edges_of_the_native_batch(dataset, make_loader, settings, changes):
-    with make_loader() as native, BlockLoader(dataset, **(settings | changes)) as adapted:
+@pytest.mark.parametrize("layout", ["layered", "merged"])
+def test_dgl_batches_carry_the_nodes_and_edges_of_the_native_batch(
+    dataset, make_loader, settings, changes, layout
+):
+    settings = settings | changes | {"layout": layout}
+    with make_loader(layout=layout) as native, BlockLoader(dataset, **settings) as adapted:
         assert len(adapted) == len(native) == 7
         for _ in range(2):
             for batch, item in zip(native, adapted, strict=True):
@@ -60,21 +70,37 @@ def test_dgl_batches_carry_the_nodes_and_edges_of_the_native_batch(dataset, make
 @pytest.mark.reliability("F3")
 @pytest.mark.parametrize("changes", CHANGES)
 def test_pyg_batches_carry_the_nodes_and_edges_of_the_native_batch(dataset, make_loader, settings, changes):
-    with make_loader() as native, NodeLoader(dataset, **(settings | changes)) as adapted:
+    with make_loader(layout="merged") as native, NodeLoader(dataset, **(settings | changes)) as adapted:
         assert len(adapted) == 7
         for _ in range(2):
             for batch, data in zip(native, adapted, strict=True):
-                assert data.n_id.tolist() == batch.nodes.tolist()
-                assert torch.equal(data.x, batch.x)
-                assert torch.equal(data.y, batch.y)
-                np.testing.assert_array_equal(
-                    dataset.train[data.input_id.numpy()], batch.nodes[: batch.num_seeds]
-                )
-                last, first = batch.blocks
-                again = last.edge_index[1] < first.num_dst  # what a seed draws a second time is not PyG's
-                pairs = torch.cat([first.edge_index, last.edge_index[:, ~again]], dim=1)
-                assert torch.equal(data.edge_index, pairs)
-                assert torch.equal(data.e_id, torch.cat([first.edge_ids, last.edge_ids[~again]]))
+                same_nodes(dataset, data, batch)
+                edges = set(zip(*data.edge_index.tolist(), data.e_id.tolist(), strict=True))
+                hops = [(*hop.edge_index.tolist(), hop.edge_ids.tolist()) for hop in batch.blocks]
+                assert edges == {edge for hop in hops for edge in zip(*hop, strict=True)}
+                assert len(edges) == data.num_edges
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampler": "labor"}])
+def test_pyg_batches_of_a_layered_loader_carry_what_pyg_would_have_drawn(
+    dataset, make_loader, settings, changes
+):
+    adapter = NodeLoader(dataset, **settings, **changes) if changes else NodeLoader(make_loader())
+    with make_loader(**changes) as native, adapter as adapted:
+        for batch, data in zip(native, adapted, strict=True):
+            same_nodes(dataset, data, batch)
+            last, first = batch.blocks
+            again = last.edge_index[1] < first.num_dst  # what a seed draws a second time is not PyG's
+            pairs = torch.cat([first.edge_index, last.edge_index[:, ~again]], dim=1)
+            assert torch.equal(data.edge_index, pairs)
+            assert torch.equal(data.e_id, torch.cat([first.edge_ids, last.edge_ids[~again]]))
+
+
+def same_nodes(dataset, data, batch):
+    assert data.n_id.tolist() == batch.nodes.tolist()
+    assert torch.equal(data.x, batch.x)
+    assert torch.equal(data.y, batch.y)
+    np.testing.assert_array_equal(dataset.train[data.input_id.numpy()], batch.nodes[: batch.num_seeds])
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -92,17 +118,18 @@ def test_a_loader_that_is_built_already_is_taken(make_loader, adapter):
 
 
 @pytest.mark.reliability("F1")
-def test_resume_at_every_step_continues_bit_for_bit(dataset, settings):
-    with BlockLoader(dataset, **settings) as stream:
+@pytest.mark.parametrize(("adapter", "parts_of"), [(BlockLoader, dgl_parts), (NodeLoader, pyg_parts)])
+def test_resume_at_every_step_continues_bit_for_bit(dataset, settings, adapter, parts_of):
+    with adapter(dataset, **settings) as stream:
         states, parts = [stream.state_dict()], []
         for item in itertools.chain(stream, stream):
-            parts.append(dgl_parts(item))
+            parts.append(parts_of(item))
             states.append(stream.state_dict())
     assert len(parts) == 14
     for step in range(0, 14, 3):
-        with BlockLoader(dataset, **settings) as resumed:
+        with adapter(dataset, **settings) as resumed:
             resumed.load_state_dict(states[step])
-            rest = [dgl_parts(item) for _ in range(2) for item in resumed]
+            rest = [parts_of(item) for _ in range(2) for item in resumed]
         for ours, theirs in zip(rest, parts[step:], strict=False):
             same(ours, theirs)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.samplers.oracle import OracleSampler
+from unit.samplers.oracle import OracleBlock, OracleSampler
 
-from gloader.samplers import CscGraph, NeighborSampler
+from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
 from gloader.samplers.workspace import WorkspacePool
-from gloader.types import BatchId
+from gloader.types import BatchId, SampledBatch
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -66,11 +67,7 @@ def test_layered_batches_equal_the_oracle(case: dict[str, Any]) -> None:
     nodes, blocks = oracle.sample(batch_id.epoch, batch_id.index, case["seeds"])
     assert batch.nodes.tolist() == nodes
     assert batch.num_seeds == len(case["seeds"])
-    for block, expected in zip(batch.blocks, blocks, strict=True):
-        assert block.indptr.tolist() == expected.indptr
-        assert block.indices.tolist() == expected.indices
-        assert block.edge_ids.tolist() == expected.edge_ids
-        assert (block.num_src, block.num_dst) == (expected.num_src, expected.num_dst)
+    same_blocks(batch, blocks)
 
 
 @given(cases())
@@ -84,13 +81,28 @@ def test_merged_batches_equal_the_oracle(case: dict[str, Any]) -> None:
     assert batch.edge_ids.tolist() == [edge for hop in hops for edge in hop.edge_ids]
     assert batch.num_sampled_edges == tuple(len(hop.indices) for hop in hops)
     assert batch.num_sampled_nodes == (len(case["seeds"]), *new_nodes(hops, len(case["seeds"])))
-    dst = np.repeat(np.arange(len(nodes)), in_degrees(batch.edge_index[1], len(nodes)))
-    assert np.sort(batch.edge_index[1]).tolist() == dst.tolist()
+    counts = [stop - start for hop in hops for start, stop in pairwise(hop.indptr)]
+    assert batch.edge_index[1].tolist() == [node for node, count in enumerate(counts) for _ in range(count)]
+
+
+@given(cases())
+def test_the_blocks_of_merged_batches_equal_the_oracle(case: dict[str, Any]) -> None:
+    ours, oracle = samplers(case)
+    batch_id = case["batch_id"]
+    batch = MergedBlockSampler(ours).sample(batch_id, np.array(case["seeds"], dtype=np.int64))
+    nodes, blocks = oracle.sample_merged_blocks(batch_id.epoch, batch_id.index, case["seeds"])
+    assert batch.nodes.tolist() == nodes
+    assert batch.num_seeds == len(case["seeds"])
+    same_blocks(batch, blocks)
+
+
+def same_blocks(batch: SampledBatch, blocks: list[OracleBlock]) -> None:
+    for block, expected in zip(batch.blocks, blocks, strict=True):
+        assert block.indptr.tolist() == expected.indptr
+        assert block.indices.tolist() == expected.indices
+        assert block.edge_ids.tolist() == expected.edge_ids
+        assert (block.num_src, block.num_dst) == (expected.num_src, expected.num_dst)
 
 
 def new_nodes(hops: list[Any], num_seeds: int) -> list[int]:
     return np.diff([num_seeds, *(hop.num_src for hop in hops)]).tolist()
-
-
-def in_degrees(dst: np.ndarray, num_nodes: int) -> np.ndarray:
-    return np.bincount(dst, minlength=num_nodes)

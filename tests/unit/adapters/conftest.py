@@ -8,7 +8,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gloader.samplers import CscGraph, NeighborSampler
+from gloader.config import Layout
+from gloader.samplers import CscGraph, make_sampler
 from gloader.types import BatchId, Block, DeviceBlock, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 400, 6
@@ -36,11 +37,11 @@ def arrays() -> Arrays:
 
 @pytest.fixture
 def make_batch(arrays: Arrays) -> Callable[..., ReadyBatch]:
-    """Return a function (fanouts, seeds) -> native batch."""
+    """Return a function (fanouts, seeds, layout) -> native batch."""
 
-    def make(fanouts: list[int], seeds: NDArray[np.int64], index: int = 0) -> ReadyBatch:
-        sampler = NeighborSampler(arrays.graph, fanouts, seed=3)
-        return to_ready(arrays, sampler.sample(BatchId(epoch=0, index=index), seeds))
+    def make(fanouts: list[int], seeds: NDArray[np.int64], layout: Layout = "layered") -> ReadyBatch:
+        sampler = make_sampler("neighbor", arrays.graph, fanouts, 3, layout=layout)
+        return to_ready(arrays, sampler.sample(BatchId(epoch=0, index=0), seeds))
 
     return make
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from gloader.adapters.pyg import to_data
+from gloader.config import ModelConfig
+from gloader.models import build_model
 from gloader.samplers import NeighborSampler
 from gloader.types import BatchId
 
@@ -52,6 +54,82 @@ def test_it_carries_the_nodes_of_the_batch_and_the_edges_that_a_node_drew_when_i
     assert found == expected
     drawn = [number for number, found, *_ in native_edges(batch) if number == found]
     assert data.num_sampled_edges == [drawn.count(number) for number in range(len(fanouts))]
+
+
+@pytest.mark.reliability("F3")
+@pytest.mark.parametrize("fanouts", [[4], [4, 3], [5, 0, 2], [4, 3, 2], [-1, -1, -1]])
+def test_it_carries_exactly_the_nodes_and_edges_of_a_merged_batch(make_batch, fanouts):
+    batch = make_batch(fanouts, SEEDS, "merged")
+    data = to_data(batch)
+    assert data.n_id.tolist() == batch.nodes.tolist()
+    native = {edge[2:] for edge in native_edges(batch)}
+    found = list(zip(*data.edge_index.tolist(), data.e_id.tolist(), strict=True))
+    assert set(found) == native
+    assert len(found) == len(native)  # each once, though a batch repeats it in every layer that needs it
+    assert torch.equal(data.edge_index, batch.blocks[0].edge_index)
+    assert torch.equal(data.e_id, batch.blocks[0].edge_ids)
+    assert sum(data.num_sampled_nodes) == len(batch.nodes)
+
+
+def pyg_edges(batch, data, *, is_gcn):
+    """Edges, and gloader's own GCN weights with the self loops that it adds, for `GCNConv(normalize=False)`."""
+    if not is_gcn:
+        return data.edge_index, None
+    source, target = data.edge_index
+    degree = batch.blocks[0].src_degree
+    drawn = torch.bincount(target, minlength=len(degree)).clamp(min=1)
+    norm = (degree + 1).rsqrt()
+    loops = torch.arange(len(degree))
+    weight = norm[source] * norm[target] * degree[target] / drawn[target]
+    return (
+        torch.cat([data.edge_index, torch.stack([loops, loops])], dim=1),
+        torch.cat([weight, norm.square()]),
+    )
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+@pytest.mark.parametrize("fanouts", [[4, 3], [4, 3, 2]])
+def test_native_models_compute_what_pygs_layers_do_on_the_same_batch(make_batch, name, fanouts):
+    """Whole and trimmed; backward too, so that an edge that is seen once too often shows."""
+    batch = make_batch(fanouts, SEEDS, "merged")
+    data = to_data(batch)
+    torch.manual_seed(0)
+    config = ModelConfig(name=name, hidden=6, dropout=0.0)
+    native = build_model(config, in_dim=6, num_classes=3, num_layers=len(fanouts))
+    is_gcn = name == "gcn"
+    layers = [
+        GCNConv(conv.in_dim, conv.out_dim, normalize=False) if is_gcn else SAGEConv(conv.in_dim, conv.out_dim)
+        for conv in native.layers
+    ]
+    for ours, theirs in zip(native.layers, layers, strict=True):
+        theirs.load_state_dict(ours.state_dict())
+    expected = native(batch.x, batch.blocks)
+    expected.square().sum().backward()
+
+    edges, weight = pyg_edges(batch, data, is_gcn=is_gcn)
+    whole = data.x
+    for number, layer in enumerate(layers):
+        whole = layer(whole.relu() if number else whole, edges, *([weight] if is_gcn else []))
+    torch.testing.assert_close(whole[:5], expected)
+    whole[:5].square().sum().backward()
+    for ours, theirs in zip(native.layers, layers, strict=True):
+        found = dict(theirs.named_parameters())
+        for key, parameter in ours.named_parameters():
+            torch.testing.assert_close(found[key].grad, parameter.grad)
+
+    x, kept, kept_weight = data.x, data.edge_index, None if weight is None else weight[: data.num_edges]
+    for number, layer in enumerate(layers):
+        x, kept, kept_weight = trim_to_layer(
+            number, data.num_sampled_nodes, data.num_sampled_edges, x, kept, kept_weight
+        )
+        x = x.relu() if number else x
+        if is_gcn:
+            loops = torch.arange(len(x))
+            own = weight[data.num_edges :][: len(x)]
+            x = layer(x, torch.cat([kept, torch.stack([loops, loops])], dim=1), torch.cat([kept_weight, own]))
+        else:
+            x = layer(x, kept)
+    torch.testing.assert_close(x[:5], expected)
 
 
 def test_x_and_n_id_are_shared(make_batch):

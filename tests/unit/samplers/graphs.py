@@ -27,3 +27,10 @@ def star(degree: int, edge_weight: np.ndarray | None = None) -> CscGraph:
     indptr = np.full(degree + 2, degree, dtype=np.int64)
     indptr[0] = 0
     return CscGraph(indptr=indptr, indices=np.arange(1, degree + 1, dtype=np.int32), edge_weight=edge_weight)
+
+
+def grid() -> CscGraph:
+    """An arithmetic graph, so that the golden digests depend on no random library."""
+    degrees = np.arange(97) * 5 % 131
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    return CscGraph(indptr=indptr, indices=(np.arange(indptr[-1]) * 31 % 97).astype(np.int32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -142,3 +143,23 @@ class OracleSampler:
             hops.append(self.hop((epoch, index), hop, nodes, first))
             first = before
         return nodes, hops
+
+    def sample_merged_blocks(
+        self, epoch: int, index: int, seeds: list[int]
+    ) -> tuple[list[int], list[OracleBlock]]:
+        """Each node's draws are looked up by its name, for every block that has it as a destination."""
+        nodes, hops = self.sample_merged(epoch, index, seeds)
+        drawn: list[list[tuple[int, int]]] = []
+        for hop in hops:
+            for start, stop in pairwise(hop.indptr):
+                drawn.append(list(zip(hop.indices[start:stop], hop.edge_ids[start:stop], strict=True)))
+        blocks = []
+        num_dst = len(seeds)
+        for hop in hops:
+            edges = [edge for node in range(num_dst) for edge in drawn[node]]
+            indptr = [0, *accumulate(len(drawn[node]) for node in range(num_dst))]
+            blocks.append(
+                OracleBlock(indptr, [s for s, _ in edges], [e for _, e in edges], hop.num_src, num_dst)
+            )
+            num_dst = hop.num_src
+        return nodes, blocks[::-1]

@@ -10,7 +10,15 @@ import pytest
 from unit.samplers.graphs import random_graph
 
 from gloader.errors import ConfigError
-from gloader.samplers import LaborSampler, LayerSampler, NeighborSampler, make, make_sampler
+from gloader.samplers import (
+    LaborSampler,
+    LayerSampler,
+    MergedBlockSampler,
+    NeighborSampler,
+    make,
+    make_sampler,
+    preferred_layout,
+)
 from gloader.samplers.make import SAMPLER_NAMES
 from gloader.types import BatchId, Sampler
 
@@ -70,6 +78,25 @@ def test_options_in_the_name() -> None:
         make_sampler("labor:iterations=many", graph, [3], 0)
 
 
+def test_layouts() -> None:
+    graph = random_graph(20, 5, weighted=True)
+    for name in ("neighbor:replace=true", "weighted"):
+        sampler = make_sampler(name, graph, [3, 2], 5, layout="merged")
+        assert isinstance(sampler, MergedBlockSampler)
+        assert (sampler.sampler.seed, sampler.sampler.weighted) == (5, name == "weighted")
+        assert isinstance(make_sampler(name, graph, [3, 2], 5), NeighborSampler)
+        assert preferred_layout(name) == "merged"
+    for name in ("labor:iterations=1", "ladies", "fastgcn"):
+        assert preferred_layout(name) == "layered"
+        with pytest.raises(
+            ConfigError,
+            match=f"layout='merged' with sampler '{name.split(':')[0]}', which chooses for all nodes",
+        ):
+            make_sampler(name, graph, [3, 2], 5, layout="merged")
+    with pytest.raises(ConfigError, match="layout='blocks' is not one of 'layered', 'merged'"):
+        make_sampler("neighbor", graph, [3, 2], 5, layout="blocks")  # type: ignore[arg-type]
+
+
 def test_every_named_option_is_one_of_its_sampler() -> None:
     for name, maker in make._MAKERS.items():
         assert set(make._OPTIONS[name]) <= set(inspect.signature(maker).parameters)
@@ -77,6 +104,7 @@ def test_every_named_option_is_one_of_its_sampler() -> None:
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("weighted", {}),
+    ("weighted", {"layout": "merged"}),
     ("labor", {}),
     ("labor", {"iterations": -1, "share_layers": True}),
     ("ladies", {"normalize": True}),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from unit.samplers.graphs import random_graph, star
+from unit.samplers.graphs import grid, random_graph, star
 
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import CscGraph, NeighborSampler, neighbor
@@ -322,13 +322,6 @@ def digest(batch: SampledBatch) -> str:
         for array in (block.indptr, block.indices, block.edge_ids):
             state.update(np.ascontiguousarray(array).tobytes())
     return state.hexdigest()
-
-
-def grid() -> CscGraph:
-    """An arithmetic graph, so that the golden digests depend on no random library."""
-    degrees = np.arange(97) * 5 % 131
-    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    return CscGraph(indptr=indptr, indices=(np.arange(indptr[-1]) * 31 % 97).astype(np.int32))
 
 
 GOLDEN = {
