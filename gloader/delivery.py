@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gloader.device import DeviceTier, open_device
 from gloader.transfer import SentBatch, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
+    from gloader.device import DeviceTier
     from gloader.gather import HostBatch
     from gloader.instruments import Instruments, Work
     from gloader.reports import RunReports
@@ -27,8 +25,7 @@ class Delivery:
     ----------
     stream : the batches of this rank
     labels : (n,) int64, of the seeds of the stream's order
-    device : where the batches go
-    tier : what is held there; nothing where None
+    tier : the device that the batches go to, and what is held there
     """
 
     def __init__(
@@ -36,14 +33,13 @@ class Delivery:
         *,
         stream: BatchStream,
         labels: IdArray,
-        device: torch.device,
+        tier: DeviceTier,
         instruments: Instruments,
         reports: RunReports,
-        tier: DeviceTier | None = None,
     ) -> None:
         self._stream = stream
         self._labels = labels
-        self.transfer = Transfer(DeviceTier(device=open_device(device)) if tier is None else tier)
+        self.transfer = Transfer(tier)
         self._instruments = instruments
         self._reports = reports
         self._computing: Work | None = None

@@ -17,8 +17,7 @@ from gloader.cache import (
     slot_bytes,
 )
 from gloader.cache.batch_reader import NO_ROWS
-from gloader.device import DeviceTier, RowFormat
-from gloader.device_tier import DeviceSettings, Workload, open_device_tier, with_features
+from gloader.device_tier import DeviceSettings, Workload, open_device_tier, row_format, with_features
 from gloader.errors import BudgetError, ConfigError
 from gloader.explain import IoFacts, TierFacts, explain_io, explain_tiers
 from gloader.memory import default_budget_bytes
@@ -37,8 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.cache import MissCurve
-    from gloader.config import Features, IoStrategy, Policy
+    from gloader.config import Features, IoStrategy, Layout, Policy
     from gloader.dataset import Dataset
+    from gloader.device import DeviceTier
+    from gloader.device_tier import OtherDevices
     from gloader.order import EpochOrder
     from gloader.ssd_store.cost import IoRates
     from gloader.ssd_store.engine import IoMode
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 _PROBE_BATCHES = 3
 _LENT_TOPOLOGIES = 5  # of another rank's batches, beside their features
 _LARGER_THAN_PROBED = 1.15
+_EMPTY_BUFFERS = 4  # of a row each: one for gather, the queue, the thread that sends, and one more
 _SAMPLE_SHARE = 0.05  # of the budget, for a moment, to estimate what other cache sizes would miss
 _COPY_THREADS = 2  # that copy hits; more do not pay where a model computes beside them
 
@@ -69,6 +71,7 @@ class TierSettings:
     superbatch: int | None
     superbatch_reset: bool
     sampler: str
+    layout: Layout
     sampler_threads: int
     num_epochs: int | None
     io: IoMode
@@ -109,7 +112,11 @@ class FeatureTier:
 
     def explain(self) -> str:
         """Say what is held where and how large it is, a line each."""
-        text = "\n".join(filter(None, [explain_tiers(self.facts), self.device.explain()]))
+        return "\n".join(filter(None, [self.explain_host(), self.device.explain()]))
+
+    def explain_host(self) -> str:
+        """Say the part of that which is the same for all ranks that this one loads for: all but the device."""
+        text = explain_tiers(self.facts)
         if self.ssd is None:
             return text
         io = IoFacts(
@@ -145,8 +152,11 @@ def open_feature_tier(
     settings: TierSettings,
     device: DeviceSettings | None = None,
     num_ranks: int = 1,
+    others: OtherDevices | None = None,
 ) -> FeatureTier:
     """Measure a few batches, share the memory budget out, and open what it says; for ``num_ranks`` ranks.
+
+    ``others`` are the devices of those ranks, beside that of this one.
 
     Raises
     ------
@@ -155,7 +165,7 @@ def open_feature_tier(
     """
     stack = ExitStack()
     try:
-        return _open(dataset, order, fanouts, settings, device or DeviceSettings(), num_ranks, stack)
+        return _open(dataset, order, fanouts, settings, device or DeviceSettings(), num_ranks, others, stack)
     except BaseException:
         stack.close()
         raise
@@ -168,12 +178,13 @@ def _open(
     settings: TierSettings,
     device_settings: DeviceSettings,
     num_ranks: int,
+    others: OtherDevices | None,
     stack: ExitStack,
 ) -> FeatureTier:
     budget = default_budget_bytes() if settings.budget_bytes is None else settings.budget_bytes
     is_held = fits_topology(dataset.topology_bytes, budget)
     topology = stack.enter_context(open_topology(dataset, in_memory=is_held))
-    sampler = make_sampler(settings.sampler, topology, fanouts, seed=order.seed)
+    sampler = make_sampler(settings.sampler, topology, fanouts, order.seed, layout=settings.layout)
     probe = _probe(sampler, order)
     spill = None
     if settings.features != "ram":
@@ -186,7 +197,7 @@ def _open(
         dataset.open_features(io=settings.io, verify=settings.verify, gap_bytes=settings.max_gap_bytes)
     )
     in_flight = settings.sampler_threads + 2 * num_ranks
-    form = _form(store)
+    form = row_format(store)
     device = open_device_tier(
         device_settings,
         Workload(
@@ -199,6 +210,7 @@ def _open(
         ),
         source=store,
         form=form,
+        others=others,
     )
     demand = _demand(
         dataset, order, settings, probe, store, is_held=is_held, in_flight=in_flight, num_ranks=num_ranks
@@ -230,12 +242,7 @@ def _open(
         topology=topology,
         sampler=sampler,
         source=source,
-        ring=BufferRing(
-            dim=dataset.feature_dim,
-            rows=_most_rows(probe),
-            max_bytes=(plan.ring_bytes + spare) // num_ranks,
-            allocate=device.device.host_buffer,
-        ),
+        ring=_ring(dataset.feature_dim, probe, device, max_bytes=(plan.ring_bytes + spare) // num_ranks),
         device=device,
         plan=plan,
         ssd=ssd,
@@ -248,6 +255,14 @@ def _open(
         ),
         stack=stack,
     )
+
+
+def _ring(dim: int, probe: list[SampledBatch], device: DeviceTier, *, max_bytes: int) -> BufferRing:
+    """Return the buffers of a rank; where the device brings every row, they only bound the batches under way."""
+    allocate = device.device.host_buffer
+    if device.brings_all:
+        return BufferRing(dim=dim, rows=1, max_bytes=_EMPTY_BUFFERS * 4 * dim, allocate=allocate)
+    return BufferRing(dim=dim, rows=_most_rows(probe), max_bytes=max_bytes, allocate=allocate)
 
 
 def _open_ssd(
@@ -312,11 +327,6 @@ def _hottest(topology: Topology, capacity: int, held: IdArray) -> IdArray:
     return hottest_by_degree(degrees, capacity)
 
 
-def _form(store: FeatureStore) -> RowFormat:
-    matrix = store.matrix
-    return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=matrix.is_bfloat16, scale=matrix.scale)
-
-
 def _demand(
     dataset: Dataset,
     order: EpochOrder,
@@ -351,9 +361,10 @@ def _demand(
 
 def _probe(sampler: Sampler, order: EpochOrder) -> list[SampledBatch]:
     """Sample the first batches of epoch 0, to know how large a batch is."""
-    ordered = order.epoch_seeds(0)
+    positions = order.epoch_positions(0)  # which the stages ask for again
     count = min(_PROBE_BATCHES, order.num_batches)
-    return [sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(ordered, i)) for i in range(count)]
+    seeds = [order.seeds[order.batch_seeds(positions, index)] for index in range(count)]
+    return [sampler.sample(BatchId(epoch=0, index=index), seeds[index]) for index in range(count)]
 
 
 def _most_rows(probe: list[SampledBatch]) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gloader.types import BatchId
     from gloader.watchdog import Watchdog
 
+_NO_STALL = frozenset({"compute"})  # a slow model
 _OF_THE_CONSUMER = frozenset({"compute", "wait"})  # an error that passes there happened elsewhere
 
 
@@ -28,11 +29,15 @@ class Instruments:
     ----------
     tracer : where each piece of work is recorded, or None
     watchdog : who is told what is under way, or None; the caller starts and closes it
+    watches_waits : tell it of a consumer that waits; not where that waits for another process
     """
 
-    def __init__(self, *, tracer: Tracer | None = None, watchdog: Watchdog | None = None) -> None:
+    def __init__(
+        self, *, tracer: Tracer | None = None, watchdog: Watchdog | None = None, watches_waits: bool = True
+    ) -> None:
         self.tracer = tracer
         self.watchdog = watchdog
+        self.unwatched = _NO_STALL if watches_waits else _OF_THE_CONSUMER
         self._recorders: dict[int, StatsRecorder] = {}
         self._lock = threading.Lock()
 
@@ -102,7 +107,7 @@ class Work:
         self.thread_id = threading.get_ident()
         self._started_ns = self.since_ns = perf_counter_ns()
         watchdog = self._instruments.watchdog
-        if watchdog is not None and self.stage != "compute":  # a slow model is no stall
+        if watchdog is not None and self.stage not in self._instruments.unwatched:
             watchdog.enter(self)
         return self
 

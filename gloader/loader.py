@@ -15,7 +15,7 @@ import torch
 
 from gloader.bottleneck import find_bottleneck
 from gloader.cache import parse_hotness
-from gloader.config import Features, IoStrategy, Policy
+from gloader.config import Features, IoStrategy, Layout, Policy
 from gloader.device_tier import DeviceSettings
 from gloader.distributed import Facts, RemoteTier, Sharing, assemble, find_place, open_shared, telling_others
 from gloader.epoch import EpochIterator
@@ -26,6 +26,7 @@ from gloader.memory import default_budget_bytes
 from gloader.order import EpochOrder
 from gloader.reports import RunReports
 from gloader.run import PipelineRun
+from gloader.samplers.make import require_layout
 from gloader.samplers.neighbor import checked_fanouts
 from gloader.shield import to_the_end, to_the_end_of_a_finalizer
 from gloader.state import LoaderState
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceHotness
     from gloader.config import LoaderConfig
     from gloader.dataset import Dataset
-    from gloader.distributed import LoaderHost, Place, Team
+    from gloader.device_tier import OtherDevices
+    from gloader.distributed import LoaderHost, Place
     from gloader.epoch import Run
     from gloader.explain import SuperbatchReport
     from gloader.samplers import CscGraph
+    from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.engine import IoMode
     from gloader.ssd_store.os_io import StrPath
     from gloader.ssd_store.reader import Verify
@@ -59,8 +62,8 @@ _OF_THE_HOST = ("sampler_threads",)  # settings that may differ: those of the ra
 class Loader:
     """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
 
-    Batches depend on the dataset, the seeds, ``fanouts``, ``batch_size``, ``seed`` and ``world_size`` alone: threads,
-    caches, the memory budget and where the features live never change a bit of them.
+    Batches depend on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``
+    alone: threads, caches, the memory budget and where the features live never change a bit of them.
 
     Iterating again starts the next epoch, also after a ``break``. The stages run on over the end of an epoch, and end
     with a ``break``, an error, `close`, or when the loader is dropped. Owns their threads, the feature store, the
@@ -76,6 +79,8 @@ class Loader:
     seed : key of the order and of all sampling
     seed_blocks : seeds of neighbouring ids that stay together in a batch, see `EpochOrder`
     sampler : "neighbor", "weighted", "labor", "ladies" or "fastgcn", see `gloader.samplers.make_sampler`
+    layout : "layered" lets every node found so far draw neighbours in each hop, as DGL does; "merged" lets each node
+        draw once, as PyG does, and has fewer rows to read; "neighbor" and "weighted" have both
     features : "ram" holds them, "ssd" reads them, "auto" holds them where they fit the budget
     memory_budget : bytes of host memory for everything this loader holds, "8GB" or a number; half of what is free where
         None
@@ -93,7 +98,8 @@ class Loader:
     device : where the batches are delivered
     device_cache : bytes of the device ("4GB" or a number) that hold the hottest rows for the whole run, 0 for none;
         "auto" takes what the model leaves free on a GPU, and nothing on the CPU, where a size is for tests: it is host
-        memory beside ``memory_budget``
+        memory beside ``memory_budget``. Ranks that share a loader all hold the same rows, as many as the least of them
+        can
     device_hotness : which rows: "presampled" counts accesses in sampled batches, "vip" computes their probability,
         "degree" takes the nodes with the most out-edges
     device_dry_run : does one step of the model on a batch, to see how much it takes of the device, see
@@ -127,6 +133,7 @@ class Loader:
         seed: int = 0,
         seed_blocks: int = 1,
         sampler: str = "neighbor",
+        layout: Layout = "layered",
         features: Features = "auto",
         memory_budget: str | int | None = None,
         spill_budget: str | int | None = None,
@@ -157,6 +164,7 @@ class Loader:
             _require_choice("features", features, get_args(Features))
             _require_choice("policy", policy, get_args(Policy))
             _require_choice("io_strategy", io_strategy, get_args(IoStrategy))
+            require_layout(sampler, layout)
             device_settings = DeviceSettings(
                 place=torch.device(device),
                 cache_bytes=None if device_cache == "auto" else parse_bytes(device_cache),
@@ -171,9 +179,9 @@ class Loader:
                 if value is not None and value < least:
                     raise ConfigError(f"{name} is {value}; it must be at least {least}")
             self._dataset = dataset
-            self._device = torch.device(device)
             self._fanouts = checked_fanouts(fanouts)
             self._sampler_name = sampler
+            self._layout = layout
             self._order = EpochOrder(
                 seeds=dataset.train if seeds is None else _checked_seeds(seeds),
                 num_nodes=dataset.num_nodes,
@@ -202,6 +210,7 @@ class Loader:
                 superbatch=superbatch,
                 superbatch_reset=superbatch_reset,
                 sampler=sampler,
+                layout=layout,
                 sampler_threads=self._num_samplers,
                 num_epochs=epochs,
                 io=io,
@@ -242,6 +251,7 @@ class Loader:
             "superbatch_reset": config.superbatch_reset,
             "seed_blocks": config.seed_blocks,
             "sampler": config.sampler,
+            "layout": config.layout,
             "stall_timeout_s": config.stall_timeout_s,
             "device_cache": config.device_cache,
             "threads": config.threads,
@@ -410,9 +420,9 @@ class Loader:
 
     def _open(self, place: Place, settings: TierSettings, device: DeviceSettings) -> _Held:
         """Open what this rank loads with: tiers of its own, or those that the ranks of this machine share."""
-        team = assemble(place, self._facts(settings)) if place.is_collective else None
+        team = assemble(place, self._facts(settings, device)) if place.is_collective else None
 
-        def open_tier() -> FeatureTier:
+        def open_tier(others: OtherDevices | None = None) -> FeatureTier:
             return open_feature_tier(
                 self._dataset,
                 order=self._order,
@@ -420,17 +430,23 @@ class Loader:
                 settings=settings,
                 device=device,
                 num_ranks=self._num_ranks,
+                others=others,
+            )
+
+        def open_store() -> FeatureStore:
+            return self._dataset.open_features(
+                io=settings.io, verify=settings.verify, gap_bytes=settings.max_gap_bytes
             )
 
         if team is not None and len(team.ranks) > 1:
             self._num_ranks = len(team.ranks)
-            device = _without_cache(device, team)
             return _Held(
                 *open_shared(
                     team,
                     self._dataset,
                     open_tier,
-                    device=self._device,
+                    device=device,
+                    open_store=open_store,
                     stall_timeout_s=self._stall_timeout_s,
                 )
             )
@@ -440,23 +456,19 @@ class Loader:
                 settings = replace(settings, budget_bytes=default_budget_bytes() // team.num_local)
         return _Held(open_tier())
 
-    def _facts(self, settings: TierSettings) -> Facts:
+    def _facts(self, settings: TierSettings, device: DeviceSettings) -> Facts:
         """Return what has to be the same on every rank."""
         order = self._order
         batches = {
-            "dataset": self._dataset.fingerprint,
-            "fanouts": list(self._fanouts),
-            "batch_size": order.batch_size,
+            **self._stream_settings(),
             "seeds": hashlib.sha256(order.seeds.tobytes()).hexdigest()[:32],
-            "shuffle": order.shuffle,
-            "drop_last": order.drop_last,
+            "batch_size": order.batch_size,
             "seed": order.seed,
-            "seed_blocks": order.seed_blocks,
-            "sampler": self._sampler_name,
             "epochs": self._end_epoch,
         }
         machine = {
             **{name: value for name, value in asdict(settings).items() if name not in _OF_THE_HOST},
+            "device_hotness": device.hotness,
             "stall_timeout_s": self._stall_timeout_s,
         }
         return Facts(batches=batches, machine=machine)
@@ -472,7 +484,6 @@ class Loader:
             held.run = held.tier.begin(
                 stream=BatchStream(self._order, position, end_epoch=end_epoch),
                 labels=self._labels,
-                device=self._device,
                 tracer=self._tracer,
                 reports=self._reports,
             )
@@ -485,7 +496,6 @@ class Loader:
                 tier=tier,
                 order=self._order,
                 labels=self._labels,
-                device=self._device,
                 first=position,
                 num_samplers=self._num_samplers,
                 end_epoch=end_epoch,
@@ -524,19 +534,26 @@ class Loader:
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
-        order = self._order
-        for part in (
-            self._dataset.fingerprint,
-            self._fanouts,
-            order.shuffle,
-            order.drop_last,
-            order.seed_blocks,
-            self._sampler_name,
-            len(order.seeds),
-        ):
-            digest.update(repr(part).encode())
-        digest.update(order.seeds.tobytes())
+        for name, value in self._stream_settings().items():
+            # Left out where it is layered, so that states from before there was a choice stay valid.
+            if (name, value) != ("layout", "layered"):
+                digest.update(repr(value).encode())
+        digest.update(self._order.seeds.tobytes())
         return digest.hexdigest()[:32]
+
+    def _stream_settings(self) -> dict[str, Any]:
+        """Return what batches follow from, beside the seeds themselves and what a state names."""
+        order = self._order
+        return {
+            "dataset": self._dataset.fingerprint,
+            "fanouts": self._fanouts,
+            "shuffle": order.shuffle,
+            "drop_last": order.drop_last,
+            "seed_blocks": order.seed_blocks,
+            "sampler": self._sampler_name,
+            "layout": self._layout,
+            "num_seeds": len(order.seeds),
+        }
 
 
 class _Held:
@@ -585,23 +602,6 @@ class _Held:
 
 def _bytes_or_none(value: str | int | None) -> int | None:
     return None if value is None else parse_bytes(value)
-
-
-def _without_cache(settings: DeviceSettings, team: Team) -> DeviceSettings:
-    """Return ``settings`` for ranks that share a loader, which plans for the rows of all of them.
-
-    Raises
-    ------
-    ConfigError
-        A cache was asked for by its size.
-    """
-    if settings.cache_bytes:
-        team.close()
-        raise ConfigError(
-            f"device_cache={settings.cache_bytes} needs sharing='private': ranks that share a loader keep no rows on "
-            "their devices in this version"
-        )
-    return replace(settings, cache_bytes=0)
 
 
 def _checked_seeds(seeds: IdArray) -> IdArray:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gloader.channel import Channel
 from gloader.delivery import Delivery
 from gloader.instruments import Instruments
-from gloader.pipeline import Failures, Pipeline
+from gloader.pipeline import Failures, Pipeline, weakly
 from gloader.sampler_pool import SamplerPool, ordered
-from gloader.sender import Sender
+from gloader.sender import SENT_AHEAD, Sender
 from gloader.shield import to_the_end, to_the_end_of_a_finalizer
 from gloader.stages import InMemoryStages, OutOfCoreStages
 from gloader.stream import BatchStream
@@ -18,8 +17,6 @@ from gloader.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import torch
 
     from gloader.feature_tier import FeatureTier
     from gloader.gather import HostBatch
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 B = TypeVar("B")
 
 _READY_AHEAD = 1  # gathered batches that wait for the consumer; each holds a buffer of the ring
-_SENT_AHEAD = 1  # batches that wait on the device for the consumer
 _BOUND_BY_BUFFERS = 2**31  # gathered batches that wait in a channel that the ring of buffers bounds already
 
 
@@ -88,7 +84,6 @@ class PipelineRun:
         tier: FeatureTier,
         order: EpochOrder,
         labels: IdArray,
-        device: torch.device,
         first: BatchId,
         num_samplers: int,
         end_epoch: int | None,
@@ -109,19 +104,18 @@ class PipelineRun:
         self._ready: Channel[HostBatch] = self._gathered if outlets is None else Channel(_BOUND_BY_BUFFERS)
         self._last: Channel[Any] = self._ready  # what the consumer takes from
         if tier.device.device.is_asynchronous:
-            self._last = Channel(_SENT_AHEAD)
-        self._failures = Failures(_weakly(self._end_with))
-        self._watchdog = Watchdog(stall_timeout_s, _weakly(self._on_stall))
+            self._last = Channel(SENT_AHEAD)
+        self._failures = Failures(weakly(self._end_with))
+        self._watchdog = Watchdog(stall_timeout_s, weakly(self._on_stall))
         self._instruments = Instruments(tracer=tracer, watchdog=self._watchdog)
         if outlets is not None:
             outlets.watch(self._watchdog.enter, self._watchdog.leave)
         self._delivery = Delivery(
             stream=BatchStream(order, first, end_epoch=end_epoch),
             labels=labels,
-            device=device,
+            tier=tier.device,
             instruments=self._instruments,
             reports=reports,
-            tier=tier.device,
         )
         self._ring.resume()
         self._pipeline = (
@@ -289,15 +283,3 @@ class PipelineRun:
             failures=self._failures,
             on_joined=on_joined,
         )
-
-
-def _weakly(handler: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
-    """Return ``handler``, a bound method, without holding its object: what is dropped is then freed at once."""
-    method = weakref.WeakMethod(handler)
-
-    def call(error: BaseException) -> None:
-        found = method()
-        if found is not None:
-            found(error)
-
-    return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gloader.pipeline import StageThread
 from gloader.stages import end_stream
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from gloader.pipeline import Failures
     from gloader.transfer import SentBatch, Transfer
     from gloader.types import IdArray
+
+
+SENT_AHEAD: Final = 1  # batches that wait on the device for the consumer
 
 
 class Sender:

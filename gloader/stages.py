@@ -86,7 +86,7 @@ class InMemoryStages:
         self._topology.check()
         num_rows, share = len(batch.nodes), self._share
         brings_all = share.reaches_all or share.holds_all
-        x = np.empty((0, self._source.dim), np.float32) if brings_all else self._ring.acquire(num_rows)
+        x = self._ring.acquire(0 if brings_all else num_rows)
         with self._instruments.working("gather", batch.id) as work:
             if not brings_all:
                 gather_whole(batch.nodes, x, self._source, positions=share.positions_left(batch.nodes))

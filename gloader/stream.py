@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from gloader.types import BatchId
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
 
     from gloader.order import EpochOrder
     from gloader.types import IdArray
-
-_EPOCHS_HELD = 3  # the one being consumed, and those that superbatches reach into
 
 
 class BatchStream:
@@ -41,8 +38,6 @@ class BatchStream:
         self._order = order
         self._first = first
         self._per_epoch = order.num_batches
-        self._lock = threading.Lock()
-        self._positions: dict[int, IdArray] = {}  # of the newest epochs asked for
         epochs = None if end_epoch is None else max(end_epoch - first.epoch, 0)
         self._end = (
             0 if self._per_epoch == 0 else None if epochs is None else epochs * self._per_epoch - first.index
@@ -65,14 +60,4 @@ class BatchStream:
         """Return where the seeds (B,) of the batch at ``position`` stand among the seeds of an epoch."""
         batch = self.id_of(position)
         rank = self._ranks[position % len(self._ranks)]
-        return self._order.batch_seeds(self._epoch_positions(batch.epoch), batch.index, rank=rank)
-
-    def _epoch_positions(self, epoch: int) -> IdArray:
-        with self._lock:
-            found = self._positions.get(epoch)
-            if found is None:
-                found = self._order.epoch_positions(epoch)
-                self._positions[epoch] = found
-                for old in sorted(self._positions)[:-_EPOCHS_HELD]:
-                    del self._positions[old]
-        return found
+        return self._order.batch_seeds(self._order.epoch_positions(batch.epoch), batch.index, rank=rank)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import distributed
 
 import gloader
+from gloader import device_tier
+from gloader.device import CpuDevice
+from gloader.distributed import device_agreement
 from gloader.transfer import Transfer
 from gloader.types import ReadyBatch
 
@@ -21,6 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
     "direct": {"features": "ssd", "cache": 9600, "io_strategy": "direct"},
     "packed": {"features": "ssd", "cache": 9600, "superbatch": 4, "io_strategy": "packed"},
     "weighted": {"features": "ssd", "cache": 9600, "superbatch": 4, "sampler": "labor"},
+    "merged": {"features": "ssd", "cache": 9600, "superbatch": 4, "layout": "merged"},
 }
 
 
@@ -144,12 +151,21 @@ def holding(dataset: str, rank: int, most: int, **settings: Any) -> dict[str, An
         for batch in loader:
             taken += 1
             if rank == 1:
-                held.append((batch.x[1:], batch.blocks[0].edge_ids, batch.blocks[-1].src_degree))
+                nodes = torch.from_numpy(batch.nodes)
+                held.append((batch.x[1:], nodes, batch.blocks[0].edge_ids, batch.blocks[-1].src_degree))
                 copies.append([tensor.clone() for tensor in held[-1]])
                 del held[:-most], copies[:-most]
             del batch
+        distributed.barrier()
+        lent = len(loader._held.host._peers[0].outlet._lent) if rank == 0 else 0
+        distributed.barrier()
         pairs = [pair for group in zip(held, copies, strict=True) for pair in zip(*group, strict=True)]
-        return {"same": all(bool((a == b).all()) for a, b in pairs), "pairs": len(pairs), "taken": taken}
+        return {
+            "same": all(bool((a == b).all()) for a, b in pairs),
+            "pairs": len(pairs),
+            "taken": taken,
+            "lent": lent,
+        }
 
 
 def lazy(dataset: str, rank: int, **settings: Any) -> None:
@@ -203,6 +219,52 @@ def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str
     assert (rank, world) == (distributed.get_rank(), distributed.get_world_size())
     with build(dataset, sharing="private", **settings) as loader:
         return [digest(batch) for batch in loader]
+
+
+def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **settings: Any) -> Any:
+    """Do the scenario ``then`` on devices of these sizes that go the way of a GPU."""
+    device = CpuDevice(rehearses=settings.pop("rehearses", True))
+    device_tier.open_device = device_agreement.open_device = lambda place: device
+    scenario = globals()[then]
+    return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)
+
+
+def held(dataset: str, *, epochs: int = 2, **settings: Any) -> dict[str, Any]:
+    """Return the digests of all batches, what the device holds, and how many rows of the last epoch it brought."""
+    with build(dataset, **_without_place(settings)) as loader:
+        tier = loader._held.tier.device
+        rows = np.empty(0, dtype=np.int64) if tier.cache is None else tier.cache.plan.rows
+        digests: list[list[str]] = []
+        hits = 0
+        for _ in range(epochs):
+            digests.append([])
+            hits = 0
+            for batch in loader:
+                digests[-1].append(digest(batch))
+                hits += int(np.isin(batch.nodes, rows).sum())
+                names = {thread.name for thread in threading.enumerate()}
+        return {
+            "digests": digests,
+            "rows": rows.tolist(),
+            "hits": hits,
+            "sends": "gloader-send" in names,
+            "stats": dataclasses.asdict(loader.stats),
+            "text": loader.explain(),
+        }
+
+
+def unable(dataset: str, rank: int, on: int, how: str, **settings: Any) -> None:
+    """Build a loader; the device of rank ``on`` cannot hold its rows, or the rank dies while it reads them."""
+
+    def cache(*_: Any, **__: Any) -> Any:
+        if how == "dies":
+            os._exit(9)
+        raise MemoryError("the device is full")
+
+    if rank == on:
+        device_tier.StaticCache = cache
+    with build(dataset, **_without_place(settings)):
+        pass
 
 
 class _Failing:

@@ -89,6 +89,7 @@ def train(
         "seeds": [record.stats.seeds for record in run.epochs],
         "batches": [record.stats.batches for record in run.epochs],
         "rows": sum(record.stats.rows_gathered for record in run.epochs),
+        "device_hits": sum(record.stats.device_hits for record in run.epochs),
         "summary": {name: found.summary[name] for name in ("best_epoch", "rank_peak_rss_bytes")},
         "model": asdict(replace(MODEL, **model)),
     }

@@ -128,7 +128,11 @@ class CudaDevice:
             return None
         pinned = pin_in_place(array, torch.cuda.cudart())  # type: ignore[no-untyped-call]
         if pinned is None:
-            # The runtime keeps its last error for whoever asks next, which would be an innocent kernel.
-            with suppress(RuntimeError):
-                torch.zeros(1, device=self._place)
+            forget_error(self._place)
         return pinned
+
+
+def forget_error(place: torch.device) -> None:
+    """Drop the last error of the CUDA runtime, which it keeps for whoever asks next: an innocent kernel."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device=place)

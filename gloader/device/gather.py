@@ -59,8 +59,8 @@ def gather_rows(
 ) -> None:
     """Put the rows of ``ids`` (U,) int64 into ``out`` (U, F) float32, without waiting for the device.
 
-    One kernel where Triton is there and the device is a GPU; operations of torch elsewhere. The host's rows are read
-    in place by the kernel: they must be pinned, and stay as they are until it has run.
+    One kernel where Triton is there and the device is a GPU; operations of torch elsewhere, and where the host's rows
+    are not pinned. The kernel reads those in place: they must stay as they are until it has run.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def gather_rows(
         ``out`` does not fit.
     """
     _check(ids, parts, out)
-    if ids.device.type == "cuda" and has_triton():
+    if ids.device.type == "cuda" and has_triton() and (parts.host is None or _is_reachable(parts.host.rows)):
         from gloader.device.kernel import launch_gather  # Triton looks for a GPU when it is imported
 
         count = torch.cuda.get_device_properties(ids.device).multi_processor_count
@@ -109,6 +109,11 @@ def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, ou
     slots = slot_of[ids]
     at = torch.nonzero(slots >= 0).squeeze(1)
     out[at] = table.widened(slots[at])
+
+
+def _is_reachable(rows: torch.Tensor) -> bool:
+    """Return whether a kernel can read ``rows``: shared memory is not pinned where the system did not let it."""
+    return rows.device.type != "cpu" or rows.is_pinned()
 
 
 def _check(ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.gather import HostBatch
-
 _ALIGNMENT = 64
 
 
@@ -94,10 +92,12 @@ class BatchShape:
                 yield np.float32, block.num_edges
 
 
-def write_batch(host: HostBatch, shape: BatchShape, memory: NDArray[np.uint8]) -> None:
-    """Copy the nodes, degrees and blocks of a batch into ``memory`` (>= shape.num_bytes,)."""
-    arrays: list[NDArray[Any]] = [host.sampled.nodes, host.src_degree]
-    for block in host.sampled.blocks:
+def write_batch(
+    sampled: SampledBatch, degrees: NDArray[np.float32], shape: BatchShape, memory: NDArray[np.uint8]
+) -> None:
+    """Copy the nodes and blocks of a batch, and its ``degrees`` (U,), into ``memory`` (>= shape.num_bytes,)."""
+    arrays: list[NDArray[Any]] = [sampled.nodes, degrees]
+    for block in sampled.blocks:
         arrays += [block.indptr, block.indices, block.edge_ids]
         if block.edge_weight is not None:
             arrays.append(block.edge_weight)

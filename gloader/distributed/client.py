@@ -6,6 +6,7 @@ import os
 import time
 import weakref
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from gloader.gather import HostBatch
 from gloader.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
     from numpy.typing import NDArray
@@ -35,41 +36,56 @@ _LEAVE_S = 4.0
 
 
 class LoaderClient:
-    """The connection of a rank to the rank that loads for it. For one thread. Owns the connection until `close`.
+    """The connection of a rank to the rank that loads for it. Owns the connection until `close`.
+
+    For one thread at a time, but for `consumer_waits`, `cancel` and `report_failure`, which are for any.
 
     Parameters
     ----------
     team : the ranks of this machine
     dim : F
-    device : where batches go; shared memory is pinned for it
+    place : where batches go; shared memory is pinned for it
+    answer : answers what the rank that loads asks while it opens the loader; None where it asked nothing
     stall_timeout_s : how long a sign of life may take; 0 for ever
 
     Raises
     ------
     RankError
         The rank that loads cannot be reached, or cannot load.
+    BaseException
+        Whatever ``answer`` raises, which the other ranks are told of.
     """
 
-    def __init__(self, team: Team, *, dim: int, device: torch.device, stall_timeout_s: float) -> None:
+    def __init__(
+        self,
+        team: Team,
+        *,
+        dim: int,
+        place: torch.device,
+        answer: Callable[[Received], Message | None],
+        stall_timeout_s: float,
+    ) -> None:
         self._host = team.ranks[0]
         self._dim = dim
-        self._device = device
+        self._place = place
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}
         self._pinned: dict[int, PinnedArray] = {}
         self._inbox: deque[HostBatch | RankError] = deque()
         self._run = 0
         self._started = 0  # the run that the host began last
+        self._cancelled = 0  # the run of which none are wanted any more
         self._left = 0  # the run of which no batches come any more
         self._num_received = 0  # of the run
         self._error: RankError | None = None  # nothing can go on
         self._bye: RankError | None = None  # the host closed: nothing comes behind the inbox
+        self._does_consumer_wait = False
         self._is_closed = False
         self._heard_at = time.monotonic()
         self._connection = Connection.to(team.address, timeout_s=_CONNECT_S)
         try:
             self._connection.send({"token": team.token, "rank": team.rank})
-            self.welcome = self._await_welcome()
+            self.welcome = self._await_welcome(answer)
         except EOFError as error:
             self._connection.close()
             raise RankError(f"rank {self._host} ended while it opened the loader of this machine") from error
@@ -91,11 +107,22 @@ class LoaderClient:
         self._post({"op": "begin", "run": self._run, "epoch": position.epoch, "index": position.index})
         self._wait_until(lambda: self._started == self._run, position, self._timeout_s)
 
+    @contextmanager
+    def consumer_waits(self) -> Iterator[None]:
+        """Mark the time during which the consumer waits for a batch: then all others wait for the rank that loads."""
+        self._does_consumer_wait = True
+        try:
+            yield
+        finally:
+            self._does_consumer_wait = False
+
     def next_batch(self, batch_id: BatchId) -> HostBatch:
         """Return the next batch of the run, waiting for it.
 
         Raises
         ------
+        ChannelClosedError
+            The run was cancelled.
         RankError
             A rank failed or is gone; the message says which and why.
         StallError
@@ -109,11 +136,17 @@ class LoaderClient:
             raise found
         return found
 
+    def cancel(self) -> None:
+        """Ask for no more batches of the run, which ends a wait for one. Idempotent."""
+        if not self._is_over() and self._cancelled < self._run:
+            self._cancelled = self._run
+            self._post({"op": "leave", "run": self._run})
+
     def leave(self) -> None:
         """Take no more batches of the run; what is on the way is given back. Idempotent."""
+        self.cancel()
         if not self._is_over() and self._left < self._run:
             self._inbox.clear()
-            self._post({"op": "leave", "run": self._run})
             deadline = time.monotonic() + _LEAVE_S
             while not self._is_over() and self._left < self._run:
                 left = deadline - time.monotonic()
@@ -137,7 +170,7 @@ class LoaderClient:
             for number in list(self._segments):
                 self._unmap(number)
 
-    def _await_welcome(self) -> Message:
+    def _await_welcome(self, answer: Callable[[Received], Message | None]) -> Message:
         while True:
             received = self._connection.receive(None)  # opening takes as long as it takes; its end is heard
             if received is None:
@@ -146,7 +179,15 @@ class LoaderClient:
                 raise _error_of(received.message)
             if received.message["op"] == "welcome":
                 return received.message
-            self._handle(received)
+            try:
+                told = answer(received)
+            except BaseException as error:
+                self.report_failure(error)
+                raise
+            if told is None:
+                self._handle(received)
+            else:
+                self._post(told)  # where nobody is there any more, what was sent last says why
 
     def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
         """Receive until ``is_done``; the host is asked for signs of life, and has ``patience_s`` in all."""
@@ -171,6 +212,7 @@ class LoaderClient:
                     {
                         "op": "ping",
                         "run": self._run,
+                        "waits": self._does_consumer_wait,
                         "received": self._num_received,
                         "epoch": batch.epoch,
                         "index": batch.index,
@@ -187,6 +229,8 @@ class LoaderClient:
         if self._error is not None:
             told = [item for item in self._inbox if isinstance(item, RankError)]
             raise told[0] if told else RankError(str(self._error))
+        if self._cancelled >= self._run:
+            raise ChannelClosedError("this rank left the run")
 
     def _require_sign_of_life(self, silent_s: float, batch: BatchId) -> None:
         if self._timeout_s is not None and silent_s > max(self._timeout_s, 2 * _PING_S):
@@ -253,7 +297,7 @@ class LoaderClient:
         finally:
             os.close(descriptor)
         self._segments[number] = memory
-        if (pinned := pin_segment(memory, self._device)) is not None:
+        if (pinned := pin_segment(memory, self._place)) is not None:
             self._pinned[number] = pinned
 
     def _unmap(self, number: int) -> None:
@@ -267,8 +311,8 @@ class LoaderClient:
         if message["run"] != self._run or self._left >= self._run:
             return  # dropping the leases gives the buffers back
         sampled, degrees = read_batch(shape, topology)
-        num_floats = shape.num_nodes * self._dim
-        x = features[: 4 * num_floats].view(np.float32).reshape(shape.num_nodes, self._dim)
+        rows = message["rows"]
+        x = features[: 4 * rows * self._dim].view(np.float32).reshape(rows, self._dim)
         self._num_received += 1
         self._inbox.append(
             HostBatch(sampled=sampled, x=x, src_degree=degrees, superbatch=0, ends_superbatch=False)

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gloader.channel import Channel
 from gloader.delivery import Delivery
 from gloader.errors import ChannelClosedError, RankError
 from gloader.instruments import Instruments
+from gloader.pipeline import Failures, Pipeline, weakly
+from gloader.sender import SENT_AHEAD, Sender
+from gloader.shield import to_the_end, to_the_end_of_a_finalizer
+from gloader.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    import torch
-
+    from gloader.device import DeviceTier
     from gloader.distributed.client import LoaderClient
+    from gloader.gather import HostBatch
     from gloader.reports import RunReports
     from gloader.stats import StatsRecorder
     from gloader.stream import BatchStream
     from gloader.trace import Tracer
+    from gloader.transfer import SentBatch
     from gloader.types import BatchId, IdArray, ReadyBatch
 
 
 class ClientRun:
-    """Batches of this rank, which ``client`` receives."""
+    """Batches of this rank, which ``client`` receives: in a thread that sends them on to a GPU, else in the consumer's.
+
+    Owns that thread until `close`.
+
+    Parameters
+    ----------
+    stream : the batches of this rank
+    labels : (n,) int64, of the seeds of the stream's order
+    tier : the device of this rank, and what it holds
+    stall_timeout_s : how long a transfer may take; 0 for ever
+    """
 
     def __init__(
         self,
@@ -28,20 +45,47 @@ class ClientRun:
         *,
         stream: BatchStream,
         labels: IdArray,
-        device: torch.device,
+        tier: DeviceTier,
         tracer: Tracer | None,
         reports: RunReports,
+        stall_timeout_s: float,
     ) -> None:
         self._client = client
+        self._inbox = _Inbox(client, stream, is_read_at_once=tier.device.is_asynchronous)
+        self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
+        self._failures = Failures(weakly(self._end_with))
+        self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
+        # The rank that loads watches what this one waits for.
+        instruments = Instruments(tracer=tracer, watchdog=self._watchdog, watches_waits=False)
         self._delivery = Delivery(
-            stream=stream,
-            labels=labels,
-            device=device,
-            instruments=Instruments(tracer=tracer),
-            reports=reports,
+            stream=stream, labels=labels, tier=tier, instruments=instruments, reports=reports
         )
-        self._has_left = False
+        self._has_reported = False
+        self._is_closed = False
+        self._has_ended_well = True
+        self._is_sending = tier.device.is_asynchronous
+        sender = Sender(
+            get=self._inbox.next_batch,
+            sent=self._sent,
+            transfer=self._delivery.transfer,
+            labels_at=self._delivery.labels_at,
+            instruments=instruments,
+            failures=self._failures,
+        )
         client.begin(self.next_id)
+        self._pipeline = Pipeline(
+            [sender.thread] if self._is_sending else [],
+            self._sent,
+            cancels=[client.cancel],
+            failures=self._failures,
+            on_joined=client.leave,
+        )
+        try:
+            self._watchdog.start()
+            self._pipeline.start()
+        except BaseException:  # a signal may arrive between two threads
+            to_the_end(self.close)
+            raise
 
     @property
     def next_id(self) -> BatchId:
@@ -57,13 +101,11 @@ class ClientRun:
         return self._delivery.recorder(epoch)
 
     def next_batch(self) -> ReadyBatch:
-        """Return the next batch of this rank; errors as `LoaderClient.next_batch`."""
+        """Return the next batch of this rank; errors as `LoaderClient.next_batch`, and what the transfer raises."""
         try:
-            return self._delivery.next_batch(lambda: self._client.next_batch(self.next_id))
-        except (RankError, ChannelClosedError):
-            raise
+            return self._delivery.next_batch(self._get)
         except BaseException as error:
-            self._client.report_failure(error)
+            self._report(error)
             raise
 
     def came_back(self) -> None:
@@ -71,8 +113,60 @@ class ClientRun:
         self._delivery.came_back()
 
     def close(self) -> bool:
-        """Leave the run. Idempotent."""
-        if not self._has_left:
-            self._has_left = True
-            self._client.leave()
-        return True
+        """Leave the run; return whether the thread ended. Idempotent."""
+        if not self._is_closed:
+            self._has_ended_well = self._pipeline.close() and self._has_ended_well
+            self._watchdog.close()
+            self._is_closed = True
+        return self._has_ended_well
+
+    def __del__(self) -> None:
+        # A signal that arrived before anybody held the run; whoever holds one closes it.
+        if hasattr(self, "_pipeline"):
+            to_the_end_of_a_finalizer(self.close)
+
+    def _get(self) -> HostBatch | SentBatch:
+        with self._client.consumer_waits():
+            return self._pipeline.get() if self._is_sending else self._inbox.next_batch()
+
+    def _end_with(self, error: BaseException) -> None:
+        self._sent.fail(error)
+        self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        """Tell the other ranks of a failure that is this one's; once."""
+        if not self._has_reported and not isinstance(error, RankError | ChannelClosedError):
+            self._has_reported = True
+            self._client.report_failure(error)
+
+
+class _Inbox:
+    """The batches that arrive, one after another. Knows nothing of the run, which is then freed when it is dropped.
+
+    Parameters
+    ----------
+    is_read_at_once : a batch's blocks are copied before the next one is asked for
+    """
+
+    def __init__(self, client: LoaderClient, stream: BatchStream, *, is_read_at_once: bool) -> None:
+        self._client = client
+        self._stream = stream
+        self._is_read_at_once = is_read_at_once
+        self._position = 0
+
+    def next_batch(self) -> HostBatch:
+        """Return the next batch, waiting for it; errors as `LoaderClient.next_batch`.
+
+        Raises
+        ------
+        ChannelClosedError
+            The stream is over.
+        """
+        if not self._stream.has(self._position):
+            raise ChannelClosedError("the stream is over")
+        batch = self._client.next_batch(self._stream.id_of(self._position))
+        self._position += 1
+        if not self._is_read_at_once:
+            return batch
+        # The consumer gets the ids as they are, and would hold the shared memory that all the rest was copied out of.
+        return replace(batch, sampled=replace(batch.sampled, nodes=batch.sampled.nodes.copy()))

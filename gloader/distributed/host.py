@@ -10,12 +10,14 @@ import threading
 from typing import TYPE_CHECKING
 
 from gloader.distributed.accepting import accept_all
+from gloader.distributed.device_agreement import LedDevices
 from gloader.distributed.host_run import HostRun
 from gloader.distributed.outlet import Outlet
 from gloader.distributed.peers import Peer, describe
 from gloader.distributed.rings import InterleavedRings
 from gloader.errors import ChannelClosedError, RankError, StateError
 from gloader.pipeline import StageThread
+from gloader.shield import join_begun
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -69,12 +71,18 @@ class LoaderHost:
         self._ending = threading.Lock()
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="gloader-ranks", daemon=True)
+        self._has_begun = False
 
     def refuse(self, error: BaseException) -> None:
         """Tell the other ranks that this one cannot load, and close."""
         for connection in self._connections.values():
             connection.post(describe(error, self._ranks[0]))
         self.close()
+
+    @property
+    def devices(self) -> LedDevices:
+        """The devices of the other ranks, until `welcome`."""
+        return LedDevices(self._connections)
 
     def welcome(self, tier: FeatureTier, *, dim: int) -> None:
         """Tell the other ranks what was opened for them, and listen to them from now on."""
@@ -83,8 +91,9 @@ class LoaderHost:
             outlet = Outlet(rank, connection, dim=dim, rows=tier.ring.rows, max_bytes=tier.ring.max_bytes)
             self._peers.append(Peer(outlet))
             rings.append(outlet.ring)
-            outlet.tell({"op": "welcome", "plan": dataclasses.asdict(tier.plan), "text": tier.explain()})
+            outlet.tell({"op": "welcome", "plan": dataclasses.asdict(tier.plan), "text": tier.explain_host()})
         self._ring = InterleavedRings(rings)
+        self._has_begun = True  # first: a signal may cut the start short
         self._thread.start()
 
     # --- what a run asks for
@@ -195,9 +204,9 @@ class LoaderHost:
         is_whole = self._end_run()
         for peer in self._peers:
             peer.outlet.tell({"op": "bye"})
-        if self._thread.ident is not None:
-            self._wake.send(b".")
-            self._thread.join()
+        self._wake.send(b".")
+        if self._has_begun:
+            join_begun(self._thread)
         for peer in self._peers:
             peer.outlet.close()
         for connection in self._connections.values():
@@ -317,7 +326,9 @@ class LoaderHost:
             self._gone(peer, RankError(f"rank {peer.outlet.rank} closed its loader"))
 
     def _note_wait(self, peer: Peer, message: Message) -> None:
-        if message["run"] == self._runs:
+        if not message["waits"]:
+            peer.end_wait()  # it only looks ahead
+        elif message["run"] == self._runs:
             batch = BatchId(epoch=message["epoch"], index=message["index"])
             peer.note_wait(batch, num_received=message["received"])
 

@@ -12,12 +12,12 @@ from gloader.distributed.team import refuse
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
-
     from gloader.dataset import Dataset
+    from gloader.device_tier import DeviceSettings, OtherDevices
     from gloader.distributed.place import Place
     from gloader.distributed.team import Team
     from gloader.feature_tier import FeatureTier
+    from gloader.ssd_store import FeatureStore
 
 
 @contextmanager
@@ -34,12 +34,18 @@ def telling_others(place: Place) -> Iterator[None]:
 def open_shared(
     team: Team,
     dataset: Dataset,
-    open_tier: Callable[[], FeatureTier],
+    open_tier: Callable[[OtherDevices], FeatureTier],
     *,
-    device: torch.device,
+    device: DeviceSettings,
+    open_store: Callable[[], FeatureStore],
     stall_timeout_s: float,
 ) -> tuple[FeatureTier | RemoteTier, LoaderHost | None]:
     """Open the tiers on the rank that loads for ``team``, or the connection to it. Closes ``team``.
+
+    Parameters
+    ----------
+    open_tier : opens the tiers, with the devices of the other ranks
+    device, open_store : of a rank that is loaded for, see `RemoteTier`
 
     Returns
     -------
@@ -52,10 +58,13 @@ def open_shared(
     """
     with team:
         if not team.is_host:
-            return RemoteTier(dataset, team, device=device, stall_timeout_s=stall_timeout_s), None
+            remote = RemoteTier(
+                dataset, team, device=device, open_store=open_store, stall_timeout_s=stall_timeout_s
+            )
+            return remote, None
         host = LoaderHost(team, stall_timeout_s=stall_timeout_s)
         try:
-            tier = open_tier()
+            tier = open_tier(host.devices)
         except BaseException as error:
             host.refuse(error)
             raise

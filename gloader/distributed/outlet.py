@@ -79,11 +79,17 @@ class Outlet:
                 return
             shape = BatchShape.of(host.sampled)
             topology = self._topologies.acquire(-(-shape.num_bytes // 4))
-            write_batch(host, shape, topology.reshape(-1).view(np.uint8))
+            write_batch(host.sampled, host.src_degree, shape, topology.reshape(-1).view(np.uint8))
             numbers = [self._lend(host.x), self._lend(topology)]
             self.num_sent += 1
             self.connection.send(
-                {"op": "batch", "run": self._run, "segments": numbers, "shape": shape.to_json()}
+                {
+                    "op": "batch",
+                    "run": self._run,
+                    "segments": numbers,
+                    "rows": len(host.x),  # none where the other side's device brings all of them
+                    "shape": shape.to_json(),
+                }
             )
 
     def release(self, segment: int) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.device.cuda import forget_error
 from gloader.device.pinning import pin_in_place
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray 
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
     # In one piece: a copy must not go over the border of two.
-    return pin_in_place(
+    pinned = pin_in_place(
         memory,
         torch.cuda.cudart(),  # type: ignore[no-untyped-call]
         chunk_bytes=memory.nbytes + PAGESIZE,
     )
+    if pinned is None:
+        forget_error(device)
+    return pinned

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 from gloader.budget import MemoryPlan
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.client_run import ClientRun
+from gloader.distributed.device_agreement import FollowingDevice
 from gloader.ssd_store.superbatch_size import SuperbatchSize
 from gloader.topology import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import torch
+    from collections.abc import Callable, Mapping
 
     from gloader.cache import MissCurve
     from gloader.dataset import Dataset
+    from gloader.device_tier import DeviceSettings
     from gloader.distributed.team import Team
     from gloader.reports import RunReports
+    from gloader.ssd_store import FeatureStore
     from gloader.stats import EpochStats
     from gloader.stream import BatchStream
     from gloader.trace import Tracer
@@ -31,16 +32,48 @@ class RemoteTier:
     """Stands for the `FeatureTier` of the rank that loads. Owns its connection until `close`.
 
     Topology and features are opened when they are asked for: mapped, and read from the SSD.
+
+    Parameters
+    ----------
+    team : the ranks of this machine
+    device : that of this rank
+    open_store : opens the features
+    stall_timeout_s : see `LoaderClient`
+
+    Raises
+    ------
+    RankError
+        Another rank is gone, or could not open its part.
+    BaseException
+        Whatever opening the device and filling it raises.
     """
 
-    def __init__(self, dataset: Dataset, team: Team, *, device: torch.device, stall_timeout_s: float) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        team: Team,
+        *,
+        device: DeviceSettings,
+        open_store: Callable[[], FeatureStore],
+        stall_timeout_s: float,
+    ) -> None:
         self._dataset = dataset
+        self._open_store = open_store
+        self._stall_timeout_s = stall_timeout_s
         self._host = team.ranks[0]
         self._stack = ExitStack()
+        following = FollowingDevice(
+            device, num_nodes=dataset.num_nodes, dim=dataset.feature_dim, open_store=open_store
+        )
         self._client = LoaderClient(
-            team, dim=dataset.feature_dim, device=device, stall_timeout_s=stall_timeout_s
+            team,
+            dim=dataset.feature_dim,
+            place=device.place,
+            answer=following.answer,
+            stall_timeout_s=stall_timeout_s,
         )
         self._stack.callback(self._client.close)
+        self.device = following.tier
         self.plan = _plan(self._client.welcome["plan"])
 
     @cached_property
@@ -51,11 +84,12 @@ class RemoteTier:
     @cached_property
     def source(self) -> FeatureSource:
         """All N feature rows, on the SSD."""
-        return self._stack.enter_context(self._dataset.open_features())
+        return self._stack.enter_context(self._open_store())
 
     def explain(self) -> str:
-        """Say which rank loads, and with what."""
-        return f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome['text']}"
+        """Say which rank loads, and with what, and what the device of this one holds."""
+        host = f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome['text']}"
+        return "\n".join(filter(None, [host, self.device.explain()]))
 
     def miss_curve(self, stats: EpochStats) -> MissCurve | None:  # noqa: ARG002 - as of `FeatureTier`
         """Return None: the rank that loads knows it."""
@@ -66,13 +100,18 @@ class RemoteTier:
         *,
         stream: BatchStream,
         labels: IdArray,
-        device: torch.device,
         tracer: Tracer | None,
         reports: RunReports,
     ) -> ClientRun:
         """Begin a run at the start of ``stream``, together with the other ranks of the machine."""
         return ClientRun(
-            self._client, stream=stream, labels=labels, device=device, tracer=tracer, reports=reports
+            self._client,
+            stream=stream,
+            labels=labels,
+            tier=self.device,
+            tracer=tracer,
+            reports=reports,
+            stall_timeout_s=self._stall_timeout_s,
         )
 
     def close(self) -> None:

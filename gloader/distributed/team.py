@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-from torch import distributed
-
 import gloader
+from gloader.distributed.collective import gather_bytes, require_equal
 from gloader.distributed.wire import Listener
-from gloader.errors import ConfigError, RankError
+from gloader.errors import RankError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,27 +113,13 @@ def _own_card(place: Place, facts: Facts, listener: Listener) -> dict[str, Any]:
 
 
 def _gather_cards(own: dict[str, Any]) -> list[dict[str, Any]]:
-    cards = [json.loads(entry) for entry in _gather(json.dumps(own, default=str).encode())]
+    cards = [json.loads(entry) for entry in gather_bytes(json.dumps(own, default=str).encode())]
     for rank, card in enumerate(cards):
         if not isinstance(card, dict) or card.get("rank") != rank:
             raise RankError(
                 f"rank {rank} introduced itself as {card!r}; use one version of gloader on all ranks"
             )
     return cards
-
-
-def _gather(own: bytes) -> list[bytes]:
-    """Return what every rank sent, in the order of ranks. Tensors of bytes, so that nothing is unpickled."""
-    is_cuda = distributed.get_backend() == "nccl"
-    device = torch.device("cuda", torch.cuda.current_device()) if is_cuda else torch.device("cpu")
-    count = distributed.get_world_size()
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(count)]
-    distributed.all_gather(sizes, torch.tensor([len(own)], device=device))
-    longest = max(int(size) for size in sizes)
-    padded = torch.frombuffer(bytearray(own.ljust(longest, b" ")), dtype=torch.uint8).to(device)
-    texts = [torch.empty_like(padded) for _ in range(count)]
-    distributed.all_gather(texts, padded)
-    return [bytes(text.cpu().numpy().tobytes()) for text in texts]
 
 
 def _require_able(cards: Sequence[Mapping[str, Any]]) -> None:
@@ -145,12 +129,4 @@ def _require_able(cards: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _require_equal(cards: Sequence[Mapping[str, Any]], part: str, where: str) -> None:
-    first = cards[0]
-    for card in cards[1:]:
-        for name in {**first[part], **card[part]}:
-            ours, theirs = first[part].get(name), card[part].get(name)
-            if ours != theirs:
-                raise ConfigError(
-                    f"{name} is {ours!r} on rank {first['rank']} and {theirs!r} on rank {card['rank']}; it has to be "
-                    f"the same {where}"
-                )
+    require_equal({card["rank"]: card[part] for card in cards}, where)

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from gloader.errors import ConfigError, RankError
+from gloader.errors import RankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import torch
 
 logger = logging.getLogger("gloader")
 
@@ -75,11 +74,11 @@ class RankGroup:
         """Return the ``value`` of every rank, in the order of ranks."""
         if self.is_alone:
             return [value]
+        from gloader.distributed.collective import gather_bytes
+
         own = json.dumps(value).encode()
         with self.hears_losses():
-            longest = max(_all_gather_sizes(len(own), self.world_size))
-            texts = _all_gather_bytes(own.ljust(longest), self.world_size)
-        return [json.loads(text) for text in texts]
+            return [json.loads(text) for text in gather_bytes(own)]
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the sums over the ranks, added up in their order: the same bits on every rank and in every run."""
@@ -111,15 +110,10 @@ class RankGroup:
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError on every rank naming the first of ``facts``, JSON values, in which ranks differ."""
+        from gloader.distributed.collective import require_equal
+
         cards = self.gather(json.loads(json.dumps(dict(facts), default=str)))
-        for rank, card in enumerate(cards):
-            for name in {**cards[0], **card}:
-                ours, theirs = cards[0].get(name), card.get(name)
-                if ours != theirs:
-                    raise ConfigError(
-                        f"{name} is {ours!r} on rank 0 and {theirs!r} on rank {rank}; it has to be the same on "
-                        "every rank"
-                    )
+        require_equal(dict(enumerate(cards)), "on every rank")
 
     @contextmanager
     def hears_losses(self) -> Iterator[None]:
@@ -215,39 +209,13 @@ def _is_loss(error: RuntimeError) -> bool:
     return isinstance(error, distributed.DistError) or any(name in str(error) for name in _TRANSPORTS)
 
 
-def _place() -> torch.device:
-    """Return where tensors have to be that are sent."""
-    import torch
-    from torch import distributed
-
-    is_cuda = distributed.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if is_cuda else torch.device("cpu")
-
-
-def _all_gather_sizes(own: int, count: int) -> list[int]:
-    import torch
-    from torch import distributed
-
-    sizes = [torch.zeros(1, dtype=torch.int64, device=_place()) for _ in range(count)]
-    distributed.all_gather(sizes, torch.tensor([own], device=_place()))
-    return [int(size) for size in sizes]
-
-
-def _all_gather_bytes(own: bytes, count: int) -> list[bytes]:
-    import torch
-    from torch import distributed
-
-    sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(_place())
-    texts = [torch.empty_like(sent) for _ in range(count)]
-    distributed.all_gather(texts, sent)
-    return [text.cpu().numpy().tobytes() for text in texts]
-
-
 def _broadcast_size(own: int) -> int:
     import torch
     from torch import distributed
 
-    size = torch.tensor([own], device=_place())
+    from gloader.distributed.collective import place_of_tensors
+
+    size = torch.tensor([own], device=place_of_tensors())
     distributed.broadcast(size, 0)
     return int(size)
 
@@ -256,6 +224,8 @@ def _broadcast_bytes(own: bytes, size: int) -> bytes:
     import torch
     from torch import distributed
 
-    sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(_place())
+    from gloader.distributed.collective import place_of_tensors
+
+    sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(place_of_tensors())
     distributed.broadcast(sent, 0)
     return sent.cpu().numpy().tobytes()

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from gloader.order import EpochOrder
 from gloader.samplers.make import make_sampler
 from gloader.topology import open_topology
 from gloader.training.live_bytes import LiveBytes
+from gloader.training.replica import logits_and_loss
 from gloader.training.seeding import private_randomness
 from gloader.transfer import to_device_block
-from gloader.types import BatchId, Block, SampledBatch
+from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
     from gloader.config import LoaderConfig
     from gloader.dataset import Dataset
     from gloader.training.checkpoint import ModelSpec
+    from gloader.training.step_config import Autocast
 
 _PROBE_BATCHES = 3
 _SAMPLE_BYTES = 2 << 20  # the least input of the step that is measured
@@ -35,14 +36,16 @@ def probe_batches(dataset: Dataset, config: LoaderConfig) -> list[SampledBatch]:
     )
     seeds = order.epoch_seeds(0)
     with open_topology(dataset, in_memory=False) as topology:
-        sampler = make_sampler(config.sampler, topology, config.fanouts, seed=config.seed)
+        sampler = make_sampler(
+            config.sampler, topology, config.fanouts, seed=config.seed, layout=config.layout
+        )
         return [
             sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))
             for i in range(min(_PROBE_BATCHES, order.num_batches))
         ]
 
 
-def step_bytes(spec: ModelSpec, batch: SampledBatch) -> int:
+def step_bytes(spec: ModelSpec, batch: SampledBatch, *, autocast: Autocast = "none") -> int:
     """Return the most bytes that a forward and backward pass over ``batch`` holds beside the weights and the batch.
 
     A step over a much smaller batch of the same proportions is taken and measured. What a step holds grows by the
@@ -52,7 +55,7 @@ def step_bytes(spec: ModelSpec, batch: SampledBatch) -> int:
     weights = parameter_bytes(spec)
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
     shrunk = max(1, 4 * len(batch.nodes) * spec.in_dim // smaller)
-    measured = _measure(spec, batch, shrunk=shrunk)
+    measured = _measure(spec, batch, autocast, shrunk=shrunk)
     return measured if shrunk == 1 else weights + shrunk * measured
 
 
@@ -72,18 +75,25 @@ def _size(batch: SampledBatch) -> int:
     return len(batch.nodes) + sum(block.num_edges for block in batch.blocks)
 
 
-def _measure(spec: ModelSpec, batch: SampledBatch, *, shrunk: int) -> int:
+def _measure(spec: ModelSpec, batch: SampledBatch, autocast: Autocast, *, shrunk: int) -> int:
     with private_randomness(_CPU):
         model = spec.build()
         blocks = [_shrink(block, shrunk) for block in batch.blocks]
         num_rows, num_seeds = blocks[0].num_src, blocks[-1].num_dst
         degree = torch.ones(num_rows)
-        ready = tuple(to_device_block(block, degree, _CPU) for block in blocks)
-        x, y = torch.zeros(num_rows, spec.in_dim), torch.zeros(num_seeds, dtype=torch.int64)
-        given = [x, y, degree, *model.parameters(), *model.buffers()]
-        given += [tensor for block in ready for tensor in (block.indptr, block.indices)]
+        ready = ReadyBatch(
+            id=batch.id,
+            x=torch.zeros(num_rows, spec.in_dim),
+            y=torch.zeros(num_seeds, dtype=torch.int64),
+            blocks=tuple(to_device_block(block, degree, _CPU) for block in blocks),
+            nodes=batch.nodes[:num_rows],
+            num_seeds=num_seeds,
+        )
+        given = [ready.x, ready.y, degree, *model.parameters(), *model.buffers()]
+        given += [tensor for block in ready.blocks for tensor in (block.indptr, block.indices)]
         with LiveBytes(given) as live:
-            functional.cross_entropy(model(x, ready), y).backward()  # type: ignore[no-untyped-call]
+            _, loss = logits_and_loss(model, ready, autocast)
+            loss.backward()  # type: ignore[no-untyped-call]
     return live.peak_bytes
 
 

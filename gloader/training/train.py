@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.nn import functional
 
 import gloader
 from gloader.device import dry_step
@@ -20,6 +19,7 @@ from gloader.memory import default_budget_bytes
 from gloader.training.checkpoint import ModelSpec
 from gloader.training.group import RankGroup
 from gloader.training.layerwise import LayerwiseInference
+from gloader.training.replica import logits_and_loss
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize
 from gloader.training.run_budget import RunBudget, share_budget
@@ -119,7 +119,7 @@ def fit(
     settings = _settings(dataset, model, optim, step, loader, sharing, runs)
     _agree_on(group, settings, out=out, resume=resume)
     _check(optim, runs=runs, out=out, resume=resume, tensorboard=tensorboard)
-    check_step(step, world_size=group.world_size, model=model.name, sampler=loader.sampler)
+    check_step(step, world_size=group.world_size)
     target = resolve_device(device, group)
     folder = None if out is None else RunFolder(out)
     if folder is not None and group.is_first:
@@ -311,7 +311,7 @@ class _Job:
         return share_budget(
             total_bytes=total,
             parameter_bytes=ranks * parameter_bytes(spec),
-            step_bytes=0 if batch is None else ranks * step_bytes(spec, batch),
+            step_bytes=0 if batch is None else ranks * step_bytes(spec, batch, autocast=self.step.autocast),
         )
 
     def _open_loader(self) -> tuple[RunBudget, TrainLoader]:
@@ -369,7 +369,7 @@ class _Job:
         if self.device.type == "cpu" or self.loader.device_cache != "auto":
             return None
         model = self._spec().build().to(self.device)
-        return dry_step(model, lambda batch: functional.cross_entropy(model(batch.x, batch.blocks), batch.y))
+        return dry_step(model, lambda batch: logits_and_loss(model, batch, self.step.autocast)[1])
 
     @property
     def _is_private(self) -> bool:
@@ -448,7 +448,7 @@ def _check(optim: OptimConfig, *, runs: int, out: Path | None, resume: bool, ten
 
 def _without_neighbors(loader: LoaderConfig) -> LoaderConfig:
     """Return settings with the same number of hops and no edges: what an MLP reads."""
-    return replace(loader, sampler="neighbor", fanouts=(0,) * len(loader.fanouts))
+    return replace(loader, sampler="neighbor", layout="layered", fanouts=(0,) * len(loader.fanouts))
 
 
 def _settings(

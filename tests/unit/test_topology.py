@@ -128,8 +128,11 @@ def test_batches_are_the_same_before_and_after_the_move(path: Path, in_memory: b
 
 
 def test_the_mapping_is_given_up_when_the_graph_is_in_memory(path: Path) -> None:
-    with open_topology(Dataset.open(path), in_memory=True, **LAZY) as topology:
+    os_io = GatedOS("indices.npy")
+    with open_topology(Dataset.open(path, os_io=os_io), in_memory=True, **LAZY) as topology:
+        assert os_io.reached.wait(20)
         mapped = weakref.ref(topology.graph.indices)
+        os_io.gate.set()
         topology.wait()
         assert mapped() is None
 

@@ -55,6 +55,7 @@ def test_a_failure_is_raised_on_all_ranks_with_its_text_and_its_rank(run: Run, p
     [
         ({"fanouts": [4, 4]}, r"fanouts is [4, 3] on rank 0 and [4, 4] on rank 1"),
         ({"seed": 7}, "seed is 0 on rank 0 and 7 on rank 1"),
+        ({"layout": "merged"}, "layout is 'layered' on rank 0 and 'merged' on rank 1"),
         ({"sharing": "private"}, "sharing is True on rank 0 and False on rank 1"),
         (
             {"cache": 0},

@@ -59,6 +59,15 @@ def test_a_number_of_seeds_that_ranks_do_not_divide_trains(run: Run, sharing: st
     assert results[0]["seeds"] == [103] * 3
 
 
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+def test_rows_on_the_devices_of_the_ranks_do_not_change_a_loss(run: Run, sharing: str) -> None:
+    plain = _results(run("train", loader={"features": "ssd"}, sharing=sharing))[0]
+    held = _results(run("train", loader={"features": "ssd", "device_cache": "20000"}, sharing=sharing))
+    assert plain["device_hits"] == 0
+    assert [found["losses"] for found in held] == [plain["losses"]] * 2
+    assert held[0]["device_hits"] > 0
+
+
 @pytest.mark.parametrize(
     "step", [{"autocast": "bf16"}, {"grad_compress": "bf16"}, {"grad_compress": "powersgd"}]
 )

@@ -15,6 +15,7 @@ from gloader.training.checkpoint import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
 from gloader.training.layerwise import LayerwiseInference
 from gloader.training.reporter import SilentReporter
+from gloader.training.step_config import StepConfig
 from gloader.training.train import fit, resolve_device
 
 MODEL = ModelConfig(name="graphsage", hidden=16, dropout=0.3)
@@ -49,6 +50,21 @@ def test_a_network_learns_what_an_mlp_cannot(communities, name, features) -> Non
     assert found["features"] == features
     assert found["test_acc"] > 0.85
     assert found["test_acc"] > baseline["test_acc"] + 0.1
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
+@pytest.mark.parametrize("sampler", ["neighbor", "labor"])
+def test_bf16_learns_as_much(communities, name, sampler) -> None:
+    loader, optim = replace(LOADER, sampler=sampler), replace(OPTIM, epochs=8)
+    plain, reduced = (
+        fit(communities, replace(MODEL, name=name), optim, loader, step=StepConfig(autocast=autocast)).runs[0]
+        for autocast in ("none", "bf16")
+    )
+    losses = [record.loss for record in reduced.epochs]
+    assert losses[-1] < losses[0] / 2
+    assert losses == pytest.approx([record.loss for record in plain.epochs], rel=0.05)
+    assert losses != [record.loss for record in plain.epochs]
+    assert reduced.test_acc > 0.85
 
 
 def test_the_run_folder_holds_everything(communities, tmp_path) -> None:
@@ -130,17 +146,25 @@ def test_losses_are_bit_identical_from_memory_and_from_the_ssd(communities) -> N
     assert runs[0].test_acc == runs[1].test_acc == runs[2].test_acc
 
 
-@pytest.mark.parametrize("fail_at", [2 * BATCHES, 2 * BATCHES + 1, 2 * BATCHES + 3])
-def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypatch, fail_at) -> None:
-    optim = replace(OPTIM, checkpoint_every=2)
-    whole = fit(communities, MODEL, optim, LOADER, out=tmp_path / "whole").runs[0]
+@pytest.mark.parametrize(
+    ("fail_at", "layout"),
+    [
+        (2 * BATCHES, "layered"),
+        (2 * BATCHES + 1, "layered"),
+        (2 * BATCHES + 3, "layered"),
+        (2 * BATCHES + 3, "merged"),
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypatch, fail_at, layout) -> None:
+    optim, loader = replace(OPTIM, checkpoint_every=2), replace(LOADER, layout=layout)
+    whole = fit(communities, MODEL, optim, loader, out=tmp_path / "whole").runs[0]
     monkeypatch.setattr(InterruptingLoader, "fail_at", fail_at)
     with pytest.raises(RuntimeError, match="the power went out"):
         fit(
             communities,
             MODEL,
             optim,
-            LOADER,
+            loader,
             out=tmp_path / "cut",
             loader_factory=InterruptingLoader.from_config,
         )
@@ -152,7 +176,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypat
             starts.append(start.first_epoch)
 
     resumed = fit(
-        communities, MODEL, optim, LOADER, out=tmp_path / "cut", resume=True, reporter=Listener()
+        communities, MODEL, optim, loader, out=tmp_path / "cut", resume=True, reporter=Listener()
     ).runs[0]
     assert starts == [2]
     assert [r.loss for r in resumed.epochs] == [r.loss for r in whole.epochs]
@@ -161,6 +185,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypat
     assert [line["loss"] for line in _lines(tmp_path / "cut")] == [r.loss for r in whole.epochs]
     ours, theirs = (load_checkpoint(tmp_path / name).progress["weights"] for name in ("cut", "whole"))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_a_run_in_bf16_is_resumed_bit_for_bit(communities, tmp_path, monkeypatch) -> None:
+    model, loader = replace(MODEL, name="gat"), replace(LOADER, sampler="labor")
+    step, optim = StepConfig(autocast="bf16"), replace(OPTIM, checkpoint_every=2)
+    whole = fit(communities, model, optim, loader, step=step).runs[0]
+    monkeypatch.setattr(InterruptingLoader, "fail_at", 2 * BATCHES + 3)
+    make = InterruptingLoader.from_config
+    with pytest.raises(RuntimeError, match="the power went out"):
+        fit(communities, model, optim, loader, step=step, out=tmp_path, loader_factory=make)
+    resumed = fit(communities, model, optim, loader, step=step, out=tmp_path, resume=True).runs[0]
+    assert [r.loss for r in resumed.epochs] == [r.loss for r in whole.epochs]
+    assert resumed.test_acc == whole.test_acc
 
 
 def test_resuming_a_finished_run_only_tests_it_again(communities, tmp_path) -> None:
@@ -181,6 +218,7 @@ def test_resuming_a_run_that_never_began_starts_it(communities, tmp_path) -> Non
         ({"model": replace(MODEL, hidden=32)}, CheckpointError, "use the same settings or another --out"),
         ({"loader": replace(LOADER, seed=1)}, StateError, "seed"),
         ({"loader": replace(LOADER, batch_size=16)}, StateError, "global_batch_size"),
+        ({"loader": replace(LOADER, layout="merged")}, StateError, "fingerprint"),
     ],
 )
 def test_resuming_with_other_settings_is_refused(communities, tmp_path, change, error, message) -> None:

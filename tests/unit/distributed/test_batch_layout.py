@@ -50,7 +50,7 @@ def test_a_batch_comes_back_as_it_was(sizes: list[tuple[int, int, int]], weighte
     host = _batch(sizes, weighted=weighted)
     shape = BatchShape.of(host.sampled)
     memory = np.full(shape.num_bytes + 8, 0xAB, dtype=np.uint8)
-    write_batch(host, shape, memory)
+    write_batch(host.sampled, host.src_degree, shape, memory)
     assert (memory[shape.num_bytes :] == 0xAB).all()
     parsed = BatchShape.from_json(shape.to_json())
     assert parsed == shape
@@ -71,12 +71,6 @@ def test_a_batch_comes_back_as_it_was(sizes: list[tuple[int, int, int]], weighte
 def test_an_array_of_another_dtype_is_refused() -> None:
     host = _batch([], weighted=False)
     shape = BatchShape.of(host.sampled)
-    wrong = HostBatch(
-        sampled=host.sampled,
-        x=host.x,
-        src_degree=host.src_degree.astype(np.float64),  # type: ignore[arg-type]
-        superbatch=0,
-        ends_superbatch=False,
-    )
+    wrong: Any = host.src_degree.astype(np.float64)
     with pytest.raises(TypeError, match="float64"):
-        write_batch(wrong, shape, np.zeros(shape.num_bytes, dtype=np.uint8))
+        write_batch(host.sampled, wrong, shape, np.zeros(shape.num_bytes, dtype=np.uint8))

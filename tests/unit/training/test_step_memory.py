@@ -51,13 +51,20 @@ def _spec(name, in_dim, hidden=32) -> ModelSpec:
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
 @pytest.mark.parametrize("in_dim", [64, 200])
-def test_a_small_step_tells_what_the_whole_one_takes(name, in_dim, monkeypatch) -> None:
+@pytest.mark.parametrize("autocast", ["none", "bf16"])
+def test_a_small_step_tells_what_the_whole_one_takes(name, in_dim, autocast, monkeypatch) -> None:
     batch, spec = _batch(), _spec(name, in_dim)
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 200_000)
-    predicted = step_bytes(spec, batch)
+    predicted = step_bytes(spec, batch, autocast=autocast)
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
-    whole = step_bytes(spec, batch)
+    whole = step_bytes(spec, batch, autocast=autocast)
     assert whole <= predicted <= 1.2 * whole + 4 * parameter_bytes(spec)
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
+def test_a_step_in_bf16_takes_less(name) -> None:
+    spec, batch = _spec(name, 64, hidden=64), _batch()
+    assert step_bytes(spec, batch, autocast="bf16") < step_bytes(spec, batch)
 
 
 def test_no_random_number_of_the_caller_is_drawn() -> None:

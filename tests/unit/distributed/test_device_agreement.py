@@ -1,0 +1,203 @@
+"""What the devices of several ranks agree on: the room of the least of them, and one set of rows."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
+from gloader.device import CpuDevice
+from gloader.device_tier import DeviceSettings
+from gloader.distributed.device_agreement import FollowingDevice, LedDevices
+from gloader.distributed.wire import Connection
+from gloader.errors import RankError
+from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
+
+NUM_NODES, DIM = 40, 3
+FEATURES = np.random.default_rng(0).standard_normal((NUM_NODES, DIM)).astype(np.float32)
+BLOCK = Block(
+    indptr=np.array([0, 1, 2], dtype=np.int32),
+    indices=np.array([2, 0], dtype=np.int32),
+    edge_ids=np.array([7, 9]),
+    num_src=5,
+    num_dst=2,
+)
+LARGEST = SampledBatch(
+    id=BatchId(epoch=0, index=0), nodes=np.array([3, 1, 4, 15, 9]), num_seeds=2, blocks=(BLOCK,)
+)
+
+
+@dataclass
+class SmallDevice:
+    """A device with little memory; no CPU by its type, so that "auto" looks at what is free."""
+
+    free: int
+    inner: CpuDevice = field(default_factory=CpuDevice)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def most_bytes_of(self, step: Callable[[], object]) -> int:
+        step()
+        return 100
+
+
+class Store:
+    """A store in memory."""
+
+    dtype, dim = FEATURES.dtype, DIM
+    is_open = False
+
+    def __enter__(self) -> Self:
+        self.is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False
+
+    @property
+    def matrix(self) -> Any:
+        return type("Matrix", (), {"is_bfloat16": False, "scale": None})
+
+    def read_into(self, rows: Any, out: Any) -> None:
+        assert self.is_open
+        out[:] = FEATURES[rows]
+
+
+class Follower:
+    """A rank that is loaded for, in a thread: answers until its connection ends, or it fails."""
+
+    def __init__(self, free: int | BaseException, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.host_end, self._end = (
+            Connection(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
+        self.stores: list[Store] = []
+        self.device = FollowingDevice(
+            DeviceSettings(**settings),
+            num_nodes=NUM_NODES,
+            dim=DIM,
+            open_store=self._open_store,  # type: ignore[arg-type]
+        )
+
+        def opened(_: object) -> Any:
+            if isinstance(free, BaseException):
+                raise free
+            return SmallDevice(free)
+
+        monkeypatch.setattr("gloader.distributed.device_agreement.open_device", opened)
+        self.thread = threading.Thread(target=self._answer)
+        self.thread.start()
+
+    def _open_store(self) -> Store:
+        self.stores.append(Store())
+        return self.stores[-1]
+
+    def _answer(self) -> None:
+        try:
+            while True:
+                received = self._end.receive(None)
+                assert received is not None
+                if (told := self.device.answer(received)) is not None:
+                    self._end.send(told)
+        except EOFError:
+            pass
+        except OSError as error:
+            self._end.send({"op": "failed", "text": str(error)})
+        self._end.close()
+
+    def end(self) -> None:
+        self.host_end.close()
+        self.thread.join()
+
+
+@pytest.fixture
+def follow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Follower]]:
+    made: list[Follower] = []
+
+    def follow(free: int | BaseException, **settings: Any) -> Follower:
+        made.append(Follower(free, monkeypatch, **settings))
+        return made[-1]
+
+    yield follow
+    for follower in made:
+        follower.end()
+
+
+def test_the_least_of_all_rooms_counts(follow: Callable[..., Follower]) -> None:
+    led = LedDevices({1: follow(0, cache_bytes=900).host_end, 2: follow(0, cache_bytes=700).host_end})
+    assert led.least_room(LARGEST, lambda: 800) == 700
+    assert led.least_room(LARGEST, lambda: 600) == 600
+    assert led.least_room(None, lambda: 10**6) == 700
+
+
+def test_the_others_try_a_step_on_the_largest_batch(follow: Callable[..., Follower]) -> None:
+    seen: list[ReadyBatch] = []
+    follower = follow((512 << 20) + 10_000, dry_run=seen.append)
+    room = LedDevices({1: follower.host_end}).least_room(LARGEST, lambda: 10**9)
+    (batch,) = seen
+    assert batch.x.shape == (5, DIM)
+    np.testing.assert_array_equal(batch.nodes, LARGEST.nodes)
+    np.testing.assert_array_equal(batch.blocks[0].indices.numpy(), BLOCK.indices)
+    assert 0 < room < 10_000 - 1.2 * 100
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        DeviceCachePlan(num_nodes=NUM_NODES, rows=np.array([0, 7, 39]), expected_hit_rate=0.25),
+        whole_device_cache(NUM_NODES),
+        no_device_cache(NUM_NODES),
+    ],
+)
+def test_all_hold_the_rows_of_the_plan(follow: Callable[..., Follower], plan: DeviceCachePlan) -> None:
+    followers = [follow(0), follow(0)]
+    led = LedDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
+    assert led.hold_alike(plan, lambda: "own") == "own"
+    for follower in followers:
+        cache = follower.device.tier.cache
+        if not len(plan.rows):
+            assert cache is None
+            assert follower.stores == []
+            continue
+        assert cache is not None
+        np.testing.assert_array_equal(cache.plan.rows, plan.rows)
+        np.testing.assert_array_equal(cache.table.rows.numpy(), FEATURES[plan.rows])
+        assert (cache.plan.holds_all, cache.plan.expected_hit_rate) == (
+            plan.holds_all,
+            plan.expected_hit_rate,
+        )
+        assert [store.is_open for store in follower.stores] == [False]
+
+
+def test_a_device_that_fails_is_named_with_its_rank(follow: Callable[..., Follower]) -> None:
+    led = LedDevices({3: follow(OSError("no such device")).host_end})
+    with pytest.raises(RankError, match="rank 3 failed: no such device"):
+        led.least_room(LARGEST, lambda: 0)
+
+
+def test_a_rank_that_is_gone_is_named(follow: Callable[..., Follower]) -> None:
+    follower = follow(OSError("no such device"))
+    led = LedDevices({3: follower.host_end})
+    with pytest.raises(RankError, match="rank 3 failed"):
+        led.least_room(None, lambda: 0)
+    follower.thread.join()
+    with pytest.raises(RankError, match="rank 3 ended while the loader of this machine was opened"):
+        led.hold_alike(no_device_cache(NUM_NODES), lambda: None)
+
+
+def test_a_device_that_was_told_nothing_holds_nothing() -> None:
+    device = FollowingDevice(
+        DeviceSettings(),
+        num_nodes=NUM_NODES,
+        dim=DIM,
+        open_store=Store,  # type: ignore[arg-type]
+    )
+    with pytest.raises(RankError, match="did not say what to hold"):
+        _ = device.tier
