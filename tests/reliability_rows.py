@@ -91,14 +91,3 @@ ROWS: tuple[Row, ...] = (
     Row("H4", "a manifest with absurd shapes or paths", "FormatError without allocation"),
     Row("H5", "a download that is not what was expected", "nothing installed"),
 )
-
-# Rows that this version claims: an open one fails the run that asked for the report.
-CLAIMED: tuple[str, ...] = (
-    *(f"A{number}" for number in range(1, 11)),
-    *(f"B{number}" for number in range(1, 14)),
-    *(f"C{number}" for number in range(1, 16)),
-    *(f"D{number}" for number in range(1, 14)),
-    *(f"E{number}" for number in range(1, 8)),
-    *(f"F{number}" for number in range(1, 9)),
-    *(f"H{number}" for number in range(1, 6)),
-)

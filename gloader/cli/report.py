@@ -37,7 +37,9 @@ def report(
     pictures = [] if png is None else [str(png / f"{name}.png") for name in name_pictures(sections)]
     for section in sections:
         screen.say(section.title)
-    screen.say(f"\npage in {out}" + (f", {len(pictures)} pictures in {png}" if png is not None else ""))
+    screen.say(f"\npage: {out}")
+    for picture in pictures:
+        screen.say(f"picture: {picture}")
     screen.result(
         {"out": str(out), "sections": [section.title for section in sections], "pictures": pictures}
     )

@@ -149,6 +149,8 @@ def test_run_is_repeated_by_its_resolved_configuration(
         "ssd",
         "--cache",
         "25%",
+        "--layout",
+        "merged",
     ]
     first = run_json("train", *words, "--model", "gcn", "--out", tmp_path / "a")
     second = run_json("train", "--config", tmp_path / "a" / "config.yaml", "--out", tmp_path / "b")
