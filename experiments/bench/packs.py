@@ -36,7 +36,7 @@ from gloader.bench.graphs import synthetic_graph
 from gloader.cache import plan_belady
 from gloader.inspector import sample_trace
 from gloader.samplers import CscGraph
-from gloader.ssd_store import DirectMisses, FeatureStore, MissSource, Packer, stage_rows
+from gloader.ssd_store import DirectMisses, FeatureStore, MissSource, Packer, packer_memory_bytes, stage_rows
 from gloader.ssd_store.profile import probe_device
 from gloader.ssd_store.spill import SpillFolder
 from gloader.units import format_bytes, parse_bytes
@@ -202,7 +202,7 @@ def retrieve(
 def run_case(case: Case, store_path: Path, misses: dict[str, IdLists], options: Any) -> dict[str, Any]:
     """Let the contenders take turns; return medians, ranges and ratios."""
     most = max(len(rows) for lists in misses.values() for rows in lists)
-    memory = None if options.memory is None else parse_bytes(options.memory)
+    memory = packer_memory_bytes(case.superbatch) if options.memory is None else parse_bytes(options.memory)
     with (
         FeatureStore.open(store_path, gap_bytes=0) as exact,
         FeatureStore.open(store_path) as merging,

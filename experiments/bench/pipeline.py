@@ -9,6 +9,7 @@ epoch       seconds of an epoch of GraphSAGE 3 x 256 with the features on the SS
 first       seconds from the call of Loader to the first batch, kernels compiled, files not in the page cache
 explain     predicted against measured seconds of the superbatches
 memory      bytes per access of traces and plans; the peak resident size against the budget and 400 MB
+trace       seconds and processor seconds of a run that records what every stage does, over those of one that does not
 
 Every run is a process of its own. The contenders of a part take turns for some rounds, and who begins a round changes;
 a ratio is the median of the ratios of the rounds. Datasets are made once and stay in the working folder.

@@ -287,6 +287,7 @@ def _tier_settings(settings: dict[str, Any]) -> TierSettings:
         superbatch=settings["superbatch"],
         superbatch_reset=False,
         sampler="neighbor",
+        layout="layered",
         sampler_threads=len(os.sched_getaffinity(0)),
         num_epochs=None,
         io="auto",

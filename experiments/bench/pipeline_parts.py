@@ -348,6 +348,22 @@ def _group(parent: Path, limit_bytes: int) -> Iterator[Path]:
             group.rmdir()
 
 
+# --- trace
+
+
+def trace(bench: Bench) -> dict[str, Any]:
+    """Compare batches whose events are recorded with batches whose are not."""
+    jobs = {"plain": bench.job(bench.base), "traced": bench.job(bench.base, trace=True)}
+    results = in_turns(jobs, bench.options.rounds)
+    found: dict[str, Any] = {
+        what: ratio(column(results["traced"], what), column(results["plain"], what))
+        for what in ("seconds", "cpu_seconds")
+    }
+    for what, values in found.items():
+        print(f"  traced / plain, {what}: {_ratio(values)} (issue: 1.01 at most)", flush=True)
+    return found
+
+
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "strategies": strategies,
     "overlap": overlap,
@@ -355,6 +371,7 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "first": first,
     "explain": explain,
     "memory": memory,
+    "trace": trace,
 }
 
 
