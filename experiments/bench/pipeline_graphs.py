@@ -16,13 +16,19 @@ if TYPE_CHECKING:
     from gloader.dataset_writer import DatasetWriter
 
 NUM_CLASSES = 32
+NUM_POPULAR = 31_250
 _CHUNK_BYTES = 64 * 2**20
 _CHUNK_EDGES = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A dataset to be made: "rmat" has Graph500's skew, "uniform" the same in-degree everywhere and is made quickly."""
+    """A dataset to be made.
+
+    "rmat" has Graph500's skew. The others have the same in-degree everywhere and are made quickly: "uniform" draws
+    in-neighbours from all nodes, "popular" from 31,250 of them that stand at equal distances, so that batches of one
+    size need the same rows however large the graph.
+    """
 
     kind: str
     nodes: int
@@ -52,7 +58,7 @@ def make_dataset(workdir: Path, graph: Graph) -> Path:
         return folder
     print(f"making {graph.name}", flush=True)
     with Dataset.create(folder, name=graph.name, num_nodes=graph.nodes, num_classes=NUM_CLASSES) as writer:
-        train = _write_rmat(writer, graph) if graph.kind == "rmat" else _write_uniform(writer, graph)
+        train = _write_rmat(writer, graph) if graph.kind == "rmat" else _write_even(writer, graph)
         rng = np.random.default_rng(0)
         rows = max(_CHUNK_BYTES // graph.row_bytes, 1)
         with writer.features(graph.dim, "float32") as column:
@@ -73,12 +79,14 @@ def _write_rmat(writer: DatasetWriter, graph: Graph) -> np.ndarray:
     return np.flatnonzero(np.diff(topology.indptr))
 
 
-def _write_uniform(writer: DatasetWriter, graph: Graph) -> np.ndarray:
+def _write_even(writer: DatasetWriter, graph: Graph) -> np.ndarray:
     rng = np.random.default_rng(1)
+    sources = min(NUM_POPULAR, graph.nodes) if graph.kind == "popular" else graph.nodes
+    distance = graph.nodes // sources
     with writer.indptr() as column:
         column.append(np.arange(graph.nodes + 1, dtype=np.int64) * graph.edges // graph.nodes)
     with writer.indices(graph.edges, "int32") as column:
         for start in range(0, graph.edges, _CHUNK_EDGES):
             count = min(_CHUNK_EDGES, graph.edges - start)
-            column.append(rng.integers(0, graph.nodes, count, dtype=np.int32))
+            column.append(rng.integers(0, sources, count, dtype=np.int32) * np.int32(distance))
     return np.arange(graph.nodes)
