@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -185,7 +186,7 @@ def _open(
     is_held = fits_topology(dataset.topology_bytes, budget)
     topology = stack.enter_context(open_topology(dataset, in_memory=is_held))
     sampler = make_sampler(settings.sampler, topology, fanouts, order.seed, layout=settings.layout)
-    probe = _probe(sampler, order)
+    probe = _probe(sampler, order, threads=settings.sampler_threads)
     spill = None
     if settings.features != "ram":
         spill = open_spill(settings.spill_dir, settings.spill_bytes, feature_bytes=dataset.feature_bytes)
@@ -359,12 +360,16 @@ def _demand(
     )
 
 
-def _probe(sampler: Sampler, order: EpochOrder) -> list[SampledBatch]:
-    """Sample the first batches of epoch 0, to know how large a batch is."""
+def _probe(sampler: Sampler, order: EpochOrder, *, threads: int) -> list[SampledBatch]:
+    """Sample the first batches of epoch 0, to know how large a batch is; a cold topology keeps each of them waiting."""
     positions = order.epoch_positions(0)  # which the stages ask for again
     count = min(_PROBE_BATCHES, order.num_batches)
     seeds = [order.seeds[order.batch_seeds(positions, index)] for index in range(count)]
-    return [sampler.sample(BatchId(epoch=0, index=index), seeds[index]) for index in range(count)]
+    ids = [BatchId(epoch=0, index=index) for index in range(count)]
+    with ThreadPoolExecutor(
+        max_workers=min(threads, _PROBE_BATCHES), thread_name_prefix="gloader-probe"
+    ) as pool:
+        return list(pool.map(sampler.sample, ids, seeds))
 
 
 def _most_rows(probe: list[SampledBatch]) -> int:

@@ -538,7 +538,7 @@ class Loader:
             # Left out where it is layered, so that states from before there was a choice stay valid.
             if (name, value) != ("layout", "layered"):
                 digest.update(repr(value).encode())
-        digest.update(self._order.seeds.tobytes())
+        digest.update(np.ascontiguousarray(self._order.seeds).data)
         return digest.hexdigest()[:32]
 
     def _stream_settings(self) -> dict[str, Any]:

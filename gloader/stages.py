@@ -103,7 +103,8 @@ class OutOfCoreStages:
     """The way of a batch whose features are on the SSD, in superbatches: sampled, planned, staged, read, gathered.
 
     Superbatch k + 1 is planned once the trace of k + 2 is there and the plan of k - 1 is no longer needed, and
-    staged while k is executed. Owns the staged superbatches until `close`.
+    staged while k is executed. The first one, of one batch, is planned without looking ahead and has the disk to
+    itself, since everybody waits for it. Owns the staged superbatches until `close`.
 
     Parameters
     ----------
@@ -138,6 +139,7 @@ class OutOfCoreStages:
         self._planned: Channel[PlannedSuperbatch] = Channel(1)
         self._staged: Channel[StagedSuperbatch] = Channel(1)
         self._filled: Channel[FilledBatch] = Channel(1)
+        self._first_read: Channel[None] = Channel(1)
         self._permits: Channel[None] = Channel(_PLANNED_AT_ONCE)
         for _ in range(_PLANNED_AT_ONCE):
             self._permits.put(None)
@@ -158,7 +160,7 @@ class OutOfCoreStages:
     def cancel(self) -> None:
         """Wake and end every stage. Idempotent."""
         self._cancelled.set()
-        for channel in (self._planned, self._staged, self._filled, self._permits):
+        for channel in (self._planned, self._staged, self._filled, self._first_read, self._permits):
             channel.cancel()
 
     def close(self) -> None:
@@ -180,9 +182,11 @@ class OutOfCoreStages:
                 if pending is not None:
                     self._plan(pending, sampled.trace)
                 pending = sampled
-                if end is not None:
+                if number == 0 or end is not None:  # the first batch does not wait for those after it
                     if len(pending.trace):
                         self._plan(pending, Trace())
+                    pending = None
+                if end is not None:
                     end_stream(self._planned, end, self._failures)
                     return
         except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
@@ -221,7 +225,12 @@ class OutOfCoreStages:
     def _stage_all(self) -> None:
         try:
             while True:
-                staged = self._stage(self._planned.get())
+                planned = self._planned.get()
+                if (
+                    planned.number == 1
+                ):  # a sweep would take the disk from the first batch, which is waited for
+                    self._first_read.get()
+                staged = self._stage(planned)
                 with self._lock:
                     self._alive.append(staged)
                 self._staged.put(staged)
@@ -259,6 +268,8 @@ class OutOfCoreStages:
                 for index in range(staged.num_batches):
                     batch = self._pool.next_batch()
                     self._filled.put(self._read(BatchJob(superbatch=staged, index=index, batch=batch)))
+                if staged.number == 0:
+                    self._first_read.put(None)
         except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
             end_stream(self._filled, error, self._failures)
 

@@ -52,10 +52,11 @@ def load_elements(
     wanted = _checked(positions, record)
     if wanted.size == 0:
         return np.empty(0, dtype=stored_dtype(record.dtype))
-    order = np.argsort(wanted)
-    in_order = wanted[order]
     read = _scan if record.pages_file is None else _pick
-    found = read(root, record, in_order, os_io)
+    if bool(np.all(wanted[1:] >= wanted[:-1])):
+        return read(root, record, wanted, os_io)
+    order = np.argsort(wanted)
+    found = read(root, record, wanted[order], os_io)
     result = np.empty_like(found)
     result[order] = found
     return result

@@ -95,7 +95,7 @@ def size_superbatch(
 
 
 def ramp(size: int) -> Iterator[int]:
-    """Yield the sizes of successive superbatches without end: 2, 4, 8, ..., S, S, S, ...
+    """Yield the sizes of successive superbatches without end: 1, 2, 4, ..., S, S, S, ...
 
     Small ones come first, so that the first batch need not wait for a whole superbatch to be sampled and planned.
 
@@ -110,7 +110,7 @@ def ramp(size: int) -> Iterator[int]:
 
 
 def _ramp(size: int) -> Iterator[int]:
-    current = min(SMALLEST, size)
+    current = 1
     while True:
         yield current
         current = min(2 * current, size)

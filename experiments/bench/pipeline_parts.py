@@ -62,7 +62,7 @@ class Bench:
             "dataset": str(make_dataset(self.workdir, graph)),
             "sink": sink,
             "seeds": None,
-            "warm": size - 2,  # up to the first superbatch of full size: 2 + 4 + ... + size / 2
+            "warm": size - 1,  # up to the first superbatch of full size: 1 + 2 + 4 + ... + size / 2
             "batches": self.options.superbatches * size if batches is None else batches,
             "loader": loader | settings,
         }

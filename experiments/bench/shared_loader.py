@@ -201,7 +201,7 @@ def _time(loader: Any, config: dict[str, Any]) -> dict[str, float]:
     import torch
     from torch import distributed
 
-    left = torch.rand(128, 128)
+    left = torch.rand(384, 384)
     agreed = torch.zeros(1, dtype=torch.float64)
 
     def agree(value: float) -> float:
@@ -230,7 +230,7 @@ def _time(loader: Any, config: dict[str, Any]) -> dict[str, float]:
         return sum(seconds[5:]) / len(seconds[5:])  # the first ones wait for the first superbatch
 
     load_s = agree(steps(0, loads=True))
-    trial = 200
+    trial = 20
     compute_s = agree(steps(trial, loads=False))
     products = max(1, round(trial * config["compute_share"] * load_s / compute_s))
     compute_s = agree(steps(products, loads=False))

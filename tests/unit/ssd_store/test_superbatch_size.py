@@ -91,7 +91,13 @@ def test_negative_sizes_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("size", "sizes"),
-    [(1, [1, 1, 1]), (2, [2, 2, 2]), (16, [2, 4, 8, 16, 16]), (12, [2, 4, 8, 12, 12]), (3, [2, 3, 3])],
+    [
+        (1, [1, 1, 1]),
+        (2, [1, 2, 2]),
+        (16, [1, 2, 4, 8, 16, 16]),
+        (12, [1, 2, 4, 8, 12, 12]),
+        (3, [1, 2, 3, 3]),
+    ],
 )
 def test_the_first_superbatches_are_small(size: int, sizes: list[int]) -> None:
     assert list(islice(ramp(size), len(sizes))) == sizes
