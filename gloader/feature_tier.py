@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gloader.budget import Demand, MemoryPlan, fits_topology, plan_memory
@@ -23,6 +23,7 @@ from gloader.errors import BudgetError, ConfigError
 from gloader.explain import IoFacts, TierFacts, explain_io, explain_tiers
 from gloader.memory import default_budget_bytes
 from gloader.miss_sample import MissSample
+from gloader.pipeline import run_together
 from gloader.ring import BufferRing
 from gloader.samplers import make_sampler, workspace_node_bytes
 from gloader.spill_room import open_spill
@@ -365,11 +366,8 @@ def _probe(sampler: Sampler, order: EpochOrder, *, threads: int) -> list[Sampled
     positions = order.epoch_positions(0)  # which the stages ask for again
     count = min(_PROBE_BATCHES, order.num_batches)
     seeds = [order.seeds[order.batch_seeds(positions, index)] for index in range(count)]
-    ids = [BatchId(epoch=0, index=index) for index in range(count)]
-    with ThreadPoolExecutor(
-        max_workers=min(threads, _PROBE_BATCHES), thread_name_prefix="gloader-probe"
-    ) as pool:
-        return list(pool.map(sampler.sample, ids, seeds))
+    tasks = [partial(sampler.sample, BatchId(epoch=0, index=index), seeds[index]) for index in range(count)]
+    return run_together(tasks, threads=threads, name="gloader-probe")
 
 
 def _most_rows(probe: list[SampledBatch]) -> int:

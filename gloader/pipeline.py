@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gloader.errors import ChannelClosedError
-from gloader.shield import join_begun
+from gloader.shield import join_begun, to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,6 +156,39 @@ class Pipeline(Generic[T]):
         else:
             self._on_joined()
         return not left
+
+
+def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -> list[T]:
+    """Return what each of ``tasks`` returns, run on at most ``threads`` threads, which have ended when this does.
+
+    Raises
+    ------
+    BaseException
+        What the first of the tasks that failed raised.
+    """
+    done: dict[int, T] = {}
+    failed: dict[int, BaseException] = {}
+
+    def run(first: int) -> None:
+        for number in range(first, len(tasks), threads):
+            try:
+                done[number] = tasks[number]()
+            except BaseException as error:  # noqa: BLE001 - raised below, whatever its type
+                failed[number] = error
+
+    begun: list[threading.Thread] = []
+    try:
+        for first in range(min(threads, len(tasks))):
+            begun.append(threading.Thread(target=run, args=(first,), name=f"{name}-{first}", daemon=True))
+            begun[-1].start()
+    finally:
+        to_the_end(lambda: [join_begun(thread) for thread in begun])
+    if failed:
+        try:
+            raise failed[min(failed)]
+        finally:
+            failed.clear()  # an error that is kept would hold itself through this frame, and what the tasks hold
+    return [done[number] for number in range(len(tasks))]
 
 
 def weakly(handler: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
