@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -52,13 +53,15 @@ def join_begun(thread: threading.Thread, timeout_s: float | None = None) -> bool
     """Join ``thread``, the start of which a signal may have cut short; return whether it ever began.
 
     Such a thread was either not made, or is about to begin without anybody having waited for that: `Thread.join`
-    refuses both.
+    refuses both. And a join that a signal cuts short takes a thread for ended that still runs (CPython before 3.13),
+    so that the next one returns at once; but a thread is listed until it has ended.
 
     Parameters
     ----------
     timeout_s : as of `Thread.join`
     """
     deadline = time.monotonic() + _BEGINS_S
+    ends = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         try:
             thread.join(timeout_s)
@@ -69,4 +72,6 @@ def join_begun(thread: threading.Thread, timeout_s: float | None = None) -> bool
                 return False
             time.sleep(0.001)
         else:
+            while thread in threading.enumerate() and time.monotonic() < ends:
+                time.sleep(0.001)
             return True

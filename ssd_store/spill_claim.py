@@ -61,11 +61,12 @@ class SpillClaim:
         self.path = parent
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         with spill_errors(parent / SPILL_PREFIX, doing, needed_bytes=1, os_io=os_io):
-            self._make(parent)
             try:
+                self._make(parent)
                 self._claim()
             except BaseException as error:
-                self._give_up(error)
+                if self._owner_pid:
+                    self._give_up(error)
                 raise
 
     def __del__(self) -> None:
@@ -81,7 +82,7 @@ class SpillClaim:
             close_quietly(fd, os_io=self._os_io)
 
     def remove(self) -> None:
-        """Remove the folder, then give the lock up. Idempotent.
+        """Remove the folder, then give the lock up. Idempotent; what a signal cut short can be called again.
 
         Raises
         ------
@@ -93,8 +94,12 @@ class SpillClaim:
         try:
             with spill_errors(self.path, "removing the spill folder", os_io=self._os_io):
                 _remove_folder(self.path, self._os_io)
-        finally:
+        except (KeyboardInterrupt, SystemExit):  # the claim stays, and with it whoever finishes this
+            raise
+        except BaseException:
             self.release()
+            raise
+        self.release()
 
     def _make(self, parent: Path) -> None:
         """Make a folder of a name that is free, which no other user can enter."""

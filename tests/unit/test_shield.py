@@ -1,5 +1,6 @@
 """Closing goes on after a signal."""
 
+import signal
 import threading
 import time
 
@@ -141,3 +142,32 @@ def test_what_owns_threads_is_closed_though_a_signal_cut_their_start_short(
         pipeline.start()
     assert pipeline.close()
     assert joined == [1 if "while" in when else 0]  # what the first one uses is released after it
+
+
+def test_a_join_that_ctrl_c_cut_short_is_done_again() -> None:
+    """CPython before 3.13 takes the thread for ended then."""
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, args=(20,))
+    thread.start()
+    for _ in range(2):
+        main = threading.main_thread().ident
+        assert main is not None
+        interrupt = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            join_begun(thread)
+        interrupt.join()
+    threading.Timer(0.2, go_on.set).start()
+    assert join_begun(thread)
+    assert go_on.is_set()
+    assert thread not in threading.enumerate()
+
+
+def test_a_join_has_an_end() -> None:
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, args=(20,))
+    thread.start()
+    assert join_begun(thread, 0.05)
+    assert thread.is_alive()
+    go_on.set()
+    assert join_begun(thread)

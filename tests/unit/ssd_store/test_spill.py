@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
+import signal
 import stat
 import threading
 import time
@@ -582,8 +582,21 @@ def test_a_signal_while_a_claim_is_made_leaves_nothing(
         original(self, *args, **kwargs)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
         patch.setattr(target, when, then_interrupted)
         SpillClaim(tmp_path)
-    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    del caught  # its traceback kept the claim alive
+
+
+def test_a_removal_that_ctrl_c_cut_short_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = SpillClaim(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", lambda path: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            claim.remove()
+    assert claim.path.exists()
+    claim.remove()
     assert list(tmp_path.iterdir()) == []
