@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,10 @@ def to_numpy(dataset: Dataset) -> dict[str, NDArray[Any]]:
 def to_pyg(dataset: Dataset) -> Any:
     """Read a whole dataset into a `torch_geometric.data.Data` with x, edge_index, y, masks and perhaps edge_weight."""
     import torch
-    from torch_geometric.data import Data
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
+        from torch_geometric.data import Data
 
     arrays = to_numpy(dataset)
     num_nodes = dataset.num_nodes
