@@ -59,6 +59,21 @@ def exit_status(error: BaseException) -> int:
     return EXIT_USAGE if isinstance(error, _USAGE_ERRORS) else EXIT_FAILURE
 
 
+def interruption_behind(error: BaseException) -> int | None:
+    """Return the exit status of the Ctrl-C or SIGTERM that was on its way when ``error`` hid it, else None. Pure.
+
+    Leaving a block that a signal cut short can raise something else: torch's `with device:` does.
+    """
+    context: BaseException | None = error
+    while context is not None:
+        if isinstance(context, KeyboardInterrupt):
+            return EXIT_INTERRUPT
+        if isinstance(context, SystemExit) and context.code == EXIT_TERMINATED:
+            return EXIT_TERMINATED
+        context = context.__context__
+    return None
+
+
 def describe(error: BaseException) -> str:
     """Return what happened in one paragraph, with the notes that the stages added. Pure."""
     text = str(error)

@@ -10,10 +10,12 @@ import gloader
 from gloader.cli import bench, doctor, infer, info, inspect, prepare, train, verify
 from gloader.cli import report as report_command
 from gloader.cli.failure import (
+    EXIT_INTERRUPT,
     EXIT_OK,
     EXIT_TERMINATED,
     REPORTED_ERRORS,
     exit_status,
+    interruption_behind,
     report,
     termination_unwinds,
 )
@@ -90,6 +92,12 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         report(error)
         return exit_status(error)
+    except Exception as error:
+        hidden = interruption_behind(error)
+        if hidden is None:
+            raise
+        report(RuntimeError("interrupted" if hidden == EXIT_INTERRUPT else "terminated"))
+        return hidden
     finally:
         show_logs(None)
     return status if isinstance(status, int) else EXIT_OK
