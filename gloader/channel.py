@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Generic, TypeVar
 
 from gloader.errors import ChannelClosedError
+from gloader.monitor import Monitor
 
 T = TypeVar("T")
 
@@ -22,35 +22,23 @@ class Channel(Generic[T]):
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._items: deque[T] = deque()
-        self._changed = threading.Condition()
+        self._changed = Monitor()
         self._is_closed = False
         self._error: BaseException | None = None
 
     def put(self, item: T) -> None:
         """Hand ``item`` over, waiting while the channel is full."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._capacity)
-            if self._is_closed:
-                raise ChannelClosedError("put on a closed channel")
-            self._items.append(item)
-            self._changed.notify_all()
+        self._changed.when(
+            lambda: self._is_closed or len(self._items) < self._capacity, lambda: self._append(item)
+        )
 
     def get(self) -> T:
         """Take the oldest item, waiting while the channel is empty."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._is_closed)
-            if self._items:
-                item = self._items.popleft()
-                self._changed.notify_all()
-                return item
-            if self._error is not None:
-                raise self._error
-            # A new one each time: an error that is kept holds the frames that it passed, and what they hold.
-            raise ChannelClosedError("the channel is closed and empty")
+        return self._changed.when(lambda: self._items or self._is_closed, self._popleft)
 
     def close(self, error: BaseException | None = None) -> None:
         """End the stream, with ``error`` where there is one. Idempotent: the first end stays."""
-        with self._changed:
+        with self._changed.lock:
             if not self._is_closed:
                 self._is_closed = True
                 self._error = error
@@ -64,8 +52,24 @@ class Channel(Generic[T]):
         """Drop everything and end both sides. Idempotent."""
         self._drop(None)
 
+    def _append(self, item: T) -> None:
+        if self._is_closed:
+            raise ChannelClosedError("put on a closed channel")
+        self._items.append(item)
+        self._changed.notify_all()
+
+    def _popleft(self) -> T:
+        if self._items:
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+        if self._error is not None:
+            raise self._error
+        # A new one each time: an error that is kept holds the frames that it passed, and what they hold.
+        raise ChannelClosedError("the channel is closed and empty")
+
     def _drop(self, error: BaseException | None) -> None:
-        with self._changed:
+        with self._changed.lock:
             self._items.clear()
             self._is_closed = True
             self._error = error

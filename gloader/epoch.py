@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from gloader.shield import to_the_end, to_the_end_of_a_finalizer
+from gloader.shield import close_in_finalizer, uninterrupted
 from gloader.types import BatchId, ReadyBatch
 
 if TYPE_CHECKING:
@@ -108,13 +108,14 @@ class EpochIterator(Iterator[ReadyBatch]):
             self._finish(is_complete=False)
 
     def _finish(self, *, is_complete: bool) -> None:
-        self.is_running = False
-        self._run.came_back()
-        self._recorder.stop()
-        if not is_complete:
-            to_the_end(self._run.close)
-        self._on_end(self._recorder.snapshot(), is_complete=is_complete)
+        with uninterrupted():
+            self.is_running = False
+            self._run.came_back()
+            self._recorder.stop()
+            if not is_complete:
+                self._run.close()
+            self._on_end(self._recorder.snapshot(), is_complete=is_complete)
 
     def __del__(self) -> None:
         if getattr(self, "is_running", False):
-            to_the_end_of_a_finalizer(self.close)
+            close_in_finalizer(self.close)

@@ -28,7 +28,7 @@ from gloader.reports import RunReports
 from gloader.run import PipelineRun
 from gloader.samplers.make import require_layout
 from gloader.samplers.neighbor import checked_fanouts
-from gloader.shield import to_the_end, to_the_end_of_a_finalizer
+from gloader.shield import close_in_finalizer, uninterrupted
 from gloader.state import LoaderState
 from gloader.stream import BatchStream
 from gloader.trace import Tracer
@@ -397,10 +397,11 @@ class Loader:
 
     def close(self) -> None:
         """Stop every thread and release the store, the caches and the buffers. Idempotent."""
-        if (running := self._running()) is not None:
-            running.close()
-        self._finalizer.detach()
-        self._held.close()
+        with uninterrupted():
+            if (running := self._running()) is not None:
+                running.close()
+            self._finalizer.detach()
+            self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -569,8 +570,9 @@ class _Held:
     def end_run(self) -> None:
         """Stop the run under way. Idempotent."""
         if self.run is not None:
-            self._is_whole = to_the_end(self.run.close) and self._is_whole
-            self.run = None
+            with uninterrupted():
+                self._is_whole = self.run.close() and self._is_whole
+                self.run = None
 
     def close(self) -> None:
         """Stop the run and release the tier, unless a stuck thread still uses it. Idempotent."""
@@ -581,23 +583,21 @@ class _Held:
             # The garbage collector dropped the loader on a thread of its own, which cannot wait for itself.
             threading.Thread(target=self.close, name=_CLOSER).start()
             return
-        to_the_end(self._close)
+        with uninterrupted():
+            self.end_run()
+            if self.host is not None:
+                self._is_whole = self.host.close() and self._is_whole
+            if self._is_whole:
+                self.tier.close()
 
     def finalize(self) -> None:
         """Close where nothing can be raised."""
-        to_the_end_of_a_finalizer(self.close)
+        close_in_finalizer(self.close)
 
     def __del__(self) -> None:
         # A signal that arrived before the finalizer began lost its call.
         if hasattr(self, "_pid"):
             self.finalize()
-
-    def _close(self) -> None:
-        self.end_run()
-        if self.host is not None:
-            self._is_whole = self.host.close() and self._is_whole
-        if self._is_whole:
-            self.tier.close()
 
 
 def _bytes_or_none(value: str | int | None) -> int | None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gloader.errors import ChannelClosedError
-from gloader.shield import join_begun, to_the_end
+from gloader.monitor import Monitor
+from gloader.shield import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ class Failures:
         """Take note of ``error``; end the stream with the first one when its turn has not come in time."""
         if isinstance(error, ChannelClosedError):
             return
-        with self._lock:
+        with uninterrupted(), self._lock:
             if self._is_closed or any(error is known for known in self._errors):
                 return
             self._errors.append(error)
@@ -116,9 +117,10 @@ class Pipeline(Generic[T]):
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
-            self._begun.append(thread)  # first: a signal may cut the start short
-            thread.start()
+        with uninterrupted():
+            for thread in self._threads:
+                thread.start()
+                self._begun.append(thread)
 
     def get(self) -> T:
         """Return the next batch in order, waiting for it.
@@ -143,46 +145,62 @@ class Pipeline(Generic[T]):
 
         A thread that is stuck in a system call cannot be stopped; after a stall it is left behind, with a log line.
         """
-        for cancel in self._cancels:
-            cancel()
-        self._ready.cancel()
-        self._failures.close()
-        deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
-        for thread in self._begun:
-            join_begun(thread, None if deadline is None else max(deadline - time.monotonic(), 0.01))
-        left = [thread.name for thread in self._threads if thread.is_alive()]
-        if left:
-            logger.error("%s did not come back and stay behind until the process ends", ", ".join(left))
-        else:
-            self._on_joined()
-        return not left
+        with uninterrupted():
+            for cancel in self._cancels:
+                cancel()
+            self._ready.cancel()
+            self._failures.close()
+            deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
+            for thread in self._begun:
+                thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.01))
+            left = [thread.name for thread in self._threads if thread.is_alive()]
+            if left:
+                logger.error("%s did not come back and stay behind until the process ends", ", ".join(left))
+            else:
+                self._on_joined()
+            return not left
 
 
 def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -> list[T]:
     """Return what each of ``tasks`` returns, run on at most ``threads`` threads, which have ended when this does.
+
+    A signal ends it behind the tasks that are running.
 
     Raises
     ------
     BaseException
         What the first of the tasks that failed raised.
     """
+    changed = Monitor()
+    numbers = iter(range(len(tasks)))  # shared: each thread takes the next one
+    is_cut = False
     done: dict[int, T] = {}
     failed: dict[int, BaseException] = {}
 
-    def run(first: int) -> None:
-        for number in range(first, len(tasks), threads):
+    def run() -> None:
+        for number in numbers:
+            if is_cut:
+                return
             try:
                 done[number] = tasks[number]()
             except BaseException as error:  # noqa: BLE001 - raised below, whatever its type
                 failed[number] = error
+            with changed.lock:
+                changed.notify_all()
 
     begun: list[threading.Thread] = []
     try:
-        for first in range(min(threads, len(tasks))):
-            begun.append(threading.Thread(target=run, args=(first,), name=f"{name}-{first}", daemon=True))
-            begun[-1].start()
+        with uninterrupted():
+            for number in range(min(threads, len(tasks))):
+                worker = threading.Thread(target=run, name=f"{name}-{number}", daemon=True)
+                worker.start()
+                begun.append(worker)
+        changed.when(lambda: len(done) + len(failed) == len(tasks), lambda: None)
     finally:
-        to_the_end(lambda: [join_begun(thread) for thread in begun])
+        with uninterrupted():
+            is_cut = True
+            for worker in begun:
+                worker.join()
     if failed:
         try:
             raise failed[min(failed)]

@@ -10,7 +10,7 @@ from gloader.instruments import Instruments
 from gloader.pipeline import Failures, Pipeline, weakly
 from gloader.sampler_pool import SamplerPool, ordered
 from gloader.sender import SENT_AHEAD, Sender
-from gloader.shield import to_the_end, to_the_end_of_a_finalizer
+from gloader.shield import close_in_finalizer, uninterrupted
 from gloader.stages import InMemoryStages, OutOfCoreStages
 from gloader.stream import BatchStream
 from gloader.watchdog import Watchdog
@@ -125,8 +125,8 @@ class PipelineRun:
             try:
                 self._watchdog.start()
                 self._pipeline.start()
-            except BaseException:  # a signal may arrive between two threads
-                to_the_end(self.close)
+            except BaseException:
+                self.close()
                 raise
         else:
             self._last.close()
@@ -172,19 +172,20 @@ class PipelineRun:
 
     def close(self) -> bool:
         """Stop and join the stage threads; return whether all of them ended. Idempotent."""
-        if self._is_closed:  # the buffers may be another run's by now: they are cancelled once
+        with uninterrupted():
+            if self._is_closed:  # the buffers may be another run's by now: they are cancelled once
+                return self._has_ended_well
+            self._has_ended_well = self._pipeline.close() and self._has_ended_well
+            self._watchdog.close()
+            if self._has_ended_well:
+                self._tier.restart()  # the next run counts on what the caches hold now
+            self._is_closed = True
             return self._has_ended_well
-        self._has_ended_well = self._pipeline.close() and self._has_ended_well
-        self._watchdog.close()
-        if self._has_ended_well:
-            self._tier.restart()  # the next run counts on what the caches hold now
-        self._is_closed = True
-        return self._has_ended_well
 
     def __del__(self) -> None:
         # A signal that arrived before anybody held the run; whoever holds one closes it.
         if hasattr(self, "_pipeline"):
-            to_the_end_of_a_finalizer(self.close)
+            close_in_finalizer(self.close)
 
     def drop_own(self) -> None:
         """Drop the batches that wait for this rank, while the others go on. Idempotent."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from gloader.cache import encode_ids
 from gloader.errors import ChannelClosedError
+from gloader.monitor import Monitor
 from gloader.pipeline import StageThread
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class SamplerPool(Generic[B]):
         self._sample = sample
         self._arrange = arrange
         self._on_error = on_error
-        self._changed = threading.Condition()
+        self._changed = Monitor()
         self._traces: _Lane[TraceEntry] = _Lane(traces_ahead if has_traces else 0)
         self._batches: _Lane[B] = _Lane(batches_ahead)
         self._has_traces = has_traces
@@ -130,39 +130,41 @@ class SamplerPool(Generic[B]):
 
     def cancel(self) -> None:
         """Wake and end every thread and waiter. Idempotent."""
-        with self._changed:
+        with self._changed.lock:
             self._is_closed = True
             self._kept.clear()
             self._changed.notify_all()
 
     def _take(self, lane: _Lane[T]) -> T:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_closed or lane.taken in lane.done or not self._stream.has(lane.taken)
-            )
-            if self._is_closed or lane.taken not in lane.done:
-                raise ChannelClosedError("the stream of batches ended")
-            item = lane.done[lane.taken]
-            if isinstance(item, _Failure):
-                raise item.error
-            del lane.done[lane.taken]
-            lane.taken += 1
-            self._changed.notify_all()
+        return self._changed.when(
+            lambda: self._is_closed or lane.taken in lane.done or not self._stream.has(lane.taken),
+            lambda: self._pop(lane),
+        )
+
+    def _pop(self, lane: _Lane[T]) -> T:
+        if self._is_closed or lane.taken not in lane.done:
+            raise ChannelClosedError("the stream of batches ended")
+        item = lane.done[lane.taken]
+        if isinstance(item, _Failure):
+            raise item.error
+        del lane.done[lane.taken]
+        lane.taken += 1
+        self._changed.notify_all()
         return item
 
     def _run(self) -> None:
-        while (task := self._next_task()) is not None:
+        while (task := self._changed.when(self._has_task, self._next_task)) is not None:
             task()
 
+    def _has_task(self) -> bool:
+        return self._is_closed or self._may_batch() or self._may_start(self._traces)
+
     def _next_task(self) -> Callable[[], None] | None:
-        with self._changed:
-            while not self._is_closed:
-                if self._may_start(self._batches) and self._is_inspected(self._batches.started):
-                    return self._task(self._batches, self._batch)
-                if self._may_start(self._traces):
-                    return self._task(self._traces, self._trace)
-                self._changed.wait()
-        return None
+        if self._is_closed:
+            return None
+        if self._may_batch():
+            return self._task(self._batches, self._batch)
+        return self._task(self._traces, self._trace)
 
     def _task(self, lane: _Lane[T], make: Callable[[int], T]) -> Callable[[], None]:
         position = lane.started
@@ -176,7 +178,7 @@ class SamplerPool(Generic[B]):
         except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
             item = _Failure(error)
             self._on_error(error)
-        with self._changed:
+        with self._changed.lock:
             lane.done[position] = item
             if isinstance(item, _Failure):
                 lane.end = min(lane.end, position + 1)
@@ -185,21 +187,22 @@ class SamplerPool(Generic[B]):
     def _may_start(self, lane: _Lane[T]) -> bool:
         return lane.started < min(lane.taken + lane.ahead, lane.end) and self._stream.has(lane.started)
 
-    def _is_inspected(self, position: int) -> bool:
-        """Return whether the trace of ``position`` was delivered; only then is its batch kept or given up."""
-        return not self._has_traces or position < self._traces.taken
+    def _may_batch(self) -> bool:
+        """Return whether the next batch may be made: it is kept or given up once its trace was delivered."""
+        is_inspected = not self._has_traces or self._batches.started < self._traces.taken
+        return is_inspected and self._may_start(self._batches)
 
     def _trace(self, position: int) -> TraceEntry:
         batch = self._sampled(position)
         size = _num_bytes(batch)
-        with self._changed:
+        with self._changed.lock:
             if self._kept_bytes + size <= self._keep_bytes and not self._is_closed:
                 self._kept[position] = batch
                 self._kept_bytes += size
         return TraceEntry(code=encode_ids(np.sort(batch.nodes)), count=len(batch.nodes))
 
     def _batch(self, position: int) -> B:
-        with self._changed:
+        with self._changed.lock:
             batch = self._kept.pop(position, None)
             if batch is not None:
                 self._kept_bytes -= _num_bytes(batch)

@@ -1,77 +1,89 @@
-"""Closing what must be closed, also where a signal arrives in the middle of it, or of what opened it."""
+"""What a signal must not cut short: the start and the end of threads, and what holds a descriptor or a folder.
+
+Python runs the handler of a signal between any two lines of the main thread, and its exception goes on from there:
+also out of the middle of `threading`, whose locks are then held for ever, or given back twice, and from between the
+call that opened something and the line that keeps it.
+"""
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
-import time
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
-T = TypeVar("T")
-
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AGAIN_S = 0.02  # long enough for the finalizer to return
-_BEGINS_S = 0.1  # more than a thread needs to begin, once it was made
 _ATTEMPTS = 8  # whoever presses Ctrl-C more often than this does not want to wait
 
 
-def to_the_end(close: Callable[[], T]) -> T:
-    """Call ``close``, which is idempotent, again whenever Ctrl-C or SIGTERM cuts it short, and return its result.
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM back inside the block, which ends soon; behind it the first that came is handled.
 
-    Raises
-    ------
-    KeyboardInterrupt, SystemExit
-        The first that arrived, once ``close`` has returned.
+    Signals are handled in the main thread alone, and only where Python handles them: elsewhere, and inside another
+    such block, this does nothing. The eighth signal is not kept back.
     """
-    arrived: BaseException | None = None
-    for _ in range(_ATTEMPTS):
-        try:
-            result = close()
-        except (KeyboardInterrupt, SystemExit) as error:
-            arrived = arrived or error
-            continue
-        if arrived is not None:
-            raise arrived
-        return result
-    raise arrived if arrived is not None else RuntimeError("there was no attempt to close")
-
-
-def to_the_end_of_a_finalizer(close: Callable[[], object]) -> None:
-    """Do as `to_the_end` where Python ignores what is raised: a signal that arrived is sent once more, afterwards."""
+    note = _Note()
     try:
-        to_the_end(close)
-    except (KeyboardInterrupt, SystemExit) as arrived:
-        number = signal.SIGINT if isinstance(arrived, KeyboardInterrupt) else signal.SIGTERM
-        threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+        with note:
+            yield
+    finally:
+        if note.arrived:
+            signal.raise_signal(note.arrived[0])
 
 
-def join_begun(thread: threading.Thread, timeout_s: float | None = None) -> bool:
-    """Join ``thread``, the start of which a signal may have cut short; return whether it ever began.
+def close_in_finalizer(close: Callable[[], object]) -> None:
+    """Call ``close`` uninterrupted where Python ignores what is raised: a signal that came is sent once more, later."""
+    note = _Note()
+    try:
+        with note:
+            close()
+    finally:
+        if note.arrived:
+            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), note.arrived[0])).start()
 
-    Such a thread was either not made, or is about to begin without anybody having waited for that: `Thread.join`
-    refuses both. And a join that a signal cuts short takes a thread for ended that still runs (CPython before 3.13),
-    so that the next one returns at once; but a thread is listed until it has ended.
 
-    Parameters
-    ----------
-    timeout_s : as of `Thread.join`
-    """
-    deadline = time.monotonic() + _BEGINS_S
-    ends = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    while True:
+def is_awaited() -> bool:
+    """Return whether a signal is kept back: a wait inside `uninterrupted` that may take long should end then."""
+    handlers = map(signal.getsignal, _SIGNALS)
+    return any(isinstance(handler, _Note) and handler.arrived for handler in handlers)
+
+
+class _Note:
+    """A handler that notes signals, in the place of those that there are, between ``__enter__`` and ``__exit__``."""
+
+    def __init__(self) -> None:
+        self.arrived: list[signal.Signals] = []
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
         try:
-            thread.join(timeout_s)
-        except RuntimeError:
-            if thread is threading.current_thread():
-                raise
-            if thread.ident is None and time.monotonic() > deadline:
-                return False
-            time.sleep(0.001)
-        else:
-            while thread in threading.enumerate() and time.monotonic() < ends:
-                time.sleep(0.001)
-            return True
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler) and not isinstance(handler, _Note):
+                    self._handlers[number] = handler
+                    signal.signal(number, self)
+        except BaseException:  # one that is not kept back yet
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        if self._handlers:
+            number, handler = self._handlers.popitem()
+            try:
+                signal.signal(number, handler)
+            finally:  # whose exception may come as soon as its handler is back
+                self.__exit__()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.arrived.append(signal.Signals(number))
+        if len(self.arrived) >= _ATTEMPTS:
+            self._handlers[signal.Signals(number)](number, frame)

@@ -9,7 +9,9 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from gloader.monitor import Monitor
 from gloader.samplers import CscGraph
+from gloader.shield import uninterrupted
 from gloader.ssd_store.array_file import ArrayFile
 
 if TYPE_CHECKING:
@@ -53,11 +55,11 @@ def open_topology(
     try:
         upfront = ["indptr"] if dataset.arrays["indptr"].num_bytes <= upfront_bytes else []
         move = _Move(files, in_memory=in_memory, upfront=upfront)
-        return Topology(move)
     except BaseException:
         for file in files.values():
             file.close()
         raise
+    return Topology(move)
 
 
 class Topology:
@@ -76,8 +78,18 @@ class Topology:
         if move is not None:
             # The thread knows the move, not this object, so that a topology that was forgotten ends its thread.
             weakref.finalize(self, move.cancelled.set)
-            self._thread = threading.Thread(target=move.run, name="gloader-topology", daemon=True)
-            self._thread.start()
+            self._start(move)
+
+    def _start(self, move: _Move) -> None:
+        thread = threading.Thread(target=move.run, name="gloader-topology", daemon=True)
+        try:
+            with uninterrupted():
+                thread.start()
+                self._thread = thread
+        except BaseException:
+            if self._thread is None:  # else it closes what it reads, when this object is gone
+                move.close()
+            raise
 
     @property
     def graph(self) -> CscGraph:
@@ -108,16 +120,17 @@ class Topology:
         ChecksumError, StoreReadError, TruncatedStoreError
             As `check`.
         """
-        if self._thread is not None:
-            self._thread.join()
+        if self._move is not None:
+            self._move.wait()
         self.check()
 
     def close(self) -> None:
         """End the verification and join its thread; the graph stays usable. Idempotent."""
-        if self._move is not None:
-            self._move.cancelled.set()
-        if self._thread is not None:
-            self._thread.join()
+        with uninterrupted():
+            if self._move is not None:
+                self._move.cancelled.set()
+            if self._thread is not None:
+                self._thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -138,6 +151,8 @@ class _Move:
         self.cancelled = threading.Event()
         self.error: BaseException | None = None
         self.is_complete = False
+        self._is_over = False
+        self._changed = Monitor()
         self._mapped = {name: file.map() for name, file in files.items()}
         for name in upfront:
             self._take(name)
@@ -156,6 +171,13 @@ class _Move:
         finally:
             self._mapped, self._done = {}, {}  # the graph alone decides which of them stay
             self.close()
+            with self._changed.lock:
+                self._is_over = True
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until `run` has ended."""
+        self._changed.when(lambda: self._is_over, lambda: None)
 
     def close(self) -> None:
         """Close the files. Idempotent."""

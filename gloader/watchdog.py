@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING, Protocol
 
 from gloader.errors import ConfigError, StallError
-from gloader.shield import join_begun
+from gloader.shield import uninterrupted
 from gloader.units import format_seconds
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Start watching. Idempotent."""
-        with self._lock:
+        with uninterrupted(), self._lock:
             if self._thread is not None or not self._timeout_s:
                 return
             self._is_closing = threading.Event()
@@ -86,11 +86,12 @@ class Watchdog:
 
     def close(self) -> None:
         """Stop watching and join the thread. Idempotent; `on_stall` may call it."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-            self._is_closing.set()
-        if thread is not None and thread is not threading.current_thread():
-            join_begun(thread)
+        with uninterrupted():
+            with self._lock:
+                thread, self._thread = self._thread, None
+                self._is_closing.set()
+            if thread is not None and thread is not threading.current_thread():
+                thread.join()
 
     def enter(self, activity: Activity) -> None:
         """Note that ``activity`` began."""

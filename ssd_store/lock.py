@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from gloader.errors import StoreLockedError
+from gloader.shield import uninterrupted
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
 
 if TYPE_CHECKING:
@@ -39,14 +40,9 @@ class LockedFolder:
         OSError
             The file system refuses.
         """
-        for _ in range(_ATTEMPTS):
-            if self._try_acquire():
-                break
-        else:
-            raise StoreLockedError(
-                f"{self.path}: other processes create and finish here all the time; try again"
-            )
         try:
+            with uninterrupted():
+                self._acquire()
             empty_folder(self.path, os_io=self._os_io)
         except BaseException:
             self.remove()
@@ -71,6 +67,12 @@ class LockedFolder:
                 remove_tree(self.path, os_io=self._os_io)
         finally:
             self.release()
+
+    def _acquire(self) -> None:
+        for _ in range(_ATTEMPTS):
+            if self._try_acquire():
+                return
+        raise StoreLockedError(f"{self.path}: other processes create and finish here all the time; try again")
 
     def _try_acquire(self) -> bool:
         """Lock the folder; False if it was renamed or removed meanwhile."""

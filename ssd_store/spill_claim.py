@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gloader.errors import FormatError
+from gloader.shield import close_in_finalizer, uninterrupted
 from gloader.ssd_store.lock import lock_folder
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, write_full
 from gloader.ssd_store.spill_errors import spill_errors
@@ -60,19 +61,19 @@ class SpillClaim:
         self._owner_pid = 0  # of the process that has to remove the folder; 0: there is none
         self.path = parent
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
-        with spill_errors(parent / SPILL_PREFIX, doing, needed_bytes=1, os_io=os_io):
-            try:
+        try:
+            with spill_errors(parent / SPILL_PREFIX, doing, needed_bytes=1, os_io=os_io), uninterrupted():
                 self._make(parent)
                 self._claim()
-            except BaseException as error:
-                if self._owner_pid:
-                    self._give_up(error)
-                raise
+        except BaseException as error:
+            if self._owner_pid:
+                self._give_up(error)
+            raise
 
     def __del__(self) -> None:
         # A signal may arrive before whoever asked for the claim holds it; nobody would remove the folder then.
         if getattr(self, "_owner_pid", 0) == os.getpid():
-            self._give_up(None)
+            close_in_finalizer(lambda: self._give_up(None))
 
     def release(self) -> None:
         """Give the lock up and leave the folder as it is. Idempotent."""
@@ -82,7 +83,7 @@ class SpillClaim:
             close_quietly(fd, os_io=self._os_io)
 
     def remove(self) -> None:
-        """Remove the folder, then give the lock up. Idempotent; what a signal cut short can be called again.
+        """Remove the folder, then give the lock up. Idempotent.
 
         Raises
         ------
@@ -91,32 +92,23 @@ class SpillClaim:
         """
         if self._fd < 0:
             return
-        try:
-            with spill_errors(self.path, "removing the spill folder", os_io=self._os_io):
-                _remove_folder(self.path, self._os_io)
-        except (KeyboardInterrupt, SystemExit):  # the claim stays, and with it whoever finishes this
-            raise
-        except BaseException:
-            self.release()
-            raise
-        self.release()
+        with uninterrupted():
+            try:
+                with spill_errors(self.path, "removing the spill folder", os_io=self._os_io):
+                    _remove_folder(self.path, self._os_io)
+            finally:
+                self.release()
 
     def _make(self, parent: Path) -> None:
         """Make a folder of a name that is free, which no other user can enter."""
         for _ in range(_NAMES):
             self.path = parent / f"{SPILL_PREFIX}{secrets.token_hex(4)}"
-            self._owner_pid = (
-                os.getpid()
-            )  # before it is there: a signal may arrive at any moment from here on
             try:
                 self.path.mkdir(mode=0o700)
             except FileExistsError:
-                self._owner_pid = 0
-            except BaseException:
-                self._owner_pid = 0 if not self.path.exists() else self._owner_pid
-                raise
-            else:
-                return
+                continue
+            self._owner_pid = os.getpid()
+            return
         raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
 
     def _claim(self) -> None:
@@ -177,7 +169,8 @@ def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) 
         return removed
     for path in (folder / name for name in names if name.startswith(SPILL_PREFIX)):
         try:
-            is_removed = _remove_if_dead(path, os_io)
+            with uninterrupted():
+                is_removed = _remove_if_dead(path, os_io)
         except FileNotFoundError:  # its owner or another run removed it meanwhile
             continue
         except OSError as error:

@@ -11,7 +11,7 @@ from gloader.errors import ChannelClosedError, RankError
 from gloader.instruments import Instruments
 from gloader.pipeline import Failures, Pipeline, weakly
 from gloader.sender import SENT_AHEAD, Sender
-from gloader.shield import to_the_end, to_the_end_of_a_finalizer
+from gloader.shield import close_in_finalizer, uninterrupted
 from gloader.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class ClientRun:
         try:
             self._watchdog.start()
             self._pipeline.start()
-        except BaseException:  # a signal may arrive between two threads
-            to_the_end(self.close)
+        except BaseException:
+            self.close()
             raise
 
     @property
@@ -114,16 +114,17 @@ class ClientRun:
 
     def close(self) -> bool:
         """Leave the run; return whether the thread ended. Idempotent."""
-        if not self._is_closed:
-            self._has_ended_well = self._pipeline.close() and self._has_ended_well
-            self._watchdog.close()
-            self._is_closed = True
-        return self._has_ended_well
+        with uninterrupted():
+            if not self._is_closed:
+                self._has_ended_well = self._pipeline.close() and self._has_ended_well
+                self._watchdog.close()
+                self._is_closed = True
+            return self._has_ended_well
 
     def __del__(self) -> None:
         # A signal that arrived before anybody held the run; whoever holds one closes it.
         if hasattr(self, "_pipeline"):
-            to_the_end_of_a_finalizer(self.close)
+            close_in_finalizer(self.close)
 
     def _get(self) -> HostBatch | SentBatch:
         with self._client.consumer_waits():

@@ -7,6 +7,7 @@ import logging
 import selectors
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from gloader.distributed.accepting import accept_all
@@ -16,8 +17,9 @@ from gloader.distributed.outlet import Outlet
 from gloader.distributed.peers import Peer, describe
 from gloader.distributed.rings import InterleavedRings
 from gloader.errors import ChannelClosedError, RankError, StateError
+from gloader.monitor import Monitor
 from gloader.pipeline import StageThread
-from gloader.shield import join_begun
+from gloader.shield import is_awaited, uninterrupted
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 _LINGER_S = 60.0  # for ranks that are behind at the end of an epoch after which this one closes
+_LINGERS_ON_S = 0.2  # unless Ctrl-C came meanwhile
 
 
 class LoaderHost:
@@ -57,7 +60,7 @@ class LoaderHost:
     def __init__(self, team: Team, *, stall_timeout_s: float) -> None:
         self._ranks = team.ranks
         self._timeout_s = stall_timeout_s or None
-        self._changed = threading.Condition()
+        self._changed = Monitor()
         self._connections = accept_all(team)
         self._peers: list[Peer] = []
         self._ring: InterleavedRings | None = None
@@ -75,9 +78,10 @@ class LoaderHost:
 
     def refuse(self, error: BaseException) -> None:
         """Tell the other ranks that this one cannot load, and close."""
-        for connection in self._connections.values():
-            connection.post(describe(error, self._ranks[0]))
-        self.close()
+        with uninterrupted():
+            for connection in self._connections.values():
+                connection.post(describe(error, self._ranks[0]))
+            self.close()
 
     @property
     def devices(self) -> LedDevices:
@@ -93,8 +97,9 @@ class LoaderHost:
             rings.append(outlet.ring)
             outlet.tell({"op": "welcome", "plan": dataclasses.asdict(tier.plan), "text": tier.explain_host()})
         self._ring = InterleavedRings(rings)
-        self._has_begun = True  # first: a signal may cut the start short
-        self._thread.start()
+        with uninterrupted():
+            self._thread.start()
+            self._has_begun = True
 
     # --- what a run asks for
 
@@ -143,37 +148,29 @@ class LoaderHost:
         RankError
             A rank is gone, or does not begin.
         """
-        with self._changed:
+        with self._changed.lock:
             self._is_taking_part = False
-            number = self._runs + 1
-            is_complete = self._changed.wait_for(
-                lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
-                self._timeout_s,
-            )
-            self._require_alive()
-            late = [peer.outlet.rank for peer in self._peers if peer.begins != number]
-            error = self._refusal(position) if is_complete else _late(late, self._timeout_s)
-            if error is not None:
-                for peer in self._peers:
-                    peer.begins = 0
-                    peer.outlet.tell(describe(error, self._ranks[0]) | {"run": number, "now": True})
-                self._runs = number
-                raise error
+        number = self._runs + 1
+        self._changed.when(
+            lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
+            lambda: self._require_all(number, position),
+            self._timeout_s,
+        )
         self._end_run()
-        with self._changed:
+        with self._changed.lock:
             self._runs = number
             for peer in self._peers:
                 peer.outlet.begin(number)
                 peer.outlet.tell({"op": "started", "run": number})
             self._is_taking_part = self._is_sharing = True
         run = start()
-        with self._changed:
+        with self._changed.lock:
             self._run = run
         return HostRun(self, run)
 
     def leave(self) -> None:
         """Take no more batches of the run under way; it ends with the last rank that leaves. Idempotent."""
-        with self._changed:
+        with self._changed.lock:
             self._is_taking_part = False
             run = self._run
         if run is not None:
@@ -188,16 +185,18 @@ class LoaderHost:
 
     def linger(self, num_taken: int) -> None:
         """Wait until every rank was sent as many batches as this one took, for a bounded time."""
-        patience_s = min(_LINGER_S, self._timeout_s or _LINGER_S)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers),
-                patience_s,
-            )
+        deadline = time.monotonic() + min(_LINGER_S, self._timeout_s or _LINGER_S)
+
+        def is_over() -> bool:
+            return not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers)
+
+        while not (is_awaited() or time.monotonic() > deadline):
+            if self._changed.when(is_over, is_over, _LINGERS_ON_S):
+                return
 
     def close(self) -> bool:
         """End the run, say goodbye and join the thread; return whether every thread ended. Idempotent."""
-        with self._changed:
+        with self._changed.lock:
             if self._is_closed:
                 return True
             self._is_closed = True
@@ -206,7 +205,7 @@ class LoaderHost:
             peer.outlet.tell({"op": "bye"})
         self._wake.send(b".")
         if self._has_begun:
-            join_begun(self._thread)
+            self._thread.join()
         for peer in self._peers:
             peer.outlet.close()
         for connection in self._connections.values():
@@ -217,17 +216,30 @@ class LoaderHost:
 
     def _end_run(self) -> bool:
         with self._ending:  # whoever begins the next run waits for the end of the last one
-            with self._changed:
+            with self._changed.lock:
                 run, self._run = self._run, None
             for peer in self._peers:
                 peer.end_wait()
             return run is None or run.close()
 
     def _end_if_left(self) -> None:
-        with self._changed:
+        with self._changed.lock:
             is_needed = self._is_taking_part or any(peer.outlet.takes_part for peer in self._peers)
         if not is_needed:
             self._end_run()
+
+    def _require_all(self, number: int, position: BatchId) -> None:
+        """Raise, and tell the others, unless every rank begins run ``number`` at ``position``."""
+        self._require_alive()
+        late = [peer.outlet.rank for peer in self._peers if peer.begins != number]
+        error = _late(late, self._timeout_s) if late else self._refusal(position)
+        if error is None:
+            return
+        for peer in self._peers:
+            peer.begins = 0
+            peer.outlet.tell(describe(error, self._ranks[0]) | {"run": number, "now": True})
+        self._runs = number
+        raise error
 
     def _require_alive(self) -> None:
         if self._error is not None:
@@ -258,7 +270,7 @@ class LoaderHost:
                     peer.outlet.tell(describe(error, self._ranks[0]) | {"run": self._runs, "now": False})
             own.close(None if is_end else error)
         finally:
-            with self._changed:
+            with self._changed.lock:
                 self._is_sharing = False
                 self._changed.notify_all()
 
@@ -272,7 +284,7 @@ class LoaderHost:
             peer.deliver(host)
         except EOFError as error:
             raise self._lost(peer) from error
-        with self._changed:
+        with self._changed.lock:
             self._changed.notify_all()
 
     # --- the thread that listens to the other ranks
@@ -310,7 +322,7 @@ class LoaderHost:
             peer.outlet.tell({"op": "pong"})
             self._note_wait(peer, message)
         elif op == "begin":
-            with self._changed:
+            with self._changed.lock:
                 peer.position = BatchId(epoch=message["epoch"], index=message["index"])
                 peer.begins = message["run"]
                 self._changed.notify_all()
@@ -337,7 +349,7 @@ class LoaderHost:
         if self._is_closed:
             return
         is_needed = not peer.is_closed
-        with self._changed:
+        with self._changed.lock:
             is_first = is_needed and not self._is_broken
             if is_first or self._error is None:
                 self._error = error

@@ -1,126 +1,158 @@
-"""Closing goes on after a signal."""
+"""Ctrl-C and SIGTERM wait for the end of what they must not cut short."""
 
+import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from gloader.channel import Channel
 from gloader.pipeline import Failures, Pipeline, StageThread
-from gloader.shield import join_begun, to_the_end, to_the_end_of_a_finalizer
+from gloader.shield import close_in_finalizer, is_awaited, uninterrupted
 from gloader.watchdog import Watchdog
 
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+
+@pytest.fixture(autouse=True)
+def _sigterm_raises() -> Iterator[None]:
+    """As `gloader` the command has it."""
+    previous = signal.signal(signal.SIGTERM, lambda *_: exit_143())
+    yield
+    signal.signal(signal.SIGTERM, previous)
+
+
+def exit_143() -> None:
+    raise SystemExit(143)
+
+
+def error_of(number: signal.Signals) -> type[BaseException]:
+    return KeyboardInterrupt if number == signal.SIGINT else SystemExit
+
+
+@BOTH
 @pytest.mark.parametrize("times", [1, 3])
-def test_what_a_signal_cut_short_is_done_again_and_the_first_signal_is_raised(
-    kind: type[BaseException], times: int
-) -> None:
-    signals = [kind(i) for i in range(times)]
-    left, done = list(signals), []
-
-    def close() -> None:
-        if left:
-            raise left.pop(0)
+def test_a_signal_waits_for_the_end_of_the_block(number: signal.Signals, times: int) -> None:
+    done = []
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(error_of(number)), uninterrupted():
+        for _ in range(times):
+            signal.raise_signal(number)
         done.append(True)
+    assert done == [True]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
-    with pytest.raises(kind) as caught:
-        to_the_end(close)
-    assert caught.value is signals[0]
+
+def test_the_first_of_two_kinds_is_raised() -> None:
+    with pytest.raises(SystemExit), uninterrupted():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_block_inside_another_waits_for_the_outer_one() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+        done.append(True)
     assert done == [True]
 
 
-def test_other_errors_are_raised_at_once() -> None:
-    calls = []
-
-    def close() -> None:
-        calls.append(1)
+def test_errors_of_the_block_are_raised_and_hidden_by_a_signal() -> None:
+    with pytest.raises(OSError, match="disk"), uninterrupted():
         raise OSError("disk")
-
-    with pytest.raises(OSError, match="disk"):
-        to_the_end(close)
-    assert calls == [1]
+    with pytest.raises(KeyboardInterrupt) as caught, uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        raise OSError("disk")
+    assert isinstance(caught.value.__context__, OSError)
 
 
 def test_whoever_insists_is_not_kept() -> None:
+    sent = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        for number in range(100):
+            sent.append(number)
+            signal.raise_signal(signal.SIGINT)
+    assert len(sent) == 8
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_signals_that_python_does_not_handle_are_left_alone() -> None:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def test_other_threads_have_no_signals() -> None:
+    seen = []
+
+    def run() -> None:
+        with uninterrupted():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
+
+
+def test_a_wait_inside_a_block_learns_of_a_signal() -> None:
+    assert not is_awaited()
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        assert not is_awaited()
+        signal.raise_signal(signal.SIGINT)
+        assert is_awaited()
+    assert not is_awaited()
+
+
+@BOTH
+def test_a_signal_in_a_finalizer_arrives_after_it(number: signal.Signals) -> None:
+    done = []
+
     def close() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        to_the_end(close)
-
-
-def test_a_signal_in_a_finalizer_arrives_after_it() -> None:
-    left, done = [KeyboardInterrupt()], []
-
-    def close() -> None:
-        if left:
-            raise left.pop()
+        signal.raise_signal(number)
         done.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
-        to_the_end_of_a_finalizer(close)
+    class Held:
+        def __del__(self) -> None:
+            close_in_finalizer(close)
+
+    with pytest.raises(error_of(number)):
+        Held()
         assert done == [True]
         time.sleep(5)
 
 
-def test_the_result_is_returned() -> None:
-    assert to_the_end(lambda: 7) == 7
-
-
-class _CutShort(threading.Event):
-    """What `Thread.start` waits for: a signal comes instead, and the thread itself needs a while to begin."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        del timeout
-        raise KeyboardInterrupt
-
-    def set(self) -> None:
-        time.sleep(0.02)
-        super().set()
-
-
-@pytest.fixture
-def _signal_while_a_thread_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = threading.Thread.start
+@contextmanager
+def signal_at_a_start(when: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Send Ctrl-C as the next thread begins."""
+    begin: Callable[[threading.Thread], None] = threading.Thread.start
 
     def start(thread: threading.Thread) -> None:
-        thread._started = _CutShort()  # type: ignore[attr-defined]
+        if when == "before":
+            signal.raise_signal(signal.SIGINT)
         begin(thread)
+        if when == "after":
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(threading.Thread, "start", start)
-
-
-@pytest.fixture
-def _signal_before_a_thread_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(_thread: threading.Thread) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        yield
 
 
-@pytest.mark.usefixtures("_signal_while_a_thread_begins")
-def test_a_thread_is_joined_though_a_signal_came_while_it_began() -> None:
-    done = []
-    thread = threading.Thread(target=lambda: done.append(True))
-    with pytest.raises(KeyboardInterrupt):
-        thread.start()
-    assert join_begun(thread)
-    assert done == [True]
-
-
-def test_a_thread_that_never_began_is_not_waited_for() -> None:
-    assert not join_begun(threading.Thread(target=lambda: None))
-
-
-@pytest.mark.parametrize("when", ["_signal_while_a_thread_begins", "_signal_before_a_thread_begins"])
-def test_what_owns_threads_is_closed_though_a_signal_cut_their_start_short(
-    when: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_owns_threads_is_closed_though_a_signal_came_at_their_start(
+    when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request.getfixturevalue(when)
     watchdog = Watchdog(60.0, lambda _error: None)
-    with pytest.raises(KeyboardInterrupt):
+    with signal_at_a_start(when, monkeypatch), pytest.raises(KeyboardInterrupt):
         watchdog.start()
     watchdog.close()
 
@@ -138,36 +170,35 @@ def test_what_owns_threads_is_closed_though_a_signal_cut_their_start_short(
         failures=Failures(lambda _error: None),
         on_joined=lambda: joined.append(len(ended)),
     )
-    with pytest.raises(KeyboardInterrupt):
+    with signal_at_a_start(when, monkeypatch), pytest.raises(KeyboardInterrupt):
         pipeline.start()
     assert pipeline.close()
-    assert joined == [1 if "while" in when else 0]  # what the first one uses is released after it
+    assert joined == [2]  # what they use is released after them
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")] == []
 
 
-def test_a_join_that_ctrl_c_cut_short_is_done_again() -> None:
+def test_a_join_in_a_close_is_not_cut_short() -> None:
     """CPython before 3.13 takes the thread for ended then."""
     go_on = threading.Event()
-    thread = threading.Thread(target=go_on.wait, args=(20,))
-    thread.start()
-    for _ in range(2):
-        main = threading.main_thread().ident
-        assert main is not None
-        interrupt = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
-        interrupt.start()
-        with pytest.raises(KeyboardInterrupt):
-            join_begun(thread)
-        interrupt.join()
-    threading.Timer(0.2, go_on.set).start()
-    assert join_begun(thread)
+
+    def stage() -> None:
+        go_on.wait(20)
+
+    pipeline: Pipeline[int] = Pipeline(
+        [StageThread(name="gloader-slow", run=stage)],
+        Channel(1),
+        cancels=[],
+        failures=Failures(lambda _error: None),
+        on_joined=lambda: None,
+    )
+    pipeline.start()
+    interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    release = threading.Timer(0.3, go_on.set)
+    interrupt.start()
+    release.start()
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.close()
     assert go_on.is_set()
-    assert thread not in threading.enumerate()
-
-
-def test_a_join_has_an_end() -> None:
-    go_on = threading.Event()
-    thread = threading.Thread(target=go_on.wait, args=(20,))
-    thread.start()
-    assert join_begun(thread, 0.05)
-    assert thread.is_alive()
-    go_on.set()
-    assert join_begun(thread)
+    assert pipeline.close()
+    interrupt.join()
+    release.join()

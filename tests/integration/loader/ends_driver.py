@@ -14,7 +14,6 @@ import gc
 import json
 import os
 import random
-import re
 import signal
 import sys
 import threading
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _PROMPT_S = 5.0
 _LONGEST_S = 0.25
-_HARMLESS = re.compile(r"/gloader-spill-[0-9a-f]+(/owner\.json\.tmp)? \(deleted\)$")
 _INTERRUPTED, _NOT_CLEAN = 42, 43
 _STRATEGIES = ("packed", "staged", "direct")
 
@@ -60,9 +58,6 @@ def what_is_left(spill: Path) -> list[str]:
     files = [path.name for path in spill.iterdir()]
     targets = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]  # noqa: PTH115
     opened = [target for target in targets if str(spill) in target or "io_uring" in target]
-    # Between the return of open(2) and the next line of Python nobody can close what an interrupt leaves open: of the
-    # folder and its owner file, once they are gone, that is a number. Records and packs would keep their space.
-    opened = [target for target in opened if not _HARMLESS.search(target)]
     return threads + files + opened
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import json
 import os
 import shutil
@@ -571,32 +573,62 @@ def test_a_claim_that_nobody_holds_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("when", ["mkdir", "_claim"])
+@pytest.mark.parametrize("when", ["mkdir", "flock", "open", "fsync", "replace"])
 def test_a_signal_while_a_claim_is_made_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    target = Path if when == "mkdir" else SpillClaim
-    original = getattr(target, when)
+    original = getattr(os, when, None) or getattr(fcntl, when)
 
-    def then_interrupted(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        raise KeyboardInterrupt
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return result
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
-        patch.setattr(target, when, then_interrupted)
+    before = descriptors()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fcntl if when == "flock" else os, when, interrupted)
         SpillClaim(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    del caught  # its traceback kept the claim alive
+    assert descriptors() == before
 
 
-def test_a_removal_that_ctrl_c_cut_short_is_finished_by_the_next(
+def test_a_signal_while_a_claim_is_removed_is_raised_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = descriptors()
     claim = SpillClaim(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", lambda path: signal.raise_signal(signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):
-            claim.remove()
-    assert claim.path.exists()
-    claim.remove()
+    remove = os.rmdir
+
+    def interrupted(path: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        remove(path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "rmdir", interrupted)
+        claim.remove()
     assert list(tmp_path.iterdir()) == []
+    assert descriptors() == before
+
+
+def test_a_signal_while_the_folders_of_the_dead_are_removed_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dead(tmp_path)
+    before = descriptors()
+    read = os.open
+
+    def interrupted(*args: Any, **kwargs: Any) -> int:
+        fd = read(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return fd
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "open", interrupted)
+        remove_dead_spills(tmp_path)
+    assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def descriptors() -> list[str]:
+    gc.collect()
+    return sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the listing's own descriptor is always the same
