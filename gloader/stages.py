@@ -226,9 +226,8 @@ class OutOfCoreStages:
         try:
             while True:
                 planned = self._planned.get()
-                if (
-                    planned.number == 1
-                ):  # a sweep would take the disk from the first batch, which is waited for
+                # A sweep would take the disk from the first batch, which is waited for.
+                if planned.number == 1:
                     self._first_read.get()
                 staged = self._stage(planned)
                 with self._lock:

@@ -7,7 +7,7 @@ ssd     Features on the SSD. In-neighbours are drawn from 31,250 nodes that stan
         alike. Only tables, files and distances grow. (Of a small graph without that, many rows share blocks.)
 memory  Features in memory. In-neighbours are drawn from all nodes: what is touched grows with the graph.
 
-Batches of 64 seeds with fan-out 10,10 have about 7,000 rows. Rows that are missed are read directly: a sweep over the
+Batches of 64 seeds with fan-out 10,10 have about 6,700 rows. Rows that are missed are read directly: a sweep over the
 file, which the cost model takes for small graphs, would flatter them. Every case is measured with a null sink (loading
 alone) and with a training step of GraphSAGE 2 x 256, once the topology is in memory. Runs are processes of their own;
 the sizes take turns, and a ratio is the median of the ratios of the rounds to the smallest graph.
