@@ -12,7 +12,7 @@ from gloader.ssd_store.array_reader import as_stored, open_array, read_pages
 from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, check_array_file, stored_dtype
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
+from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +34,9 @@ class ArrayFile:
         self._path = Path(root) / record.file
         self._record = record
         self._os_io = os_io
-        self._fd = -1
         # Touching a mapped page beyond the end of its file kills the process, so the length is checked now.
         check_array_file(self._path, record.dtype, record.shape, os_io=os_io)
-        self._fd = open_array(self._path, os_io=os_io)
+        self._file = open_array(self._path, os_io=os_io)
 
     def map(self) -> NDArray[Any]:
         """Return the array as read-only memory that the file backs, not verified; it outlives `close`.
@@ -47,7 +46,7 @@ class ArrayFile:
         shape, dtype = self._record.shape, stored_dtype(self._record.dtype)
         if self._record.num_bytes == 0:
             return np.empty(shape, dtype=dtype)
-        mapping = mmap.mmap(self._fd, DATA_OFFSET + self._record.num_bytes, access=mmap.ACCESS_READ)
+        mapping = mmap.mmap(self._file.number, DATA_OFFSET + self._record.num_bytes, access=mmap.ACCESS_READ)
         count = self._record.num_bytes // dtype.itemsize
         return np.frombuffer(mapping, dtype=dtype, count=count, offset=DATA_OFFSET).reshape(shape)
 
@@ -74,9 +73,7 @@ class ArrayFile:
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            close_quietly(fd, os_io=self._os_io)
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +85,7 @@ class ArrayFile:
 
     def _read(self, out: NDArray[np.uint8] | None, is_cancelled: Callable[[], bool]) -> bool:
         pages = read_pages(
-            self._fd,
+            self._file.number,
             self._path,
             self._record.num_pages,
             digest=self._record.digest,

@@ -10,8 +10,9 @@ import numpy as np
 from gloader.errors import ChecksumError
 from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, Digest, checksum_pages, digest_of, num_pages_of
+from gloader.ssd_store.descriptor import Descriptor
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, open_error, read_exactly, stored_dtype
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular
+from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,17 +83,14 @@ def load_page_checksums(
 def _read_data(path: Path, num_pages: int, *, digest: str | None, os_io: OsIO) -> NDArray[np.uint8]:
     """Read the ``num_pages`` of the data region of ``path``, checking ``digest`` on the way."""
     data = aligned_bytes(num_pages * PAGE_BYTES)
-    fd = open_array(path, os_io=os_io)
-    try:
+    with open_array(path, os_io=os_io) as fd:
         for _ in read_pages(fd, path, num_pages, digest=digest, out=data, os_io=os_io):
             pass
-    finally:
-        close_quietly(fd, os_io=os_io)
     return data
 
 
-def open_array(path: Path, *, os_io: OsIO = REAL_OS) -> int:
-    """Return a descriptor of the file ``path``, open for reading.
+def open_array(path: Path, *, os_io: OsIO = REAL_OS) -> Descriptor:
+    """Open the file ``path`` for reading.
 
     Raises
     ------
@@ -100,7 +98,7 @@ def open_array(path: Path, *, os_io: OsIO = REAL_OS) -> int:
         It cannot be opened.
     """
     try:
-        return open_regular(path, os_io=os_io)
+        return Descriptor(path, os_io=os_io)
     except OSError as error:
         raise open_error(path, error) from error
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from gloader.errors import StoreOpenError, StoreReadError, TruncatedStoreError
+from gloader.shield import close_in_finalizer, uninterrupted
 from gloader.ssd_store.extents import ALIGNMENT
 from gloader.ssd_store.format import open_error
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular
@@ -41,7 +42,8 @@ class DeviceFile:
         self.fd = -1
         self._tail_fd = -1
         try:
-            self.fd = self._open(direct=self.is_direct)
+            with uninterrupted():
+                self.fd = self._open(direct=self.is_direct)
         except OSError as error:
             if not self.is_direct or error.errno != errno.EINVAL:
                 raise open_error(path, error) from error
@@ -86,10 +88,16 @@ class DeviceFile:
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""
-        for fd in (self.fd, self._tail_fd):
-            if fd >= 0:
-                close_quietly(fd, os_io=self._os_io)
-        self.fd = self._tail_fd = -1
+        with uninterrupted():
+            for fd in (self.fd, self._tail_fd):
+                if fd >= 0:
+                    close_quietly(fd, os_io=self._os_io)
+            self.fd = self._tail_fd = -1
+
+    def __del__(self) -> None:
+        # A signal may arrive before whoever opened the file holds it; nobody would close it then.
+        if getattr(self, "fd", -1) >= 0:
+            close_in_finalizer(self.close)
 
     def _recover(self, error: OSError, offset: int, refusals: int) -> None:
         """Return if the read is worth repeating, else raise."""
@@ -122,7 +130,8 @@ class DeviceFile:
         _LOG.warning("%s: the file system refuses O_DIRECT, reading through the page cache", self.path)
         self.is_direct = False
         try:
-            self.fd = self._open(direct=False)
+            with uninterrupted():
+                self.fd = self._open(direct=False)
         except OSError as error:
             raise open_error(self.path, error) from error
 

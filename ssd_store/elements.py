@@ -12,7 +12,7 @@ from gloader.ssd_store.array_reader import load_page_checksums, open_array, read
 from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, checksum_pages
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, read_exactly, stored_dtype
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
+from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,16 +81,13 @@ def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
     """Return the elements at ``wanted`` (sorted), reading the file from end to end."""
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     found = np.empty(wanted.shape[0], dtype=dtype)
-    fd = open_array(path, os_io=os_io)
-    try:
+    with open_array(path, os_io=os_io) as fd:
         first = done = 0
         for piece in read_pages(fd, path, record.num_pages, digest=record.digest, os_io=os_io):
             elements = piece.view(dtype)
             stop = int(np.searchsorted(wanted, first + elements.shape[0]))
             found[done:stop] = elements[wanted[done:stop] - first]
             first, done = first + elements.shape[0], stop
-    finally:
-        close_quietly(fd, os_io=os_io)
     return found
 
 
@@ -102,8 +99,7 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
     found = np.empty(wanted.shape[0], dtype=dtype)
     buffer = aligned_bytes(_RUN_PAGES * PAGE_BYTES)
     actual = np.empty(_RUN_PAGES, dtype=np.uint64)
-    fd = open_array(path, os_io=os_io)
-    try:
+    with open_array(path, os_io=os_io) as fd:
         for first, last in _runs(wanted // per_page):
             data = buffer[: (last - first) * PAGE_BYTES]
             read_exactly(fd, data.data, DATA_OFFSET + first * PAGE_BYTES, path=path, os_io=os_io)
@@ -115,8 +111,6 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
             if bad.size:
                 raise _damaged(path, int(bad[0]), per_page)
             found[begin:end] = data.view(dtype)[here - first * per_page]
-    finally:
-        close_quietly(fd, os_io=os_io)
     return found
 
 

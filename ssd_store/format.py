@@ -20,6 +20,7 @@ from gloader.errors import (
     TruncatedStoreError,
 )
 from gloader.ssd_store.checksum import PAGE_BYTES
+from gloader.ssd_store.descriptor import Descriptor
 from gloader.ssd_store.manifest import (
     DATASET_MANIFEST,
     FORMAT_VERSION,
@@ -43,7 +44,7 @@ from gloader.ssd_store.npy_header import (
     read_npy_header,
     stored_dtype,
 )
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular, read_full
+from gloader.ssd_store.os_io import REAL_OS, OsIO, read_full
 
 __all__ = [
     "DATASET_MANIFEST",
@@ -117,15 +118,13 @@ def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     root = Path(root)
     path = root / manifest_name
     try:
-        fd = open_regular(path, os_io=os_io)
+        file = Descriptor(path, os_io=os_io)
     except FileNotFoundError:
         raise _without_manifest(root, manifest_name, _list_folder(root, os_io)) from None
     except OSError as error:
         raise open_error(path, error) from error
-    try:
+    with file as fd:
         return parse_manifest(_read_small(fd, path, os_io), path)
-    finally:
-        close_quietly(fd, os_io=os_io)
 
 
 def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS) -> Manifest:
@@ -166,23 +165,22 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
         As `load_manifest`.
     """
     try:
-        fd = open_regular(path, os_io=os_io)
+        file = Descriptor(path, os_io=os_io)
     except FileNotFoundError as error:
         raise IncompleteStoreError(
             errno.ENOENT, "the commit record names this file and it is missing; restore it", str(path)
         ) from error
     except OSError as error:
         raise open_error(path, error) from error
-    try:
-        _check_size(path, os_io.fstat(fd).st_size, file_bytes(data_bytes(dtype, shape)))
-        header = bytearray(DATA_OFFSET)
-        read_exactly(fd, memoryview(header), 0, path=path, os_io=os_io)
-    except OSError as error:
-        if isinstance(error, (StoreReadError, StoreOpenError)):
-            raise
-        raise open_error(path, error) from error
-    finally:
-        close_quietly(fd, os_io=os_io)
+    header = bytearray(DATA_OFFSET)
+    with file as fd:
+        try:
+            _check_size(path, os_io.fstat(fd).st_size, file_bytes(data_bytes(dtype, shape)))
+            read_exactly(fd, memoryview(header), 0, path=path, os_io=os_io)
+        except OSError as error:
+            if isinstance(error, (StoreReadError, StoreOpenError)):
+                raise
+            raise open_error(path, error) from error
     if bytes(header) != npy_header(dtype, shape):
         raise FormatError(
             f"{path}: its header does not declare {dtype} of shape {shape} as the commit record does; "

@@ -12,8 +12,9 @@ import numpy as np
 
 from gloader.errors import StoreOpenError
 from gloader.ssd_store.delivery import Delivery
+from gloader.ssd_store.descriptor import Descriptor
 from gloader.ssd_store.extents import ALIGNMENT, Extents
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported, open_regular
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported
 from gloader.ssd_store.preadpool import PreadPool
 from gloader.ssd_store.rowcopy import make_target
 from gloader.ssd_store.uring import Uring
@@ -63,20 +64,20 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
     return fd, is_direct
 
 
-def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
-    """Return the descriptor of a file open for reading, and whether it is open with O_DIRECT.
+def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, bool]:
+    """Return a file open for reading, and whether it is open with O_DIRECT.
 
     Raises
     ------
     OSError
-        As `open_regular`.
+        As `Descriptor`.
     """
     try:
-        return open_regular(path, os.O_RDONLY | os.O_DIRECT, os_io=os_io), True
+        return Descriptor(path, os.O_RDONLY | os.O_DIRECT, os_io=os_io), True
     except OSError as error:
         if not is_unsupported(error):
             raise
-    return open_regular(path, os.O_RDONLY, os_io=os_io), False
+    return Descriptor(path, os_io=os_io), False
 
 
 def measure_writes(

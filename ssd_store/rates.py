@@ -112,11 +112,9 @@ def _spill_profile(
 
 def _probe_file(path: Path, num_bytes: int, os_io: OsIO) -> DeviceProfile:
     """Measure reads of an existing file; its device has no rate of writes."""
-    fd, is_direct = open_existing(path, os_io)
-    try:
+    file, is_direct = open_existing(path, os_io)
+    with file as fd:
         return _measured(fd, num_bytes, write_rate=0.0, is_direct=is_direct, seconds=_PHASE_S)
-    finally:
-        close_quietly(fd, os_io=os_io)
 
 
 def _probe_folder(folder: Path, os_io: OsIO) -> DeviceProfile:

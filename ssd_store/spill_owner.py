@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from gloader.errors import FormatError
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular, read_full
+from gloader.ssd_store.descriptor import Descriptor
+from gloader.ssd_store.os_io import REAL_OS, OsIO, read_full
 
 _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys" / "kernel" / "random" / "boot_id"
@@ -98,10 +99,7 @@ def _boot_id(os_io: OsIO) -> str:
 
 
 def _read_text(path: Path, os_io: OsIO, flags: int = 0) -> str:
-    fd = open_regular(path, os.O_RDONLY | flags, os_io=os_io)
-    try:
-        buffer = bytearray(_MAX_BYTES)
+    buffer = bytearray(_MAX_BYTES)
+    with Descriptor(path, os.O_RDONLY | flags, os_io=os_io) as fd:
         count = read_full(fd, memoryview(buffer), 0, os_io=os_io)
-    finally:
-        close_quietly(fd, os_io=os_io)
     return buffer[:count].decode("utf-8", "replace")

@@ -15,7 +15,8 @@ import numpy as np
 from gloader.errors import ChecksumError
 from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, checksum_pages, digest_of
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular, read_full, write_full
+from gloader.ssd_store.descriptor import Descriptor
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, read_full, write_full
 from gloader.ssd_store.spill_errors import spill_errors
 from gloader.ssd_store.spill_layout import (
     RecordLayout,
@@ -155,15 +156,14 @@ class _PageWriter:
 def _read_pages(ref: SpillRef, os_io: OsIO) -> NDArray[np.uint8]:
     """Return the verified header and data pages of ``ref``."""
     what = describe_key(ref.key)
-    with spill_errors(ref.path, f"reading the {what}", os_io=os_io):
-        fd = open_regular(ref.path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io)
-        try:
-            size = os_io.fstat(fd).st_size
-            # The size first: a file of another size is not worth the memory.
-            buffer = aligned_bytes(ref.num_bytes if size == ref.num_bytes else 0)
-            count = read_full(fd, buffer.data, 0, os_io=os_io) if buffer.size else size
-        finally:
-            close_quietly(fd, os_io=os_io)
+    with (
+        spill_errors(ref.path, f"reading the {what}", os_io=os_io),
+        Descriptor(ref.path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io) as fd,
+    ):
+        size = os_io.fstat(fd).st_size
+        # The size first: a file of another size is not worth the memory.
+        buffer = aligned_bytes(ref.num_bytes if size == ref.num_bytes else 0)
+        count = read_full(fd, buffer.data, 0, os_io=os_io) if buffer.size else size
     if count != ref.num_bytes:
         raise _damage(ref, min(count, ref.num_bytes), f"it has {count} bytes, {ref.num_bytes} were written")
     data, tail = np.split(buffer, [ref.num_pages * PAGE_BYTES])

@@ -14,6 +14,7 @@ import numpy as np
 from gloader.errors import ChecksumError, StoreError
 from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, Digest, checksum_pages, num_pages_of
+from gloader.ssd_store.descriptor import Descriptor
 from gloader.ssd_store.format import (
     DATA_OFFSET,
     ArrayRecord,
@@ -22,7 +23,7 @@ from gloader.ssd_store.format import (
     read_exactly,
     read_manifest,
 )
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular
+from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,8 +186,7 @@ class _Check:
     def _read(self, file: str, num_pages: int) -> Iterator[NDArray[np.uint8]]:
         path = self._root / file
         buffer = aligned_bytes(min(_STEP_BYTES, max(num_pages, 1) * PAGE_BYTES))
-        fd = open_regular(path, os_io=self._os_io)
-        try:
+        with Descriptor(path, os_io=self._os_io) as fd:
             for start in range(0, num_pages * PAGE_BYTES, _STEP_BYTES):
                 part = buffer[: num_pages * PAGE_BYTES - start]
                 read_exactly(fd, part.data, DATA_OFFSET + start, path=path, os_io=self._os_io)
@@ -194,8 +194,6 @@ class _Check:
                 self.done_bytes += part.size
                 if self._progress is not None:
                     self._progress(self.done_bytes, self._total_bytes)
-        finally:
-            close_quietly(fd, os_io=self._os_io)
 
     def _report_page(self, record: ArrayRecord, page: int) -> None:
         start = page * PAGE_BYTES
@@ -227,16 +225,18 @@ class _Expected:
         self._os_io = os_io
         self._words = np.empty(min(_STEP_PAGES, num_pages), dtype=np.uint64)
         self._offset = DATA_OFFSET
-        self._fd = open_regular(path, os_io=os_io)
+        self._file = Descriptor(path, os_io=os_io)
 
     def next(self, count: int) -> NDArray[np.uint64]:
         words = self._words[:count]
-        read_exactly(self._fd, words.view(np.uint8).data, self._offset, path=self._path, os_io=self._os_io)
+        read_exactly(
+            self._file.number, words.view(np.uint8).data, self._offset, path=self._path, os_io=self._os_io
+        )
         self._offset += count * 8
         return words
 
     def close(self) -> None:
-        close_quietly(self._fd, os_io=self._os_io)
+        self._file.close()
 
 
 def _total_bytes(record: ArrayRecord) -> int:

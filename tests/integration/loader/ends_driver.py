@@ -52,12 +52,13 @@ def iterate(dataset: Path, spill: Path, strategy: str, epochs: int | None = None
                 del batch
 
 
-def what_is_left(spill: Path) -> list[str]:
+def what_is_left(dataset: Path, spill: Path) -> list[str]:
     gc.collect()
     threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")]
     files = [path.name for path in spill.iterdir()]
     targets = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]  # noqa: PTH115
-    opened = [target for target in targets if str(spill) in target or "io_uring" in target]
+    ours = (str(dataset), str(spill), "io_uring")
+    opened = [target for target in targets if any(part in target for part in ours)]
     return threads + files + opened
 
 
@@ -67,7 +68,7 @@ def until_interrupted(dataset: Path, spill: Path, strategy: str) -> int:
         iterate(dataset, spill, strategy)
     except KeyboardInterrupt:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    left = what_is_left(spill)
+    left = what_is_left(dataset, spill)
     if left:
         print("an interrupted child left", left, file=sys.stderr, flush=True)
     return _NOT_CLEAN if left else _INTERRUPTED

@@ -1,0 +1,51 @@
+"""A file that is open for reading, and closed whatever happens to whoever opened it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from gloader.shield import close_in_finalizer, uninterrupted
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, open_regular
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Descriptor:
+    """The descriptor of an existing regular file. Owns it until `close`, or until it is dropped; a context manager.
+
+    A plain number that `os.open` returned stays open when a signal comes before the line that keeps it.
+
+    Raises
+    ------
+    OSError
+        As `open_regular`.
+    """
+
+    __slots__ = ("_os_io", "number")
+
+    def __init__(self, path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_OS) -> None:
+        self._os_io = os_io
+        self.number = -1  # none once it is closed
+        with uninterrupted():
+            self.number = open_regular(path, flags, os_io=os_io)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        if self.number >= 0:
+            with uninterrupted():
+                number, self.number = self.number, -1
+                close_quietly(number, os_io=self._os_io)
+
+    def __enter__(self) -> int:
+        return self.number
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "number", -1) >= 0:
+            close_in_finalizer(self.close)
