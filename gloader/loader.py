@@ -24,6 +24,7 @@ from gloader.explain import explain_run
 from gloader.feature_tier import FeatureTier, TierSettings, open_feature_tier
 from gloader.memory import default_budget_bytes
 from gloader.order import EpochOrder
+from gloader.pipeline import run_together
 from gloader.reports import RunReports
 from gloader.run import PipelineRun
 from gloader.samplers.make import require_layout
@@ -197,7 +198,7 @@ class Loader:
             self._end_epoch = epochs
             self._stall_timeout_s = stall_timeout_s
             self._tracer = Tracer() if trace else None
-            self._labels = dataset.labels_of(self._order.seeds)
+            self._labels = _labels_beside_order(dataset, self._order)
             settings = TierSettings(
                 features=features,
                 budget_bytes=_bytes_or_none(memory_budget),
@@ -611,7 +612,17 @@ def _checked_seeds(seeds: IdArray) -> IdArray:
         raise SeedError(f"seeds must be one-dimensional integers, got {ids.dtype} of shape {ids.shape}")
     if ids.dtype == np.uint64 and ids.size and ids.max() > np.iinfo(np.int64).max:
         raise SeedError(f"seeds must be node ids, got {ids.max()}")
-    return ids.astype(np.int64)
+    return ids.astype(np.int64, copy=False)
+
+
+def _labels_beside_order(dataset: Dataset, order: EpochOrder) -> IdArray:
+    """Return the labels (n,) of the seeds; the order of the first epoch, asked for next, is worked out meanwhile."""
+    labels, _ = run_together(
+        [lambda: dataset.labels_of(order.seeds), lambda: order.epoch_positions(0)],
+        threads=2,
+        name="gloader-open",
+    )
+    return labels
 
 
 def _require_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -7,46 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numba import njit
 
 from gloader.errors import ConfigError, SeedError
+from gloader.splitmix import GOLDEN, inverse, mix64, mix_int, unmix64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
 
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-_MUL_1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_MUL_2: Final = np.uint64(0x94D049BB133111EB)
-_PIECE: Final = 1 << 13  # words: a piece stays in the cache of a core, and is no allocation from the kernel
+_ONE: Final = np.uint64(1)
+_INVERSE_GOLDEN: Final = inverse(GOLDEN)
 _EPOCHS_HELD: Final = 3  # the one being consumed, and those that superbatches reach into
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the splitmix64 finaliser of each element (Steele et al., OOPSLA'14). Pure."""
-    x = (x ^ (x >> np.uint64(30))) * _MUL_1
-    x = (x ^ (x >> np.uint64(27))) * _MUL_2
-    return x ^ (x >> np.uint64(31))
-
-
-def _unmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return what `_mix` made each element of. Pure."""
-    x = (x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))) * _inverse(_MUL_2)
-    x = (x ^ (x >> np.uint64(27)) ^ (x >> np.uint64(54))) * _inverse(_MUL_1)
-    return x ^ (x >> np.uint64(30)) ^ (x >> np.uint64(60))
-
-
-def _inverse(odd: np.uint64) -> np.uint64:
-    """Return the number that times ``odd`` is 1 modulo 2**64. Pure."""
-    return np.uint64(pow(int(odd), -1, 2**64))
-
-
-def _pieces(words: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-    """Yield views of ``words`` (n,), one after the other."""
-    for start in range(0, len(words), _PIECE):
-        yield words[start : start + _PIECE]
 
 
 def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
@@ -59,22 +32,34 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
     -------
     (num_items,) int64
     """
-    key = _epoch_key(seed, epoch)
-    words = np.arange(1, num_items + 1, dtype=np.uint64)
-    for piece in _pieces(words):
-        piece[:] = _mix(piece * _GOLDEN + key)
-    # The hash is a bijection: no two positions tie, and each is read back from its hash. Sorting the hashes alone and
-    # doing so takes a fifth of the time of sorting positions by them.
-    words.sort()
-    for piece in _pieces(words):
-        piece[:] = (_unmix(piece) - key) * _inverse(_GOLDEN) - np.uint64(1)
+    key = np.uint64(_epoch_key(seed, epoch))
+    words = np.empty(num_items, dtype=np.uint64)
+    with np.errstate(over="ignore"):  # hashes wrap; compiled kernels do not check, interpreted ones do
+        _hash_positions(key, words)
+        # The hash is a bijection: no two positions tie, and each is read back from its hash. Sorting the hashes alone
+        # and doing so takes a fifth of the time of sorting positions by them.
+        words.sort()
+        _read_positions(key, words)
     return words.view(np.int64)
 
 
-def _epoch_key(seed: int, epoch: int) -> NDArray[np.uint64]:
-    """Return the (1,) key of an epoch. Pure."""
-    keys = np.array([seed % 2**64, epoch % 2**64], dtype=np.uint64)
-    return _mix(_mix(keys[:1]) + keys[1:] * _GOLDEN)
+@njit(cache=True, nogil=True)
+def _hash_positions(key: np.uint64, words: NDArray[np.uint64]) -> None:
+    """Write the hash of each position into ``words`` (n,)."""
+    for i in range(words.shape[0]):
+        words[i] = mix64((np.uint64(i) + _ONE) * GOLDEN + key)
+
+
+@njit(cache=True, nogil=True)
+def _read_positions(key: np.uint64, words: NDArray[np.uint64]) -> None:
+    """Replace each hash in ``words`` (n,) by its position."""
+    for i in range(words.shape[0]):
+        words[i] = (unmix64(words[i]) - key) * _INVERSE_GOLDEN - _ONE
+
+
+def _epoch_key(seed: int, epoch: int) -> int:
+    """Return the key of an epoch. Pure."""
+    return mix_int((mix_int(seed % 2**64) + epoch * int(GOLDEN)) % 2**64)
 
 
 def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> IdArray:
@@ -90,7 +75,7 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
     (num_items,) int64
     """
     num_whole = num_items // block
-    first = int(_mix(_epoch_key(seed, epoch) + _GOLDEN)[0]) % max(num_items, 1)
+    first = mix_int((_epoch_key(seed, epoch) + int(GOLDEN)) % 2**64) % max(num_items, 1)
     starts = block * epoch_permutation(num_whole, seed=seed, epoch=epoch)
     whole = (starts[:, None] + np.arange(block)).reshape(-1)
     ordered = np.concatenate([whole, np.arange(num_whole * block, num_items)])

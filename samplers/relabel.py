@@ -15,7 +15,8 @@ import numpy as np
 from numba import njit
 
 from gloader.intrinsics import prefetch
-from gloader.samplers.rng import GOLDEN, to_int
+from gloader.samplers.rng import to_int
+from gloader.splitmix import GOLDEN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,8 +1,4 @@
-"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), nothing is consumed.
-
-The mixing function is the finaliser of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-generators", OOPSLA'14) with the constants of Stafford's variant 13.
-"""
+"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), nothing is consumed."""
 
 from __future__ import annotations
 
@@ -11,11 +7,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-MUL_1 = np.uint64(0xBF58476D1CE4E5B9)
-MUL_2 = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
-_S11 = np.uint64(11)
+from gloader.splitmix import GOLDEN, mix64, mix_int
+
+_S11, _S32 = np.uint64(11), np.uint64(32)
 LOW_32 = np.uint64(0xFFFFFFFF)
 ONE = np.uint64(1)
 _RETRY = np.uint64(1 << 40)  # the words of a rejected draw's next attempts start this far on
@@ -24,27 +18,12 @@ to_int: Any = np.int64  # in kernels: a plain int() would leave an unsigned inte
 _MASK = 2**64 - 1
 
 
-def _mix_int(x: int) -> int:
-    """Return `mix64` of a Python int. Pure."""
-    x = ((x ^ (x >> 30)) * int(MUL_1)) & _MASK
-    x = ((x ^ (x >> 27)) * int(MUL_2)) & _MASK
-    return x ^ (x >> 31)
-
-
 def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
     """Return the key of one layer of one batch; each field is absorbed modulo 2**64. Pure."""
     key = 0
     for field in (seed, epoch, index, layer):
-        key = _mix_int((key + int(GOLDEN) + int(field)) & _MASK)
+        key = mix_int((key + int(GOLDEN) + int(field)) & _MASK)
     return np.uint64(key)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def mix64(x: np.uint64) -> np.uint64:
-    """Return a bijective mix of the 64 bits of ``x``. Pure."""
-    x = (x ^ (x >> _S30)) * MUL_1
-    x = (x ^ (x >> _S27)) * MUL_2
-    return x ^ (x >> _S31)
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -6,7 +6,7 @@
 strategies  seconds a batch with a null sink: io_strategy auto, direct, packed and staged, where that fits
 overlap     seconds of a training step against the busiest resource: all processor seconds over the cores, or the disk
 epoch       seconds of an epoch of GraphSAGE 3 x 256 with the features on the SSD, a tenth of them cached, and in memory
-first       seconds from the call of Loader to the first batch, kernels compiled, files not in the page cache
+first       seconds from the call of Loader to the first batch, kernels compiled, files not in the page cache, and in it
 explain     predicted against measured seconds of the superbatches
 memory      bytes per access of traces and plans; the peak resident size against the budget and 400 MB
 trace       seconds and processor seconds of a run that records what every stage does, over those of one that does not
@@ -59,6 +59,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--epoch-batch-size", type=int, default=64, help="of the runs that train")
     parser.add_argument("--epoch-batches", type=int, default=32)
     parser.add_argument("--first-nodes", type=int, nargs="+", default=[100_000, 2_000_000, 20_000_000])
+    parser.add_argument("--first-seeds", type=int, help="of those nodes; every node where not given")
     parser.add_argument(
         "--cgroup",
         type=Path,

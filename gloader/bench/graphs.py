@@ -9,7 +9,8 @@ from numba import njit
 
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph
-from gloader.samplers.rng import layer_key, mix64, to_int, unit, word
+from gloader.samplers.rng import layer_key, to_int, unit, word
+from gloader.splitmix import mix64
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,30 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from gloader.splitmix import GOLDEN, mix64, mix_int
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 U64 = np.uint64
-STEP = U64(0x9E3779B97F4A7C15)  # the increment of SplitMix64 (Steele et al., OOPSLA'14)
-_MIX_1 = U64(0xBF58476D1CE4E5B9)
-_MIX_2 = U64(0x94D049BB133111EB)
 _ONE = U64(1)
-_S11, _S27, _S30, _S31 = U64(11), U64(27), U64(30), U64(31)
+_S11 = U64(11)
 _TO_UNIT = 2.0**-53
-
-
-@njit(cache=True, nogil=True)
-def mix(x: np.uint64) -> np.uint64:
-    """Return the 64-bit hash of ``x``: the finaliser of SplitMix64, a bijection."""
-    x = (x ^ (x >> _S30)) * _MIX_1
-    x = (x ^ (x >> _S27)) * _MIX_2
-    return x ^ (x >> _S31)
 
 
 @njit(cache=True, nogil=True)
 def draw(key: np.uint64, index: np.uint64) -> np.uint64:
     """Return draw number ``index`` of ``key``."""
-    return mix(key + (index + _ONE) * STEP)
+    return mix64(key + (index + _ONE) * GOLDEN)
 
 
 @njit(cache=True, nogil=True)
@@ -70,7 +61,7 @@ def make_key(seed: int, purpose: str) -> np.uint64:
     """Return the key of the draws that serve ``purpose`` in a graph of ``seed``. Pure."""
     state = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
     for word in (seed, len(purpose)):
-        state = _mix_int(state ^ _mix_int((word + 0x9E3779B97F4A7C15) % 2**64))
+        state = mix_int(state ^ mix_int((word + int(GOLDEN)) % 2**64))
     return U64(state)
 
 
@@ -78,7 +69,7 @@ def make_permutation(size: int, seed: int, purpose: str) -> NDArray[np.uint64]:
     """Return the constants of a permutation of [0, size) for `permute`. Pure."""
     bits = max(1, (size - 1).bit_length())
     key = int(make_key(seed, purpose))
-    odd = [_mix_int((key + j) % 2**64) | 1 for j in range(3)]
+    odd = [mix_int((key + j) % 2**64) | 1 for j in range(3)]
     return np.array([(1 << bits) - 1, max(1, (bits + 1) // 2), key, *odd], dtype=np.uint64)
 
 
@@ -88,9 +79,3 @@ def permute_range(start: int, stop: int, size: int, perm: NDArray[np.uint64]) ->
     with np.errstate(over="ignore"):  # hashes wrap; compiled kernels do not check, interpreted ones do
         _permute_range(U64(start), U64(size), perm, out)
     return out
-
-
-def _mix_int(x: int) -> int:
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) % 2**64
-    return x ^ (x >> 31)

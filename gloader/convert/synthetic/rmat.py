@@ -9,7 +9,8 @@ import numpy as np
 from numba import njit
 
 from gloader.convert.source import EdgeChunk
-from gloader.convert.synthetic.hashing import STEP, U64, draw, make_key, make_permutation, mix, permute
+from gloader.convert.synthetic.hashing import U64, draw, make_key, make_permutation, permute
+from gloader.splitmix import GOLDEN, mix64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,8 +140,8 @@ def _fill_edges(
             u, v, bits = 0, 0, U64(0)
             for level in range(scale):
                 if level & 3 == 0:
-                    state += STEP
-                    bits = mix(state)
+                    state += GOLDEN
+                    bits = mix64(state)
                 part = np.int64(bits & _LEVEL_MASK)
                 bits >>= _LEVEL_BITS
                 u = 2 * u + (part >= ab)

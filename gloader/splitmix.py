@@ -1,0 +1,51 @@
+"""The bijection of 64 bits that all addressed randomness is made of.
+
+It is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA'14) with
+the constants of Stafford's variant 13.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
+MUL_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+MUL_2: Final = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_S54, _S60, _S62 = np.uint64(54), np.uint64(60), np.uint64(62)
+_MASK = 2**64 - 1
+
+
+def inverse(odd: np.uint64) -> np.uint64:
+    """Return the number that times ``odd`` is 1 modulo 2**64. Pure."""
+    return np.uint64(pow(int(odd), -1, 2**64))
+
+
+_INVERSE_1: Final = inverse(MUL_1)
+_INVERSE_2: Final = inverse(MUL_2)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mix64(x: np.uint64) -> np.uint64:
+    """Return a bijective mix of the 64 bits of ``x``. Pure."""
+    x = (x ^ (x >> _S30)) * MUL_1
+    x = (x ^ (x >> _S27)) * MUL_2
+    return x ^ (x >> _S31)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def unmix64(x: np.uint64) -> np.uint64:
+    """Return what `mix64` made ``x`` of. Pure."""
+    x = (x ^ (x >> _S31) ^ (x >> _S62)) * _INVERSE_2
+    x = (x ^ (x >> _S27) ^ (x >> _S54)) * _INVERSE_1
+    return x ^ (x >> _S30) ^ (x >> _S60)
+
+
+def mix_int(x: int) -> int:
+    """Return `mix64` of a Python int below 2**64. Pure."""
+    x = ((x ^ (x >> 30)) * int(MUL_1)) & _MASK
+    x = ((x ^ (x >> 27)) * int(MUL_2)) & _MASK
+    return x ^ (x >> 31)
