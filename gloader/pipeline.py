@@ -146,19 +146,25 @@ class Pipeline(Generic[T]):
         A thread that is stuck in a system call cannot be stopped; after a stall it is left behind, with a log line.
         """
         with uninterrupted():
-            for cancel in self._cancels:
-                cancel()
-            self._ready.cancel()
-            self._failures.close()
-            deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
-            for thread in self._begun:
-                thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.01))
-            left = [thread.name for thread in self._threads if thread.is_alive()]
-            if left:
-                logger.error("%s did not come back and stay behind until the process ends", ", ".join(left))
-            else:
-                self._on_joined()
-            return not left
+            return self._close()
+
+    def _close(self) -> bool:
+        for cancel in self._cancels:
+            cancel()
+        self._ready.cancel()
+        self._failures.close()
+        deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
+        for thread in self._begun:
+            thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.01))
+        # What has ended is dropped here: Python swallows a Ctrl-C that arrives while it forgets a thread.
+        self._threads = []
+        self._begun = [thread for thread in self._begun if thread.is_alive()]
+        if self._begun:
+            left = ", ".join(thread.name for thread in self._begun)
+            logger.error("%s did not come back and stay behind until the process ends", left)
+            return False
+        self._on_joined()
+        return True
 
 
 def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -> list[T]:
@@ -192,21 +198,25 @@ def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -
     try:
         with uninterrupted():
             for number in range(min(threads, len(tasks))):
-                worker = threading.Thread(target=run, name=f"{name}-{number}", daemon=True)
-                worker.start()
-                begun.append(worker)
+                begun.append(_begin(run, f"{name}-{number}"))  # noqa: PERF401 - those that began, where one cannot
         changed.when(lambda: len(done) + len(failed) == len(tasks), lambda: None)
     finally:
         with uninterrupted():
             is_cut = True
-            for worker in begun:
-                worker.join()
+            while begun:
+                begun.pop().join()  # and dropped: Python swallows a Ctrl-C that arrives while it forgets a thread
     if failed:
         try:
             raise failed[min(failed)]
         finally:
             failed.clear()  # an error that is kept would hold itself through this frame, and what the tasks hold
     return [done[number] for number in range(len(tasks))]
+
+
+def _begin(run: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def weakly(handler: Callable[[BaseException], None]) -> Callable[[BaseException], None]:

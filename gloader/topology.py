@@ -131,6 +131,7 @@ class Topology:
                 self._move.cancelled.set()
             if self._thread is not None:
                 self._thread.join()
+                self._thread = None
 
     def __enter__(self) -> Self:
         return self

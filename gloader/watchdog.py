@@ -87,11 +87,14 @@ class Watchdog:
     def close(self) -> None:
         """Stop watching and join the thread. Idempotent; `on_stall` may call it."""
         with uninterrupted():
-            with self._lock:
-                thread, self._thread = self._thread, None
-                self._is_closing.set()
-            if thread is not None and thread is not threading.current_thread():
-                thread.join()
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._is_closing.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def enter(self, activity: Activity) -> None:
         """Note that ``activity`` began."""

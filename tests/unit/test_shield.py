@@ -4,13 +4,14 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from gloader.channel import Channel
-from gloader.pipeline import Failures, Pipeline, StageThread
+from gloader.pipeline import Failures, Pipeline, StageThread, run_together
 from gloader.shield import close_in_finalizer, is_awaited, uninterrupted
 from gloader.watchdog import Watchdog
 
@@ -202,3 +203,39 @@ def test_a_join_in_a_close_is_not_cut_short() -> None:
     assert pipeline.close()
     interrupt.join()
     release.join()
+
+
+@pytest.mark.parametrize("owner", ["tasks", "pipeline", "watchdog"])
+def test_a_ctrl_c_that_meets_the_end_of_a_thread_is_not_swallowed(owner: str) -> None:
+    """Python ignores what a handler raises inside a callback of a weak reference, as `threading` has to each thread."""
+    refs: list[weakref.ref[threading.Thread]] = []
+
+    def interrupt(_ref: weakref.ref[threading.Thread]) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def observe() -> None:
+        refs.append(weakref.ref(threading.current_thread(), interrupt))
+
+    if owner == "tasks":
+        with pytest.raises(KeyboardInterrupt):
+            run_together([observe], threads=1, name="together")
+    elif owner == "pipeline":
+        pipeline: Pipeline[int] = Pipeline(
+            [StageThread(name="gloader-quick", run=observe)],
+            Channel(1),
+            cancels=[],
+            failures=Failures(lambda _error: None),
+            on_joined=lambda: None,
+        )
+        pipeline.start()
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.close()
+    else:
+        watchdog = Watchdog(60.0, lambda _error: None)
+        watchdog.start()
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "gloader-watchdog")
+        refs.append(weakref.ref(thread, interrupt))
+        del thread
+        with pytest.raises(KeyboardInterrupt):
+            watchdog.close()
+    assert refs[0]() is None
