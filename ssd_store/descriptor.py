@@ -1,11 +1,11 @@
-"""A file that is open for reading, and closed whatever happens to whoever opened it."""
+"""A file that is open for reading, and closed where a signal arrives while it is opened or closed."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from gloader.shield import close_in_finalizer, uninterrupted
+from gloader.shield import uninterrupted
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, open_regular
 
 if TYPE_CHECKING:
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 class Descriptor:
-    """The descriptor of an existing regular file. Owns it until `close`, or until it is dropped; a context manager.
+    """The descriptor of an existing regular file. Owns it until `close`; a context manager.
 
-    A plain number that `os.open` returned stays open when a signal comes before the line that keeps it.
+    A number that `os.open` returned stays open when a signal came meanwhile: that is handled before it is kept.
+    There is no ``__del__``: Python swallows a Ctrl-C that arrives inside one, and files are opened all the time.
 
     Raises
     ------
@@ -28,8 +29,12 @@ class Descriptor:
     def __init__(self, path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_OS) -> None:
         self._os_io = os_io
         self.number = -1  # none once it is closed
-        with uninterrupted():
-            self.number = open_regular(path, flags, os_io=os_io)
+        try:
+            with uninterrupted():
+                self.number = open_regular(path, flags, os_io=os_io)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close it. Idempotent."""
@@ -45,7 +50,3 @@ class Descriptor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "number", -1) >= 0:
-            close_in_finalizer(self.close)

@@ -1,4 +1,4 @@
-"""A descriptor is closed by its block, by whoever drops it, and whatever a signal cuts short."""
+"""A descriptor is closed by its block, and where a signal cuts its opening or closing short."""
 
 import os
 import signal
@@ -33,13 +33,6 @@ def test_it_is_open_in_its_block_and_closed_behind_it(path: Path) -> None:
     file.close()
 
 
-def test_what_is_dropped_is_closed(path: Path) -> None:
-    file = Descriptor(path)
-    assert is_open(path)
-    del file
-    assert not is_open(path)
-
-
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         Descriptor(tmp_path)
@@ -59,10 +52,9 @@ def test_a_signal_while_it_is_opened_leaves_nothing_open(
         signal.raise_signal(signal.SIGINT)
         return fd
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(os, "open", interrupted)
         kind(path)
-    del caught  # its traceback holds the object
     assert not is_open(path)
 
 
