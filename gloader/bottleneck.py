@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
-from gloader.units import format_bytes
+from gloader.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from gloader.cache import MissCurve
     from gloader.stats import EpochStats
 
 BottleneckKind: TypeAlias = Literal[
-    "idle", "compute", "transfer", "cpu", "sample", "inspect", "stage", "read", "gather", "startup"
+    "idle", "compile", "compute", "transfer", "cpu", "sample", "inspect", "stage", "read", "gather", "startup"
 ]
 
 _HIDDEN: Final = 0.10  # below this share of waiting the loader is not what to look at
@@ -45,7 +45,8 @@ def find_bottleneck(
 ) -> Bottleneck:
     """Find the slowest resource of an epoch: the model, the CPU, the SSD, or a stage. Pure.
 
-    Where the consumer hardly waits, it is the model. Otherwise it is the CPU where all cores are busy, else the stage
+    Where the consumer hardly waits, it is the model. Where it waits for kernels that are compiled, as in the first run
+    on a machine, it is that. Otherwise it is the CPU where all cores are busy, else the stage
     whose threads are, else none: then the stages wait for each other, as at the start of a short epoch.
 
     Parameters
@@ -62,6 +63,8 @@ def find_bottleneck(
     exposed = stats.stage_seconds["wait"] / stats.seconds
     if exposed < _HIDDEN:
         return _hidden_loading(stats, exposed)
+    if stats.compile_seconds > stats.stage_seconds["wait"] / 2:
+        return _compiling(stats)
     busy = _stage_shares(stats, sampler_threads=sampler_threads, gather_threads=gather_threads)
     slowest = max(busy, key=lambda kind: busy[kind])
     if busy[slowest] < _BUSY <= busy["read"] + busy["stage"]:
@@ -71,9 +74,24 @@ def find_bottleneck(
     if stats.cpu_seconds >= _SATURATED * cores * stats.seconds:
         return _starved_cpu(stats, exposed, cores)
     if slowest in ("read", "stage"):
-        who = "gather" if slowest == "read" else "the sweep"
-        advice = _cache_advice(stats, curve, row_bytes, cache_bytes)
-        return _waiting(slowest, exposed, f"{who} waits for the SSD", _moved(stats), advice)
+        return _slow_disk(slowest, stats, exposed, curve, row_bytes, cache_bytes)
+    return _slow_stage(slowest, stats, exposed, row_bytes)
+
+
+def _slow_disk(
+    slowest: BottleneckKind,
+    stats: EpochStats,
+    exposed: float,
+    curve: MissCurve | None,
+    row_bytes: int,
+    cache_bytes: int,
+) -> Bottleneck:
+    who = "gather" if slowest == "read" else "the sweep"
+    advice = _cache_advice(stats, curve, row_bytes, cache_bytes)
+    return _waiting(slowest, exposed, f"{who} waits for the SSD", _moved(stats), advice)
+
+
+def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float, row_bytes: int) -> Bottleneck:
     if slowest == "gather":
         advice = "a smaller fan-out or rows stored as float16 would help"
         return _waiting("gather", exposed, "the loop waits for gather", _copied(stats, row_bytes), advice)
@@ -133,6 +151,13 @@ def _hidden_loading(stats: EpochStats, exposed: float) -> Bottleneck:
         finding = f"the transfer to the device takes {_percent(transfer)} of the step: {hidden}"
         return Bottleneck(kind="transfer", share=transfer, sentence=finding, advice="")
     return Bottleneck(kind="compute", share=compute, sentence=f"the model computes: {hidden}", advice="")
+
+
+def _compiling(stats: EpochStats) -> Bottleneck:
+    share = stats.compile_seconds / stats.seconds
+    seconds = format_seconds(stats.compile_seconds)
+    finding = f"kernels are compiled: {_percent(share)} of the step ({seconds}); later runs load them"
+    return Bottleneck(kind="compile", share=share, sentence=finding, advice="")
 
 
 def _start_up(exposed: float, busiest: BottleneckKind, share: float) -> Bottleneck:

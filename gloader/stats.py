@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from gloader.compile_clock import compile_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,6 +48,7 @@ class EpochStats:
     bytes_written: int = 0
     seconds: float = 0.0  # wall time of the epoch
     cpu_seconds: float = 0.0  # of all threads of the process, in that time
+    compile_seconds: float = 0.0  # of it, while a kernel was compiled, which later runs load
     retrieval_s: float = 0.0  # the part of stage_seconds["gather"] that brought misses from the SSD
     stage_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(STAGES, 0.0)
@@ -88,7 +91,7 @@ class StatsRecorder:
     def start(self) -> None:
         """Start the clock: the consumer asked for the epoch's first batch."""
         with self._lock:
-            self._stopped: tuple[float, float] | None = None
+            self._stopped: tuple[float, float, float] | None = None
             self._started = _clocks()
 
     def stop(self) -> None:
@@ -143,17 +146,18 @@ class StatsRecorder:
     def snapshot(self) -> EpochStats:
         """Return the sums so far."""
         with self._lock:
-            wall, cpu = self._stopped or _clocks()
+            wall, cpu, compiling = self._stopped or _clocks()
             return EpochStats(
                 epoch=self._epoch,
                 seconds=wall - self._started[0],
                 cpu_seconds=cpu - self._started[1],
+                compile_seconds=compiling - self._started[2],
                 retrieval_s=self._retrieval_s,
                 stage_seconds=dict(self._seconds),
                 **self._counts,
             )
 
 
-def _clocks() -> tuple[float, float]:
-    """Return wall and CPU seconds, of this process."""
-    return time.perf_counter(), time.process_time()
+def _clocks() -> tuple[float, float, float]:
+    """Return wall, CPU and compilation seconds, of this process."""
+    return time.perf_counter(), time.process_time(), compile_seconds()

@@ -37,6 +37,15 @@ def test_a_loader_that_is_hidden_is_no_bottleneck() -> None:
     assert found.sentence == "the model computes: loading is hidden (3% exposed)"
 
 
+def test_kernels_that_are_compiled_are_no_slow_disk() -> None:
+    epoch = stats(wait=8.0, compute=2.0, stage=9.0, compile_seconds=7.0)
+    found = find_bottleneck(epoch, cores=4)
+    assert (found.kind, found.share, found.advice) == ("compile", 0.7, "")
+    assert found.sentence == "kernels are compiled: 70% of the step (7.0 s); later runs load them"
+    assert find_bottleneck(replace(epoch, compile_seconds=3.9), cores=4).kind == "stage"
+    assert find_bottleneck(stats(wait=0.5, compute=9.5, compile_seconds=7.0), cores=4).kind == "compute"
+
+
 def test_the_copy_to_the_device_can_be_slower_than_the_model() -> None:
     epoch = stats(wait=0.3, compute=3.0, transfer=6.0)
     assert (

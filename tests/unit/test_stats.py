@@ -31,14 +31,14 @@ def test_rows_and_bytes_add_up() -> None:
 
 
 def test_the_clock_runs_from_start_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([(10.0, 1.0), (20.0, 3.0), (25.0, 4.0)])
+    clock = iter([(10.0, 1.0, 0.5), (20.0, 3.0, 1.5), (25.0, 4.0, 1.75)])
     monkeypatch.setattr("gloader.stats._clocks", lambda: next(clock))
     recorder = StatsRecorder(0)  # work for the epoch may begin here, 10 s before its consumer
     recorder.start()
     recorder.stop()
     recorder.stop()
     stats = recorder.snapshot()
-    assert (stats.seconds, stats.cpu_seconds) == (5.0, 1.0)
+    assert (stats.seconds, stats.cpu_seconds, stats.compile_seconds) == (5.0, 1.0, 0.25)
 
 
 def test_an_epoch_without_rows_has_no_hits() -> None:

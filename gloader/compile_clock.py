@@ -1,0 +1,49 @@
+"""How long kernels were compiled: in the first run on a machine, longer than an epoch takes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from numba.core.event import Listener, register
+
+if TYPE_CHECKING:
+    from numba.core.event import Event
+
+
+class _CompileClock(Listener):
+    """Adds up the time in which a kernel was compiled. Numba compiles one at a time, and tells it under its lock."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0  # of what has been compiled
+        self._began: float | None = None
+        self._depth = 0  # a kernel is compiled inside of one that calls it
+
+    def on_start(self, event: Event) -> None:
+        """Note that a kernel begins to be compiled; one that is loaded from numba's cache is not."""
+        del event
+        if self._depth == 0:
+            self._began = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, event: Event) -> None:
+        """Note that it is compiled."""
+        del event
+        self._depth -= 1
+        if self._depth == 0 and self._began is not None:
+            self._seconds += time.perf_counter() - self._began
+            self._began = None
+
+    def read(self) -> float:
+        """Return the seconds so far, those of a kernel that is being compiled included."""
+        began = self._began
+        return self._seconds + (0.0 if began is None else time.perf_counter() - began)
+
+
+_CLOCK = _CompileClock()
+register("numba:compile", _CLOCK)
+
+
+def compile_seconds() -> float:
+    """Return the seconds in which this process compiled kernels."""
+    return _CLOCK.read()
