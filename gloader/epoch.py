@@ -71,13 +71,15 @@ class EpochIterator(Iterator[ReadyBatch]):
         on_batch: Callable[[BatchId], None],
         on_end: OnEnd,
     ) -> None:
-        self._run = run
         self._recorder = run.recorder(epoch)
         self._num_left = num_left
         self._on_batch = on_batch
-        self._on_end = on_end
-        self.is_running = True
-        self._recorder.start()
+        self._open: _OpenEpoch | None = _OpenEpoch(run, self._recorder, on_end)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there may be another batch."""
+        return self._open is not None
 
     @property
     def stats(self) -> EpochStats:
@@ -86,14 +88,15 @@ class EpochIterator(Iterator[ReadyBatch]):
 
     def __next__(self) -> ReadyBatch:
         """Return the next batch; an error of any stage is raised here, with a note on where it happened."""
-        if not self.is_running:
+        if self._open is None:
             raise StopIteration
-        self._run.came_back()
+        run = self._open.run
+        run.came_back()
         if self._num_left == 0:
             self._finish(is_complete=True)
             raise StopIteration
         try:
-            batch = self._run.next_batch()
+            batch = run.next_batch()
         except BaseException:
             self._finish(is_complete=False)
             raise
@@ -104,18 +107,43 @@ class EpochIterator(Iterator[ReadyBatch]):
 
     def close(self) -> None:
         """Stop the epoch where it is. Idempotent."""
-        if self.is_running:
-            self._finish(is_complete=False)
+        self._finish(is_complete=False)
 
     def _finish(self, *, is_complete: bool) -> None:
         with uninterrupted():
-            self.is_running = False
-            self._run.came_back()
-            self._recorder.stop()
-            if not is_complete:
-                self._run.close()
-            self._on_end(self._recorder.snapshot(), is_complete=is_complete)
+            self._end(is_complete=is_complete)
+
+    def _end(self, *, is_complete: bool) -> None:
+        ended, self._open = self._open, None
+        if ended is not None:
+            ended.end(is_complete=is_complete)
+
+
+class _OpenEpoch:
+    """An epoch under way, which ends when it is dropped. Starts the clock.
+
+    Apart from its iterator, so that the finalizer of an epoch that has ended is done with before a Ctrl-C can arrive
+    inside of it, where Python would swallow it.
+    """
+
+    def __init__(self, run: Run, recorder: StatsRecorder, on_end: OnEnd) -> None:
+        self.run = run
+        self._recorder = recorder
+        self._on_end = on_end
+        self._is_over = False
+        recorder.start()
+
+    def end(self, *, is_complete: bool) -> None:
+        """Stop the clock, and the run where it is not complete; tell how it ended. Idempotent."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self.run.came_back()
+        self._recorder.stop()
+        if not is_complete:
+            self.run.close()
+        self._on_end(self._recorder.snapshot(), is_complete=is_complete)
 
     def __del__(self) -> None:
-        if getattr(self, "is_running", False):
-            close_in_finalizer(self.close)
+        if not getattr(self, "_is_over", True):
+            close_in_finalizer(lambda: self.end(is_complete=False))

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from gloader.compile_clock import compile_seconds
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -160,4 +158,6 @@ class StatsRecorder:
 
 def _clocks() -> tuple[float, float, float]:
     """Return wall, CPU and compilation seconds, of this process."""
+    from gloader.compile_clock import compile_seconds  # the commands name the stages, and import no numba
+
     return time.perf_counter(), time.process_time(), compile_seconds()

@@ -11,8 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from gloader.channel import Channel
+from gloader.epoch import EpochIterator
+from gloader.instruments import Work
 from gloader.pipeline import Failures, Pipeline, StageThread, run_together
 from gloader.shield import close_in_finalizer, is_awaited, uninterrupted
+from gloader.ssd_store.descriptor import Descriptor
 from gloader.watchdog import Watchdog
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -239,3 +242,9 @@ def test_a_ctrl_c_that_meets_the_end_of_a_thread_is_not_swallowed(owner: str) ->
         with pytest.raises(KeyboardInterrupt):
             watchdog.close()
     assert refs[0]() is None
+
+
+@pytest.mark.parametrize("kind", [EpochIterator, Descriptor, Work])
+def test_what_is_dropped_all_the_time_has_no_finalizer_in_python(kind: type) -> None:
+    """Python swallows a Ctrl-C that arrives inside one."""
+    assert not hasattr(kind, "__del__")
