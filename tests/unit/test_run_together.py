@@ -61,3 +61,17 @@ def test_a_ctrl_c_leaves_no_thread_behind() -> None:
         run_together([task, task], threads=2, name="together")
     assert ended.is_set()
     assert names() == []
+
+
+def test_after_a_ctrl_c_no_other_task_is_begun() -> None:
+    ran = []
+
+    def task(number: int) -> None:
+        ran.append(number)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_together([lambda n=n: task(n) for n in range(3)], threads=1, name="together")  # type: ignore[misc]
+    assert ran == [0]
+    assert names() == []
