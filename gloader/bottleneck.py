@@ -45,9 +45,9 @@ def find_bottleneck(
 ) -> Bottleneck:
     """Find the slowest resource of an epoch: the model, the CPU, the SSD, or a stage. Pure.
 
-    Where the consumer hardly waits, it is the model. Where it waits for kernels that are compiled, as in the first run
-    on a machine, it is that. Otherwise it is the CPU where all cores are busy, else the stage
-    whose threads are, else none: then the stages wait for each other, as at the start of a short epoch.
+    Where the consumer hardly waits, it is the model. Where kernels were compiled for most of that time, as in the first
+    run on a machine, it is that. Otherwise it is the CPU where all cores are busy, else the stage whose threads are,
+    else none: then the stages wait for each other, as at the start of a short epoch.
 
     Parameters
     ----------

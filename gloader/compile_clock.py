@@ -15,29 +15,28 @@ class _CompileClock(Listener):
     """Adds up the time in which a kernel was compiled. Numba compiles one at a time, and tells it under its lock."""
 
     def __init__(self) -> None:
-        self._seconds = 0.0  # of what has been compiled
-        self._began: float | None = None
+        # Seconds of what has been compiled, and when what is being compiled began: one object, read by other threads.
+        self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # a kernel is compiled inside of one that calls it
 
     def on_start(self, event: Event) -> None:
         """Note that a kernel begins to be compiled; one that is loaded from numba's cache is not."""
         del event
         if self._depth == 0:
-            self._began = time.perf_counter()
+            self._state = (self._state[0], time.perf_counter())
         self._depth += 1
 
     def on_end(self, event: Event) -> None:
         """Note that it is compiled."""
         del event
         self._depth -= 1
-        if self._depth == 0 and self._began is not None:
-            self._seconds += time.perf_counter() - self._began
-            self._began = None
+        if self._depth == 0:
+            self._state = (self.read(), None)
 
     def read(self) -> float:
         """Return the seconds so far, those of a kernel that is being compiled included."""
-        began = self._began
-        return self._seconds + (0.0 if began is None else time.perf_counter() - began)
+        seconds, began = self._state
+        return seconds if began is None else seconds + time.perf_counter() - began
 
 
 _CLOCK = _CompileClock()
