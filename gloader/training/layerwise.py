@@ -21,6 +21,7 @@ import torch
 from gloader.training.activations import FeatureRows, RamRows, Rows, SsdRows
 from gloader.training.edge_pieces import cut_rows, iter_pieces
 from gloader.training.inference_plan import LayerPlan, plan_inference
+from gloader.vector_math import settle_vector_math
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ class LayerwiseInference:
         BudgetError
             The budget is too small for the narrowest table; raised before anything is read.
         """
+        settle_vector_math()
         plans = plan_inference(
             model.layers,
             num_nodes=self.graph.num_nodes,

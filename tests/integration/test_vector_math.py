@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gloader
-
-from .conftest import Written
+from gloader.config import ModelConfig
+from gloader.models import build_model
+from gloader.training.layerwise import LayerwiseInference
 
 _NUM_PROCESSES = 80  # where several threads make the first call, about one process of 16 has other roots
 _FIRST_ROOTS = """
@@ -26,8 +28,8 @@ print(int((first != again).sum()))
 """
 
 
-class _Calls(TorchDispatchMode):
-    """Notes the square roots that are asked for: how many elements each has."""
+class _Roots(TorchDispatchMode):
+    """Notes how many elements each square root was asked for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,16 +41,37 @@ class _Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_loader_makes_the_first_call_on_one_element(tiny: Written) -> None:
-    calls = _Calls()
-    with calls, gloader.Loader(tiny.dataset, fanouts=[2], batch_size=16, memory_budget="200MB"):
+@pytest.fixture
+def ring(tmp_path: Path) -> gloader.Dataset:
+    """Return 40 nodes in a ring, with eight features."""
+    ids = np.arange(40)
+    return gloader.Dataset.from_numpy(
+        tmp_path / "ring",
+        edge_index=np.stack([ids, np.roll(ids, 1)]),
+        features=np.ones((40, 8), np.float32),
+        labels=ids % 2,
+    )
+
+
+def test_a_loader_takes_the_first_root_of_one_element(ring: gloader.Dataset) -> None:
+    roots = _Roots()
+    with roots, gloader.Loader(ring, fanouts=[2], batch_size=16, memory_budget="200MB"):
         pass
-    assert calls.sizes == [1]
+    assert roots.sizes == [1]
+
+
+def test_inference_takes_the_first_root_of_one_element(ring: gloader.Dataset) -> None:
+    model = build_model(ModelConfig(name="gat", hidden=8), in_dim=8, num_classes=2, num_layers=2)
+    roots = _Roots()
+    with roots, ring.open_features() as features:
+        job = LayerwiseInference(graph=ring.load_graph(), features=features, memory_budget_bytes=1 << 20)
+        assert sum(len(logits) for _, logits in job.logits(model, np.arange(40))) == 40
+    assert roots.sizes == [1]
 
 
 @pytest.mark.long
 def test_the_first_roots_of_a_process_are_those_of_every_later_call() -> None:
-    checkout = Path(__file__).parents[3]
+    checkout = Path(__file__).parents[2]
     said = [
         subprocess.run(
             [sys.executable, "-c", _FIRST_ROOTS],
