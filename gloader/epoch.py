@@ -114,6 +114,7 @@ class EpochIterator(Iterator[ReadyBatch]):
             self._end(is_complete=is_complete)
 
     def _end(self, *, is_complete: bool) -> None:
+        # Apart from `_finish`, so that the last name of what has ended is gone while signals are still kept back.
         ended, self._open = self._open, None
         if ended is not None:
             ended.end(is_complete=is_complete)

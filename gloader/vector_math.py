@@ -10,7 +10,7 @@ def settle_vector_math() -> None:
 
     MKL, which torch computes them with on x86, chooses its kernels at the first call of the process. Where several
     threads make that call together, one of them now and then goes on with the choice half made, and gets its part
-    with 12 bits: in one process of 16 the first step of Adam, on weights of more than 2,048 elements, is not that of
-    the others, and no two runs from there on have the same losses. A tensor of one element is computed by one thread.
+    with 12 bits. That call is Adam's first step, on weights of more than 2,048 elements, and the losses of a run that
+    met it differ from those of the others. A tensor of one element is computed by one thread. See docs/adr/0015.
     """
     torch.ones(1).sqrt()
