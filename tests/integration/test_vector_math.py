@@ -16,7 +16,9 @@ from gloader.config import ModelConfig
 from gloader.models import build_model
 from gloader.training.layerwise import LayerwiseInference
 
-_NUM_PROCESSES = 80  # where several threads make the first call in such a process, about one of 16 has other roots
+_NUM_PROCESSES = (
+    80  # where several threads make the first call in such a process, about one of 16 has other roots
+)
 _FIRST_ROOTS = """
 import torch
 from gloader.vector_math import settle_vector_math
