@@ -16,9 +16,7 @@ from gloader.config import ModelConfig
 from gloader.models import build_model
 from gloader.training.layerwise import LayerwiseInference
 
-_NUM_PROCESSES = (
-    80  # where several threads make the first call in such a process, about one of 16 has other roots
-)
+_NUM_PROCESSES = 80  # about one of 16 has other roots where several threads make the first call
 _FIRST_ROOTS = """
 import torch
 from gloader.vector_math import settle_vector_math
