@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from gloader.aligned_memory import aligned_bytes
 from gloader.cache import slot_kernels as kernels
 from gloader.errors import FeatureValueError, PlanError, ShapeError
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _HALVES: Final = (kernels.HALF, kernels.BRAIN)
 _STORED: Final = {kernels.HALF: "float16", kernels.BRAIN: "bfloat16", kernels.SCALED: "int8 with its scale"}
-_PAGE_BYTES: Final = 4096
 _PARALLEL_BYTES: Final = 1 << 20  # less than this per thread is copied sooner than a thread wakes
 
 
@@ -55,7 +55,10 @@ class SlotCache:
                 f"a cache of {capacity} rows of {dim} elements and {threads} threads cannot be made; needs "
                 "capacity >= 0, dim >= 1 and threads >= 1"
             )
-        self._rows = _aligned_rows(capacity, dim, np.dtype(dtype))
+        # On a page, so that a row of whole cache lines touches no other line. Its pages come as rows are admitted: to
+        # touch all of them here would hold up the first batch by a second for each GB.
+        rows = aligned_bytes(capacity * dim * np.dtype(dtype).itemsize)
+        self._rows: NDArray[Any] = rows.view(dtype).reshape(capacity, dim)
         self._mode = _mode(self._rows.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
         self._octets = self._rows.reshape(-1).view(np.uint8)
@@ -204,19 +207,6 @@ class SlotCache:
             f"node {int(nodes[position])} at position {position} was planned as a hit in slot {slot}, which holds row "
             f"{int(self._tags[slot])}: the plan and the cache disagree. Plan from the cache's resident rows"
         )
-
-
-def _aligned_rows(capacity: int, dim: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return rows that start on a page, so that a row of whole cache lines touches no other line; not initialised.
-
-    Pages come as rows are admitted: to write all of them here would hold up the first batch by a second for each GB.
-    """
-    num_bytes = capacity * dim * dtype.itemsize
-    buffer = np.empty(
-        num_bytes + _PAGE_BYTES, dtype=np.uint8
-    )  # not numpy.zeros, which asks for no huge pages
-    start = -buffer.ctypes.data % _PAGE_BYTES
-    return buffer[start : start + num_bytes].view(dtype).reshape(capacity, dim)
 
 
 def _mode(dtype: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:

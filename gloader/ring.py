@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gloader.aligned_memory import warm_floats
 from gloader.errors import BudgetError, ChannelClosedError
 from gloader.units import format_bytes
 
@@ -42,13 +43,6 @@ class Buffers(Protocol):
         ...
 
 
-def warm_buffer(num_floats: int) -> NDArray[np.float32]:
-    """Return an array (num_floats,) whose pages are touched now, not inside the first gather."""
-    buffer = np.empty(num_floats, dtype=np.float32)
-    buffer[:: 4096 // 4] = 0
-    return buffer
-
-
 class BufferRing:
     """Reusable (rows, F) float32 buffers; a buffer comes back when the last array made from it is gone.
 
@@ -73,7 +67,7 @@ class BufferRing:
         rows: int,
         max_bytes: int,
         patience_s: float = 4.0,
-        allocate: Callable[[int], NDArray[np.float32]] = warm_buffer,
+        allocate: Callable[[int], NDArray[np.float32]] = warm_floats,
     ) -> None:
         self._allocate = allocate
         self._dim = dim

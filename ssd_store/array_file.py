@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gloader.aligned_memory import aligned_bytes
 from gloader.ssd_store.array_reader import as_stored, open_array, read_pages
-from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, check_array_file, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO

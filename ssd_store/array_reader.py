@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gloader.aligned_memory import aligned_bytes
 from gloader.errors import ChecksumError
-from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, Digest, checksum_pages, digest_of, num_pages_of
 from gloader.ssd_store.descriptor import Descriptor
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, open_error, read_exactly, stored_dtype

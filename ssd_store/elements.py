@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gloader.aligned_memory import aligned_bytes
 from gloader.errors import ChecksumError, ShapeError
 from gloader.ssd_store.array_reader import load_page_checksums, open_array, read_pages
-from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, checksum_pages
 from gloader.ssd_store.format import DATA_OFFSET, ArrayRecord, read_exactly, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import threading
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from gloader.aligned_memory import mapped_bytes
 from gloader.errors import ChecksumError, ConfigError, StoreError
 from gloader.ssd_store.backend import Backend, PlainBackend
 from gloader.ssd_store.delivery import Delivery, deliver
@@ -35,7 +35,6 @@ IO_MODES = ("auto", "uring", "threads", "buffered")
 DEFAULT_DEPTH = 256  # reads in flight with io_uring; more than the device needs, for when we wait for a core
 DEFAULT_THREADS = 16  # reads in flight with threads
 DEFAULT_RING_BYTES = 8 * 2**20
-_HUGE_PAGE = 2 * 2**20
 
 
 class ReadEngine:
@@ -77,7 +76,7 @@ class ReadEngine:
         self.os_io = os_io
         self._checksums = checksums if checksums is not None else np.empty(0, np.uint64)
         self._data_offset = data_offset
-        self._staged = staging_memory(max(ring_bytes, max_extent_bytes))
+        self._staged = mapped_bytes(max(ring_bytes, max_extent_bytes))
         self._file = DeviceFile(path, direct="off" if io == "buffered" else direct, os_io=os_io)
         try:
             self._backend = choose_backend(
@@ -220,24 +219,6 @@ def mismatch(path: Path, page: int, rows: IdArray, *, row_bytes: int, data_offse
         f"{listed}), does not match its checksum: the file was damaged after it was written; "
         "run `gloader verify`, then restore the file or prepare it again"
     )
-
-
-def staging_memory(num_bytes: int, *, touch: bool = True) -> NDArray[np.uint8]:
-    """Return page-aligned memory that is unmapped, not reused, when its last view goes.
-
-    Touched at once unless told otherwise, so that later uses need not wait for the system to find it.
-    """
-    size = -(-num_bytes // ALIGNMENT) * ALIGNMENT
-    mapping = mmap.mmap(-1, size)
-    if size >= _HUGE_PAGE:
-        try:
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-        except (OSError, AttributeError, ValueError) as error:  # an older kernel: slower, not wrong
-            _LOG.debug("no huge pages for staging: %s", error)
-    memory = np.frombuffer(mapping, np.uint8)
-    if touch:
-        memory[::ALIGNMENT] = 0
-    return memory
 
 
 def slot_distance(extents: Extents, ring_bytes: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from gloader.aligned_memory import mapped_bytes
 from gloader.errors import (
     BudgetError,
     ChecksumError,
@@ -21,7 +22,6 @@ from gloader.errors import (
     TruncatedStoreError,
 )
 from gloader.ssd_store.checksum import PAGE_BYTES
-from gloader.ssd_store.engine import staging_memory
 from gloader.ssd_store.extents import Extents
 from gloader.ssd_store.misses import check_misses, other_rows
 from gloader.ssd_store.pack_files import PackFiles
@@ -98,7 +98,7 @@ class Packer:
         self._is_direct = True  # until a spilled file refuses
         self._packs: list[PackFiles] = []  # of those not given back yet
         self._sweeper = Sweeper(
-            self._matrix, staging_memory(sweep_bytes), gap_bytes=max_gap_bytes, is_real=folder.os_io.is_real
+            self._matrix, mapped_bytes(sweep_bytes), gap_bytes=max_gap_bytes, is_real=folder.os_io.is_real
         )
         try:
             self._lane = ReadLane(

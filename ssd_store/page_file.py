@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from gloader.ssd_store.buffers import aligned_bytes
+from gloader.aligned_memory import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, write_full
 

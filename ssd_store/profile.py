@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gloader.aligned_memory import mapped_bytes
 from gloader.folders import home_dir
-from gloader.ssd_store.engine import staging_memory
 from gloader.ssd_store.extents import ALIGNMENT
 from gloader.ssd_store.format import open_error
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
@@ -143,7 +143,7 @@ def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
         No file can be made in ``folder``, or it has no room.
     """
     folder = Path(folder)
-    memory = staging_memory(max(CHUNK_BYTES, max(DEPTHS) * ALIGNMENT))
+    memory = mapped_bytes(max(CHUNK_BYTES, max(DEPTHS) * ALIGNMENT))
     fd, is_direct = open_scratch(folder, os_io)
     try:
         size, write_rate = measure_writes(

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from gloader.aligned_memory import mapped_bytes
 from gloader.errors import StoreOpenError
 from gloader.ssd_store.cost import IoRates
-from gloader.ssd_store.engine import DEFAULT_DEPTH, staging_memory
+from gloader.ssd_store.engine import DEFAULT_DEPTH
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
 from gloader.ssd_store.probe import (
     CHUNK_BYTES,
@@ -139,7 +140,7 @@ def _measured(
     fd: int, num_bytes: int, *, write_rate: float, is_direct: bool, seconds: float
 ) -> DeviceProfile:
     """Measure the reads of an open file."""
-    memory = staging_memory(DEFAULT_DEPTH * MEDIUM_BYTES)
+    memory = mapped_bytes(DEFAULT_DEPTH * MEDIUM_BYTES)
     random = partial(measure_random_reads, fd, num_bytes, memory, depth=DEFAULT_DEPTH, seconds=seconds)
     return DeviceProfile(
         random_reads_per_s=random(),
@@ -152,5 +153,5 @@ def _measured(
 
 
 def _write_rate(fd: int, os_io: OsIO) -> tuple[int, float]:
-    memory = staging_memory(CHUNK_BYTES)
+    memory = mapped_bytes(CHUNK_BYTES)
     return measure_writes(fd, memory, seconds=_PHASE_S, max_bytes=_WRITE_BYTES, os_io=os_io)

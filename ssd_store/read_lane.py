@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.aligned_memory import mapped_bytes
 from gloader.errors import StoreError
 from gloader.ssd_store.delivery import Delivery
-from gloader.ssd_store.engine import choose_backend, run_reads, slot_distance, staging_memory
+from gloader.ssd_store.engine import choose_backend, run_reads, slot_distance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class ReadLane:
 
     def __init__(self, num_bytes: int, *, io: IoMode, is_direct: bool, os_io: OsIO) -> None:
         self._lock = threading.Lock()
-        self._staged = staging_memory(num_bytes)
+        self._staged = mapped_bytes(num_bytes)
         self._backend = choose_backend(io, None, self._staged, is_direct=is_direct, os_io=os_io)
         self._closed = False
 

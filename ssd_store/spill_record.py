@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gloader.aligned_memory import aligned_bytes
 from gloader.errors import ChecksumError
-from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, checksum_pages, digest_of
 from gloader.ssd_store.descriptor import Descriptor
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, read_full, write_full

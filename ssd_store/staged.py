@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
+from gloader.aligned_memory import mapped_bytes
 from gloader.errors import StoreError
-from gloader.ssd_store.engine import staging_memory
 from gloader.ssd_store.misses import check_misses, other_rows
 from gloader.ssd_store.rowcopy import copy_extent, make_target
 from gloader.ssd_store.sweep import Sweeper
@@ -64,8 +64,8 @@ def stage_rows(
         misses, num_rows=matrix.num_rows, row_bytes=matrix.row_bytes, is_cancelled=is_cancelled
     )
     # One byte more than the rows, so that the sweep never finds it full.
-    staged = staging_memory(wanted.ids.shape[0] * matrix.row_bytes + 1, touch=False)
-    sweeper = Sweeper(matrix, staging_memory(BUFFER_BYTES), gap_bytes=max_gap_bytes)
+    staged = mapped_bytes(wanted.ids.shape[0] * matrix.row_bytes + 1, touch=False)
+    sweeper = Sweeper(matrix, mapped_bytes(BUFFER_BYTES), gap_bytes=max_gap_bytes)
     try:
         cost = sweeper.to_memory(wanted, staged, is_cancelled=is_cancelled)
     finally:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
+from gloader.aligned_memory import aligned_bytes
 from gloader.errors import ChecksumError, StoreError
-from gloader.ssd_store.buffers import aligned_bytes
 from gloader.ssd_store.checksum import PAGE_BYTES, Digest, checksum_pages, num_pages_of
 from gloader.ssd_store.descriptor import Descriptor
 from gloader.ssd_store.format import (

@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import torch
 
+from gloader.aligned_memory import warm_floats
 from gloader.device.packing import pack, pack_offsets, unpack
-from gloader.ring import warm_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,7 +72,7 @@ class CpuDevice:
 
     def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
         """Return ordinary memory, touched."""
-        return warm_buffer(num_floats)
+        return warm_floats(num_floats)
 
     def free_bytes(self) -> int:
         """Return the bytes of memory that are free."""

@@ -1,0 +1,53 @@
+"""Page-aligned memory, as O_DIRECT, the checksum kernels and the copies of rows want it."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LOG = logging.getLogger(__name__)
+
+_PAGE_BYTES: Final = 4096  # of memory; a file's pages and a device's sectors are as large or divide it
+_HUGE_PAGE_BYTES: Final = 2 * 2**20
+
+
+def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
+    """Return ``num_bytes`` of memory that starts on a page, uninitialised and untouched.
+
+    From numpy, whose allocator reuses what was freed, and asks for huge pages where `numpy.zeros` does not.
+    """
+    raw = np.empty(num_bytes + _PAGE_BYTES, dtype=np.uint8)
+    start = -raw.ctypes.data % _PAGE_BYTES
+    return raw[start : start + num_bytes]
+
+
+def warm_floats(num_floats: int) -> NDArray[np.float32]:
+    """Return an uninitialised array (num_floats,) whose pages are touched now, not inside the first gather."""
+    memory = aligned_bytes(4 * num_floats)
+    memory[::_PAGE_BYTES] = 0
+    return memory.view(np.float32)
+
+
+def mapped_bytes(num_bytes: int, *, touch: bool = True) -> NDArray[np.uint8]:
+    """Return whole pages of memory, ``num_bytes`` rounded up, that are unmapped when their last view goes.
+
+    For large memory that must go back to the system at once, where numpy's allocator might keep it. Its pages are
+    touched now unless ``touch`` is false, so that later uses need not wait for the system to find them.
+    """
+    size = -(-num_bytes // _PAGE_BYTES) * _PAGE_BYTES
+    mapping = mmap.mmap(-1, size)
+    if size >= _HUGE_PAGE_BYTES:
+        try:
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+        except (OSError, AttributeError, ValueError) as error:  # an older kernel: slower, not wrong
+            _LOG.debug("no huge pages: %s", error)
+    memory = np.frombuffer(mapping, np.uint8)
+    if touch:
+        memory[::_PAGE_BYTES] = 0
+    return memory
