@@ -80,17 +80,12 @@ class Stager:
             forced=self._forced,
             calibration=calibration,
         )
-        misses = self._begin(planned, choice, is_cancelled)
-        has_swept = choice.strategy != "direct"
         return StagedSuperbatch(
             number=planned.number,
             first=planned.first,
             plan=planned.plan.without_trace(),
-            misses=misses,
+            misses=self._begin(planned, choice, is_cancelled),
             choice=choice,
-            requests=counts.sweep_requests if has_swept else 0,
-            bytes_read=counts.sweep_bytes if has_swept else 0,
-            bytes_written=counts.pack_bytes if choice.strategy == "packed" else 0,
         )
 
     def _count(self, planned: PlannedSuperbatch) -> MissCounts:

@@ -245,10 +245,11 @@ class OutOfCoreStages:
             staged = self._ssd.stager.stage(
                 planned, self._reports.calibration, is_cancelled=lambda: self._is_cancelled(work)
             )
-            work.add_bytes(read=staged.bytes_read, written=staged.bytes_written)
+            cost = staged.misses.cost
+            work.add_bytes(read=cost.read.bytes_read, written=cost.bytes_written)
             work.note(superbatch=planned.number, strategy=staged.choice.strategy)
         self._instruments.recorder(planned.first.epoch).add_staged(
-            bytes_read=staged.bytes_read, bytes_written=staged.bytes_written, requests=staged.requests
+            bytes_read=cost.read.bytes_read, bytes_written=cost.bytes_written, requests=cost.read.requests
         )
         self._reports.begin(staged, stage_s=use.seconds)
         return staged

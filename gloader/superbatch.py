@@ -48,10 +48,7 @@ class StagedSuperbatch:
     first: BatchId
     plan: CachePlan  # without its trace
     misses: MissSource
-    choice: Choice
-    requests: int  # made by staging, not by the batches
-    bytes_read: int
-    bytes_written: int
+    choice: Choice  # its seconds are predicted; `misses.cost` says what staging moved
 
     @property
     def num_batches(self) -> int:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gloader.errors import PlanError, ShapeError
 from gloader.ssd_store.rows import RowRequest, check_request
+from gloader.ssd_store.sweep import SweepCost
+from gloader.types import ReadStats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.reader import FeatureStore
-    from gloader.types import IdArray, ReadStats
+    from gloader.types import IdArray
+
+_NO_SWEEP: Final = SweepCost(read=ReadStats(rows=0, requests=0, bytes_read=0), writes=0, bytes_written=0)
 
 
 class MissSource(Protocol):
@@ -20,6 +24,11 @@ class MissSource(Protocol):
     @property
     def strategy(self) -> str:
         """How: "direct", "staged" or "packed"."""
+        ...
+
+    @property
+    def cost(self) -> SweepCost:
+        """What making the source moved, as counted while it was made; the batches' own reads are not in it."""
         ...
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
@@ -47,6 +56,7 @@ class DirectMisses:
     """
 
     strategy = "direct"
+    cost = _NO_SWEEP
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ from gloader.ssd_store import (
 )
 from gloader.ssd_store.pack_layout import MAX_FILES, plan_regions
 from gloader.ssd_store.spill import SpillFolder
-from gloader.ssd_store.sweep import MAX_PIECE_BYTES, plan_buffers
+from gloader.ssd_store.sweep import EXTENT_BYTES, MAX_PIECE_BYTES, plan_buffers
+from gloader.testing.faults import FaultyOS
+from gloader.types import ReadStats
 
 NUM_ROWS, DIM = 5000, 100
 FEATURES = np.random.default_rng(0).standard_normal((NUM_ROWS, DIM)).astype(np.float32)
@@ -226,14 +230,27 @@ def test_each_list_is_asked_for_once(packer: Packer, store: FeatureStore) -> Non
         assert np.array_equal(read(source, 4, draw(5)[4]), FEATURES[draw(5)[4]])
 
 
-def test_costs_are_counted(packer: Packer, store: FeatureStore) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"io": "threads"}, {"os_io": FaultyOS()}], ids=["auto", "threads", "plain"]
+)
+def test_costs_are_counted_however_requests_are_made(path: Path, tmp_path: Path, settings: Any) -> None:
     misses = draw(4, share=1.0)
-    cost = packer.pack(misses, superbatch=0, is_cancelled=go_on).cost
+    with (
+        FeatureStore.open(path, **settings) as store,
+        SpillFolder(tmp_path, budget_bytes=10**8) as spill,
+        Packer(store, spill) as packer,
+    ):
+        packed = packer.pack(misses, superbatch=0, is_cancelled=go_on).cost
+        staged = stage_rows(store, misses, is_cancelled=go_on).cost
+        direct = DirectMisses(store).cost
     file_bytes = -(-NUM_ROWS * DIM * 4 // 4096) * 4096
-    assert cost.read.rows == 4 * NUM_ROWS
-    assert cost.read.bytes_read == file_bytes
-    assert cost.bytes_written == pack_bytes([NUM_ROWS] * 4, 4 * DIM)
-    assert stage_rows(store, misses, is_cancelled=go_on).cost.read.bytes_read == file_bytes
+    assert packed.read == ReadStats(
+        rows=4 * NUM_ROWS, requests=-(-file_bytes // EXTENT_BYTES), bytes_read=file_bytes
+    )
+    assert packed.bytes_written == pack_bytes([NUM_ROWS] * 4, 4 * DIM)
+    assert staged.read == replace(packed.read, rows=NUM_ROWS)
+    assert (staged.writes, staged.bytes_written) == (0, 0)
+    assert (direct.read.requests, direct.read.bytes_read, direct.bytes_written) == (0, 0, 0)
 
 
 # --- what is refused ---------------------------------------------------------------------------------
