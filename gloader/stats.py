@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gloader.types import ReadStats
 
@@ -41,6 +41,7 @@ class EpochStats:
     device_hits: int = 0  # of those, rows that the device held
     cache_hits: int = 0  # of those, rows that came from memory
     rows_read: int = 0  # of those, rows that came from the SSD
+    # Counted as they are made, those of sweeps and of batches; what the cost model predicted is in `Choice`.
     requests: int = 0  # reads issued to the device
     bytes_read: int = 0
     bytes_written: int = 0
@@ -54,8 +55,14 @@ class EpochStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of gathered rows that came from memory, the device's or the host's; 0 for an epoch without rows."""
-        return (self.device_hits + self.cache_hits) / self.rows_gathered if self.rows_gathered else 0.0
+        """Share of gathered rows that came from memory: `hit_rate` of this epoch alone."""
+        return hit_rate([self])
+
+
+def hit_rate(epochs: Sequence[EpochStats]) -> float:
+    """Return the share of gathered rows that came from memory, the device's or the host's; 0 without rows. Pure."""
+    rows = sum(epoch.rows_gathered for epoch in epochs)
+    return sum(epoch.device_hits + epoch.cache_hits for epoch in epochs) / rows if rows else 0.0
 
 
 class StatsRecorder:

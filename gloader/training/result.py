@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gloader
-from gloader.stats import STAGES
+from gloader.stats import STAGES, hit_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,6 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
     stats = [epoch.stats for epoch in epochs]
     train_seconds = sum(epoch.seconds for epoch in epochs)
     stage_seconds: dict[str, float] = {stage: sum(s.stage_seconds[stage] for s in stats) for stage in STAGES}
-    rows = sum(s.rows_gathered for s in stats)
     return {
         **_mean_and_std("test_acc", [result.test_acc for result in results]),
         **_mean_and_std("valid_acc", [result.valid_acc for result in results]),
@@ -60,8 +59,8 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "total_seconds": sum(result.seconds for result in results),
         "batches": sum(s.batches for s in stats),
         "seeds_per_second": sum(s.seeds for s in stats) / max(train_seconds, 1e-9),
-        "rows_gathered": rows,
-        "hit_rate": sum(s.cache_hits for s in stats) / rows if rows else 0.0,
+        "rows_gathered": sum(s.rows_gathered for s in stats),
+        "hit_rate": hit_rate(stats),
         "rows_read": sum(s.rows_read for s in stats),
         "bytes_read": sum(s.bytes_read for s in stats),
         "bytes_written": sum(s.bytes_written for s in stats),

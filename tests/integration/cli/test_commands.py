@@ -180,6 +180,17 @@ def test_features_on_the_ssd_with_a_share_in_memory(
     assert result["rows_read"] > 0
 
 
+def test_the_hit_rate_of_a_run_counts_the_device_as_its_epochs_do(
+    digits: Path, tmp_path: Path, run_json: Callable[..., Json]
+) -> None:
+    words = ["train", "--dataset", digits, *SMALL, "--epochs", "1", "--features", "ssd", "--cache", "10%"]
+    result = run_json(*words, "--device-cache", "100KB", "--out", tmp_path / "run")
+    (epoch,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert epoch["device_hits"] > 0
+    assert result["hit_rate"] == epoch["hit_rate"]
+    assert result["hit_rate"] == pytest.approx(1 - result["rows_read"] / result["rows_gathered"])
+
+
 def test_run_is_explained_and_traced_where_asked_for(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,23 @@ def test_one_run_has_every_promised_key_and_its_sums() -> None:
     assert summary["hit_rate"] == 0.25
     assert summary["rows_read"] == 150
     assert json.loads(json.dumps(summary)) == summary
+
+
+def test_the_hit_rate_of_a_run_is_that_of_its_epochs_rows_on_the_device_included() -> None:
+    records = [
+        EpochRecord(
+            epoch=epoch, loss=1.0, train_acc=0.5, valid_acc=0.5, lr=0.1, seconds=4.0, evaluate_seconds=1.0,
+            rows_per_second=1.0, bottleneck="",
+            stats=EpochStats(
+                epoch=epoch, rows_gathered=rows, device_hits=rows // 2, cache_hits=rows // 4, rows_read=rows // 4
+            ),
+        )
+        for epoch, rows in enumerate((100, 300))
+    ]  # fmt: skip
+    run = replace(_result(test_acc=0.75), epochs=tuple(records))
+    assert [record.to_json()["hit_rate"] for record in records] == [0.75, 0.75]
+    assert summarize([run])["hit_rate"] == 0.75
+    assert summarize([replace(run, epochs=records[:1])])["hit_rate"] == records[0].to_json()["hit_rate"]
 
 
 def test_overlap_is_the_slowest_stage_per_thread_over_the_time_and_waiting_is_no_stage() -> None:
