@@ -74,7 +74,6 @@ class BeladyPlanner:
     capacity : C
     resident : (<= C,) the row in each slot, -1 where empty
     reset : every superbatch starts from an empty cache and sees itself alone (Park et al., "Ginex", VLDB'22)
-    hotness : (N,) uint8, see `hotness_levels`
     device_resident : ids that the device holds
     expected_accesses : of a superbatch and its look-ahead; the table is hashed where that is smaller
 
@@ -91,13 +90,11 @@ class BeladyPlanner:
         *,
         resident: IdArray = NO_ROWS,
         reset: bool = False,
-        hotness: NDArray[np.uint8] | None = None,
         device_resident: IdArray = NO_ROWS,
         expected_accesses: int | None = None,
     ) -> None:
         self._capacity = capacity
         self._reset = reset
-        self._hotness = hotness
         self._device_resident = device_resident
         self._resident = NO_ROWS
         self._table = (
@@ -125,7 +122,6 @@ class BeladyPlanner:
             capacity=self._capacity,
             resident=self._resident,
             lookahead=() if self._reset else lookahead,
-            hotness=self._hotness,
             device_resident=self._device_resident,
             table=self._table,
         )
@@ -221,7 +217,6 @@ def make_planner(
     resident: IdArray = NO_ROWS,
     hot: IdArray = NO_ROWS,
     reset: bool = False,
-    hotness: NDArray[np.uint8] | None = None,
     device_resident: IdArray = NO_ROWS,
     expected_accesses: int | None = None,
 ) -> SuperbatchPlanner:
@@ -231,7 +226,7 @@ def make_planner(
     ----------
     hot : rows of a static cache, the hottest first
     device_resident : ids that the device holds
-    resident, reset, hotness, expected_accesses : of `BeladyPlanner`; unused by the others
+    resident, reset, expected_accesses : of `BeladyPlanner`; unused by the others
 
     Raises
     ------
@@ -246,7 +241,6 @@ def make_planner(
             capacity,
             resident=resident,
             reset=reset,
-            hotness=hotness,
             device_resident=device_resident,
             expected_accesses=expected_accesses,
         )

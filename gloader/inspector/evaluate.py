@@ -9,19 +9,18 @@ import numpy as np
 
 from gloader.cache import (
     MissCurve,
-    NodeTable,
     OnlinePolicy,
     access_counts,
     belady_curve,
-    hotness_levels,
     hottest_first,
     inclusion_probabilities,
     lru_curve,
+    make_planner,
     next_use_counts,
     out_degrees,
-    plan_belady,
     static_curve,
 )
+from gloader.cache import Trace as CodedTrace
 from gloader.cache.curve import add_curves
 from gloader.errors import ConfigError
 
@@ -144,10 +143,7 @@ def inspect_trace(
         curves[name] = static_curve(hottest_first(score), seen)
     curves["lru"] = lru_curve(trace.accesses, trace.num_nodes)
     misses = {name: tuple(curve.misses_at(slots).tolist()) for name, curve in curves.items()}
-    levels = hotness_levels(hot)
-    misses[f"belady, S={superbatch}"] = tuple(
-        superbatch_misses(trace, int(c), superbatch, hotness=levels) for c in slots
-    )
+    misses[f"belady, S={superbatch}"] = superbatch_misses(trace, slots, superbatch)
     for name in _SIMULATED:
         misses[name] = tuple(_simulated_misses(trace, name, int(c)) for c in slots)
     misses["none"] = (trace.num_accesses,) * len(slots)
@@ -164,26 +160,16 @@ def inspect_trace(
     )
 
 
-def superbatch_misses(
-    trace: Trace, capacity: int, superbatch: int, *, hotness: NDArray[np.uint8] | None = None
-) -> int:
-    """Return the misses of Belady planned superbatch by superbatch, carried over, one superbatch ahead. Pure."""
-    table = NodeTable(trace.num_nodes)
-    resident = np.empty(0, dtype=np.int64)
-    misses = 0
-    for start in range(0, len(trace.accesses), superbatch):
-        middle, end = start + superbatch, start + 2 * superbatch
-        plan = plan_belady(
-            trace.accesses[start:middle],
-            capacity=capacity,
-            resident=resident,
-            lookahead=trace.accesses[middle:end],
-            hotness=hotness,
-            table=table,
-        )
-        resident = plan.resident_after
-        misses += plan.num_misses
-    return misses
+def superbatch_misses(trace: Trace, slots: Sequence[int] | IdArray, superbatch: int) -> tuple[int, ...]:
+    """Return, for each number of ``slots``, the misses of the planner of a run: superbatch by superbatch, one ahead.
+
+    The batches are sorted, as a run sorts them: between rows without a known next use, the order decides. Pure.
+    """
+    parts = [
+        CodedTrace([np.sort(nodes) for nodes in trace.accesses[start : start + superbatch]])
+        for start in range(0, len(trace.accesses), superbatch)
+    ]
+    return tuple(_planned_misses(parts, trace.num_nodes, int(capacity)) for capacity in slots)
 
 
 def knee(curve: MissCurve) -> int:
@@ -207,6 +193,12 @@ def _reset_curve(trace: Trace, counts: IdArray, superbatch: int) -> MissCurve:
         own = np.ascontiguousarray(counts[start:end, start:end])
         curves.append(belady_curve(own, sum(len(nodes) for nodes in trace.accesses[start:end])))
     return add_curves(curves)
+
+
+def _planned_misses(parts: Sequence[CodedTrace], num_nodes: int, capacity: int) -> int:
+    planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
+    beyond = [*parts[1:], ()]
+    return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, beyond, strict=True))
 
 
 def _simulated_misses(trace: Trace, name: Any, capacity: int) -> int:

@@ -1,0 +1,39 @@
+"""`gloader inspect` counts the misses of the planner that a run builds."""
+
+import numpy as np
+import pytest
+
+import gloader
+from gloader.cache import Trace
+from gloader.inspector import inspect_trace, sample_trace
+
+from .conftest import NUM_NODES, Written
+from .streams import ROW, SAMPLING
+
+
+@pytest.mark.parametrize("superbatch", [1, 2, 4])
+@pytest.mark.parametrize("rows", [60, 200, 400])
+def test_inspected_misses_are_those_of_the_planner_of_a_run(
+    tiny: Written, rows: int, superbatch: int
+) -> None:
+    with gloader.Loader(
+        tiny.dataset, **SAMPLING, features="ssd", cache=rows * ROW, superbatch=superbatch, memory_budget="200MB"
+    ) as loader:  # fmt: skip
+        assert loader.memory_plan.cache_rows == rows
+        planner, graph = loader._held.tier.require_ssd().planner, loader.graph
+        seeds = tiny.dataset.train
+        trace, presampled = (sample_trace(graph, seeds, **SAMPLING, epoch=epoch) for epoch in range(2))
+        parts = [
+            Trace([np.sort(nodes) for nodes in trace.accesses[start : start + superbatch]])
+            for start in range(0, len(trace.accesses), superbatch)
+        ]
+        planned = sum(
+            planner.plan(part, beyond).num_misses
+            for part, beyond in zip(parts, [*parts[1:], ()], strict=True)
+        )
+        inspection = inspect_trace(
+            trace, presampled, graph, seeds=seeds, **SAMPLING, row_bytes=ROW, superbatch=superbatch,
+            shares=(rows / NUM_NODES,),
+        )  # fmt: skip
+    assert inspection.slots == (rows,)
+    assert inspection.misses[f"belady, S={superbatch}"] == (planned,)
