@@ -1,25 +1,22 @@
-"""Archives from elsewhere, unpacked without trusting them.
+"""Zip files from elsewhere, unpacked without trusting them.
 
 Every member is checked before the first byte is written, and the bytes are counted while they are.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import lzma
 import os
 import secrets
 import shutil
 import stat
 import struct
-import tarfile
 import zipfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import IO, TYPE_CHECKING, Protocol, cast
+from typing import IO, TYPE_CHECKING
 
 from gloader.errors import SourceError, StoreExistsError, StoreWriteError, UnsafeArchiveError
 from gloader.units import format_bytes
@@ -29,10 +26,8 @@ if TYPE_CHECKING:
     from io import RawIOBase
 
 _COPY_BYTES = 1 << 20
-_MAX_HEADER_BYTES = 1 << 24  # no tar header, and none of our own reads, is larger
 _MIN_ALLOWED_BYTES = 1 << 26  # below this much, no ratio is suspicious
 _DAMAGED = (
-    tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
@@ -40,7 +35,7 @@ _DAMAGED = (
     NotImplementedError,  # a compression method of another age
     RuntimeError,  # an encrypted zip
     struct.error,
-    OSError,  # gzip and bz2 on damaged streams
+    OSError,  # bz2 on damaged streams
 )
 
 
@@ -70,18 +65,8 @@ class _Member:
     is_file: bool
 
 
-class _Archive(Protocol):
-    def members(self) -> Iterator[_Member]:
-        """Yield every entry in order; reads headers only."""
-        ...
-
-    def contents(self) -> Iterator[tuple[_Member, IO[bytes]]]:
-        """Yield every file, each with a reader that is valid until the next."""
-        ...
-
-
 def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> None:
-    """Unpack a zip, tar, tar.gz, tar.bz2 or tar.xz file into the new folder ``target``, or leave nothing.
+    """Unpack a zip file into the new folder ``target``, or leave nothing.
 
     Raises
     ------
@@ -89,7 +74,7 @@ def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFA
         A member would land outside ``target``, is a link or a device, repeats another, or the members are
         too many or too large. Nothing was written.
     SourceError
-        The file is not an archive, or it is damaged.
+        The file is not a zip archive, or it is damaged.
     StoreExistsError
         ``target`` exists.
     StoreWriteError
@@ -101,10 +86,10 @@ def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFA
         raise SourceError(f"{archive} does not exist or is not a file")
     allowed = limits.allowed_bytes(archive.stat().st_size)
     with _reading(archive):
-        opened = _open_archive(archive, allowed, limits)
-        _check_members(archive, opened.members(), allowed, limits)
+        _check_directory_size(archive, limits)
+        _check_members(archive, _members(archive), allowed, limits)
     with _scratch_folder(target) as scratch:
-        _write_members(archive, opened, scratch)
+        _write_members(archive, scratch)
         scratch.replace(target)
 
 
@@ -126,14 +111,7 @@ def _reading(archive: Path) -> Iterator[None]:
     except StoreWriteError:
         raise
     except _DAMAGED as error:
-        raise SourceError(f"{archive} cannot be read as a zip or tar archive: {error}") from error
-
-
-def _open_archive(archive: Path, allowed_bytes: int, limits: ArchiveLimits) -> _Archive:
-    if zipfile.is_zipfile(archive):
-        _check_directory_size(archive, limits)
-        return _Zip(archive)
-    return _Tar(archive, allowed_bytes + 4096 * limits.max_members)
+        raise SourceError(f"{archive} cannot be read as a zip archive: {error}") from error
 
 
 def _check_members(
@@ -172,13 +150,13 @@ def _check_name(archive: Path, name: str, root: Path) -> Path:
     return place
 
 
-def _write_members(archive: Path, opened: _Archive, folder: Path) -> None:
+def _write_members(archive: Path, folder: Path) -> None:
     root = folder.resolve()
     with _reading(archive):
-        for member in opened.members():
+        for member in _members(archive):
             if member.is_folder:
                 (root / member.name).mkdir(parents=True, exist_ok=True)
-        for member, content in opened.contents():
+        for member, content in _contents(archive):
             place = (root / member.name).resolve()
             if not place.is_relative_to(root):  # again, at the place it matters
                 raise UnsafeArchiveError(f"{archive}: member {member.name!r} leads outside the target folder")
@@ -207,23 +185,20 @@ def _write_piece(file: RawIOBase, piece: bytes, place: Path) -> None:
         raise StoreWriteError(f"{place} cannot be written: {error.strerror}; nothing was unpacked") from error
 
 
-class _Zip:
-    """A zip file; its directory stands at the end and is read whole."""
+def _members(path: Path) -> Iterator[_Member]:
+    """Yield every entry in order; reads the directory at the end of the file only."""
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            yield _zip_member(info)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def members(self) -> Iterator[_Member]:
-        with zipfile.ZipFile(self._path) as archive:
-            for info in archive.infolist():
-                yield _zip_member(info)
-
-    def contents(self) -> Iterator[tuple[_Member, IO[bytes]]]:
-        with zipfile.ZipFile(self._path) as archive:
-            for info in archive.infolist():
-                if not info.is_dir():
-                    with archive.open(info) as content:
-                        yield _zip_member(info), content
+def _contents(path: Path) -> Iterator[tuple[_Member, IO[bytes]]]:
+    """Yield every file, each with a reader that is valid until the next."""
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if not info.is_dir():
+                with archive.open(info) as content:
+                    yield _zip_member(info), content
 
 
 def _zip_member(info: zipfile.ZipInfo) -> _Member:
@@ -238,6 +213,8 @@ def _zip_member(info: zipfile.ZipInfo) -> _Member:
 
 def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
     """Refuse a directory of too many members before `zipfile` builds an object for each."""
+    if not zipfile.is_zipfile(archive):
+        raise zipfile.BadZipFile("it has no directory of members at its end")
     with archive.open("rb") as file:
         file.seek(max(0, archive.stat().st_size - (1 << 16) - 22 - 76))
         tail = file.read()
@@ -251,77 +228,3 @@ def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
             f"{archive} declares {count} members in a directory of {format_bytes(size)}; "
             f"at most {limits.max_members} members are allowed"
         )
-
-
-class _Tar:
-    """A tar file, perhaps compressed; what it decompresses to is bounded while it is read."""
-
-    def __init__(self, path: Path, max_bytes: int) -> None:
-        self._path = path
-        self._max_bytes = max_bytes
-
-    def members(self) -> Iterator[_Member]:
-        with self._open() as archive:
-            for info in archive:
-                yield _tar_member(info, self._path)
-
-    def contents(self) -> Iterator[tuple[_Member, IO[bytes]]]:
-        with self._open() as archive:
-            for info in archive:
-                content = archive.extractfile(info) if info.isreg() else None
-                if content is not None:
-                    yield _tar_member(info, self._path), content
-
-    @contextmanager
-    def _open(self) -> Iterator[tarfile.TarFile]:
-        with _decompress(self._path) as stream:
-            bounded = cast("IO[bytes]", _BoundedReader(stream, self._path, self._max_bytes))
-            with tarfile.open(fileobj=bounded, mode="r:") as archive:
-                yield archive
-
-
-def _tar_member(info: tarfile.TarInfo, path: Path) -> _Member:
-    if hasattr(tarfile, "data_filter"):  # Python 3.11.4; a second opinion, our own checks come on top
-        try:
-            tarfile.data_filter(info, "/target")
-        except tarfile.FilterError as error:
-            raise UnsafeArchiveError(f"{path}: member {info.name!r} is refused: {error}") from error
-    return _Member(name=info.name, size=info.size, is_folder=info.isdir(), is_file=info.isreg())
-
-
-def _decompress(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        magic = file.read(6)
-    if magic.startswith(b"\x1f\x8b"):
-        return cast("IO[bytes]", gzip.open(path))
-    if magic.startswith(b"BZh"):
-        return cast("IO[bytes]", bz2.open(path))
-    if magic == b"\xfd7zXZ\0":
-        return cast("IO[bytes]", lzma.open(path))
-    return path.open("rb")
-
-
-class _BoundedReader:
-    """A reader that refuses to pass ``max_bytes``, or to hand out a header of absurd size."""
-
-    def __init__(self, stream: IO[bytes], path: Path, max_bytes: int) -> None:
-        self._stream = stream
-        self._path = path
-        self._max_bytes = max_bytes
-
-    def read(self, size: int) -> bytes:
-        if size > _MAX_HEADER_BYTES:
-            raise UnsafeArchiveError(f"{self._path} has a header of {format_bytes(size)}")
-        self._check(self._stream.tell() + size)
-        return self._stream.read(size)
-
-    def seek(self, offset: int) -> int:
-        self._check(offset)
-        return self._stream.seek(offset)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def _check(self, end: int) -> None:
-        if end > self._max_bytes:
-            raise UnsafeArchiveError(f"{self._path} unpacks to more than {format_bytes(self._max_bytes)}")

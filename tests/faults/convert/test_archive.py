@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import gzip
-import io
 import re
 import resource
 import signal
 import stat
-import tarfile
 import zipfile
 
 import pytest
@@ -36,21 +33,6 @@ def make_zip(path, *entries):
     return path
 
 
-def make_tar(path, *entries, mode="w:gz"):
-    """Write (TarInfo, content) entries behind a harmless one."""
-    with tarfile.open(path, mode) as archive:
-        for info, content in ((tarfile.TarInfo("data/first"), b"1"), *entries):
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return path
-
-
-def tar_entry(name, kind=tarfile.REGTYPE, link=""):
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
-    return info, b"x" if kind == tarfile.REGTYPE else b""
-
-
 def refuse(archive, folder, message=None, error=UnsafeArchiveError, **limits):
     """Check that nothing appears anywhere below ``folder`` but what was there."""
     before = sorted(folder.rglob("*"))
@@ -59,16 +41,10 @@ def refuse(archive, folder, message=None, error=UnsafeArchiveError, **limits):
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("suffix", ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"])
-def test_archives_are_unpacked(tmp_path, suffix):
-    path = tmp_path / f"archive.{suffix}"
+def test_a_zip_is_unpacked(tmp_path):
     content = bytes(range(256)) * 5000
-    if suffix == "zip":
-        make_zip(path, ("raw/", b"", stat.S_IFDIR), ("raw/./deep/edge.csv.gz", content, stat.S_IFREG))
-    else:
-        mode = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}[suffix]
-        entry = (tarfile.TarInfo("raw/deep/edge.csv.gz"), content)
-        make_tar(path, tar_entry("raw", tarfile.DIRTYPE), entry, mode=mode)
+    entries = (("raw/", b"", stat.S_IFDIR), ("raw/./deep/edge.csv.gz", content, stat.S_IFREG))
+    path = make_zip(tmp_path / "archive.zip", *entries)
     extract_archive(path, tmp_path / "out" / "data")
     assert (tmp_path / "out/data/raw/deep/edge.csv.gz").read_bytes() == content
     assert (tmp_path / "out/data/data/first").read_bytes() == b"1"
@@ -79,57 +55,39 @@ def test_archives_are_unpacked(tmp_path, suffix):
 @pytest.mark.parametrize("name", EVIL_NAMES)
 def test_a_name_that_leads_outside_is_refused(tmp_path, name):
     refuse(make_zip(tmp_path / "a.zip", (name, b"x", stat.S_IFREG)), tmp_path)
-    refuse(make_tar(tmp_path / "a.tar.gz", tar_entry(name)), tmp_path)
 
 
 @pytest.mark.reliability("H1")
-@pytest.mark.parametrize(
-    ("kind", "link"),
-    [
-        (tarfile.SYMTYPE, "../../etc/passwd"),
-        (tarfile.SYMTYPE, "/etc/passwd"),
-        (tarfile.SYMTYPE, "first"),
-        (tarfile.LNKTYPE, "../../etc/passwd"),
-        (tarfile.LNKTYPE, "data/first"),
-        (tarfile.CHRTYPE, ""),
-        (tarfile.BLKTYPE, ""),
-        (tarfile.FIFOTYPE, ""),
-    ],
-)
-def test_links_and_devices_in_a_tar_are_refused(tmp_path, kind, link):
-    refuse(make_tar(tmp_path / "a.tar", tar_entry("data/evil", kind, link), mode="w"), tmp_path)
-
-
-@pytest.mark.reliability("H1")
-@pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
-def test_links_and_devices_in_a_zip_are_refused(tmp_path, mode):
-    refuse(make_zip(tmp_path / "a.zip", ("evil", b"/etc/passwd", mode)), tmp_path, "link or a device")
+@pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO])
+@pytest.mark.parametrize("link", ["/etc/passwd", "../../etc/passwd", "first"])
+def test_links_and_devices_are_refused(tmp_path, mode, link):
+    refuse(make_zip(tmp_path / "a.zip", ("evil", link.encode(), mode)), tmp_path, "link or a device")
 
 
 @pytest.mark.reliability("H1")
 def test_a_file_behind_a_link_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    link = tar_entry("door", tarfile.SYMTYPE, str(tmp_path / "elsewhere"))
-    refuse(make_tar(tmp_path / "a.tar", link, tar_entry("door/x"), mode="w"), tmp_path)
+    link = ("door", str(tmp_path / "elsewhere").encode(), stat.S_IFLNK)
+    refuse(make_zip(tmp_path / "a.zip", link, ("door/x", b"x", stat.S_IFREG)), tmp_path)
 
 
 @pytest.mark.reliability("H1")
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # of zipfile, which makes them here
 @pytest.mark.parametrize("names", [("x", "x"), ("x", "./x"), ("x", "x/y"), ("x/y", "x"), (".",)])
 def test_a_member_that_overwrites_another_is_refused(tmp_path, names):
-    refuse(make_tar(tmp_path / "a.tar", *(tar_entry(name) for name in names), mode="w"), tmp_path)
+    refuse(make_zip(tmp_path / "a.zip", *((name, b"x", stat.S_IFREG) for name in names)), tmp_path)
 
 
 @pytest.mark.reliability("H2")
 def test_a_bomb_is_refused_by_what_it_declares(tmp_path):
     bomb = make_zip(tmp_path / "a.zip", ("zeros", bytes(100 << 20), stat.S_IFREG))
     refuse(bomb, tmp_path, r"holds more than 67\.1 MB at member 'zeros'")
-    refuse(make_tar(tmp_path / "a.tar.gz", (tarfile.TarInfo("zeros"), bytes(100 << 20))), tmp_path)
     refuse(make_zip(tmp_path / "b.zip", ("x", b"123456", stat.S_IFREG)), tmp_path, max_bytes=5)
 
 
 @pytest.mark.reliability("H2")
 def test_a_bomb_is_refused_by_what_it_holds(tmp_path):
-    """Both lie: the zip declares less than it deflates to, the tar hides its size in a header."""
+    """It lies: it declares less than it deflates to."""
     path = make_zip(tmp_path / "a.zip", ("liar", bytes(10_000), stat.S_IFREG))
     content = path.read_bytes()
     lie = content.replace((10_000).to_bytes(4, "little"), (100).to_bytes(4, "little"))
@@ -137,20 +95,11 @@ def test_a_bomb_is_refused_by_what_it_holds(tmp_path):
     path.write_bytes(lie)
     refuse(path, tmp_path, error=(SourceError, UnsafeArchiveError))
 
-    header = tarfile.TarInfo("pax")
-    header.type, header.size = tarfile.XHDTYPE, 1 << 30
-    with gzip.open(tmp_path / "a.tar.gz", "wb") as file:
-        file.write(header.tobuf(tarfile.USTAR_FORMAT))
-        file.write(bytes(1 << 20))
-    refuse(tmp_path / "a.tar.gz", tmp_path, "header of|unpacks to more")
-
 
 @pytest.mark.reliability("H2")
 def test_too_many_members_are_refused(tmp_path):
     many = [(f"{i}", b"", stat.S_IFREG) for i in range(50)]
     refuse(make_zip(tmp_path / "a.zip", *many), tmp_path, "declares 51 members", max_members=20)
-    entries = [tar_entry(str(i)) for i in range(50)]
-    refuse(make_tar(tmp_path / "a.tar", *entries, mode="w"), tmp_path, "more than 20", max_members=20)
 
 
 @pytest.mark.reliability("H2")
@@ -165,11 +114,11 @@ def test_a_million_members_are_refused_without_reading_their_directory(tmp_path)
 
 def test_a_damaged_archive_is_named_and_leaves_nothing(tmp_path):
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 not really")
-    refuse(tmp_path / "a.zip", tmp_path, r"a\.zip cannot be read as a zip or tar", SourceError)
+    refuse(tmp_path / "a.zip", tmp_path, r"a\.zip cannot be read as a zip archive", SourceError)
     refuse(tmp_path / "nothing.zip", tmp_path, "does not exist", SourceError)
-    whole = make_tar(tmp_path / "a.tar.gz", (tarfile.TarInfo("big"), bytes(range(256)) * 1000)).read_bytes()
-    (tmp_path / "cut.tar.gz").write_bytes(whole[: len(whole) // 2])
-    refuse(tmp_path / "cut.tar.gz", tmp_path, r"cut\.tar\.gz cannot be read", SourceError)
+    whole = make_zip(tmp_path / "b.zip", ("big", bytes(range(256)) * 1000, stat.S_IFREG)).read_bytes()
+    (tmp_path / "cut.zip").write_bytes(whole[: len(whole) // 2])
+    refuse(tmp_path / "cut.zip", tmp_path, r"cut\.zip cannot be read", SourceError)
     path = make_zip(tmp_path / "crc.zip", ("x", b"\x01\x02\x03" * 999, stat.S_IFREG))
     content = bytearray(path.read_bytes())
     content[content.index(b"x", 30) + 4] ^= 0xFF
