@@ -38,7 +38,6 @@ def find_bottleneck(
     *,
     cores: int,
     sampler_threads: int = 1,
-    gather_threads: int = 1,
     curve: MissCurve | None = None,
     row_bytes: int = 0,
     cache_bytes: int = 0,
@@ -53,7 +52,7 @@ def find_bottleneck(
     ----------
     stats : the sums of the whole epoch, its ``stage_seconds`` in thread-seconds
     cores : what the process may use
-    sampler_threads, gather_threads : threads of those stages; every other stage has one
+    sampler_threads : threads of that stage; every other has one
     curve : misses of the host cache's policy by capacity, of this epoch's accesses or a part of them, or None
     row_bytes : of a cached row; with the curve it gives the size of the cache that would hide the SSD
     cache_bytes : the host cache as it is
@@ -65,7 +64,7 @@ def find_bottleneck(
         return _hidden_loading(stats, exposed)
     if stats.compile_seconds > stats.stage_seconds["wait"] / 2:
         return _compiling(stats)
-    busy = _stage_shares(stats, sampler_threads=sampler_threads, gather_threads=gather_threads)
+    busy = _stage_shares(stats, sampler_threads=sampler_threads)
     slowest = max(busy, key=lambda kind: busy[kind])
     if busy[slowest] < _BUSY <= busy["read"] + busy["stage"]:
         slowest = "read" if busy["read"] > busy["stage"] else "stage"  # they share one disk
@@ -125,9 +124,7 @@ def cache_that_hides(stats: EpochStats, curve: MissCurve, *, row_bytes: int) -> 
     return low * row_bytes
 
 
-def _stage_shares(
-    stats: EpochStats, *, sampler_threads: int, gather_threads: int
-) -> dict[BottleneckKind, float]:
+def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[BottleneckKind, float]:
     """Return how much of the epoch the threads of each stage were at work. Pure."""
     spent = stats.stage_seconds
     seconds: dict[BottleneckKind, float] = {
@@ -135,7 +132,7 @@ def _stage_shares(
         "stage": spent["stage"],
         "sample": spent["sample"] / max(sampler_threads, 1),
         "inspect": spent["inspect"],
-        "gather": _copy_seconds(stats) / max(gather_threads, 1),
+        "gather": _copy_seconds(stats),
     }
     return {kind: part / stats.seconds for kind, part in seconds.items()}
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gloader.ssd_store.cost import STRATEGIES
 from gloader.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ class IoFacts:
     rates: IoRates
     staging_bytes: int
     spill_bytes: int
-    choice: Choice | None = None  # of the last, or of a typical, superbatch
-    num_batches: int | None = None  # how many batches that superbatch has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +56,7 @@ class SuperbatchReport:
         return self.choice.predicted_s
 
 
-def predict_step(
-    *,
-    sample_s: float,
-    inspect_s: float,
-    retrieval_s: float,
-    gather_cpu_s: float,
-    compute_s: float,
-    cores: int,
-    compute_cpu_s: float | None = None,
-    serial_s: float = 0.0,
-) -> float:
+def predict_step(*, cpu_s: float, retrieval_s: float, compute_s: float, cores: int) -> float:
     """Return the seconds of a step whose parts overlap: those of the resource that is busy longest. Pure.
 
     The resources are the cores, which share the processor seconds of everything; the disk; and the computation,
@@ -77,23 +64,12 @@ def predict_step(
 
     Parameters
     ----------
-    sample_s, inspect_s, gather_cpu_s : float
-        Processor seconds of sampling, inspection, and gathering (copies and the handling of reads).
-    retrieval_s : float
-        Seconds that the disk is busy.
-    compute_s : float
-        Wall seconds of the computation, or of whatever the consumer does.
-    cores : int
-        Cores that all of it shares.
-    compute_cpu_s : float, optional
-        Processor seconds of the computation on all its threads; ``compute_s`` where it has one thread. 0 where a
-        device computes.
-    serial_s : float
-        Wall seconds in which nothing else runs.
+    cpu_s : processor seconds of everything: sampling, inspection, gathering and the computation
+    retrieval_s : seconds that the disk is busy
+    compute_s : wall seconds of the computation, or of whatever the consumer does
+    cores : that all of it shares
     """
-    computing = compute_s if compute_cpu_s is None else compute_cpu_s
-    cpu_s = (sample_s + inspect_s + gather_cpu_s + computing) / cores
-    return max(cpu_s, retrieval_s, compute_s) + serial_s
+    return max(cpu_s / cores, retrieval_s, compute_s)
 
 
 def explain_tiers(facts: TierFacts) -> str:
@@ -114,7 +90,7 @@ def explain_tiers(facts: TierFacts) -> str:
 
 
 def explain_io(facts: IoFacts) -> str:
-    """Say how many batches are planned together, what the disk does, and what was predicted and chosen."""
+    """Say how many batches are planned together, what the disk does, and how much room there is for packs."""
     rates = facts.rates
     disk = (
         f"disk: {format_count(rates.random_reads_per_s)} random reads/s, "
@@ -124,40 +100,9 @@ def explain_io(facts: IoFacts) -> str:
         f"missing rows of a superbatch: up to {format_bytes(facts.staging_bytes)} in memory, "
         f"{format_bytes(facts.spill_bytes)} on disk"
     )
-    lines = [f"superbatch: up to {facts.size.num_batches} batches ({facts.size.reason})", disk, room]
-    if facts.choice is not None:
-        batches = "" if facts.num_batches is None else f" for {facts.num_batches} batches"
-        seconds = ", ".join(f"{name} {format_seconds(facts.choice.predicted[name])}" for name in STRATEGIES)
-        lines.append(f"  predicted{batches}: {seconds}")
-        lines.append(f"  chosen: {facts.choice.strategy} ({facts.choice.reason})")
-    return "\n".join(lines)
-
-
-def explain_json(tiers: TierFacts, io: IoFacts | None = None) -> dict[str, Any]:
-    """Return what `explain_tiers` and `explain_io` say, as numbers and names for JSON."""
-    plan = tiers.plan
-    found: dict[str, Any] = {
-        "budget_bytes": plan.budget_bytes,
-        "parts": dict(plan.parts),
-        "features": plan.features,
-        "policy": tiers.policy,
-        "cache_rows": plan.cache_rows,
-        "num_nodes": tiers.num_nodes,
-        "is_topology_mapped": tiers.is_topology_mapped,
-    }
-    if io is None:
-        return found
-    found["superbatch"] = {"num_batches": io.size.num_batches, "reason": io.size.reason}
-    found["rates"] = {
-        "random_reads_per_s": io.rates.random_reads_per_s,
-        "read_bytes_per_s": io.rates.read_bytes_per_s,
-        "write_bytes_per_s": io.rates.write_bytes_per_s,
-        "pack_read_bytes_per_s": io.rates.pack_read_bytes_per_s,
-    }
-    found["staging_bytes"], found["spill_bytes"] = io.staging_bytes, io.spill_bytes
-    if io.choice is not None:
-        found["choice"] = _choice_json(io.choice)
-    return found
+    return "\n".join(
+        [f"superbatch: up to {facts.size.num_batches} batches ({facts.size.reason})", disk, room]
+    )
 
 
 def explain_run(reports: Sequence[SuperbatchReport]) -> str:

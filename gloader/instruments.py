@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Self
 
@@ -61,13 +60,6 @@ class Instruments:
         Its time counts for the epoch of ``batch``. An exception that leaves it gets a note on where it happened.
         """
         return Work(self, stage, batch, batches)
-
-    def waiting(self, stage: WorkName) -> AbstractContextManager[object]:
-        """Return a context in which ``stage`` waits for another one: shown in the trace, counted nowhere.
-
-        Not for use inside of `working`.
-        """
-        return nullcontext() if self.tracer is None else _Waiting(self.tracer, stage)
 
 
 class Work:
@@ -167,21 +159,3 @@ class Work:
             return  # raised by work within this work, which is the better address
         batches = f" and the {self.batches - 1} after it" if self.batches > 1 else ""
         error.add_note(f"in stage {self.stage}, epoch {self.batch.epoch}, batch {self.batch.index}{batches}")
-
-
-class _Waiting:
-    """The time in which a stage waits, for the trace."""
-
-    __slots__ = ("_stage", "_started_ns", "_tracer")
-
-    def __init__(self, tracer: Tracer, stage: WorkName) -> None:
-        self._tracer = tracer
-        self._stage: WorkName = stage
-
-    def __enter__(self) -> None:
-        self._started_ns = perf_counter_ns()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._tracer.record_wait(self._stage, self._started_ns, perf_counter_ns())

@@ -170,10 +170,7 @@ class RunReports:
         if self._known is None:
             return None
         return self._step_factor * predict_step(
-            sample_s=0.0,
-            inspect_s=0.0,
-            gather_cpu_s=0.0,
-            compute_cpu_s=self._known.cpu_s,
+            cpu_s=self._known.cpu_s,
             retrieval_s=staged.choice.predicted_s / self._steps(staged),
             compute_s=self._known.compute_s,
             cores=self._cores,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gloader.types import ReadStats
 
@@ -103,15 +102,6 @@ class StatsRecorder:
         """Stop the clock: the epoch is over for its consumer. Idempotent: the first end stays."""
         with self._lock:
             self._stopped = self._stopped or _clocks()
-
-    @contextmanager
-    def stage(self, name: WorkName) -> Iterator[None]:
-        """Add the time inside the block to stage ``name``."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add_seconds(name, time.perf_counter() - started)
 
     def add_seconds(self, name: WorkName, seconds: float) -> None:
         """Add ``seconds`` to stage ``name``; those of "read" count as "gather", and as retrieval."""

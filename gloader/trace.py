@@ -6,14 +6,13 @@ import itertools
 import json
 import struct
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.atomic_file import write_chunks_atomically
 from gloader.errors import ConfigError
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.stats import WORK_NAMES
-from gloader.trace_events import FIELDS, NO_BATCH, TrackRecord, trace_events
+from gloader.trace_events import FIELDS, TrackRecord, trace_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,13 +32,12 @@ _pack = struct.Struct(f"={len(FIELDS)}q").pack
 class _Track:
     """The events of one thread, which alone adds to them."""
 
-    __slots__ = ("counters", "dropped", "events", "name", "notes")
+    __slots__ = ("dropped", "events", "name", "notes")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.events = bytearray()  # records of FIELDS; as bytes, the garbage collector does not walk them
         self.notes: dict[int, dict[str, NoteValue]] = {}  # offset in `events` -> the notes of that record
-        self.counters: list[tuple[int, str, float]] = []
         self.dropped = 0
 
 
@@ -70,7 +68,7 @@ class Tracer:
     @property
     def num_events(self) -> int:
         """Events that are kept."""
-        return sum(len(t.events) // (8 * len(FIELDS)) + len(t.counters) for t in list(self._tracks))
+        return sum(len(track.events) for track in list(self._tracks)) // (8 * len(FIELDS))
 
     @property
     def num_dropped(self) -> int:
@@ -98,22 +96,6 @@ class Tracer:
         track.events += _pack(
             _CODES[stage], batch.epoch, batch.index, batches, started_ns, ended_ns, bytes_read, bytes_written
         )
-
-    def record_wait(self, stage: WorkName, started_ns: int, ended_ns: int) -> None:
-        """Record that this thread, which does ``stage``, waited for another one."""
-        track = self._track()
-        if next(self._tickets) >= self._max_events:
-            track.dropped += 1
-            return
-        track.events += _pack(_CODES[stage], NO_BATCH, NO_BATCH, 0, started_ns, ended_ns, 0, 0)
-
-    def counter(self, name: str, value: float) -> None:
-        """Record the value that a quantity, such as bytes in flight, has from now on."""
-        track = self._track()
-        if next(self._tickets) >= self._max_events:
-            track.dropped += 1
-            return
-        track.counters.append((time.perf_counter_ns(), name, value))
 
     def write(self, path: Path, *, os_io: OsIO = REAL_OS) -> None:
         """Replace ``path`` by what was recorded so far as Chrome trace JSON, or leave it as it was.
@@ -146,7 +128,6 @@ def _record_of(track: _Track) -> TrackRecord:
         thread_name=track.name,
         events=events,
         notes=dict(track.notes),
-        counters=tuple(track.counters),
     )
 
 

@@ -31,7 +31,6 @@ FIELDS: Final = (
     "bytes_written",
 )
 _STAGE, _EPOCH, _INDEX, _BATCHES, _STARTED, _ENDED, _READ, _WRITTEN = range(len(FIELDS))
-NO_BATCH: Final = -1  # epoch and index of a wait
 _PROCESS: Final = 1
 _WAIT, _LAST = WORK_NAMES.index("wait"), WORK_NAMES.index("compute")
 _INDEX_BITS: Final = 32
@@ -45,7 +44,6 @@ class TrackRecord:
     thread_name: str
     events: bytes  # int64 (n, 8) of FIELDS
     notes: Mapping[int, Mapping[str, Any]]  # byte offset of a record -> what else is known of it
-    counters: Sequence[tuple[int, str, float]]  # ns, name, value
 
     @property
     def table(self) -> IdArray:
@@ -54,10 +52,9 @@ class TrackRecord:
 
 
 def trace_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
-    """Yield the events of ``records``: names, slices, counters, then arrows. Times in microseconds. Pure."""
+    """Yield the events of ``records``: names, slices, then arrows. Times in microseconds. Pure."""
     tables = [record.table for record in records]
     starts = [int(table[:, _STARTED].min()) for table in tables if len(table)]
-    starts += [record.counters[0][0] for record in records if record.counters]
     origin = min(starts, default=0)
     threads = _assign_threads(records, tables)
     yield {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": "gloader"}}
@@ -66,9 +63,6 @@ def trace_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
         for number, row in enumerate(_rows(table)):
             notes = record.notes.get(number * 8 * len(FIELDS), {})
             yield _slice(row, notes, thread, origin)
-        for at, name, value in record.counters:
-            ts = (at - origin) / 1e3
-            yield {"ph": "C", "name": name, "pid": _PROCESS, "ts": ts, "args": {"value": _plain(value)}}
     yield from _arrows(tables, threads, origin)
 
 
@@ -120,8 +114,6 @@ def _slice(row: Sequence[int], notes: Mapping[str, Any], thread: int, origin: in
         "ts": (row[_STARTED] - origin) / 1e3,
         "dur": (row[_ENDED] - row[_STARTED]) / 1e3,
     }
-    if row[_EPOCH] == NO_BATCH:
-        return {**event, "name": f"{name} waits", "cat": "wait"}
     args: dict[str, Any] = {"epoch": row[_EPOCH], "batch": row[_INDEX]}
     if row[_BATCHES] != 1:
         args["batches"] = row[_BATCHES]
@@ -160,7 +152,7 @@ def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
     """
     columns: list[NDArray[np.int64]] = []
     for table, thread in zip(tables, threads, strict=True):
-        work = table[(table[:, _EPOCH] != NO_BATCH) & (table[:, _STAGE] != _WAIT)]
+        work = table[table[:, _STAGE] != _WAIT]
         keys = (work[:, _EPOCH] << _INDEX_BITS) + work[:, _INDEX]
         middles = (work[:, _STARTED] + work[:, _ENDED]) // 2
         columns.append(

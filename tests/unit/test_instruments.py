@@ -111,13 +111,3 @@ def test_work_that_fails_leaves_the_watchdog() -> None:
     with pytest.raises(ValueError, match="x"), Instruments(watchdog=watchdog).working("read", BATCH):
         raise ValueError("x")
     assert not watchdog._running
-
-
-def test_waiting_is_shown_in_the_trace_and_counted_nowhere() -> None:
-    tracer = Tracer()
-    instruments = Instruments(tracer=tracer)
-    with instruments.waiting("gather"):
-        pass
-    assert tracer.num_events == 1
-    with Instruments().waiting("gather"):
-        pass

@@ -22,7 +22,6 @@ def trace(tmp_path: Path) -> Path:
             for index in range(3):
                 begin = (epoch * 20 + place + index) * S
                 tracer.record(stage, BatchId(epoch=epoch, index=index), 1, begin, begin + S)
-    tracer.record_wait("gather", 0, 100 * S)
     tracer.write(tmp_path / "trace.json")
     return tmp_path / "trace.json"
 
