@@ -34,13 +34,12 @@ from gloader.cache.slot_cache import SlotCache
 from gloader.cache.slots import SlotMap
 from gloader.cache.static import (
     access_counts,
-    expected_hit_rates,
     hottest_by_degree,
     hottest_first,
     inclusion_probabilities,
     out_degrees,
 )
-from gloader.cache.trace import Trace, TraceArrays
+from gloader.cache.trace import Trace
 from gloader.cache.trace_code import decode_ids, encode_ids
 
 __all__ = [
@@ -61,14 +60,12 @@ __all__ = [
     "StaticPolicy",
     "SuperbatchPlanner",
     "Trace",
-    "TraceArrays",
     "access_counts",
     "automatic_bytes",
     "batch_step",
     "belady_curve",
     "decode_ids",
     "encode_ids",
-    "expected_hit_rates",
     "hotness_levels",
     "hottest_by_degree",
     "hottest_first",

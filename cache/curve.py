@@ -47,10 +47,6 @@ class MissCurve:
         fallen = (self.misses[left] - self.misses[right]) // run
         return np.asarray(self.misses[right] + fallen * (self.capacities[right] - asked), dtype=np.int64)
 
-    def ratios_at(self, capacities: IdArray) -> NDArray[np.float64]:
-        """Return misses per access at each of ``capacities`` (M,). Pure."""
-        return self.misses_at(capacities) / max(self.num_accesses, 1)
-
 
 def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> IdArray:
     """Count, for each pair of batches (b, t), the accesses of b whose next use is in t. O(A + T^2). Pure.

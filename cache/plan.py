@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numba import njit
 
 from gloader.cache.actions import ADMIT, ON_DEVICE, batch_step, select_misses
-from gloader.cache.batch_reader import kept, lengths_of
+from gloader.cache.batch_reader import lengths_of
 from gloader.errors import PlanError
 from gloader.types import CacheStep, IdArray
 
@@ -22,9 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache.actions import Actions
-
-_MAGIC: Final = b"GLPLAN01"
-_HEADER: Final = struct.Struct("<8sIIqqq")  # magic, checksums of the rest and of the trace, C, S, A
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,11 +50,6 @@ class CachePlan:
     def num_misses(self) -> int:
         """Rows to be read."""
         return int(self.misses.sum())
-
-    @property
-    def num_admissions(self) -> int:
-        """Rows read that enter the cache."""
-        return int(self.admissions.sum())
 
     @property
     def steps(self) -> Steps:
@@ -158,58 +148,6 @@ class CachePlan:
                 )
         self._check_end(content)
 
-    def to_bytes(self) -> bytes:
-        """Return the plan without its trace, with a checksum of both. Pure.
-
-        Raises
-        ------
-        PlanError
-            The trace was dropped.
-        """
-        if not self.has_trace:
-            raise PlanError("a plan without its trace has no checksum of it: write it before without_trace()")
-        arrays = (self.offsets, self.hits, self.misses, self.admissions, self.resident_after, self.actions)
-        body = b"".join(array.tobytes() for array in arrays)
-        header = _HEADER.pack(
-            _MAGIC,
-            zlib.crc32(body),
-            _trace_checksum(self.accesses),
-            self.capacity,
-            len(self.accesses),
-            len(self.actions),
-        )
-        return header + struct.pack("<I", zlib.crc32(header)) + body
-
-    @classmethod
-    def from_bytes(cls, data: bytes, accesses: Sequence[NDArray[np.integer]]) -> CachePlan:
-        """Return the plan that `to_bytes` wrote, for the same trace. Pure.
-
-        Raises
-        ------
-        PlanError
-            The bytes are damaged, or the plan belongs to another trace.
-        """
-        trace = kept(accesses)
-        capacity, num_batches, num_actions = _read_header(data, trace)
-        body = memoryview(data)[_HEADER.size + 4 :]
-        sizes = [num_batches + 1, *[num_batches] * 3, capacity]
-        ends = np.cumsum([8 * size for size in sizes]).tolist()
-        parts = [
-            np.frombuffer(body[end - 8 * size : end], dtype=np.int64)
-            for size, end in zip(sizes, ends, strict=True)
-        ]
-        offsets, hits, misses, admissions, resident_after = parts
-        return cls(
-            capacity=capacity,
-            accesses=trace,
-            offsets=offsets,
-            actions=np.frombuffer(body[ends[-1] :], dtype=np.int32, count=num_actions),
-            hits=hits,
-            misses=misses,
-            admissions=admissions,
-            resident_after=resident_after,
-        )
-
     def _contradiction(self, batch: int, position: int, node: int, content: IdArray) -> str:
         action = int(self.batch_actions(batch)[position])
         where = f"batch {batch}, position {position}, node {node}"
@@ -283,31 +221,6 @@ def initial_content(resident: IdArray, capacity: int) -> IdArray:
     content = np.full(capacity, -1, dtype=np.int64)
     content[: len(given)] = given
     return content
-
-
-def _trace_checksum(trace: Sequence[NDArray[np.integer]]) -> int:
-    checksum = 0
-    for nodes in trace:
-        checksum = zlib.crc32(np.ascontiguousarray(nodes, dtype=np.int64).data, checksum)
-    return checksum
-
-
-def _read_header(data: bytes, trace: Sequence[NDArray[np.integer]]) -> tuple[int, int, int]:
-    size = _HEADER.size
-    if len(data) < size + 4 or data[:8] != _MAGIC:
-        raise PlanError(f"these {len(data)} bytes are not a cache plan: they do not start with {_MAGIC!r}")
-    (header_sum,) = struct.unpack_from("<I", data, size)
-    _, body_sum, trace_sum, capacity, num_batches, num_actions = _HEADER.unpack_from(data)
-    expected = size + 4 + 8 * (4 * num_batches + 1 + capacity) + 4 * num_actions
-    if zlib.crc32(memoryview(data)[:size]) != header_sum:
-        raise PlanError("the header of a cache plan is damaged: its checksum does not match")
-    if len(data) != expected or zlib.crc32(memoryview(data)[size + 4 :]) != body_sum:
-        raise PlanError(
-            f"a cache plan is damaged: {len(data)} bytes of {expected}, or its checksum does not match"
-        )
-    if len(trace) != num_batches or _trace_checksum(trace) != trace_sum:
-        raise PlanError("a cache plan belongs to another trace than the one that it was opened with")
-    return capacity, num_batches, num_actions
 
 
 @njit(cache=True, nogil=True)

@@ -214,7 +214,6 @@ def make_planner(
     *,
     num_nodes: int,
     capacity: int,
-    resident: IdArray = NO_ROWS,
     hot: IdArray = NO_ROWS,
     reset: bool = False,
     device_resident: IdArray = NO_ROWS,
@@ -226,20 +225,19 @@ def make_planner(
     ----------
     hot : rows of a static cache, the hottest first
     device_resident : ids that the device holds
-    resident, reset, expected_accesses : of `BeladyPlanner`; unused by the others
+    reset, expected_accesses : of `BeladyPlanner`; unused by the others
 
     Raises
     ------
     ConfigError
         The name is unknown, or the capacity is out of range.
     PlanError
-        A hot row is out of range or repeats, or ``resident`` does not fit.
+        A hot row is out of range or repeats.
     """
     if name == "belady":
         return BeladyPlanner(
             num_nodes,
             capacity,
-            resident=resident,
             reset=reset,
             device_resident=device_resident,
             expected_accesses=expected_accesses,

@@ -116,21 +116,6 @@ def inclusion_probabilities(
     return 1 - absent
 
 
-def expected_hit_rates(
-    order: IdArray, frequencies: NDArray[np.integer] | NDArray[np.floating], sizes: Sequence[int]
-) -> NDArray[np.float64]:
-    """Return the share of accesses that the first C rows of ``order`` serve, for each C in ``sizes``. Pure.
-
-    Parameters
-    ----------
-    order : (K,) distinct ids, the first to be cached first
-    frequencies : (N,) accesses of each node, counted or expected
-    """
-    served = np.concatenate([[0.0], np.cumsum(frequencies[order], dtype=np.float64)])
-    total = float(frequencies.sum())
-    return served[np.clip(np.asarray(sizes, dtype=np.int64), 0, len(order))] / (total or 1.0)
-
-
 @njit(cache=True, nogil=True)
 def _reach(
     indptr: IdArray,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gloader.cache.trace_code import decode_ids, decode_into, encode_ids, ends_of
-from gloader.errors import PlanError
+from gloader.cache.trace_code import decode_ids, decode_into, encode_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,18 +19,10 @@ if TYPE_CHECKING:
 _BYTES_PER_BATCH = 16  # a reference to the code and the length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TraceArrays:
-    """A trace as plain arrays, to be written somewhere and read again."""
-
-    codes: Code  # (num_bytes,) the codes of all batches, one after the other
-    lengths: IdArray  # (S,) accesses of each batch
-
-
 class Trace(Sequence[NDArray[np.int64]]):
     """The sorted unique ids of the batches of a superbatch, coded; grows at its end only. Not thread-safe.
 
-    A batch is decoded when it is asked for, in 0.5 to 2 ns an id. Slices and joined traces share the codes.
+    A batch is decoded when it is asked for, in 0.5 to 2 ns an id. Slices share the codes.
     Encoding (`encode_ids`) may happen in other threads than appending (`append_code`).
     """
 
@@ -43,37 +33,6 @@ class Trace(Sequence[NDArray[np.int64]]):
         self._lengths: list[int] = []
         for sorted_ids in batches:
             self.append(sorted_ids)
-
-    @classmethod
-    def joined(cls, traces: Iterable[Trace]) -> Self:
-        """Return the batches of ``traces``, one trace after the other. Pure."""
-        whole = cls()
-        for trace in traces:
-            for code, count in zip(trace._codes, trace._lengths, strict=True):  # noqa: SLF001  its own class
-                whole.append_code(code, count)
-        return whole
-
-    @classmethod
-    def from_arrays(cls, arrays: TraceArrays) -> Self:
-        """Return the trace that `to_arrays` wrote; it refers to ``arrays.codes``. Pure.
-
-        Raises
-        ------
-        PlanError
-            The codes are not those of batches of these lengths.
-        """
-        codes = np.ascontiguousarray(arrays.codes, dtype=np.uint8)
-        lengths = np.ascontiguousarray(arrays.lengths, dtype=np.int64)
-        ends = np.empty(len(lengths), dtype=np.int64)
-        if (lengths < 0).any() or not ends_of(codes, lengths, ends):
-            raise PlanError(
-                f"a trace is damaged: {len(codes)} bytes are not the code of {len(lengths)} batches and "
-                f"{int(lengths.sum())} accesses"
-            )
-        trace = cls()
-        trace._codes = np.split(codes, ends[:-1]) if len(ends) else []
-        trace._lengths = lengths.tolist()
-        return trace
 
     def append(self, sorted_ids: NDArray[np.integer]) -> None:
         """Add a batch of strictly ascending ids (U,), none of them negative.
@@ -130,8 +89,3 @@ class Trace(Sequence[NDArray[np.int64]]):
     def num_bytes(self) -> int:
         """Bytes held."""
         return sum(len(code) for code in self._codes) + _BYTES_PER_BATCH * len(self)
-
-    def to_arrays(self) -> TraceArrays:
-        """Return the trace as plain arrays, copied. Pure."""
-        codes = np.concatenate(self._codes) if self._codes else np.empty(0, dtype=np.uint8)
-        return TraceArrays(codes=codes, lengths=self.lengths)

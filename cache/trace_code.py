@@ -216,27 +216,3 @@ def _decode_rest(code: Code, start: int) -> tuple[int, int]:
         if byte < _MORE:
             return rest, at - to_int(start)
     return 0, 0
-
-
-@njit(cache=True, nogil=True)
-def ends_of(codes: Code, lengths: IdArray, ends: IdArray) -> bool:
-    """Write where the code of each of successive batches ends; return whether there is exactly one for each."""
-    at = 0
-    for batch in range(lengths.shape[0]):
-        if at == codes.shape[0] or not 1 <= codes[at] <= 2:
-            return False
-        width = to_int(codes[at])
-        widest = _WIDE_ONE if width == 1 else _WIDE_TWO
-        at += 1
-        for _ in range(lengths[batch]):
-            if at + width > codes.shape[0]:
-                return False
-            narrow = to_int(codes[at]) | (to_int(codes[at + width - 1]) << (8 * width - 8))
-            at += width
-            if narrow == widest:
-                _, used = _decode_rest(codes, at)
-                if used == 0:
-                    return False
-                at += used
-        ends[batch] = at
-    return at == codes.shape[0]

@@ -39,11 +39,6 @@ class Trace:
         """Rows that the batches take."""
         return sum(len(nodes) for nodes in self.accesses)
 
-    @property
-    def epoch_share(self) -> float:
-        """The part of the epoch that was sampled."""
-        return len(self.accesses) / max(self.epoch_batches, 1)
-
 
 def sample_trace(
     graph: CscGraph,

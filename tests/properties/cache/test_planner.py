@@ -10,7 +10,16 @@ from cache_traces import SlotModel, arrays, batches, greedy_misses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.cache import BeladyPlanner, NodeTable, PlannerName, Trace, make_planner, make_policy, plan_belady
+from gloader.cache import (
+    BeladyPlanner,
+    NodeTable,
+    PlannerName,
+    Trace,
+    encode_ids,
+    make_planner,
+    make_policy,
+    plan_belady,
+)
 from gloader.cache.baselines import PolicyName
 from gloader.types import CacheStep, IdArray
 
@@ -38,7 +47,9 @@ def as_pairs(step: CacheStep) -> tuple[set, set, set]:
 def test_a_trace_comes_back(trace: list[list[int]], cut: int) -> None:
     ids = sorted_arrays(trace)
     coded = Trace(ids)
-    again = Trace.from_arrays(Trace.joined([coded[:cut], coded[cut:]]).to_arrays())
+    again = Trace(ids[:cut])
+    for nodes in ids[cut:]:
+        again.append_code(encode_ids(nodes), len(nodes))
     for copy in (coded, again):
         assert [nodes.tolist() for nodes in copy] == [nodes.tolist() for nodes in ids]
         assert copy.num_accesses == sum(map(len, ids))

@@ -49,18 +49,10 @@ def test_a_plan_without_its_trace_executes_by_actions_and_nodes(plan: CachePlan)
         lambda: bare.step(0),
         lambda: bare.miss_rows(0),
         lambda: bare.steps[0],
-        bare.to_bytes,
         lambda: bare.validate(NOTHING),
     ):
         with pytest.raises(PlanError, match=r"without_trace\(\)|the trace has 0 batches"):
             use()
-
-
-def test_a_plan_of_a_trace_goes_through_bytes(plan: CachePlan) -> None:
-    again = CachePlan.from_bytes(plan.to_bytes(), Trace(map(np.sort, BATCHES)))
-    again.validate(NOTHING)
-    assert np.array_equal(again.actions, plan.actions)
-    assert [step.miss_row.tolist() for step in again.steps] == [plan.miss_rows(b).tolist() for b in range(4)]
 
 
 def test_a_plan_keeps_the_trace_as_it_was() -> None:

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from gloader.cache import NodeTable, Trace, TraceArrays, decode_ids, encode_ids, plan_belady
+from gloader.cache import NodeTable, Trace, decode_ids, encode_ids, plan_belady
 from gloader.errors import PlanError
 
 RNG_SEED = 0
@@ -34,16 +34,15 @@ def test_gaps_of_every_width_come_back(gap: int, others: int) -> None:
     assert encode_ids(np.array([2**63 - 1])).size <= 13
 
 
-def test_slices_and_joined_traces_share_codes_and_do_not_grow_with_the_trace() -> None:
+def test_slices_share_codes_and_do_not_grow_with_the_trace() -> None:
     batches = sorted_batches(500, 40, 6)
     trace = Trace(batches[:4])
-    part, whole = trace[1:3], Trace.joined([trace[:2], trace[2:]])
+    part = trace[1:3]
     trace.append(batches[4].astype(np.int32))
     trace.append_code(encode_ids(batches[5]), 40)
-    assert (len(trace), len(part), len(whole)) == (6, 2, 4)
+    assert (len(trace), len(part)) == (6, 2)
     assert all(map(np.array_equal, trace, batches))
     assert all(map(np.array_equal, part, batches[1:3]))
-    assert all(map(np.array_equal, whole, batches[:4]))
     assert np.array_equal(trace[-1], batches[5])
     assert trace.lengths.tolist() == [40] * 6
     scratch = np.empty(50, dtype=np.int64)
@@ -71,7 +70,7 @@ def test_what_is_not_sorted_and_unique_is_refused(ids: list, message: str) -> No
 
 @pytest.mark.reliability("E5")
 def test_damaged_codes_are_refused_or_at_least_of_the_right_length() -> None:
-    """What is written to a disk has checksums; here memory is at stake."""
+    """Nothing of it is written to a disk; here memory is at stake."""
     for gap in (1, 300, 70_000):
         ids = gap * np.arange(20, dtype=np.int64) + np.arange(20) ** 3
         code = encode_ids(ids)
@@ -85,20 +84,6 @@ def test_damaged_codes_are_refused_or_at_least_of_the_right_length() -> None:
             damaged[place] ^= 0xFF
             with contextlib.suppress(PlanError):
                 assert len(decode_ids(damaged, 20)) == 20
-
-
-def test_arrays_come_back_as_the_same_trace_or_are_refused() -> None:
-    for num_nodes in (300, 10**6, 2**40):
-        batches = [*sorted_batches(num_nodes, 50, 3), np.empty(0, dtype=np.int64)]
-        arrays = Trace(batches).to_arrays()
-        again = Trace.from_arrays(arrays)
-        assert all(map(np.array_equal, again, batches))
-        for lengths in ([50, 50, 51, 0], [50, 50, 50], [50, 50, 50, 0, 0], [-1, 50, 50, 50]):
-            with pytest.raises(PlanError, match="a trace is damaged"):
-                Trace.from_arrays(TraceArrays(codes=arrays.codes, lengths=np.array(lengths)))
-        with pytest.raises(PlanError, match="a trace is damaged"):
-            Trace.from_arrays(TraceArrays(codes=arrays.codes[:-1], lengths=arrays.lengths))
-    assert len(Trace.from_arrays(Trace().to_arrays())) == 0
 
 
 def test_superbatches_alive_take_less_than_six_bytes_an_access() -> None:

@@ -60,7 +60,7 @@ def test_a_trace_is_what_a_loader_samples(graph: CscGraph, trace: Trace) -> None
 def test_threads_do_not_change_a_trace_and_batches_cut_it(graph: CscGraph, trace: Trace) -> None:
     part = _sample(graph, batches=7, threads=3)
     assert all(map(np.array_equal, part.accesses, trace.accesses[:7]))
-    assert part.epoch_share == pytest.approx(7 / 25)
+    assert (len(part.accesses), part.epoch_batches) == (7, 25)
     assert len(_sample(graph, batches=1000).accesses) == 25
 
 
