@@ -24,9 +24,7 @@ class LoaderConfig:
     features: Features = "auto"
     policy: Policy = "belady"
     cache_bytes: int | None = None  # host cache; None: what the budget leaves
-    spill_budget_bytes: int | None = (
-        None  # packs and spilled traces; None: a share of the free disk; 0: no packs
-    )
+    spill_budget_bytes: int | None = None  # disk for packs; None: a share of what is free; 0: no packs
     spill_dir: str | None = None  # where they go; None: the system's temporary folder
     io_strategy: IoStrategy = "auto"
     max_gap_bytes: int | None = None  # hole that one read goes over; None: what suits the device; 0: none

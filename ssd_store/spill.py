@@ -1,4 +1,4 @@
-"""Temporary records on the disk, within a budget, in a folder that leaves with its process."""
+"""Temporary files on the disk, within a budget, in a folder that leaves with its process."""
 
 from __future__ import annotations
 
@@ -7,43 +7,33 @@ import logging
 import os
 import threading
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from gloader.errors import BudgetError, ConfigError, ForkError, SpillError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.spill_claim import SpillClaim, remove_dead_spills, spill_parent
 from gloader.ssd_store.spill_errors import require_free_disk, spill_errors
-from gloader.ssd_store.spill_layout import SpillKey, describe_key, plan_record
-from gloader.ssd_store.spill_record import SpillRef, read_record_file, write_record_file
 from gloader.ssd_store.write_errors import free_bytes
 from gloader.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
-    from numpy.typing import NDArray
-
 _LOG = logging.getLogger(__name__)
 
-__all__ = ["SpillFolder", "SpillKey", "SpillRef", "record_bytes", "remove_dead_spills", "spill_parent"]
-
-
-def record_bytes(key: SpillKey, arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Return the bytes that a record of ``arrays`` takes on disk. Pure."""
-    return plan_record(key, arrays).num_bytes
+__all__ = ["SpillFolder", "remove_dead_spills", "spill_parent"]
 
 
 class SpillFolder:
-    """A private folder of checksummed records, within a budget. Owns the folder until `close`. Thread-safe.
+    """A private folder of temporary files, within a budget. Owns the folder until `close`. Thread-safe.
 
     Creating one first removes the spill folders in ``parent`` whose owners are dead.
 
     Parameters
     ----------
     parent : an existing folder; by default $GLOADER_SPILL_DIR, else the system's temporary folder
-    budget_bytes : what the records may take on disk together
+    budget_bytes : what the files may take on disk together
 
     Raises
     ------
@@ -59,7 +49,7 @@ class SpillFolder:
         self.budget_bytes = budget_bytes
         self._os_io = os_io
         self._lock = threading.Lock()
-        self._records: dict[Path, int] = {}  # bytes of each record that is there
+        self._files: dict[Path, int] = {}  # bytes reserved for each
         self._used_bytes = 0
         self._numbers = count()
         self._pid = os.getpid()
@@ -93,7 +83,7 @@ class SpillFolder:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the budget that records take, those being written included."""
+        """Bytes of the budget that files take, those being written included."""
         return self._used_bytes
 
     @property
@@ -126,71 +116,6 @@ class SpillFolder:
         with spill_errors(self.path, f"checking the free disk space for {what}", os_io=self._os_io):
             require_free_disk(self.path, num_bytes, f"{what} does not fit on the disk", os_io=self._os_io)
 
-    def write_record(self, key: SpillKey, arrays: Mapping[str, NDArray[Any]]) -> SpillRef:
-        """Write ``arrays`` as one record, or leave nothing of it.
-
-        Parameters
-        ----------
-        key : a name or (superbatch, batch), for messages; it may repeat
-        arrays : numbers or booleans of any shape
-
-        Raises
-        ------
-        BudgetError
-            The record exceeds the budget; the message says needed and allowed bytes.
-        SpillError
-            The disk is full (the message says needed and free bytes) or fails, or the folder is closed.
-        ShapeError
-            An array is of a kind that a record cannot hold.
-        ForkError
-            The folder belongs to the parent process.
-        """
-        self._require_usable()
-        layout = plan_record(key, arrays)
-        path = self.reserve_file(layout.num_bytes, f"the {describe_key(key)}")
-        try:
-            doing, needed = f"writing the {describe_key(key)}", layout.num_bytes
-            with spill_errors(path, doing, needed_bytes=needed, os_io=self._os_io):
-                ref = write_record_file(path, key, layout, arrays, os_io=self._os_io)
-            self._require_usable()  # closed by another thread: the record went with the folder
-        except BaseException as error:
-            self._take_back(path, error)
-            raise
-        return ref
-
-    def read_record(self, ref: SpillRef) -> dict[str, NDArray[Any]]:
-        """Read a record back, every byte checked.
-
-        Returns
-        -------
-        The arrays by name, in the order they were written; writable views of one new buffer
-
-        Raises
-        ------
-        ChecksumError
-            The record is cut, damaged or exchanged; the message names key, path and offset.
-        SpillError
-            The device fails, the record was deleted, or the folder is closed.
-        """
-        self._require_known(ref)
-        return read_record_file(ref, os_io=self._os_io)
-
-    def delete_record(self, ref: SpillRef) -> None:
-        """Remove a record and return its bytes to the budget.
-
-        Raises
-        ------
-        SpillError
-            The record was deleted already, cannot be removed (its bytes stay in use), or the folder is closed.
-        ForkError
-            The folder belongs to the parent process.
-        """
-        self._require_usable()
-        self._require_known(ref)
-        with spill_errors(ref.path, f"removing the {describe_key(ref.key)}", os_io=self._os_io):
-            self._unlink(ref.path)
-        self._return(ref.path)
-
     def reserve_file(self, num_bytes: int, what: str) -> Path:
         """Take ``num_bytes`` of the budget for a file that the caller creates; return where.
 
@@ -206,7 +131,7 @@ class SpillFolder:
         with self._lock:
             self.require_room(num_bytes, what)
             path = self.path / f"{next(self._numbers):08d}.spill"
-            self._records[path] = num_bytes
+            self._files[path] = num_bytes
             self._used_bytes += num_bytes
         return path
 
@@ -218,7 +143,7 @@ class SpillFolder:
         SpillError
             It cannot be removed; its bytes stay in use until `close`.
         """
-        if path not in self._records:
+        if path not in self._files:
             return
         with spill_errors(path, "removing a spilled file", os_io=self._os_io):
             try:
@@ -241,19 +166,8 @@ class SpillFolder:
             return
         self._claim.remove()
         with self._lock:
-            self._records.clear()
+            self._files.clear()
             self._used_bytes = 0
-
-    def _take_back(self, path: Path, error: BaseException) -> None:
-        """Remove a record that was not completed; where that fails its bytes stay in use until `close`."""
-        try:
-            self._unlink(path)
-        except FileNotFoundError:
-            self._return(path)
-        except OSError as failure:
-            error.add_note(f"and the partial record {path} could not be removed ({failure})")
-        else:
-            self._return(path)
 
     def _unlink(self, path: Path) -> None:
         try:
@@ -265,14 +179,7 @@ class SpillFolder:
 
     def _return(self, path: Path) -> None:
         with self._lock:
-            self._used_bytes -= self._records.pop(path, 0)
-
-    def _require_known(self, ref: SpillRef) -> None:
-        if not self._is_open:
-            raise SpillError(errno.EBADF, "the spill folder is closed", str(self.path))
-        if ref.path not in self._records:
-            text = f"the {describe_key(ref.key)} was deleted, or belongs to another folder"
-            raise SpillError(errno.ENOENT, text, str(ref.path))
+            self._used_bytes -= self._files.pop(path, 0)
 
     def _require_usable(self) -> None:
         if not self._is_open:

@@ -66,7 +66,7 @@ ROWS: tuple[Row, ...] = (
     Row("D12", "numba's workqueue threading layer", "works; no parallel kernels in the package"),
     Row("D13", "a buffer held while batches are pulled", "blocks, never overwrites"),
     Row("E1", "disk full during a spill", "SpillError, spill removed, store untouched"),
-    Row("E2", "a spill record truncated or flipped", "ChecksumError with the batch"),
+    Row("E2", "a spilled pack truncated or flipped", "ChecksumError with the batch"),
     Row("E3", "spill of a killed run", "removed by the next run; a live owner's is kept"),
     Row("E4", "two runs with one name and folder", "no collision"),
     Row("E5", "an invalid plan", "PlanError, never a wrong row"),

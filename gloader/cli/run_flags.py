@@ -111,7 +111,7 @@ class MachineFlags:
     policy: Policy = _LOADER.policy
     """What the host cache keeps; belady looks ahead and keeps what is needed soonest."""
     spill_budget: Size = None
-    """Disk that packs and spilled traces may use, such as 20GB; a share of what is free when not given, 0 for none."""
+    """Disk that packs may use, such as 20GB; a share of what is free when not given, 0 for none."""
     spill_dir: Path | None = None
     """Folder for them; the system's temporary folder when not given."""
     io_strategy: IoStrategy = _LOADER.io_strategy

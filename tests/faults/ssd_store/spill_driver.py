@@ -1,6 +1,8 @@
 """Children that own spill folders and are killed; run as a program, prints one JSON line with what was found.
 
-    spill_driver.py PARENT SEED COUNT ROUNDS
+    spill_driver.py FOLDER SEED COUNT ROUNDS
+
+Every owner makes a pack of a store in FOLDER and reads it back, as runs do.
 
 points: SIGKILL at each named point of a folder's life; random: SIGKILL after random times, COUNT of them, a live
 owner beside; race: owners that live and die, and remove the dead, at once, in ROUNDS.
@@ -17,32 +19,50 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
 from gloader.ssd_store.spill import SpillFolder, remove_dead_spills
 from gloader.ssd_store.spill_claim import KILL_POINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-POINTS = (*KILL_POINTS, "spill.in_record")
+    from gloader.ssd_store.pack import PackedMisses
+
+POINTS = (*KILL_POINTS, "pack.in_sweep", "pack.after_sweep")
 BUDGET = 10**8
+FEATURES = np.arange(30_000, dtype=np.float32).reshape(300, 100)
+MISSES = [np.arange(start, 300, 2 + start) for start in range(3)]
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def rows(number: int) -> dict[str, np.ndarray]:
-    return {"x": np.full(30_000, number), "number": np.array(number)}
+@contextmanager
+def owner(parent: Path) -> Iterator[tuple[SpillFolder, PackedMisses]]:
+    """Own a folder with a pack in it. Neither threads nor rings: they do not survive the forks."""
+    with (
+        SpillFolder(parent, budget_bytes=BUDGET) as spill,
+        FeatureStore.open(parent.parent / "store", io="buffered") as store,
+        Packer(store, spill, memory_bytes=2**21) as packer,
+    ):
+        yield spill, packer.pack(MISSES, superbatch=0, is_cancelled=lambda: False)
 
 
-def is_right(spill: SpillFolder, refs: list) -> bool:
-    return all(np.array_equal(spill.read_record(ref)["x"], rows(ref.key[1])["x"]) for ref in refs)
+def is_right(pack: PackedMisses) -> bool:
+    for batch, rows in enumerate(MISSES):
+        out = np.zeros((len(rows), FEATURES.shape[1]), np.float32)
+        pack.read_into(batch, rows, out, at=np.arange(len(rows)))
+        if not np.array_equal(out, FEATURES[rows]):
+            return False
+    return True
 
 
 def fork(action: Callable[[], int]) -> int:
@@ -69,10 +89,9 @@ def age(folder: Path) -> None:
 
 
 def live(parent: Path) -> int:
-    """Own a folder, write and read; 0 if all was right."""
-    with SpillFolder(parent, budget_bytes=BUDGET) as spill:
-        refs = [spill.write_record((0, number), rows(number)) for number in range(3)]
-        return 0 if is_right(spill, refs) else 3
+    """Own a folder, make a pack and read it; 0 if all was right."""
+    with owner(parent) as (_, pack):
+        return 0 if is_right(pack) else 3
 
 
 def live_for_ever(parent: Path) -> int:
@@ -100,18 +119,20 @@ def kill_at_points(parent: Path) -> dict[str, list[object]]:
 def kill_at_random_times(parent: Path, seed: int, count: int) -> Counter[str]:
     found: Counter[str] = Counter()
     draw = random.Random(seed)  # noqa: S311 - a schedule, not a secret
-    with SpillFolder(parent, budget_bytes=BUDGET) as mine:
-        refs = [mine.write_record((0, number), rows(number)) for number in range(3)]
+    began = time.perf_counter()
+    live(parent)
+    life_s = time.perf_counter() - began
+    with owner(parent) as (mine, pack):
         for _ in range(count):
             child = fork(lambda: live_for_ever(parent))
-            time.sleep(draw.random() * 0.02)
+            time.sleep(draw.random() * 3 * life_s)
             os.kill(child, signal.SIGKILL)
             found[end_of(child)] += 1
             found["left a folder"] += len(names(parent)) > 1
             age(parent)
             remove_dead_spills(parent)
             found["removed" if names(parent) == [mine.path.name] else f"left {names(parent)}"] += 1
-            found["live owner untouched" if is_right(mine, refs) else "DAMAGED"] += 1
+            found["live owner untouched" if is_right(pack) else "DAMAGED"] += 1
     found["clean" if not names(parent) else f"left {names(parent)}"] += 1
     return found
 
@@ -142,7 +163,9 @@ def race(parent: Path, rounds: int) -> Counter[str]:
 
 
 if __name__ == "__main__":
-    parent = Path(sys.argv[1])
+    parent = Path(sys.argv[1]) / "spills"
+    parent.mkdir()
+    FeatureStore.create(parent.parent / "store", FEATURES).close()
     seed, kills, rounds = map(int, sys.argv[2:])
     live(parent)  # loads the kernels
     found = {

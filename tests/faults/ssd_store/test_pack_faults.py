@@ -294,6 +294,34 @@ def test_a_cut_or_exchanged_pack_is_found(io: str, path: Path, tmp_path: Path) -
 
 
 @pytest.mark.reliability("E2")
+def test_any_damage_of_a_pack_is_found(path: Path, tmp_path: Path) -> None:
+    """Pieces are overwritten, pages change places, the end is cut or grows: the right rows or an error."""
+    draw = np.random.default_rng(5)
+    with (
+        FeatureStore.open(path, io="buffered") as store,
+        SpillFolder(tmp_path, budget_bytes=10**8) as spill,
+        Packer(store, spill) as packer,
+    ):
+        pack = packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
+        file, num_bytes = files(spill)[0], 4 * DIM * len(MISSES[0])
+        saved = file.read_bytes()
+        for _ in range(300):
+            damaged = bytearray(saved)
+            for _ in range(draw.integers(1, 5)):
+                at, length = int(draw.integers(num_bytes)), int(draw.integers(1, 5000))
+                damaged[at : at + length] = draw.bytes(length)[: len(saved) - at]
+            file.write_bytes(damaged[: draw.integers(1, len(saved))] if draw.random() < 0.3 else damaged)
+            with pytest.raises(ChecksumError, match=r"superbatch 7, batch 0 .* is damaged at byte \d+"):
+                read(pack, 0)
+        one, two = saved[4096:8192], saved[8192:12288]
+        file.write_bytes(saved[:4096] + two + one + saved[12288:])
+        with pytest.raises(ChecksumError, match="damaged at byte 4096: the page"):
+            read(pack, 0)
+        file.write_bytes(saved)
+        assert is_right(pack)
+
+
+@pytest.mark.reliability("E2")
 def test_a_device_that_lies_about_a_pack(path: Path, tmp_path: Path) -> None:
     with FeatureStore.open(path) as store, SpillFolder(tmp_path, budget_bytes=10**8) as spill:
         spill._os_io = FaultyOS(corrupt=Corruption(offset=5000, mask=1, file=".spill"))

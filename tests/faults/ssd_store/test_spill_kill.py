@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gloader
+from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.spill import SpillFolder, remove_dead_spills
 
 DRIVER = Path(__file__).with_name("spill_driver.py")
@@ -49,13 +50,14 @@ def found() -> dict[str, Any]:
 @pytest.mark.reliability("E3")
 def test_sigkill_at_every_named_point(found: dict[str, Any]) -> None:
     """What is left, what the next start removes at once, and what it removes when that is old."""
-    record = "00000000.spill"
+    files = ["00000000.spill", "00000001.spill", "00000002.spill"]
     left_and_removed = {
         "spill.after_mkdtemp": [[[]], 0, 1],
         "spill.after_lock": [[[]], 0, 1],
         "spill.after_owner_write": [[["owner.json.tmp"]], 0, 1],
         "spill.after_claim": [[["owner.json"]], 1, 0],
-        "spill.in_record": [[[record, "owner.json"]], 1, 0],
+        "pack.in_sweep": [[[*files, "owner.json"]], 1, 0],
+        "pack.after_sweep": [[[*files, "owner.json"]], 1, 0],
         "spill.after_records_removed": [[["owner.json"]], 1, 0],
         "spill.after_owner_removed": [[[]], 0, 1],
     }
@@ -89,12 +91,20 @@ def test_thousands_of_random_kills_and_hundreds_of_races() -> None:
 OWNER = """
 import sys
 import numpy as np
+from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.spill import SpillFolder
-with SpillFolder(budget_bytes=10**7) as spill:
-    ref = spill.write_record((0, 1), {"x": np.full(1000, int(sys.argv[1]))})
+rows = np.arange(0, 300, int(sys.argv[1]))
+with (
+    FeatureStore.open("store") as store,
+    SpillFolder(budget_bytes=10**7) as spill,
+    Packer(store, spill) as packer,
+):
+    pack = packer.pack([rows], superbatch=0, is_cancelled=lambda: False)
     print(spill.path, flush=True)
     sys.stdin.readline()
-    assert (spill.read_record(ref)["x"] == int(sys.argv[1])).all()
+    out = np.zeros((len(rows), store.dim), np.float32)
+    pack.read_into(0, rows, out, at=np.arange(len(rows)))
+    assert (out == rows[:, None]).all()
     print("right", flush=True)
 """
 
@@ -115,6 +125,8 @@ def start_owner(number: int, folder: Path) -> subprocess.Popen[str]:
 def test_two_programs_in_one_folder_one_of_which_is_killed(tmp_path: Path) -> None:
     parent = tmp_path / "spills"
     parent.mkdir()
+    rows = np.repeat(np.arange(300, dtype=np.float32)[:, None], 100, axis=1)
+    FeatureStore.create(tmp_path / "store", rows).close()
     with start_owner(1, tmp_path) as first, start_owner(2, tmp_path) as second:
         try:
             paths = [Path(owner.stdout.readline().strip()) for owner in (first, second)]
@@ -126,7 +138,6 @@ def test_two_programs_in_one_folder_one_of_which_is_killed(tmp_path: Path) -> No
             assert sorted(parent.iterdir()) == sorted(paths)
             with SpillFolder(parent, budget_bytes=10**7) as spill:  # the next start
                 assert sorted(parent.iterdir()) == sorted([paths[1], spill.path])
-                spill.write_record("x", {"x": np.zeros(3)})
             assert second.communicate("go\n") == ("right\n", None)
             assert second.returncode == 0
         finally:

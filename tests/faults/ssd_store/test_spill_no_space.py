@@ -13,59 +13,91 @@ import pytest
 
 import gloader
 from gloader.errors import SpillError
-from gloader.ssd_store import FeatureStore
+from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import OsIO
-from gloader.ssd_store.spill import SpillFolder, record_bytes
+from gloader.ssd_store.spill import SpillFolder
 from gloader.testing.faults import FaultyOS
+
+NUM_ROWS, DIM = 8000, 100  # 3.2 MB; the disk has 1 MiB
 
 PROGRAM = """
 import errno, os, resource, signal, sys
 from pathlib import Path
 import numpy as np
 from gloader.errors import SpillError
+from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.spill import SpillFolder
 
-class Blind(OsIO):  # believes that there is room, so that the writes themselves run into the wall
+class Blind(OsIO):  # believes that there is room, so that the disk itself has to say that there is none
+    reserves = True
+
     def statvfs(self, path):
         status = list(super().statvfs(path))
         status[4] = 2**40  # f_bavail
         return os.statvfs_result(status)
 
-mode, folder = sys.argv[1], Path(sys.argv[2])
-if mode == "limit":
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (700_001, 700_001))  # within a write: first it is short
+    def fallocate(self, fd, offset, num_bytes):
+        if not self.reserves:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+        super().fallocate(fd, offset, num_bytes)
+
+def make(packer, rows, number):
+    return packer.pack([rows], superbatch=number, is_cancelled=lambda: False)
+
+def is_right(pack, rows):
+    out = np.zeros((len(rows), 100), np.float32)
+    pack.read_into(0, rows, out, at=np.arange(len(rows)))
+    return (out == rows[:, None]).all()
+
+mode, store, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 wall = errno.EFBIG if mode == "limit" else errno.ENOSPC
-with SpillFolder(folder, budget_bytes=10**9, os_io=Blind()) as spill:
-    small, large = {"x": np.arange(50_000)}, {"x": np.ones(400_000)}  # 0.4 and 3.2 MB; the disk has 1 MiB
-    kept = spill.write_record((0, 0), small)
+small, large = np.arange(0, 8000, 10), np.arange(8000)
+blind = Blind()
+with (
+    FeatureStore.open(store) as store,
+    SpillFolder(folder, budget_bytes=10**9, os_io=blind) as spill,
+    Packer(store, spill) as packer,
+):
+    kept = make(packer, small, 0)
+    assert is_right(kept, small)
+    if mode == "limit":
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700_001, 700_001))  # within a write: first it is short
     before = sorted(os.listdir(spill.path)), spill.used_bytes
-    for batch in (1, 2, 3):
+    for number, blind.reserves in ((1, True), (2, False), (3, False)):
         try:
-            spill.write_record((0, batch), large)
+            make(packer, large, number)
         except SpillError as error:
             assert error.errno == wall, error
             text = str(error)
-            assert f"writing the spill of superbatch 0, batch {batch} failed" in text, text
-            assert "needed 3215360 bytes" in text and "bytes (" in text and "are free" in text, text
+            doing = "creating the pack of" if blind.reserves else "packing"
+            assert f"{doing} superbatch {number}" in text and "failed" in text, text
+            assert "needed " in text and "bytes (" in text and "are free" in text, text
         else:
-            raise AssertionError("the record cannot have been written")
+            raise AssertionError("the pack cannot have been written")
         assert (sorted(os.listdir(spill.path)), spill.used_bytes) == before
-        assert (spill.read_record(kept)["x"] == small["x"]).all()
-    again = spill.write_record((0, 4), small)  # the space of the failed records is there again
-    assert (spill.read_record(again)["x"] == small["x"]).all()
+        assert is_right(kept, small)
+    assert is_right(make(packer, small, 4), small)  # the space of the failed packs is there again
     if mode == "full":
         spill._os_io = OsIO()
         try:
-            spill.write_record((0, 5), large)
+            make(packer, large, 5)
         except SpillError as error:
-            assert "does not fit on the disk: needed 3215360 bytes" in str(error), error
+            assert "the pack of superbatch 5 does not fit on the disk: needed 3203072 bytes" in str(error), error
         else:
             raise AssertionError("space was not checked")
 assert os.listdir(folder) == [], os.listdir(folder)
 print("ok")
 """
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("full") / "store"
+    rows = np.repeat(np.arange(NUM_ROWS, dtype=np.float32)[:, None], DIM, axis=1)
+    FeatureStore.create(path, rows).close()
+    return path
 
 
 def run(*arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -90,18 +122,18 @@ def can_mount() -> bool:
 
 
 @pytest.mark.reliability("E1")
-def test_a_file_size_limit(tmp_path: Path) -> None:
-    done = run("limit", tmp_path)
+def test_a_file_size_limit(store: Path, tmp_path: Path) -> None:
+    done = run("limit", store, tmp_path)
     assert done.stdout == "ok\n", done.stderr
 
 
 @pytest.mark.reliability("E1")
-def test_a_full_file_system(tmp_path: Path) -> None:
+def test_a_full_file_system(store: Path, tmp_path: Path) -> None:
     if not can_mount():  # no user namespaces here: the file size limit runs into the same code
-        done = run("limit", tmp_path)
+        done = run("limit", store, tmp_path)
     else:
         mount = f'mount -t tmpfs -o size=1M none {tmp_path} && exec "$0" "$@"'
-        done = run("full", tmp_path, prefix=("unshare", "-rm", "sh", "-c", mount))
+        done = run("full", store, tmp_path, prefix=("unshare", "-rm", "sh", "-c", mount))
     assert done.stdout == "ok\n", done.stderr
 
 
@@ -121,57 +153,42 @@ class SmallDisk(OsIO):
 
 @pytest.mark.reliability("E1")
 def test_the_free_space_is_checked_before_anything_is_written(tmp_path: Path) -> None:
-    arrays = {"x": np.zeros(100_000)}
     disk = SmallDisk()
     with SpillFolder(tmp_path, budget_bytes=10**9, os_io=disk) as spill:
-        spill.write_record((2, 8), {"x": np.zeros(40_000)})
+        spill.remove_file(spill.reserve_file(409_600, "the pack of superbatch 2"))
         disk.opened.clear()
-        with pytest.raises(SpillError, match="superbatch 2, batch 9 does not fit on the disk") as caught:
-            spill.write_record((2, 9), arrays)
-        needed = record_bytes((2, 9), arrays)
-        for part in (f"needed {needed} bytes", "409600 bytes (410 KB) are free", "GLOADER_SPILL_DIR"):
+        with pytest.raises(SpillError, match="the pack of superbatch 3 does not fit on the disk") as caught:
+            spill.reserve_file(409_601, "the pack of superbatch 3")
+        for part in ("needed 409601 bytes", "409600 bytes (410 KB) are free", "GLOADER_SPILL_DIR"):
             assert part in str(caught.value)
         assert caught.value.errno == errno.ENOSPC
-        assert disk.opened == []
-        with pytest.raises(SpillError, match="superbatch 3 does not fit"):
-            spill.require_room(409_601, "superbatch 3")
-        spill.require_room(409_600, "superbatch 3")
+        assert (disk.opened, spill.used_bytes) == ([], 0)
+        with pytest.raises(SpillError, match="superbatch 4 does not fit"):
+            spill.require_room(409_601, "superbatch 4")
+        spill.require_room(409_600, "superbatch 4")
 
 
 @pytest.mark.reliability("E1")
-@pytest.mark.parametrize("call", ["write", "open", "close"])
+@pytest.mark.parametrize("call", ["fallocate", "pwrite", "open", "close"])
 def test_a_disk_that_stays_full(tmp_path: Path, call: str) -> None:
-    """Whatever reports it; the records before and a store beside it are as they were."""
-    rows = np.arange(4000, dtype=np.float32).reshape(100, 40)
+    """Whatever reports it; the packs before and a store beside it are as they were."""
+    rows, all_rows = np.arange(4000, dtype=np.float32).reshape(100, 40), np.arange(100)
+    out = np.empty_like(rows)
     with FeatureStore.create(tmp_path / "store", rows) as store:
-        with SpillFolder(tmp_path, budget_bytes=10**9) as spill:
-            kept = spill.write_record((0, 0), {"x": rows})
+        with SpillFolder(tmp_path, budget_bytes=10**9) as spill, Packer(store, spill) as packer:
+            kept = packer.pack([all_rows], superbatch=0, is_cancelled=lambda: False)
+            before = sorted(os.listdir(spill.path)), spill.used_bytes  # noqa: PTH208
             spill._os_io = FaultyOS(fail_at=1, repeat=10**6, error=errno.ENOSPC, calls={call})
-            with pytest.raises(
-                SpillError, match=rf"No space left.*needed {kept.num_bytes} bytes .*are free"
-            ) as caught:
-                spill.write_record((0, 1), {"x": rows})
+            with (
+                Packer(store, spill) as full,
+                pytest.raises(SpillError, match=r"No space left.*needed \d+ bytes .*are free") as caught,
+            ):
+                full.pack([all_rows], superbatch=1, is_cancelled=lambda: False)
             assert caught.value.filename == str(spill.path / "00000001.spill")
-            assert sorted(os.listdir(spill.path)) == ["00000000.spill", "owner.json"]  # noqa: PTH208
-            assert spill.used_bytes == kept.num_bytes
+            assert (sorted(os.listdir(spill.path)), spill.used_bytes) == before  # noqa: PTH208
             spill._os_io = OsIO()
-            assert np.array_equal(spill.read_record(kept)["x"], rows)
-        out = np.empty_like(rows)
-        store.read_into(np.arange(100), out)
+            kept.read_into(0, all_rows, out, at=all_rows)
+            assert np.array_equal(out, rows)
+        store.read_into(all_rows, out)
         assert np.array_equal(out, rows)
     assert os.listdir(tmp_path) == ["store"]  # noqa: PTH208
-
-
-@pytest.mark.reliability("E1")
-def test_ctrl_c_in_a_write_leaves_nothing(tmp_path: Path) -> None:
-    class Interrupted(OsIO):
-        def write(self, fd: int, data: memoryview) -> int:
-            super().write(fd, data[:100])
-            raise KeyboardInterrupt
-
-    with SpillFolder(tmp_path, budget_bytes=10**9) as spill:
-        spill._os_io = Interrupted()
-        with pytest.raises(KeyboardInterrupt):
-            spill.write_record("x", {"x": np.zeros(10)})
-        assert [path.name for path in spill.path.iterdir()] == ["owner.json"]
-        assert spill.used_bytes == 0
