@@ -101,15 +101,6 @@ def checksum_words(words: NDArray[np.uint64], first_page: int, out: NDArray[np.u
 
 
 @njit(cache=True, nogil=True)
-def first_mismatch(words: NDArray[np.uint64], first_page: int, expected: NDArray[np.uint64]) -> int:
-    """Return the first i for which page ``first_page + i`` does not have checksum ``expected[i]``, or -1."""
-    for i in range(expected.shape[0]):
-        if page_checksum_at(words, i * PAGE_WORDS, first_page + i) != expected[i]:
-            return i
-    return -1
-
-
-@njit(cache=True, nogil=True)
 def extend_digest(state: np.uint64, checksums: NDArray[np.uint64]) -> np.uint64:
     """Fold page checksums, in page order, into the running digest ``state`` (0 at the start). Pure."""
     folded = np.uint64(state)

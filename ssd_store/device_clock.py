@@ -31,12 +31,6 @@ class DeviceClock:
         self._num_users = 0
         self._last = 0.0
         self._share = 0.0  # what somebody who had used the device all along would have got
-        self._busy = 0.0
-
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds in which anybody used the device, until somebody last began or ended."""
-        return self._busy
 
     @contextmanager
     def using(self) -> Iterator[DeviceUse]:
@@ -54,7 +48,6 @@ class DeviceClock:
             now = self._now()
             if self._num_users > 0:
                 self._share += (now - self._last) / self._num_users
-                self._busy += now - self._last
             self._last = now
             self._num_users += change
             return self._share

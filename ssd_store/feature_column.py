@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -15,22 +15,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.array_writer import ArrayWriter
+    from gloader.ssd_store.staging import StagedDirectory
 
 SCALE_SUFFIX: Final = ".scale"
 INT8_FEATURE: Final = "int8-row-scale"
 _STEP_BYTES: Final = 4 * 2**20
-
-
-class ArrayStage(Protocol):
-    """Where new arrays are written."""
-
-    def array(self, name: str, *, dtype: str, shape: tuple[int, ...], pages: bool = False) -> ArrayWriter:
-        """Start writing an array."""
-        ...
-
-    def require_feature(self, name: str) -> None:
-        """Let only builds that know the format feature ``name`` read the result."""
-        ...
 
 
 class FeatureColumnWriter:
@@ -47,7 +36,7 @@ class FeatureColumnWriter:
 
     def __init__(
         self,
-        stage: ArrayStage,
+        stage: StagedDirectory,
         name: str,
         *,
         num_rows: int,

@@ -41,7 +41,6 @@ from gloader.ssd_store.npy_header import (
     data_bytes,
     file_bytes,
     npy_header,
-    read_npy_header,
     stored_dtype,
 )
 from gloader.ssd_store.os_io import REAL_OS, OsIO, read_full
@@ -67,7 +66,6 @@ __all__ = [
     "npy_header",
     "parse_manifest",
     "read_manifest",
-    "read_npy_header",
     "seal_manifest",
     "stored_dtype",
 ]

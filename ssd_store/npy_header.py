@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -30,9 +29,6 @@ STORED_DTYPES: Final[dict[str, str]] = {
 }
 _MAGIC = b"\x93NUMPY\x01\x00"
 _PREFIX_BYTES = len(_MAGIC) + 2
-_HEADER = re.compile(
-    r"\{'descr': '([<|][a-z]\d)', 'fortran_order': False, 'shape': \((?:(\d+(?:, \d+)*),?)?\), \} *\n"
-)
 
 
 def stored_dtype(logical: str) -> np.dtype[np.generic]:
@@ -89,23 +85,3 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     text = f"{{'descr': '{STORED_DTYPES[dtype]}', 'fortran_order': False, 'shape': ({lengths}), }}"
     padded = text.ljust(DATA_OFFSET - _PREFIX_BYTES - 1) + "\n"
     return _MAGIC + len(padded).to_bytes(2, "little") + padded.encode("ascii")
-
-
-def read_npy_header(page: bytes) -> tuple[str, tuple[int, ...]]:
-    """Return the stored dtype (as in ``STORED_DTYPES``) and the shape that a header page declares. Pure.
-
-    Raises
-    ------
-    FormatError
-        The page is not, byte for byte, a header that `npy_header` writes.
-    """
-    if len(page) != DATA_OFFSET or not page.startswith(_MAGIC):
-        raise FormatError(f"not an array file of this format: the first bytes are {page[:8]!r}")
-    match = _HEADER.fullmatch(page[_PREFIX_BYTES:].decode("latin-1"))
-    logical = next((name for name, stored in STORED_DTYPES.items() if match and stored == match[1]), None)
-    if match is None or logical is None:
-        raise FormatError(f"the array header {page[_PREFIX_BYTES : _PREFIX_BYTES + 80]!r} is malformed")
-    shape = tuple(int(length) for length in match[2].split(", ")) if match[2] else ()
-    if npy_header(logical, shape) != page:
-        raise FormatError(f"the array header of shape {shape} is not in canonical form")
-    return match[1], shape

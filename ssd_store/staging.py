@@ -1,7 +1,7 @@
 """A directory of arrays while it is created: all of it appears under its name, or nothing does.
 
 `StagedDirectory` writes into ``.<name>.staging`` beside the target, which one process at a time holds, and
-commits by one rename. `gloader.ssd_store.columns` adds arrays to a committed directory in the same way.
+commits by one rename.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import numpy as np
 from gloader.errors import ConfigError, ShapeError
 from gloader.ssd_store.array_writer import ArrayWriter
 from gloader.ssd_store.cast import FEATURE_DTYPES
-from gloader.ssd_store.columns import StagedColumns
 from gloader.ssd_store.feature_column import FeatureColumnWriter
 from gloader.ssd_store.manifest import STORE_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
@@ -25,7 +24,6 @@ __all__ = [
     "ArrayWriter",
     "FeatureColumnWriter",
     "FeatureWriter",
-    "StagedColumns",
     "StagedDirectory",
 ]
 

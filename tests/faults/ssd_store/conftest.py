@@ -12,7 +12,7 @@ from gloader.ssd_store.array_reader import load_array
 from gloader.ssd_store.format import STORE_MANIFEST, load_manifest
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.verify import verify_directory
-from gloader.ssd_store.writer import FeatureWriter, StagedColumns, StagedDirectory
+from gloader.ssd_store.writer import FeatureWriter, StagedDirectory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,22 +75,7 @@ class TakeOver(Create):
         (folder / ".s.staging" / "features.npy").write_bytes(b"half")
 
 
-class AddColumn:
-    """A second feature set beside the first."""
-
-    before, after = "old", "old+column"
-
-    def prepare(self, folder: Path) -> None:
-        write_rows(folder, OLD)
-
-    def run(self, folder: Path, os_io: OsIO) -> None:
-        with StagedColumns(folder / "s", manifest_name=STORE_MANIFEST, os_io=os_io) as columns:
-            with columns.features("column", num_rows=90, dim=61, dtype="float32") as writer:
-                writer.append(NEW)
-            columns.commit({})
-
-
-CASES = [Create, CreateInNewFolder, Overwrite, TakeOver, AddColumn]
+CASES = [Create, CreateInNewFolder, Overwrite, TakeOver]
 
 
 def content_of(folder: Path) -> str:
@@ -107,9 +92,6 @@ def content_of(folder: Path) -> str:
     arrays = {name: load_array(path, record) for name, record in manifest.arrays.items()}
     for name, array in (("old", OLD), ("new", NEW)):
         if np.array_equal(arrays["features"], array):
-            if "column" in arrays:
-                assert np.array_equal(arrays["column"], NEW)
-                return f"{name}+column"
             return name
     raise AssertionError("the store holds rows that nobody wrote")
 

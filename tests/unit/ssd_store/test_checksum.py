@@ -13,7 +13,6 @@ from gloader.ssd_store.checksum import (
     checksum_pages,
     checksum_words,
     digest_of,
-    first_mismatch,
     num_pages_of,
     page_checksum_at,
 )
@@ -122,9 +121,6 @@ def test_kernels_agree(data):
     checksum_words(words, 3, out)
     assert np.array_equal(out, expected)
     assert int(page_checksum_at(words, 512, 4)) == int(expected[1])
-    assert first_mismatch(words, 3, expected) == -1
-    expected[2] ^= np.uint64(1)
-    assert first_mismatch(words, 3, expected) == 2
 
 
 def test_digest_equals_the_definition_in_any_pieces(data):

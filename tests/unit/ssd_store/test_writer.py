@@ -13,14 +13,13 @@ from gloader.errors import (
     ShapeError,
     StoreExistsError,
     StoreLockedError,
-    StoreOpenError,
     StoreWriteError,
 )
 from gloader.ssd_store.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.format import STORE_MANIFEST, load_manifest
 from gloader.ssd_store.page_file import BUFFER_BYTES
 from gloader.ssd_store.verify import verify_directory
-from gloader.ssd_store.writer import FeatureWriter, StagedColumns, StagedDirectory
+from gloader.ssd_store.writer import FeatureWriter, StagedDirectory
 from gloader.testing.faults import FaultyOS
 
 
@@ -442,60 +441,6 @@ def test_commit_refuses_an_array_that_was_given_up(tmp_path):
         staged.array("ids", dtype="int64", shape=(4,)).abort()
         staged.commit("x", {})
     assert names(tmp_path) == []
-
-
-# --- columns ---
-
-
-def test_columns_are_added_as_a_new_version(tmp_path):
-    create(tmp_path / "s", rows())
-    before = load_manifest(tmp_path / "s", STORE_MANIFEST)
-    with StagedColumns(tmp_path / "s", manifest_name=STORE_MANIFEST) as columns:
-        with columns.features("embedding", num_rows=100, dim=3, dtype="int8") as writer:
-            writer.append(rows(100, 3))
-        assert load_manifest(tmp_path / "s", STORE_MANIFEST) == before
-        columns.commit({"note": "x"})
-    after = load_manifest(tmp_path / "s", STORE_MANIFEST)
-    assert set(after.arrays) == {"features", "embedding", "embedding.scale"}
-    assert after.metadata == {"note": "x"}
-    assert after.required_features == ("int8-row-scale",)
-    assert np.array_equal(stored(tmp_path / "s"), rows())
-    assert stored(tmp_path / "s", "embedding").shape == (100, 3)
-    assert names(tmp_path) == ["s"]
-    for name, record in before.arrays.items():  # readers of the old version are not disturbed
-        assert after.arrays[name] == record
-
-
-def test_columns_that_fail_leave_the_old_version(tmp_path):
-    create(tmp_path / "s", rows())
-    before = names(tmp_path / "s")
-    with (
-        pytest.raises(FeatureValueError, match="row 3"),
-        StagedColumns(tmp_path / "s", manifest_name=STORE_MANIFEST) as columns,
-    ):
-        bad = rows(100, 3)
-        bad[3, 0] = np.nan
-        with columns.features("embedding", num_rows=100, dim=3, dtype="float32", check_finite=True) as writer:
-            writer.append(bad)
-        columns.commit()
-    assert names(tmp_path / "s") == before
-    assert names(tmp_path) == ["s"]
-    assert np.array_equal(stored(tmp_path / "s"), rows())
-
-
-def test_columns_do_not_replace_columns_and_need_a_store(tmp_path):
-    create(tmp_path / "s", rows())
-    with StagedColumns(tmp_path / "s", manifest_name=STORE_MANIFEST) as columns:
-        with pytest.raises(StoreExistsError, match="has an array 'features' already"):
-            columns.array("features", dtype="int64", shape=(4,))
-        with pytest.raises(StoreLockedError):
-            create(tmp_path / "s", rows(), overwrite=True)
-    with (
-        pytest.raises(StoreOpenError, match="nothing here"),
-        StagedColumns(tmp_path / "missing", manifest_name=STORE_MANIFEST),
-    ):
-        pass
-    assert names(tmp_path) == ["s"]
 
 
 @pytest.mark.reliability("A3")
