@@ -8,7 +8,7 @@ from gloader.cache.baselines import OnlinePolicy, Policy, StaticPolicy, make_pol
 from gloader.cache.batch_reader import NO_ROWS
 from gloader.cache.belady import hotness_levels, plan_belady
 from gloader.cache.curve import MissCurve, belady_curve, lru_curve, next_use_counts, static_curve
-from gloader.cache.device import (
+from gloader.cache.device_plan import (
     DeviceCachePlan,
     DeviceHotness,
     DeviceShare,

@@ -9,7 +9,7 @@ from numba import njit
 
 from gloader.cache.actions import ADMIT, BYPASS, ON_DEVICE
 from gloader.cache.next_use import DEVICE, NOTHING, cell
-from gloader.intrinsics import prefetch, to_int
+from gloader.core.numba_ops import prefetch, to_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,8 +10,8 @@ from numba import njit
 
 from gloader.cache import belady_kernels
 from gloader.cache.next_use import NodeTable
+from gloader.core.numba_ops import prefetch, to_int
 from gloader.errors import PlanError
-from gloader.intrinsics import prefetch, to_int
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

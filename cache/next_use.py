@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
+from gloader.core.numba_ops import to_int
 from gloader.errors import PlanError
-from gloader.intrinsics import to_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

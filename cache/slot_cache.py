@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from gloader.aligned_memory import aligned_bytes
 from gloader.cache import slot_kernels as kernels
+from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import FeatureValueError, PlanError, ShapeError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numba import njit
 
-from gloader.intrinsics import copy_block, prefetch
-from gloader.narrow import (
+from gloader.core.dtype_kernels import (
     narrow_to_brains,
     narrow_to_halves,
     scale_bytes,
@@ -18,6 +17,7 @@ from gloader.narrow import (
     widen_brains,
     widen_halves,
 )
+from gloader.core.numba_ops import copy_block, prefetch
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 from gloader import Dataset
 from gloader.adapters.pyg import MergedSampler
 from gloader.convert.options import PrepareOptions, SourceOptions
-from gloader.home import ensure_dataset
+from gloader.convert.prepared_cache import ensure_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,48 +13,48 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import numpy as np
 import torch
 
-from gloader.bottleneck import find_bottleneck
 from gloader.cache import parse_hotness
 from gloader.config import Features, IoStrategy, Layout, Policy
-from gloader.device_tier import DeviceSettings
+from gloader.core.loader_state import LoaderState
+from gloader.core.order import EpochOrder
+from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.core.units import parse_bytes
+from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import Facts, RemoteTier, Sharing, assemble, find_place, open_shared, telling_others
-from gloader.epoch import EpochIterator
 from gloader.errors import ConfigError, ForkError, LoaderBusyError, LoaderClosedError, SeedError
-from gloader.explain import explain_run
-from gloader.feature_tier import FeatureTier, TierSettings, open_feature_tier
-from gloader.memory import default_budget_bytes
-from gloader.order import EpochOrder
-from gloader.pipeline import run_together
-from gloader.reports import RunReports
-from gloader.run import PipelineRun
+from gloader.memory.available import default_budget_bytes
+from gloader.observe.bottleneck import find_bottleneck
+from gloader.observe.explain import explain_run
+from gloader.observe.timeline import Tracer
+from gloader.pipeline.consumer import EpochIterator
+from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.open_device import DeviceSettings
+from gloader.pipeline.open_tiers import FeatureTier, TierSettings, open_feature_tier
+from gloader.pipeline.positions import BatchStream
+from gloader.pipeline.run import PipelineRun
+from gloader.pipeline.threads import run_together
 from gloader.samplers.make import require_layout
 from gloader.samplers.neighbor import checked_fanouts
-from gloader.shield import close_in_finalizer, uninterrupted
-from gloader.state import LoaderState
-from gloader.stream import BatchStream
-from gloader.trace import Tracer
 from gloader.types import BatchId, IdArray, ReadyBatch
-from gloader.units import parse_bytes
-from gloader.vector_math import settle_vector_math
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from gloader.budget import MemoryPlan
     from gloader.cache import DeviceHotness
     from gloader.config import LoaderConfig
     from gloader.dataset import Dataset
-    from gloader.device_tier import OtherDevices
     from gloader.distributed import LoaderHost, Place
-    from gloader.epoch import Run
-    from gloader.explain import SuperbatchReport
+    from gloader.memory.plan import MemoryPlan
+    from gloader.observe.epoch_stats import EpochStats
+    from gloader.observe.explain import SuperbatchReport
+    from gloader.pipeline.consumer import Run
+    from gloader.pipeline.open_device import OtherDevices
     from gloader.samplers import CscGraph
     from gloader.ssd_store import FeatureStore
-    from gloader.ssd_store.engine import IoMode
     from gloader.ssd_store.os_io import StrPath
-    from gloader.ssd_store.reader import Verify
-    from gloader.stats import EpochStats
+    from gloader.ssd_store.read.engine import IoMode
+    from gloader.ssd_store.read.reader import Verify
     from gloader.types import FeatureSource
 
 _CLOSER = "gloader-close"

@@ -1,6 +1,6 @@
 """What a sampler raises when a kernel meets an entry that no sound graph has. Pure.
 
-A graph may be sampled from before its checksums were compared, see `gloader.topology`.
+A graph may be sampled from before its checksums were compared, see `gloader.dataset.topology`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import GraphError
-from gloader.samplers import checks
+from gloader.samplers import graph_checks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -130,7 +130,7 @@ def _check_length(edge_weight: NDArray[Any], num_edges: int) -> None:
 
 def _check_indptr(indptr: IdArray) -> None:
     for start in range(0, indptr.shape[0] - 1, CHUNK):
-        at = checks.first_descent(indptr, start, min(start + CHUNK, indptr.shape[0] - 1))
+        at = graph_checks.first_descent(indptr, start, min(start + CHUNK, indptr.shape[0] - 1))
         if at >= 0:
             raise GraphError(
                 f"indptr is not monotone: indptr[{at + 1}] = {indptr[at + 1]} "
@@ -140,7 +140,7 @@ def _check_indptr(indptr: IdArray) -> None:
 
 def _check_indices(indices: NDArray[Any], num_nodes: int) -> None:
     for start in range(0, indices.shape[0], CHUNK):
-        at = checks.first_outside(indices, start, min(start + CHUNK, indices.shape[0]), num_nodes)
+        at = graph_checks.first_outside(indices, start, min(start + CHUNK, indices.shape[0]), num_nodes)
         if at >= 0:
             raise GraphError(
                 f"indices[{at}] = {indices[at]} is not a node: ids must be in 0..{num_nodes - 1}, "
@@ -152,7 +152,7 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
     if edge_weight is None:
         return
     for start in range(0, edge_weight.shape[0], CHUNK):
-        at = checks.first_bad_weight(edge_weight, start, min(start + CHUNK, edge_weight.shape[0]))
+        at = graph_checks.first_bad_weight(edge_weight, start, min(start + CHUNK, edge_weight.shape[0]))
         if at >= 0:
             raise GraphError(
                 f"edge_weight[{at}] = {edge_weight[at]}; weights must be finite and not negative"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from gloader.intrinsics import prefetch
+from gloader.core.numba_ops import prefetch
 from gloader.samplers.rng import ONE, bounded, node_key, to_int
 from gloader.samplers.simd import LANES, REJECTED, REPEATED, draw_sixteen
 

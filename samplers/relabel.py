@@ -3,8 +3,8 @@
 Both maps are stamped: an entry below ``base`` is a leftover of an earlier batch and means "not seen". So a
 batch starts on a map of any content by moving ``base`` past every label given before; nothing is cleared.
 
-A graph may be sampled from before its checksums are (`gloader.topology`), so every id is checked when it is read from
-the graph, and the checked value is the one that is used: the array may change under a mapped file.
+A graph may be sampled from before its checksums are (`gloader.dataset.topology`), so every id is checked when it is
+read from the graph, and the checked value is the one that is used: the array may change under a mapped file.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from gloader.intrinsics import prefetch
+from gloader.core.hashing import GOLDEN
+from gloader.core.numba_ops import prefetch
 from gloader.samplers.rng import to_int
-from gloader.splitmix import GOLDEN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from gloader.splitmix import GOLDEN, mix64, mix_int
+from gloader.core.hashing import GOLDEN, mix64, mix_int
 
 _S11, _S32 = np.uint64(11), np.uint64(32)
 LOW_32 = np.uint64(0xFFFFFFFF)

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import config, types
 from numba.extending import intrinsic
 
-from gloader.splitmix import GOLDEN, MUL_1, MUL_2
+from gloader.core.hashing import GOLDEN, MUL_1, MUL_2
 
 LANES = 16
 DISTINCT, REPEATED, REJECTED = 0, 1, 2  # what `draw_sixteen` returns; REJECTED may come with REPEATED added

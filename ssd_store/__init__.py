@@ -3,13 +3,13 @@
 if __name__ != "gloader.ssd_store":
     raise ImportError("import this package as gloader.ssd_store")
 
-from gloader.ssd_store.misses import DirectMisses, MissSource
-from gloader.ssd_store.pack import PackedMisses, Packer, packer_memory_bytes
-from gloader.ssd_store.pack_layout import pack_bytes
-from gloader.ssd_store.ram import RamFeatures
-from gloader.ssd_store.reader import FeatureStore
-from gloader.ssd_store.staged import StagedMisses, stage_rows, staged_bytes
-from gloader.ssd_store.writer import FeatureWriter
+from gloader.ssd_store.misses.direct import DirectMisses, MissSource
+from gloader.ssd_store.misses.in_ram import StagedMisses, stage_rows, staged_bytes
+from gloader.ssd_store.misses.pack import PackedMisses, Packer, packer_memory_bytes
+from gloader.ssd_store.misses.pack_layout import pack_bytes
+from gloader.ssd_store.read.ram import RamFeatures
+from gloader.ssd_store.read.reader import FeatureStore
+from gloader.ssd_store.write.writer import FeatureWriter
 
 __all__ = [
     "DirectMisses",

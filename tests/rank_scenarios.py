@@ -15,10 +15,10 @@ import torch
 from torch import distributed
 
 import gloader
-from gloader import device_tier
 from gloader.device import CpuDevice
 from gloader.distributed import device_agreement
-from gloader.transfer import Transfer
+from gloader.pipeline import open_device
+from gloader.pipeline.transfer import Transfer
 from gloader.types import ReadyBatch
 
 DEFAULTS: dict[str, Any] = {"fanouts": [4, 3], "memory_budget": "200MB", "threads": 2}
@@ -224,7 +224,7 @@ def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str
 def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **settings: Any) -> Any:
     """Do the scenario ``then`` on devices of these sizes that go the way of a GPU."""
     device = CpuDevice(rehearses=settings.pop("rehearses", True))
-    device_tier.open_device = device_agreement.open_device = lambda place: device
+    open_device.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
     return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)
 
@@ -262,7 +262,7 @@ def unable(dataset: str, rank: int, on: int, how: str, **settings: Any) -> None:
         raise MemoryError("the device is full")
 
     if rank == on:
-        device_tier.StaticCache = cache
+        open_device.StaticCache = cache
     with build(dataset, **_without_place(settings)):
         pass
 

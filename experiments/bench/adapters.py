@@ -24,7 +24,7 @@ import gloader
 from gloader.adapters.dgl import BlockLoader, to_blocks
 from gloader.adapters.pyg import NodeLoader, to_data
 from gloader.bench.environment import machine, versions
-from gloader.convert.memory import from_numpy
+from gloader.convert.in_memory import from_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

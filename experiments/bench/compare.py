@@ -37,11 +37,11 @@ from gloader.bench.environment import machine, versions
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
+from gloader.core.units import format_bytes, format_seconds, parse_bytes
 from gloader.errors import GloaderError, MissingDependencyError
 from gloader.report.comparison import Comparison
 from gloader.report.pictures import draw_comparison
-from gloader.report.table import as_markdown
-from gloader.units import format_bytes, format_seconds, parse_bytes
+from gloader.report.text_table import as_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from gloader.bench.environment import machine, versions
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
-from gloader.units import format_bytes, parse_bytes
+from gloader.core.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

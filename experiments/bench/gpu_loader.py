@@ -17,8 +17,8 @@ from gpu_findings import Finding, Sizes, compared, not_checked, promised
 
 from gloader import Dataset, Loader
 from gloader.bench.graphs import synthetic_graph
+from gloader.core.units import format_bytes
 from gloader.device import CpuDevice
-from gloader.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,9 @@ def check_loader(sizes: Sizes) -> Iterator[Finding]:
         dataset = _write(Path(folder), sizes)
         if not sizes.is_gpu:
             rehearsing = CpuDevice(rehearses=True)
-            stack.enter_context(mock.patch("gloader.device_tier.open_device", return_value=rehearsing))
+            stack.enter_context(
+                mock.patch("gloader.pipeline.open_device.open_device", return_value=rehearsing)
+            )
         yield from _same_batches(dataset, sizes)
         yield _hit_rate(dataset, sizes)
         for features in ("ram", "ssd"):
@@ -49,7 +51,7 @@ def check_loader(sizes: Sizes) -> Iterator[Finding]:
 
 
 def _same_batches(dataset: Dataset, sizes: Sizes) -> Iterator[Finding]:
-    with mock.patch("gloader.device_tier.open_device", return_value=CpuDevice()):
+    with mock.patch("gloader.pipeline.open_device.open_device", return_value=CpuDevice()):
         expected = _digests(dataset, sizes, place="cpu", features="ram", device_cache=0)
     row = 4 * DIM
     some = 4 * dataset.num_nodes + int(CACHED_SHARE * dataset.num_nodes) * row

@@ -26,7 +26,7 @@ from pipeline_graphs import NUM_POPULAR, Graph, make_dataset
 from pipeline_runs import column, in_turns, is_void, ratio, spread
 
 from gloader.bench.environment import machine, versions
-from gloader.units import format_seconds
+from gloader.core.units import format_seconds
 
 if TYPE_CHECKING:
     from pipeline_runs import Job, Result

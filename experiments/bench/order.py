@@ -27,11 +27,11 @@ import numpy as np
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
+from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.samplers import NeighborSampler
-from gloader.ssd_store.extents import ALIGNMENT, min_extent_bytes, plan_extents
+from gloader.ssd_store.read.extents import ALIGNMENT, min_extent_bytes, plan_extents
 from gloader.types import BatchId
-from gloader.units import parse_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -34,12 +34,12 @@ import numpy as np
 from gloader.bench.environment import machine, versions
 from gloader.bench.graphs import synthetic_graph
 from gloader.cache import plan_belady
+from gloader.core.units import format_bytes, parse_bytes
 from gloader.inspector import sample_trace
 from gloader.samplers import CscGraph
 from gloader.ssd_store import DirectMisses, FeatureStore, MissSource, Packer, packer_memory_bytes, stage_rows
-from gloader.ssd_store.profile import probe_device
-from gloader.ssd_store.spill import SpillFolder
-from gloader.units import format_bytes, parse_bytes
+from gloader.ssd_store.cost.profile import probe_device
+from gloader.ssd_store.spill.folder import SpillFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

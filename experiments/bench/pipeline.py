@@ -30,11 +30,11 @@ from pipeline_graphs import Graph, make_dataset
 from pipeline_parts import PARTS, Bench
 
 from gloader.bench.environment import machine, versions
-from gloader.ssd_store.rates import rates_of
-from gloader.units import format_bytes, parse_bytes
+from gloader.core.units import format_bytes, parse_bytes
+from gloader.ssd_store.cost.rates import rates_of
 
 if TYPE_CHECKING:
-    from gloader.ssd_store.cost import IoRates
+    from gloader.ssd_store.cost.strategy import IoRates
 
 
 def read_arguments() -> argparse.Namespace:

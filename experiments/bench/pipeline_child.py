@@ -24,24 +24,24 @@ from torch.nn import functional
 from gloader import Dataset, Loader
 from gloader.cache import Trace, batch_step, encode_ids
 from gloader.config import ModelConfig, OptimConfig
+from gloader.core.order import EpochOrder
+from gloader.core.units import parse_bytes
 from gloader.errors import BudgetError
-from gloader.explain import run_json
-from gloader.feature_tier import TierSettings, open_feature_tier
-from gloader.gather import HostBatch, gather_cached
 from gloader.models import build_model
-from gloader.order import EpochOrder
-from gloader.sampler_pool import ordered
-from gloader.ssd_store.cost import Calibration
-from gloader.superbatch import BatchJob, FilledBatch, PlannedSuperbatch
+from gloader.observe.explain import run_json
+from gloader.pipeline.gather import HostBatch, gather_cached
+from gloader.pipeline.open_tiers import TierSettings, open_feature_tier
+from gloader.pipeline.sample import ordered
+from gloader.pipeline.superbatch import BatchJob, FilledBatch, PlannedSuperbatch
+from gloader.pipeline.transfer import transfer
+from gloader.ssd_store.cost.strategy import Calibration
 from gloader.training.schedule import build_optimizer
-from gloader.transfer import transfer
 from gloader.types import BatchId
-from gloader.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gloader.feature_tier import FeatureTier
+    from gloader.pipeline.open_tiers import FeatureTier
     from gloader.types import ReadyBatch, SampledBatch
 
 Sink = Literal["null", "sage"]

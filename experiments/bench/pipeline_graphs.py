@@ -13,7 +13,7 @@ from gloader.bench.graphs import synthetic_graph
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gloader.dataset_writer import DatasetWriter
+    from gloader.dataset.writer import DatasetWriter
 
 NUM_CLASSES = 32
 NUM_POPULAR = 31_250

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_graphs import Graph, make_dataset
 from pipeline_runs import column, in_turns, is_void, ratio, run, spread
 
-from gloader.units import format_bytes, format_seconds
+from gloader.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     import argparse

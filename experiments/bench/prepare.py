@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from gloader.units import format_bytes, parse_bytes
+from gloader.core.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

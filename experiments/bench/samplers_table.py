@@ -26,11 +26,11 @@ from torch.nn import functional
 from gloader.bench.environment import machine, versions
 from gloader.config import ModelConfig
 from gloader.models import GraphNetwork, build_model
+from gloader.pipeline.transfer import to_device_block
 from gloader.samplers import CscGraph, make_sampler
-from gloader.ssd_store.ram import RamFeatures
+from gloader.ssd_store.read.ram import RamFeatures
 from gloader.training.evaluate import evaluate
-from gloader.training.layerwise import LayerwiseInference
-from gloader.transfer import to_device_block
+from gloader.training.inference.layerwise import LayerwiseInference
 from gloader.types import BatchId, IdArray, SampledBatch, Sampler
 
 if TYPE_CHECKING:

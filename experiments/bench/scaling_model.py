@@ -262,8 +262,8 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
     from torch import distributed
 
     import gloader
-    from gloader import stages
-    from gloader.gather import gather_cached
+    from gloader.pipeline import stages
+    from gloader.pipeline.gather import gather_cached
     from gloader.samplers.neighbor import NeighborSampler
     from gloader.ssd_store import DirectMisses
 

@@ -27,8 +27,8 @@ from gloader.config import LoaderConfig, ModelConfig, OptimConfig
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
+from gloader.core.order import EpochOrder
 from gloader.dataset import Dataset
-from gloader.order import EpochOrder
 from gloader.samplers import NeighborSampler
 from gloader.training.train import fit
 from gloader.types import BatchId

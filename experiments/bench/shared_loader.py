@@ -22,7 +22,7 @@ from typing import Any
 
 from ranks import be_rank, is_rank, run_group
 
-from gloader.units import format_bytes, format_seconds, parse_bytes
+from gloader.core.units import format_bytes, format_seconds, parse_bytes
 
 
 def main() -> None:

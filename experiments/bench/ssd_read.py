@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.core.units import format_bytes, parse_bytes
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.extents import ALIGNMENT, plan_extents
-from gloader.ssd_store.format import DATA_OFFSET
-from gloader.ssd_store.reader import DEFAULT_GAP_BYTES, MAX_EXTENT_BYTES
-from gloader.units import format_bytes, parse_bytes
+from gloader.ssd_store.format.format import DATA_OFFSET
+from gloader.ssd_store.read.extents import ALIGNMENT, plan_extents
+from gloader.ssd_store.read.reader import DEFAULT_GAP_BYTES, MAX_EXTENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from typing import Any
 from fabricate import SHAPES
 
 from gloader.bench.environment import machine, versions
-from gloader.units import format_bytes, parse_bytes
+from gloader.core.units import format_bytes, parse_bytes
 
 CHILD = Path(__file__).with_name("papers_scale_child.py")
 PAPERS = SHAPES["ogbn-papers100M"]

@@ -23,7 +23,7 @@ from gloader.config import LoaderConfig, ModelConfig, OptimConfig
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
-from gloader.training.checkpoint import ModelSpec
+from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.result import name_strategy, peak_rss_bytes
 from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.schedule import build_optimizer

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gloader.units import format_bytes, format_seconds
+from gloader.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

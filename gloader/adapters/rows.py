@@ -10,9 +10,9 @@ import numpy as np
 
 from gloader.cache import SlotCache, make_policy
 from gloader.cache.baselines import OnlineName
+from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError, ForkError, SeedError
 from gloader.types import ReadStats
-from gloader.units import parse_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numba import njit
 
+from gloader.core.hashing import mix64
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph
 from gloader.samplers.rng import layer_key, to_int, unit, word
-from gloader.splitmix import mix64
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from cyclopts import App, Parameter
 
 from gloader.cli.flags import DEFAULT_OUTPUT, Fanout, OutputFlags
-from gloader.cli.screen import Screen, facts
-from gloader.units import format_bytes, format_count
+from gloader.cli.views.screen import Screen, facts
+from gloader.core.units import format_bytes, format_count
 
 
 @Parameter(name="*")

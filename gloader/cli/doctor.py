@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.screen import Screen
-from gloader.folders import home_dir
+from gloader.cli.views.screen import Screen
+from gloader.core.paths import home_dir
 
 if TYPE_CHECKING:
-    from gloader.doctor import Finding
+    from gloader.cli.machine_check import Finding
 
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "bold red")}
 
@@ -28,7 +28,7 @@ def doctor(*, path: Path | None = None, output: OutputFlags = DEFAULT_OUTPUT) ->
     path
         Folder whose disk is probed; the one that holds prepared sources when not given.
     """
-    from gloader.doctor import diagnose
+    from gloader.cli.machine_check import diagnose
 
     screen = Screen.open(is_json=output.json)
     findings = diagnose(path or home_dir())

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 
+from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
-from gloader.units import parse_bytes
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
 

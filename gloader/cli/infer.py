@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.progress import Progress
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags, Size
-from gloader.cli.screen import Screen
 from gloader.cli.train import open_or_prepare
+from gloader.cli.views.screen import Screen
 
 
 def infer(
@@ -36,8 +36,8 @@ def infer(
     """
     import numpy as np
 
-    from gloader.atomic_file import write_atomically
-    from gloader.training.checkpoint import load_checkpoint
+    from gloader.ssd_store.write.atomic_file import write_atomically
+    from gloader.training.checkpoint.save import load_checkpoint
     from gloader.training.evaluate import predict
     from gloader.training.train import resolve_device
 

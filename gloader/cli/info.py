@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.screen import Screen, facts
-from gloader.units import format_bytes
+from gloader.cli.views.screen import Screen, facts
+from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:
     from gloader.dataset import Dataset

@@ -10,9 +10,9 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from gloader.cli.flags import DEFAULT_OUTPUT, Fanout, OutputFlags, Size
-from gloader.cli.screen import Screen
 from gloader.cli.train import open_or_prepare
-from gloader.units import format_bytes
+from gloader.cli.views.screen import Screen
+from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:
     from gloader.dataset import Dataset
@@ -76,7 +76,7 @@ def inspect(
 
 def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
     from gloader.inspector import inspect_trace, sample_trace
-    from gloader.memory import available_memory_bytes
+    from gloader.memory.available import available_memory_bytes
 
     budget = flags.memory_budget or available_memory_bytes() // 2
     graph = dataset.load_graph(in_memory=dataset.topology_bytes <= budget // 2)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags, Size
-from gloader.cli.screen import Screen, facts
+from gloader.cli.views.screen import Screen, facts
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
-from gloader.units import format_bytes, format_seconds
+from gloader.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from gloader.convert.prepare import PrepareReport
@@ -99,7 +99,7 @@ def prepare(
     out
         The folder to make.
     """
-    from gloader.cli.convert_view import convert_view
+    from gloader.cli.views.convert import convert_view
     from gloader.convert.prepare import prepare as convert
     from gloader.convert.registry import open_source
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from rich.console import Console
 
-from gloader.cli.screen import Screen, show_logs
+from gloader.cli.views.screen import Screen, show_logs
 from gloader.errors import ConfigError, RankError
 from gloader.training.group import RankGroup
 from gloader.training.rendezvous import fresh_store

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.screen import Screen
+from gloader.cli.views.screen import Screen
 
 
 def report(

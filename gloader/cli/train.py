@@ -5,16 +5,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gloader.cli.convert_view import convert_view
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
 from gloader.cli.run_flags import MachineFlags, ModelFlags, OptimFlags, RunFlags
-from gloader.cli.run_view import RunView, print_result
-from gloader.cli.screen import Screen
+from gloader.cli.views.convert import convert_view
+from gloader.cli.views.run import RunView, print_result
+from gloader.cli.views.screen import Screen
 from gloader.config import LoaderConfig, ModelConfig, OptimConfig
 from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.prepared_cache import ensure_dataset
 from gloader.errors import ConfigError
-from gloader.home import ensure_dataset
 from gloader.training.step_config import StepConfig
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gloader.cli.convert_view import convert_view
 from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.screen import Screen
-from gloader.units import format_bytes
+from gloader.cli.views.convert import convert_view
+from gloader.cli.views.screen import Screen
+from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:
-    from gloader.ssd_store.verify import VerifyReport
+    from gloader.ssd_store.format.verify import VerifyReport
 
 _MAX_SHOWN = 20
 
@@ -28,8 +28,8 @@ def verify(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> int:
     dataset
         The folder that `gloader prepare` made.
     """
-    from gloader.ssd_store.format import find_manifest_name
-    from gloader.ssd_store.verify import verify_directory
+    from gloader.ssd_store.format.format import find_manifest_name
+    from gloader.ssd_store.format.verify import verify_directory
 
     screen = Screen.open(is_json=output.json)
     name = find_manifest_name(dataset)

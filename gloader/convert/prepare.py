@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.external_csc import CscReport, build_csc
-from gloader.convert.ordered_rows import ordered_rows
-from gloader.convert.prepare_plan import PreparePlan, plan_prepare
+from gloader.convert.csc.external_csc import CscReport, build_csc
+from gloader.convert.order.ordered_rows import ordered_rows
+from gloader.convert.order.renumber import relabelled
+from gloader.convert.order.row_order import find_order
+from gloader.convert.plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, Progress
-from gloader.convert.relabel import relabelled
-from gloader.convert.row_order import find_order
-from gloader.convert.splits import check_splits
+from gloader.convert.readers.splits import check_splits
+from gloader.core.units import format_bytes
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, ShapeError, SourceError
-from gloader.memory import default_budget_bytes
-from gloader.ssd_store.write_errors import require_free_space
-from gloader.units import format_bytes
+from gloader.memory.available import default_budget_bytes
+from gloader.ssd_store.write.errors import require_free_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import OrderName, PrepareOptions
-    from gloader.convert.row_order import RowOrder
+    from gloader.convert.order.row_order import RowOrder
     from gloader.convert.source import FeatureStream, Source
-    from gloader.dataset_writer import DatasetWriter
+    from gloader.dataset.writer import DatasetWriter
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Opener: TypeAlias = Callable[[str, SourceOptions], Source]
 
-# prefix: (module below gloader.convert, function (argument, options) -> Source, how the source is written)
+# prefix: (module below gloader.convert.sources, function (argument, options) -> Source, how the source is written)
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
@@ -41,7 +41,7 @@ def full_spec(spec: str) -> str:
     """Return ``spec`` with the short form ``synthetic:demo`` written out. Pure."""
     if spec != "synthetic:demo":
         return spec
-    from gloader.convert.synthetic import DEMO_SPEC
+    from gloader.convert.sources.synthetic import DEMO_SPEC
 
     return f"synthetic:{DEMO_SPEC}"
 
@@ -65,7 +65,7 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     module, function, form = _OPENERS[prefix]
     if not argument:
         raise ConfigError(f"source {spec!r} names nothing after the colon; write {form}")
-    opener = getattr(import_module(f"gloader.convert.{module}"), function)
+    opener = getattr(import_module(f"gloader.convert.sources.{module}"), function)
     return cast("Opener", opener)(argument, options)
 
 

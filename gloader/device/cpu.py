@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import torch
 
-from gloader.aligned_memory import warm_floats
+from gloader.core.aligned_memory import warm_floats
 from gloader.device.packing import pack, pack_offsets, unpack
 
 if TYPE_CHECKING:

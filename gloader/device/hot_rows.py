@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.cache import DeviceCachePlan, DeviceHotness
-    from gloader.order import EpochOrder
-    from gloader.topology import Topology
+    from gloader.core.order import EpochOrder
+    from gloader.dataset.topology import Topology
     from gloader.types import IdArray, Sampler
 
 # An epoch, but no fewer batches than tell hot from cold, and no more than take seconds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gloader.units import format_bytes
+from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.cache import DeviceShare
+from gloader.core.units import format_bytes
 from gloader.device.gather import RowParts
 from gloader.device.row_table import RowTable, rows_as_tensor
-from gloader.units import format_bytes
 
 if TYPE_CHECKING:
     from gloader.device.row_table import RowFormat

@@ -2,7 +2,7 @@
 
 from gloader.distributed.host import LoaderHost
 from gloader.distributed.host_run import HostRun
-from gloader.distributed.opening import open_shared, telling_others
+from gloader.distributed.open import open_shared, telling_others
 from gloader.distributed.place import Place, Sharing, find_place
 from gloader.distributed.remote_tier import RemoteTier
 from gloader.distributed.team import Facts, Team, assemble

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.core.units import format_seconds
 from gloader.distributed.batch_layout import BatchShape, read_batch
 from gloader.distributed.pinning import pin_segment
 from gloader.distributed.segment import map_segment
 from gloader.distributed.wire import Connection
 from gloader.errors import ChannelClosedError, RankError, StallError
-from gloader.gather import HostBatch
-from gloader.units import format_seconds
+from gloader.pipeline.gather import HostBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

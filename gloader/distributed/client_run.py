@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gloader.channel import Channel
-from gloader.delivery import Delivery
+from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import ChannelClosedError, RankError
-from gloader.instruments import Instruments
-from gloader.pipeline import Failures, Pipeline, weakly
-from gloader.sender import SENT_AHEAD, Sender
-from gloader.shield import close_in_finalizer, uninterrupted
-from gloader.watchdog import Watchdog
+from gloader.observe.instruments import Instruments
+from gloader.observe.watchdog import Watchdog
+from gloader.pipeline.channel import Channel
+from gloader.pipeline.delivery import Delivery
+from gloader.pipeline.send import SENT_AHEAD, Sender
+from gloader.pipeline.threads import Failures, Pipeline, weakly
 
 if TYPE_CHECKING:
     from gloader.device import DeviceTier
     from gloader.distributed.client import LoaderClient
-    from gloader.gather import HostBatch
-    from gloader.reports import RunReports
-    from gloader.stats import StatsRecorder
-    from gloader.stream import BatchStream
-    from gloader.trace import Tracer
-    from gloader.transfer import SentBatch
+    from gloader.observe.epoch_stats import StatsRecorder
+    from gloader.observe.timeline import Tracer
+    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.positions import BatchStream
+    from gloader.pipeline.transfer import SentBatch
     from gloader.types import BatchId, IdArray, ReadyBatch
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
-from gloader.device_tier import hold_rows, room_for_rows, row_format
 from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
 from gloader.distributed.segment import create_segment, map_segment
 from gloader.errors import RankError
+from gloader.pipeline.open_device import hold_rows, room_for_rows, row_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device import Device
-    from gloader.device_tier import DeviceSettings
     from gloader.distributed.wire import Connection, Message, Received
+    from gloader.pipeline.open_device import DeviceSettings
     from gloader.ssd_store import FeatureStore
     from gloader.types import SampledBatch
 

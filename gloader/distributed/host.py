@@ -10,6 +10,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from gloader.core.locks import Monitor
+from gloader.core.signals import is_awaited, uninterrupted
 from gloader.distributed.accepting import accept_all
 from gloader.distributed.device_agreement import LedDevices
 from gloader.distributed.host_run import HostRun
@@ -17,23 +19,21 @@ from gloader.distributed.outlet import Outlet
 from gloader.distributed.peers import Peer, describe
 from gloader.distributed.rings import InterleavedRings
 from gloader.errors import ChannelClosedError, RankError, StateError
-from gloader.monitor import Monitor
-from gloader.pipeline import StageThread
-from gloader.shield import is_awaited, uninterrupted
+from gloader.pipeline.threads import StageThread
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.channel import Channel
     from gloader.distributed.team import Team
     from gloader.distributed.wire import Message
-    from gloader.feature_tier import FeatureTier
-    from gloader.gather import HostBatch
-    from gloader.pipeline import Failures
-    from gloader.ring import Buffers
-    from gloader.run import PipelineRun
-    from gloader.watchdog import Activity
+    from gloader.observe.watchdog import Activity
+    from gloader.pipeline.buffers import Buffers
+    from gloader.pipeline.channel import Channel
+    from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.open_tiers import FeatureTier
+    from gloader.pipeline.run import PipelineRun
+    from gloader.pipeline.threads import Failures
 
 logger = logging.getLogger("gloader")
 

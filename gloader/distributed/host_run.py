@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gloader.distributed.host import LoaderHost
-    from gloader.run import PipelineRun
-    from gloader.stats import StatsRecorder
+    from gloader.observe.epoch_stats import StatsRecorder
+    from gloader.pipeline.run import PipelineRun
     from gloader.types import BatchId, ReadyBatch
 
 

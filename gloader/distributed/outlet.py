@@ -13,13 +13,13 @@ import numpy as np
 
 from gloader.distributed.batch_layout import BatchShape, write_batch
 from gloader.distributed.segment import create_segment
-from gloader.ring import BufferRing
+from gloader.pipeline.buffers import BufferRing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.distributed.wire import Connection, Message
-    from gloader.gather import HostBatch
+    from gloader.pipeline.gather import HostBatch
 
 _UNBOUNDED = 2**62  # a batch's topology takes memory as long as its features do, and those are bounded
 

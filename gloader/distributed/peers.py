@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from gloader.distributed.outlet import Outlet
     from gloader.distributed.wire import Message
-    from gloader.gather import HostBatch
-    from gloader.stats import WorkName
+    from gloader.observe.epoch_stats import WorkName
+    from gloader.observe.watchdog import Activity
+    from gloader.pipeline.gather import HostBatch
     from gloader.types import BatchId
-    from gloader.watchdog import Activity
 
 
 class RemoteWait:

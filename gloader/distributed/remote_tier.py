@@ -6,25 +6,25 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gloader.budget import MemoryPlan
+from gloader.dataset.topology import Topology
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.client_run import ClientRun
 from gloader.distributed.device_agreement import FollowingDevice
-from gloader.ssd_store.superbatch_size import SuperbatchSize
-from gloader.topology import Topology
+from gloader.memory.plan import MemoryPlan
+from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gloader.cache import MissCurve
     from gloader.dataset import Dataset
-    from gloader.device_tier import DeviceSettings
     from gloader.distributed.team import Team
-    from gloader.reports import RunReports
+    from gloader.observe.epoch_stats import EpochStats
+    from gloader.observe.timeline import Tracer
+    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.open_device import DeviceSettings
+    from gloader.pipeline.positions import BatchStream
     from gloader.ssd_store import FeatureStore
-    from gloader.stats import EpochStats
-    from gloader.stream import BatchStream
-    from gloader.trace import Tracer
     from gloader.types import FeatureSource, IdArray
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from gloader.ring import BufferRing, FloatMatrix
+    from gloader.pipeline.buffers import BufferRing, FloatMatrix
 
 
 class InterleavedRings:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.inspector.trace import Trace
+    from gloader.inspector.access_trace import Trace
     from gloader.samplers import CscGraph
     from gloader.types import IdArray
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gloader.core.units import format_bytes
 from gloader.errors import MissingDependencyError
-from gloader.units import format_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

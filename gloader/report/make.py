@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gloader.atomic_file import write_atomically
 from gloader.errors import ConfigError
 from gloader.report.page import Section, render_page
 from gloader.report.sections import read_sections
+from gloader.ssd_store.write.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from gloader.report.table import Table, as_html
+from gloader.report.text_table import Table, as_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

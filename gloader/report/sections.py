@@ -7,16 +7,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gloader.core.units import format_bytes
 from gloader.errors import ConfigError, FormatError
 from gloader.inspector.evaluate import Inspection
 from gloader.inspector.picture import save_picture
+from gloader.observe.timeline_picture import render_timeline
 from gloader.report.comparison import Comparison
 from gloader.report.page import Picture, Section
 from gloader.report.pictures import draw_comparison, draw_training
-from gloader.report.table import Table
+from gloader.report.text_table import Table
 from gloader.report.training import METRICS, read_training
-from gloader.trace_picture import render_timeline
-from gloader.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

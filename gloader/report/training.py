@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import FormatError
-from gloader.report.table import Table
-from gloader.units import format_bytes, format_seconds
+from gloader.report.text_table import Table
 
 if TYPE_CHECKING:
     from pathlib import Path

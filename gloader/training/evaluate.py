@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gloader.budget import fits_topology
+from gloader.dataset.topology import open_topology
 from gloader.errors import CheckpointError
-from gloader.memory import default_budget_bytes
-from gloader.topology import open_topology
+from gloader.memory.available import default_budget_bytes
+from gloader.memory.plan import fits_topology
 from gloader.training.allocator import frees_at_once
-from gloader.training.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise import LayerwiseInference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.models import GraphNetwork
-    from gloader.training.checkpoint import Checkpoint
+    from gloader.training.checkpoint.save import Checkpoint
     from gloader.types import IdArray
 
 

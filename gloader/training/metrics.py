@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from gloader.stats import EpochStats
+    from gloader.observe.epoch_stats import EpochStats
     from gloader.training.group import RankGroup
     from gloader.types import ReadyBatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from gloader.stats import STAGES, EpochStats
+from gloader.observe.epoch_stats import STAGES, EpochStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

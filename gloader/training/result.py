@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gloader
-from gloader.stats import STAGES, hit_rate
+from gloader.observe.epoch_stats import STAGES, hit_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.units import format_bytes
 
 # Beside the tensors a step holds temporary buffers of its operations and what lies between its blocks in the heap;
 # a later batch may be larger than those that were looked at.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gloader.atomic_file import TEMPORARY_PATTERN, write_atomically
 from gloader.ssd_store.os_io import REAL_OS
-from gloader.training.checkpoint import (
+from gloader.ssd_store.write.atomic_file import TEMPORARY_PATTERN, write_atomically
+from gloader.training.checkpoint.save import (
     CHECKPOINT_NAME,
     RECORD_NAME,
     SHARDS_PATTERN,
@@ -21,7 +21,7 @@ from gloader.training.checkpoint import (
     save_checkpoint,
     save_sharded_checkpoint,
 )
-from gloader.training.layerwise import SCRATCH_PREFIX
+from gloader.training.inference.layerwise import SCRATCH_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gloader.order import EpochOrder
+from gloader.core.order import EpochOrder
+from gloader.dataset.topology import open_topology
+from gloader.pipeline.transfer import to_device_block
 from gloader.samplers.make import make_sampler
-from gloader.topology import open_topology
 from gloader.training.live_bytes import LiveBytes
 from gloader.training.replica import logits_and_loss
 from gloader.training.seeding import private_randomness
-from gloader.transfer import to_device_block
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
     from gloader.config import LoaderConfig
     from gloader.dataset import Dataset
-    from gloader.training.checkpoint import ModelSpec
+    from gloader.training.checkpoint.save import ModelSpec
     from gloader.training.step_config import Autocast
 
 _PROBE_BATCHES = 3

@@ -13,12 +13,12 @@ import torch
 import gloader
 from gloader.device import dry_step
 from gloader.errors import BudgetError, ConfigError, RankError
-from gloader.explain import explain_run
 from gloader.loader import Loader
-from gloader.memory import default_budget_bytes
-from gloader.training.checkpoint import ModelSpec
+from gloader.memory.available import default_budget_bytes
+from gloader.observe.explain import explain_run
+from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
-from gloader.training.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise import LayerwiseInference
 from gloader.training.replica import logits_and_loss
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize

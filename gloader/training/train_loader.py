@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from gloader.budget import MemoryPlan
-    from gloader.explain import SuperbatchReport
+    from gloader.memory.plan import MemoryPlan
+    from gloader.observe.epoch_stats import EpochStats
+    from gloader.observe.explain import SuperbatchReport
     from gloader.samplers import CscGraph
-    from gloader.stats import EpochStats
     from gloader.types import FeatureSource, ReadyBatch
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError
-from gloader.stats import EpochStats
+from gloader.observe.epoch_stats import EpochStats
 from gloader.training.allocator import release_freed_memory
-from gloader.training.checkpoint import Checkpoint, ModelSpec
+from gloader.training.checkpoint.save import Checkpoint, ModelSpec
 from gloader.training.evaluate import accuracy
-from gloader.training.inference_plan import plan_inference
+from gloader.training.inference.plan import plan_inference
 from gloader.training.metrics import EpochRecord, RunningMetrics
 from gloader.training.rank_stats import merge_stats
 from gloader.training.replica import Replica
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gloader.config import OptimConfig
     from gloader.dataset import Dataset
     from gloader.training.group import RankGroup
-    from gloader.training.layerwise import LayerwiseInference
+    from gloader.training.inference.layerwise import LayerwiseInference
     from gloader.training.run_folder import RunFolder
     from gloader.training.step_config import StepConfig
     from gloader.training.train_loader import TrainLoader

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gloader.channel import Channel
 from gloader.errors import StallError
-from gloader.instruments import Instruments
+from gloader.observe.instruments import Instruments
+from gloader.observe.watchdog import Watchdog
+from gloader.pipeline.channel import Channel
 from gloader.ssd_store import FeatureStore
 from gloader.testing.faults import FaultyOS
 from gloader.types import BatchId
-from gloader.watchdog import Watchdog
 
 BATCH = BatchId(epoch=2, index=5)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from gloader.adapters.loader_view import BatchStream, to_loader
 from gloader.adapters.pyg.data import to_data
-from gloader.adapters.stream import BatchStream, to_loader
 from gloader.dataset import Dataset
 from gloader.samplers import preferred_layout
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from gloader.errors import StoreError
-from gloader.ssd_store.array_reader import load_array
-from gloader.ssd_store.format import STORE_MANIFEST, load_manifest
+from gloader.ssd_store.format.array_reader import load_array
+from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
+from gloader.ssd_store.format.verify import verify_directory
 from gloader.ssd_store.os_io import REAL_OS, OsIO
-from gloader.ssd_store.verify import verify_directory
-from gloader.ssd_store.writer import FeatureWriter, StagedDirectory
+from gloader.ssd_store.write.writer import FeatureWriter, StagedDirectory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,8 +27,8 @@ from gloader.errors import (
     VersionError,
 )
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.device_file import MAX_RETRIES
-from gloader.ssd_store.manifest import seal_manifest
+from gloader.ssd_store.format.manifest import seal_manifest
+from gloader.ssd_store.read.device_file import MAX_RETRIES
 from gloader.testing.faults import Corruption, FaultyOS
 from gloader.testing.suites import make_features, same_bits
 
@@ -234,7 +234,7 @@ READ_ALL = """
 import hashlib, json, sys
 import numpy as np
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.verify import verify_directory
+from gloader.ssd_store.format.verify import verify_directory
 for _ in range(int(sys.argv[2])):
     with FeatureStore.open(sys.argv[1]) as store:
         out = np.empty((store.num_rows, store.dim), np.float32)

@@ -16,7 +16,7 @@ import pytest
 
 import gloader
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.spill import SpillFolder, remove_dead_spills
+from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills
 
 DRIVER = Path(__file__).with_name("spill_driver.py")
 
@@ -92,7 +92,7 @@ OWNER = """
 import sys
 import numpy as np
 from gloader.ssd_store import FeatureStore, Packer
-from gloader.ssd_store.spill import SpillFolder
+from gloader.ssd_store.spill.folder import SpillFolder
 rows = np.arange(0, 300, int(sys.argv[1]))
 with (
     FeatureStore.open("store") as store,

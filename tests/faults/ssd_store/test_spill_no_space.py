@@ -15,7 +15,7 @@ import gloader
 from gloader.errors import SpillError
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import OsIO
-from gloader.ssd_store.spill import SpillFolder
+from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.faults import FaultyOS
 
 NUM_ROWS, DIM = 8000, 100  # 3.2 MB; the disk has 1 MiB
@@ -27,7 +27,7 @@ import numpy as np
 from gloader.errors import SpillError
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import OsIO
-from gloader.ssd_store.spill import SpillFolder
+from gloader.ssd_store.spill.folder import SpillFolder
 
 class Blind(OsIO):  # believes that there is room, so that the disk itself has to say that there is none
     reserves = True

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gloader
-from gloader.convert.memory import from_numpy
+from gloader.convert.in_memory import from_numpy
 
 NUM_NODES, NUM_EDGES, DIM, NUM_CLASSES, NUM_TRAIN = 600, 4000, 24, 4, 100
 

@@ -10,9 +10,9 @@ import pytest
 from convert_helpers import read_all
 from ogb_layout import SPLITS, write_mag240m, write_ogb
 
-from gloader.convert.mag import open_mag240m
-from gloader.convert.ogb import open_ogb
 from gloader.convert.options import SourceOptions
+from gloader.convert.sources.mag import open_mag240m
+from gloader.convert.sources.ogb import open_ogb
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from convert_helpers import expected_neighbors, write_folder
 
-from gloader.convert import external_csc
-from gloader.convert.npy import open_npy
+from gloader.convert.csc import external_csc
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import plan_source, prepare
+from gloader.convert.sources.npy import open_npy
 from gloader.dataset import Dataset
 from gloader.errors import (
     BudgetError,

@@ -130,7 +130,7 @@ def test_a_sampler_that_raises_reaches_the_loop_behind_the_batches_before_it(
 def test_a_failure_far_ahead_is_heard_of_within_five_seconds(
     build: Callable[..., gloader.Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gloader.pipeline._PATIENCE_S", 1.5)
+    monkeypatch.setattr("gloader.pipeline.threads._PATIENCE_S", 1.5)
     loader = build(features="ssd", cache=100 * ROW)
     boom = OSError("topology")
     _break(loader, sampler=_Failing(loader._held.tier.sampler, "sample", boom, lambda i, _: i.index == 6))

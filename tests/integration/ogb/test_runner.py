@@ -17,7 +17,7 @@ from scores import score
 
 from gloader.cli.recipe import load_recipe
 from gloader.cli.run_flags import MachineFlags, ModelFlags, OptimFlags
-from gloader.convert.synthetic import parse_spec
+from gloader.convert.sources.synthetic import parse_spec
 
 CHECKOUT = Path(__file__).parents[3]
 OGB = CHECKOUT / "experiments" / "ogb"

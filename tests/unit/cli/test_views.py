@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gloader.cli import convert_view as module
-from gloader.cli.convert_view import convert_view, format_amount
-from gloader.cli.run_view import RunView, print_result
-from gloader.cli.screen import Screen, show_logs
-from gloader.stats import STAGES, EpochStats
+from gloader.cli.views import convert as module
+from gloader.cli.views.convert import convert_view, format_amount
+from gloader.cli.views.run import RunView, print_result
+from gloader.cli.views.screen import Screen, show_logs
+from gloader.observe.epoch_stats import STAGES, EpochStats
 from gloader.training.metrics import EpochRecord
 from gloader.training.reporter import BatchReport, RunStart
 from gloader.training.result import RunResult

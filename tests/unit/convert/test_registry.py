@@ -7,7 +7,7 @@ import pytest
 from gloader.convert import registry
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import full_spec, is_source, open_source
-from gloader.convert.synthetic import DEMO_SPEC
+from gloader.convert.sources.synthetic import DEMO_SPEC
 from gloader.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def test_a_source_is_told_from_a_path():
 @pytest.mark.parametrize("prefix", list(registry._OPENERS))
 def test_every_prefix_has_its_opener(prefix):
     module, function, form = registry._OPENERS[prefix]
-    assert callable(getattr(importlib.import_module(f"gloader.convert.{module}"), function))
+    assert callable(getattr(importlib.import_module(f"gloader.convert.sources.{module}"), function))
     assert form.startswith(prefix + ":")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
-from gloader.gather import HostBatch
+from gloader.pipeline.gather import HostBatch
 from gloader.types import BatchId, Block, SampledBatch
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import CpuDevice
-from gloader.device_tier import DeviceSettings
 from gloader.distributed.device_agreement import FollowingDevice, LedDevices
 from gloader.distributed.wire import Connection
 from gloader.errors import RankError
+from gloader.pipeline.open_device import DeviceSettings
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 40, 3

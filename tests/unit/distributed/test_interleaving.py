@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from gloader.core.order import EpochOrder
 from gloader.distributed.place import find_place
 from gloader.distributed.rings import InterleavedRings
 from gloader.errors import ChannelClosedError, ConfigError
-from gloader.order import EpochOrder
-from gloader.ring import BufferRing
-from gloader.stream import BatchStream
+from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.positions import BatchStream
 from gloader.types import BatchId
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from gloader.core.locks import Monitor
+from gloader.core.signals import uninterrupted
 from gloader.distributed.host import LoaderHost
-from gloader.monitor import Monitor
-from gloader.shield import uninterrupted
 
 
 def host_with(*, is_behind: bool) -> LoaderHost:

@@ -11,11 +11,11 @@ import pytest
 
 from gloader.bench.graphs import synthetic_graph
 from gloader.cache import MissCurve, plan_belady
+from gloader.core.order import EpochOrder
 from gloader.errors import BudgetError, ConfigError, MissingDependencyError
 from gloader.inspector import Inspection, Trace, inspect_trace, sample_trace
 from gloader.inspector.evaluate import knee, superbatch_misses
 from gloader.inspector.picture import save_picture
-from gloader.order import EpochOrder
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.types import BatchId
 

@@ -16,8 +16,8 @@ import torch
 from gloader.models.gat import GatConv
 from gloader.models.gcn import GcnConv
 from gloader.models.sage import SageConv
+from gloader.pipeline.transfer import to_device_block
 from gloader.samplers import CscGraph, NeighborSampler, make_sampler
-from gloader.transfer import to_device_block
 from gloader.types import BatchId, DeviceBlock, SampledBatch
 
 DRAWS = 1500

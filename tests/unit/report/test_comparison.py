@@ -8,7 +8,7 @@ from comparison_json import MEASURED, comparison, row, spread
 from gloader.errors import FormatError
 from gloader.report.comparison import Comparison
 from gloader.report.pictures import draw_comparison
-from gloader.report.table import Table, as_html, as_markdown
+from gloader.report.text_table import Table, as_html, as_markdown
 
 
 def test_the_table_has_medians_spread_and_outcome() -> None:

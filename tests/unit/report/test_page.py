@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 from gloader.report.make import name_pictures
 from gloader.report.page import Picture, Section, render_page
-from gloader.report.table import Table
+from gloader.report.text_table import Table
 
 PNG = b"\x89PNG not really"
 

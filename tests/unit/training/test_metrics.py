@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.stats import EpochStats
+from gloader.observe.epoch_stats import EpochStats
 from gloader.training.group import RankGroup
 from gloader.training.metrics import EpochRecord, RunningMetrics
 from gloader.types import BatchId, ReadyBatch

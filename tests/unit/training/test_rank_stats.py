@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gloader.stats import STAGES, EpochStats
+from gloader.observe.epoch_stats import STAGES, EpochStats
 from gloader.training.rank_stats import merge_stats
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from gloader.errors import MissingDependencyError
-from gloader.stats import EpochStats
+from gloader.observe.epoch_stats import EpochStats
 from gloader.training.metrics import EpochRecord
 from gloader.training.reporter import BatchReport, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult

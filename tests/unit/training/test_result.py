@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gloader.stats import STAGES, EpochStats
+from gloader.observe.epoch_stats import STAGES, EpochStats
 from gloader.training.metrics import EpochRecord
 from gloader.training.result import RunResult, name_strategy, summarize
 

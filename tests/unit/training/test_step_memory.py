@@ -9,7 +9,7 @@ import torch
 
 from gloader.config import ModelConfig
 from gloader.training import step_memory
-from gloader.training.checkpoint import ModelSpec
+from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.step_memory import largest, parameter_bytes, step_bytes
 from gloader.types import BatchId, Block, SampledBatch
 

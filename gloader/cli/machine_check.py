@@ -1,0 +1,229 @@
+"""What this machine offers gloader, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import gloader
+from gloader.core.units import format_bytes, format_count
+from gloader.errors import GloaderError
+
+Severity = Literal["ok", "note", "problem"]
+
+_REQUIRED = {"numpy": "numpy", "numba": "numba", "torch": "torch", "torch-geometric": "torch-geometric"}
+_OPTIONAL = {
+    "dgl": "gloader[dgl]",
+    "ogb": "gloader[ogb]",
+    "tensorboard": "gloader[plot]",
+    "matplotlib": "gloader[plot]",
+}
+_MIN_PYTHON = (3, 11)
+_MIN_MEMORY_BYTES = 2 << 30
+_MIN_FREE_BYTES = 5 << 30
+_MIN_DESCRIPTORS = 256
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One fact about the machine. A problem makes gloader unusable; a note makes it slower or smaller."""
+
+    name: str
+    value: str
+    severity: Severity = "ok"
+    fix: str | None = None
+
+
+def diagnose(folder: Path) -> list[Finding]:
+    """Look at everything; probing the disk of ``folder`` takes about a second."""
+    return [
+        *check_versions(),
+        check_cores(),
+        check_memory(),
+        *check_disk(folder),
+        check_cuda(),
+        check_kernel_cache(Path(__file__).parent),
+        check_descriptors(),
+    ]
+
+
+def check_versions() -> list[Finding]:
+    """Return the versions of Python and of the packages that gloader stands on."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    findings = [
+        Finding(name="python", value=python)
+        if sys.version_info >= _MIN_PYTHON
+        else Finding(name="python", value=python, severity="problem", fix="install Python 3.11 or later")
+    ]
+    findings.append(Finding(name="gloader", value=gloader.__version__))
+    for package, target in _REQUIRED.items():
+        found = _version(package)
+        missing = Finding(
+            name=package, value="not installed", severity="problem", fix=f"pip install '{target}'"
+        )
+        findings.append(Finding(name=package, value=found) if found else missing)
+    for package, target in _OPTIONAL.items():
+        found = _version(package)
+        absent = Finding(name=package, value=f"not installed (optional: pip install '{target}')")
+        findings.append(Finding(name=package, value=found) if found else absent)
+    return findings
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def check_cores() -> Finding:
+    """Return how many cores this process may use."""
+    usable, present, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cpu_quota(_CGROUP)
+    text = f"{usable} of {present}" + (f", limited to {quota:.3g} by its cgroup" if quota else "")
+    if min(usable, quota or usable) < 2:
+        return Finding(
+            name="cores",
+            value=text,
+            severity="note",
+            fix="with one core nothing overlaps; give the process two or more",
+        )
+    return Finding(name="cores", value=text)
+
+
+def cpu_quota(cgroup: Path) -> float | None:
+    """Return the cores that the cgroup mounted at ``cgroup`` allows (version 2 or 1), or None without a limit."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()[:2]
+    except (OSError, ValueError):
+        try:
+            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    return int(quota) / int(period) if quota.isdigit() else None
+
+
+def check_memory() -> Finding:
+    """Return the memory that a run may use now, the limits of the cgroup included."""
+    from gloader.memory.available import available_memory_bytes
+
+    available = available_memory_bytes()
+    text = f"{format_bytes(available)} available"
+    if available < _MIN_MEMORY_BYTES:
+        return Finding(
+            name="memory", value=text, severity="note", fix="use a small --memory-budget and --batch-size"
+        )
+    return Finding(name="memory", value=text)
+
+
+def check_cuda() -> Finding:
+    """Return the GPU that torch sees."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        reason = " ".join(str(error).split())
+        return Finding(
+            name="cuda", value=f"torch fails to load: {reason}", severity="problem", fix="reinstall torch"
+        )
+    if not torch.cuda.is_available():
+        build = torch.version.cuda
+        return Finding(
+            name="cuda", value="no GPU; training runs on the CPU" if build else "none: a CPU build of torch"
+        )
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding(name="cuda", value=f"{torch.version.cuda}, {', '.join(names)}")
+
+
+def check_kernel_cache(package: Path) -> Finding:
+    """Return where compiled kernels are kept between runs."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(chosen) if chosen else package / "__pycache__"
+    if os.access(nearest_existing(folder), os.W_OK):
+        return Finding(name="kernel cache", value=str(folder))
+    return Finding(
+        name="kernel cache",
+        value=f"{folder} is not writable",
+        severity="note",
+        fix="set NUMBA_CACHE_DIR to a writable folder, or kernels may be compiled at every start",
+    )
+
+
+def check_descriptors() -> Finding:
+    """Return the limit on open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _MIN_DESCRIPTORS:
+        return Finding(
+            name="open files",
+            value=f"limit {soft}",
+            severity="note",
+            fix=f"ulimit -n {min(max(hard, soft), 4096)}",
+        )
+    return Finding(name="open files", value="no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}")
+
+
+def check_disk(folder: Path) -> list[Finding]:
+    """Return the space, the rates and the ways of reading that the disk of ``folder`` offers."""
+    base = nearest_existing(folder)
+    free = shutil.disk_usage(base).free
+    enough = free >= _MIN_FREE_BYTES
+    findings = [
+        Finding(
+            name="disk space",
+            value=f"{format_bytes(free)} free at {base}",
+            severity="ok" if enough else "note",
+            fix=None
+            if enough
+            else "datasets go to $GLOADER_HOME or the OUT of `gloader prepare`; choose a larger disk",
+        )
+    ]
+    if not os.access(base, os.W_OK):
+        fix = "name a writable folder on the disk that holds your datasets with --path"
+        return [
+            *findings,
+            Finding(name="disk rates", value=f"{base} is not writable", severity="note", fix=fix),
+        ]
+    return [*findings, *_probe(base)]
+
+
+def _probe(base: Path) -> list[Finding]:
+    from gloader.ssd_store.cost.profile import io_capabilities, refresh_profile
+
+    try:
+        rates, ways = refresh_profile(base), io_capabilities(base)
+    except (GloaderError, OSError) as error:
+        fix = "probe another folder with --path"
+        return [Finding(name="disk rates", value=str(error), severity="note", fix=fix)]
+    text = (
+        f"{format_count(rates.random_reads_per_s)} random 4 KiB reads/s at depth {rates.queue_depth}, "
+        f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written"
+    )
+    direct = Finding(
+        name="O_DIRECT",
+        value="available" if ways.has_direct else ways.direct_reason,
+        severity="ok" if ways.has_direct else "note",
+        fix=None
+        if ways.has_direct
+        else "keep datasets on a local disk (ext4, xfs); reads go through the page cache",
+    )
+    uring = Finding(
+        name="io_uring",
+        value="available" if ways.has_uring else f"not available: {ways.uring_reason}",
+        severity="ok" if ways.has_uring else "note",
+        fix=None
+        if ways.has_uring
+        else "reads use threads instead, at more CPU time; allow io_uring to the process",
+    )
+    return [Finding(name="disk rates", value=text), direct, uring]
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return ``path``, or the nearest folder above it that exists."""
+    absolute = path.expanduser().absolute()
+    return next(folder for folder in (absolute, *absolute.parents) if folder.exists())

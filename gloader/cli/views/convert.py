@@ -1,0 +1,98 @@
+"""The progress of a conversion, for people."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from gloader.cli.views.screen import Screen
+from gloader.convert.progress import Progress as ConvertProgress
+from gloader.core.units import format_bytes, format_count, format_seconds
+
+_LINE_EVERY_S = 10.0
+
+
+def format_amount(amount: float, unit: str) -> str:
+    """Return an amount such as '1.2 GB' or '4.2 M edges'. Pure."""
+    return format_bytes(amount) if unit == "bytes" else f"{format_count(amount)} {unit}"
+
+
+class _Rate(ProgressColumn):
+    """How much was done, and how fast."""
+
+    def render(self, task: Task) -> Text:
+        unit = str(task.fields["unit"])
+        done = format_amount(task.completed, unit)
+        speed = task.finished_speed or task.speed
+        return Text(f"{done}  {format_amount(speed, unit)}/s" if speed else done, style="cyan")
+
+
+class BarView:
+    """One moving bar per stage."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._stage: str | None = None
+        self._task = TaskID(0)
+
+    def advance(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Move the bar of ``stage``; a new stage gets a bar of its own."""
+        if stage != self._stage:
+            self._finish()
+            self._stage, self._task = stage, self._bars.add_task(stage, total=total, unit=unit)
+        self._bars.update(self._task, completed=done, total=total)
+
+    def _finish(self) -> None:
+        if self._stage is not None:
+            completed = self._bars.tasks[self._task].completed
+            self._bars.update(self._task, total=completed)
+
+
+class LineView:
+    """One line when a stage ends, and every few seconds of a long one, for logs."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._stage: str | None = None
+        self._done = ""
+        self._started = self._written = self._last = time.monotonic()
+
+    def advance(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """Note the progress; write a line now and then."""
+        if stage != self._stage:
+            self.finish()
+            self._stage, self._started = stage, self._last  # a stage begins where the one before it ended
+        self._last = time.monotonic()
+        elapsed = self._last - self._started
+        rate = f", {format_amount(done / elapsed, unit)}/s" if elapsed > 1 else ""
+        self._done = f"{format_amount(done, unit)} in {format_seconds(elapsed)}{rate}"
+        if self._last - self._written >= _LINE_EVERY_S:
+            share = f" ({100 * done / total:.0f}%)" if total else ""
+            self._screen.say(f"{stage}: {self._done}{share}")
+            self._written = self._last
+
+    def finish(self) -> None:
+        """Write the last line of the stage."""
+        if self._stage is not None:
+            self._screen.say(f"{self._stage}: {self._done}")
+            self._stage = None
+
+
+@contextmanager
+def convert_view(screen: Screen) -> Iterator[ConvertProgress]:
+    """Show a conversion inside the block: bars on a terminal, lines elsewhere."""
+    if not screen.has_bars:
+        lines = LineView(screen)
+        yield lines
+        lines.finish()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        _Rate(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=screen.console) as bars:
+        yield BarView(bars)

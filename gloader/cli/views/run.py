@@ -1,0 +1,149 @@
+"""A training run, for people: bars while it moves, a row per epoch, and the closing table."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from gloader.cli.views.screen import Screen, facts
+from gloader.core.units import format_bytes, format_count, format_seconds
+from gloader.observe.epoch_stats import STAGES
+
+if TYPE_CHECKING:
+    from gloader.training.metrics import EpochRecord
+    from gloader.training.reporter import BatchReport, RunStart
+    from gloader.training.result import RunResult
+
+_HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
+
+
+class RunView:
+    """Renders the runs of one command; implements `gloader.training.reporter.Reporter`. A context manager."""
+
+    def __init__(self, screen: Screen, *, explains: bool = False, is_baseline: bool = False) -> None:
+        self._screen = screen
+        self._explains = explains and not is_baseline  # in full; otherwise two lines
+        self._is_baseline = is_baseline  # what is held where was said already
+        self._num_epochs = 0
+        self._task: TaskID | None = None
+        self._bars: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self._screen.has_bars:
+            self._bars = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[figures]}", style="cyan"),
+                TimeRemainingColumn(compact=True),
+                console=self._screen.console,
+                transient=True,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def on_start(self, start: "RunStart", /) -> None:
+        """Say what is about to run."""
+        of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
+        again = f", continuing after epoch {start.first_epoch}" if start.first_epoch else ""
+        self._screen.say(
+            f"run{of}: {start.num_parameters:,} parameters on {_place(start)}, "
+            f"{start.num_epochs} epochs of {start.num_batches} batches{again}"
+        )
+        self._num_epochs = start.num_epochs
+        if start.run == 0 and not self._is_baseline:
+            self._screen.say(f"{start.summary}\n{start.explanation}" if self._explains else start.summary)
+        self._screen.say(_HEADER)
+
+    def on_batch(self, report: "BatchReport", /) -> None:
+        """Move the bar of the epoch."""
+        rate = format_count(report.rows_per_second)
+        figures = f"loss {report.loss:.3f}  acc {100 * report.accuracy:.1f}%  {rate} rows/s"
+        epoch = f"epoch {report.epoch + 1}/{self._num_epochs}"
+        self._move(epoch, report.index + 1, report.num_batches, figures)
+
+    def on_evaluate(self, fraction: float, /) -> None:
+        """Move the bar of the evaluation."""
+        self._move("evaluating", fraction, 1, "")
+
+    def on_epoch(self, record: "EpochRecord", /) -> None:
+        """Write the row of the epoch."""
+        valid = "-" if record.valid_acc is None else f"{100 * record.valid_acc:.2f}"
+        self._screen.say(
+            f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
+            f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
+            f"{format_seconds(record.seconds):>8}  {record.bottleneck}"
+        )
+
+    def on_finish(self, result: "RunResult", /) -> None:
+        """Take the bar away, and say what was measured."""
+        if self._explains and result.explanation:
+            self._screen.say(result.explanation)
+        if self._bars is not None and self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+
+    def _move(self, description: str, done: float, total: float, figures: str) -> None:
+        if self._bars is None:
+            return
+        if self._task is None or self._bars.tasks[0].description != description:
+            if self._task is not None:
+                self._bars.remove_task(self._task)
+            self._task = self._bars.add_task(description, total=total, figures=figures)
+        self._bars.update(self._task, completed=done, total=total, figures=figures)
+
+
+def _place(start: "RunStart") -> str:
+    if start.num_ranks == 1:
+        return start.device
+    return f"{start.num_ranks} ranks ({start.device.partition(':')[0]})"
+
+
+def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str, Any] | None = None) -> None:
+    """Write the closing table of a run, or of several, from the content of ``result.json``."""
+    rows = {"test accuracy": _accuracy(result, "test_acc")}
+    if mlp is not None:
+        rows["  of an MLP on the same features"] = _accuracy(mlp, "test_acc")
+    seconds = result["epoch_seconds"]
+    rows |= {
+        "validation accuracy": _accuracy(result, "valid_acc"),
+        "epoch": f"{format_seconds(sum(seconds) / max(len(seconds), 1))} on average, "
+        f"{format_count(result['seeds_per_second'])} seeds/s",
+        "rows from memory": f"{100 * result['hit_rate']:.1f}% (features: {result['features']}, "
+        f"policy: {result['policy']})",
+        "rows from the SSD": f"{format_count(result['rows_read'])}, {format_bytes(result['bytes_read'])} read, "
+        f"{format_bytes(result['bytes_written'])} written, strategy {result['io_strategy']}",
+        "stage times": _stages(result["stage_seconds"]),
+        "peak memory": _memory(result),
+    }
+    screen.console.print()
+    screen.console.print(facts(rows))
+
+
+def _accuracy(result: Mapping[str, Any], name: str) -> str:
+    value, deviation = result[name], result.get(f"{name}_std")
+    if value is None:
+        return "not evaluated"
+    spread = "" if deviation is None else f" +- {100 * deviation:.2f} over {len(result['runs'])} runs"
+    return f"{100 * value:.2f}%{spread}"
+
+
+def _memory(result: Mapping[str, Any]) -> str:
+    ranks = result.get("rank_peak_rss_bytes", ())
+    if len(ranks) < 2:
+        return format_bytes(result["peak_rss_bytes"])
+    return f"{format_bytes(sum(ranks))}, of the ranks {', '.join(map(format_bytes, ranks))}"
+
+
+def _stages(seconds: Mapping[str, float]) -> str:
+    spent = [(name, seconds.get(name, 0.0)) for name in STAGES]
+    # Spaces that do not break keep a stage and its time on one line of a narrow terminal.
+    return ", ".join(
+        f"{name} {format_seconds(time)}".replace(" ", "\xa0") for name, time in spent if time > 0
+    )

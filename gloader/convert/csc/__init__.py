@@ -1,0 +1,1 @@
+"""Edges into compressed sparse columns, sorted outside of memory."""

@@ -1,0 +1,150 @@
+"""Edges dealt out to destination ranges: held in memory while they fit, in one file per range beyond that."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.csc.kernels import count_buckets, scatter_records
+from gloader.errors import StoreWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.source import EdgeChunk
+    from gloader.types import IdArray
+
+
+def record_dtype(*, num_nodes: int, has_weights: bool) -> np.dtype[np.void]:
+    """Return the layout of a spilled edge: destination within its range, source, weight. Pure."""
+    fields: list[tuple[str, type]] = [
+        ("dst", np.uint32),
+        ("src", np.int32 if num_nodes < 2**31 else np.int64),
+    ]
+    return np.dtype(fields + ([("weight", np.float32)] if has_weights else []))
+
+
+@dataclass(slots=True, kw_only=True)
+class EdgeSpill:
+    """The edges of a graph by bucket: ``d >> shift`` is the bucket of destination d; in input order.
+
+    Owns the files ``bucket-*.edges`` in ``folder`` until ``close()``.
+    """
+
+    folder: Path
+    dtype: np.dtype[np.void]
+    shift: int
+    num_buckets: int
+    held_bytes: int  # records kept in memory before they go to files
+    counts: IdArray = field(init=False)  # (num_buckets,) edges of each bucket
+    spilled_bytes: int = field(default=0, init=False)
+    _held: list[tuple[NDArray[np.void], IdArray]] = field(default_factory=list, init=False)
+    _held_now: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros(self.num_buckets, np.int64)
+
+    def append(self, chunk: EdgeChunk) -> None:
+        """Take the edges of ``chunk``, whose ids have been checked.
+
+        Raises
+        ------
+        StoreWriteError
+            The disk refuses the spill.
+        """
+        counts = np.zeros(self.num_buckets, np.int64)
+        count_buckets(chunk.dst, self.shift, counts)
+        bounds = np.concatenate([[0], np.cumsum(counts)])
+        records = np.empty(chunk.dst.shape[0], self.dtype)
+        scatter_records(chunk.src, chunk.dst, chunk.weight, self.shift, bounds[:-1].copy(), records)
+        self.counts += counts
+        if not self.spilled_bytes and self._held_now + records.nbytes <= self.held_bytes:
+            self._held.append((records, bounds))
+            self._held_now += records.nbytes
+            return
+        self._flush()
+        self._write(records, bounds)
+
+    def pieces(self, bucket: int, max_records: int) -> Iterator[NDArray[Any]]:
+        """Yield the records of ``bucket`` in input order, at most ``max_records`` at a time."""
+        for records, bounds in self._held:
+            held = records[bounds[bucket] : bounds[bucket + 1]]
+            for start in range(0, held.shape[0], max_records):
+                yield held[start : start + max_records]
+        path = self._path(bucket)
+        if not self.spilled_bytes or not self.counts[bucket]:
+            return
+        buffer = np.empty(min(max_records, int(self.counts[bucket])), self.dtype)
+        with path.open("rb", buffering=0) as file:
+            left = int(self.counts[bucket])
+            while left:
+                piece = buffer[: min(left, buffer.shape[0])]
+                read_bytes(file.fileno(), piece.view(np.uint8).data, path)
+                yield piece
+                left -= piece.shape[0]
+
+    def drop(self, bucket: int) -> None:
+        """Remove the file of ``bucket``, which will not be read again."""
+        self._path(bucket).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of everything held and remove the files."""
+        self._held.clear()
+        for bucket in range(self.num_buckets):
+            self.drop(bucket)
+
+    def _flush(self) -> None:
+        while self._held:
+            self._write(*self._held.pop(0))
+        self._held_now = 0
+
+    def _write(self, records: NDArray[np.void], bounds: IdArray) -> None:
+        for bucket, (start, stop) in enumerate(pairwise(bounds)):
+            if start < stop:
+                append_bytes(self._path(bucket), records[start:stop])
+        self.spilled_bytes += records.nbytes
+
+    def _path(self, bucket: int) -> Path:
+        return self.folder / f"bucket-{bucket:05d}.edges"
+
+
+def append_bytes(path: Path, array: NDArray[Any]) -> None:
+    """Append the bytes of a contiguous ``array`` to the file at ``path``.
+
+    Raises
+    ------
+    StoreWriteError
+        The disk refuses.
+    """
+    try:
+        with path.open("ab", buffering=0) as file:
+            left = array.view(np.uint8).data
+            while left:
+                left = left[file.write(left) or 0 :]
+    except OSError as error:
+        raise StoreWriteError(
+            error.errno, f"writing {array.nbytes} bytes of temporary data to {path} failed: {error.strerror}"
+        ) from error
+
+
+def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
+    """Fill ``buffer`` from the open temporary file at ``path``.
+
+    Raises
+    ------
+    StoreWriteError
+        The file ends early.
+    """
+    done = 0
+    while done < len(buffer):
+        count = os.readv(descriptor, [buffer[done:]])
+        if count == 0:
+            raise StoreWriteError(f"temporary file {path} became shorter while it was read")
+        done += count

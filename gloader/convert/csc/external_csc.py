@@ -1,0 +1,283 @@
+"""A stream of edges turned into CSC within a memory budget: an external counting sort in two passes.
+
+The first pass deals the edges out to ranges of destinations. The second sorts one range after another by
+counting: degrees, offsets, and a stable scatter of the sources. Neither pass holds more than the budget,
+whatever the number of edges.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from gloader.convert.csc.edge_rules import ruled_chunks
+from gloader.convert.csc.edge_spill import EdgeSpill, append_bytes, record_dtype
+from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRanges
+from gloader.convert.progress import NO_PROGRESS, Progress
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.options import EdgeRules
+    from gloader.convert.source import EdgeStream
+
+_MAX_BUCKETS = 256
+_MAX_CHUNK_EDGES = 2_000_000
+_MIN_CHUNK_EDGES = 4_096
+_BUCKET_NODES = 2**18  # a range whose counters fit into an ordinary second-level cache
+
+
+class ChunkWriter(Protocol):
+    """Takes an array in order, piece by piece; closed at the end of its block."""
+
+    def append(self, chunk: NDArray[Any], /) -> None:
+        """Write the next rows."""
+        ...
+
+
+class CscSink(Protocol):
+    """Where the sorted topology goes; `gloader.dataset.writer.DatasetWriter` is one."""
+
+    def indptr(self) -> AbstractContextManager[ChunkWriter]:
+        """Return the writer of the (N + 1,) int64 offsets."""
+        ...
+
+    def indices(self, num_edges: int, dtype: str) -> AbstractContextManager[ChunkWriter]:
+        """Return the writer of the (E,) sources, ``dtype`` int32 or int64."""
+        ...
+
+    def edge_weight(self, num_edges: int) -> AbstractContextManager[ChunkWriter]:
+        """Return the writer of the (E,) float32 weights."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CscPlan:
+    """How the sort shares its memory out."""
+
+    shift: int  # bucket b holds the destinations d with d >> shift == b
+    num_buckets: int
+    chunk_edges: int  # edges read at a time
+    held_bytes: int  # dealt-out edges kept in memory before they are spilled
+    sort_edges: int  # edges sorted at a time
+    peak_bytes: int  # of both passes, buffers included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CscReport:
+    """What the sort did."""
+
+    edges_read: int
+    num_edges: int  # written
+    spilled_bytes: int
+
+
+def plan_csc(
+    num_nodes: int, num_edges: int | None, *, has_weights: bool, rules: EdgeRules, budget_bytes: int
+) -> CscPlan:
+    """Share ``budget_bytes`` out between reading, holding and sorting edges. Pure.
+
+    Raises
+    ------
+    BudgetError
+        Not even the smallest useful buffers fit; says needed and allowed.
+    """
+    record = record_dtype(num_nodes=num_nodes, has_weights=has_weights).itemsize
+    per_edge = _chunk_edge_bytes(record, has_weights=has_weights, rules=rules)
+    sorted_edge = _sorted_edge_bytes(num_nodes, has_weights=has_weights, rules=rules)
+    factor = 2 if rules.symmetrize else 1
+    expected = 32 * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
+    # Half of what may be sorted at once, because real destinations are skewed.
+    per_bucket = max(1, budget_bytes // 4 // sorted_edge)
+    shift = _bucket_shift(num_nodes, -(-expected // per_bucket))
+    counters = 24 << shift
+    needed = counters + per_edge * _MIN_CHUNK_EDGES + sorted_edge * _MIN_CHUNK_EDGES + PIECE_BYTES
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"sorting edges of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory budget "
+            f"leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
+        )
+    free = budget_bytes - counters - PIECE_BYTES
+    chunk = max(_MIN_CHUNK_EDGES, min(_MAX_CHUNK_EDGES, free // 4 // per_edge))
+    held = max(0, free - max(chunk * per_edge, free // 2))
+    sort = max(_MIN_CHUNK_EDGES, (free - held) // sorted_edge)
+    reading = min(chunk, expected) * per_edge
+    holding = held if num_edges is None else min(held, expected * record)
+    sorting = min(sort, expected) * sorted_edge
+    return CscPlan(
+        shift=shift,
+        num_buckets=max(1, -(-num_nodes // (1 << shift))),
+        chunk_edges=chunk,
+        held_bytes=held,
+        sort_edges=sort,
+        peak_bytes=counters + PIECE_BYTES + holding + max(reading, sorting),
+    )
+
+
+def build_csc(
+    edges: EdgeStream,
+    sink: CscSink,
+    *,
+    num_nodes: int,
+    rules: EdgeRules,
+    budget_bytes: int,
+    scratch: Path,
+    where: str = "edges",
+    progress: Progress = NO_PROGRESS,
+) -> CscReport:
+    """Write the edges to ``sink`` as CSC: the in-neighbours of each node, in input order.
+
+    Where ``rules`` merge parallel edges, the in-neighbours are in ascending order instead. Indices are int32
+    where ``num_nodes`` is below 2**31. The source is read once.
+
+    Parameters
+    ----------
+    budget_bytes : memory that both passes stay within
+    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    where : the source, for messages
+
+    Raises
+    ------
+    GraphError
+        An id is out of range or a weight is not a finite number of at least 0.
+    BudgetError
+        The budget is too small for the smallest useful buffers.
+    StoreWriteError
+        The disk refuses a temporary file.
+    """
+    plan = plan_csc(
+        num_nodes, edges.num_edges, has_weights=edges.has_weights, rules=rules, budget_bytes=budget_bytes
+    )
+    spill = EdgeSpill(
+        folder=scratch,
+        dtype=record_dtype(num_nodes=num_nodes, has_weights=edges.has_weights),
+        shift=plan.shift,
+        num_buckets=plan.num_buckets,
+        held_bytes=plan.held_bytes,
+    )
+    try:
+        read = _deal_out(edges, spill, plan, num_nodes=num_nodes, rules=rules, where=where, progress=progress)
+        ranges = SortedRanges(
+            spill=spill, num_nodes=num_nodes, max_edges=plan.sort_edges, merges=rules.merges
+        )
+        num_edges = _write(ranges, sink, int(spill.counts.sum()), scratch, progress)
+        return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
+    finally:
+        spill.close()
+
+
+def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
+    """Return the bits of a node id that count within its bucket."""
+    buckets = min(_MAX_BUCKETS, max(wanted_buckets, -(-num_nodes // _BUCKET_NODES)))
+    return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
+
+
+def _chunk_edge_bytes(record: int, *, has_weights: bool, rules: EdgeRules) -> int:
+    """Bytes of memory per edge of a chunk: as read from the file, as ids, after the rules, as records."""
+    ids = 16 + 4 * has_weights
+    ruled = (2 * ids if rules.symmetrize else 0) + (ids if rules.self_loops else 0)
+    return 2 * ids + ruled + record * (2 if rules.symmetrize else 1)
+
+
+def _sorted_edge_bytes(num_nodes: int, *, has_weights: bool, rules: EdgeRules) -> int:
+    """Bytes of memory per edge of a range that is being sorted, the merge's copy of a segment included."""
+    out = (4 if num_nodes < 2**31 else 8) + 4 * has_weights
+    return out + (12 + out if rules.merges and has_weights else 0)
+
+
+def _deal_out(
+    edges: EdgeStream,
+    spill: EdgeSpill,
+    plan: CscPlan,
+    *,
+    num_nodes: int,
+    rules: EdgeRules,
+    where: str,
+    progress: Progress,
+) -> int:
+    done = 0
+    chunks = ruled_chunks(edges, num_nodes=num_nodes, rules=rules, max_edges=plan.chunk_edges, where=where)
+    for count, chunk in chunks:
+        spill.append(chunk)
+        done += count
+        progress.advance("reading edges", done, edges.num_edges, "edges")
+    return done
+
+
+def _write(ranges: SortedRanges, sink: CscSink, total: int, scratch: Path, progress: Progress) -> int:
+    """Write the ranges; where edges merge, they pass through ``scratch``, as their number is known last."""
+    with ExitStack() as stack:
+        offsets = stack.enter_context(sink.indptr())
+        index_name = ranges.index_dtype.name
+        if ranges.merges:
+            indices: _Column = _TemporaryColumn(path=scratch / "indices.merged", dtype=ranges.index_dtype)
+            weights: _Column = _TemporaryColumn(path=scratch / "weights.merged", dtype=np.dtype(np.float32))
+        else:
+            indices = stack.enter_context(sink.indices(total, index_name))
+            weights = stack.enter_context(sink.edge_weight(total)) if ranges.has_weights else indices
+        written = _write_ranges(ranges, offsets, indices, weights, total=total, progress=progress)
+    if isinstance(indices, _TemporaryColumn) and isinstance(weights, _TemporaryColumn):
+        with sink.indices(written, index_name) as writer:
+            indices.move_to(writer)
+        if ranges.has_weights:
+            with sink.edge_weight(written) as writer:
+                weights.move_to(writer)
+    return written
+
+
+_Column: TypeAlias = "ChunkWriter | _TemporaryColumn"
+
+
+def _write_ranges(
+    ranges: SortedRanges,
+    offsets: ChunkWriter,
+    indices: _Column,
+    weights: _Column,
+    *,
+    total: int,
+    progress: Progress,
+) -> int:
+    offsets.append(np.zeros(1, np.int64))
+    end, written, taken = 0, 0, 0
+    for part in ranges:
+        if part.degrees.shape[0]:
+            ends = np.cumsum(part.degrees) + end
+            offsets.append(ends)
+            end = int(ends[-1])
+        if part.indices.shape[0]:
+            indices.append(part.indices)
+            if part.weights is not None:
+                weights.append(part.weights)
+        written += part.indices.shape[0]
+        taken += part.edges_taken
+        progress.advance("sorting edges", taken, total, "edges")
+    return written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TemporaryColumn:
+    """An array of a length not yet known, in a file."""
+
+    path: Path
+    dtype: np.dtype[Any]
+
+    def append(self, chunk: NDArray[Any], /) -> None:
+        """Write the next elements."""
+        append_bytes(self.path, chunk)
+
+    def move_to(self, writer: ChunkWriter) -> None:
+        """Copy everything to ``writer`` and remove the file."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb", buffering=0) as file:
+            while (piece := np.fromfile(file, self.dtype, PIECE_BYTES // self.dtype.itemsize)).size:
+                writer.append(piece)
+        self.path.unlink()

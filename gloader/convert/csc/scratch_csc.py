@@ -1,0 +1,148 @@
+"""A topology in temporary files, read in pieces as often as one likes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gloader.convert.csc.edge_spill import append_bytes, read_bytes
+from gloader.convert.csc.external_csc import build_csc
+from gloader.convert.csc.sorted_ranges import cut_ranges
+from gloader.convert.source import EdgeChunk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.options import EdgeRules
+    from gloader.convert.progress import Progress
+    from gloader.convert.source import EdgeStream
+    from gloader.types import IdArray
+
+_BLOCK_NODES = 1 << 18  # offsets read at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CscPiece:
+    """The in-neighbours of consecutive nodes."""
+
+    first: int  # node
+    indptr: IdArray  # (n + 1,) bounds of the nodes' in-neighbours in ``indices``
+    indices: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unweighted:
+    """An edge stream without its weights."""
+
+    edges: EdgeStream
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges, or None where only reading tells."""
+        return self.edges.num_edges
+
+    @property
+    def has_weights(self) -> bool:
+        """No."""
+        return False
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        for chunk in self.edges.chunks(max_edges):
+            yield EdgeChunk(src=chunk.src, dst=chunk.dst, weight=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RawFile:
+    """An array without a header."""
+
+    path: Path
+    dtype: np.dtype[Any]
+
+    def append(self, chunk: NDArray[Any], /) -> None:
+        append_bytes(self.path, np.ascontiguousarray(chunk, self.dtype))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return elements ``start`` ... ``stop - 1``."""
+        array = np.empty(stop - start, self.dtype)
+        if stop > start:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(start * self.dtype.itemsize)
+                read_bytes(file.fileno(), array.view(np.uint8).data, self.path)
+        return array
+
+
+@dataclass(slots=True, kw_only=True)
+class ScratchCsc:
+    """The in-neighbours of every node, in two files of ``folder`` that go away with ``close()``."""
+
+    folder: Path
+    num_nodes: int
+    _offsets: _RawFile = field(init=False)
+    _sources: _RawFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        dtype = np.dtype(np.int32 if self.num_nodes < 2**31 else np.int64)
+        self._offsets = _RawFile(path=self.folder / "order.indptr", dtype=np.dtype(np.int64))
+        self._sources = _RawFile(path=self.folder / "order.indices", dtype=dtype)
+
+    def fill(
+        self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, where: str, progress: Progress
+    ) -> None:
+        """Sort ``edges`` into the files; raises as `build_csc`."""
+        build_csc(
+            edges,
+            self,
+            num_nodes=self.num_nodes,
+            rules=rules,
+            budget_bytes=budget_bytes,
+            scratch=self.folder,
+            where=where,
+            progress=progress,
+        )
+
+    def indptr(self) -> AbstractContextManager[_RawFile]:
+        """Return the writer of the (N + 1,) int64 offsets."""
+        return nullcontext(self._offsets)
+
+    def indices(self, num_edges: int, dtype: str) -> AbstractContextManager[_RawFile]:  # noqa: ARG002 - as CscSink
+        """Return the writer of the (E,) sources."""
+        return nullcontext(self._sources)
+
+    def edge_weight(self, num_edges: int) -> AbstractContextManager[_RawFile]:
+        """Refuse: edges have no weights here."""
+        raise NotImplementedError(f"the {num_edges} weights of a topology on its way are not kept")
+
+    def pieces(self, max_edges: int) -> Iterator[CscPiece]:
+        """Yield all nodes in order with their in-neighbours; of a node that has more, the first ``max_edges``."""
+        for block in range(0, self.num_nodes, _BLOCK_NODES):
+            bounds = self._offsets.read(block, min(self.num_nodes, block + _BLOCK_NODES) + 1)
+            for start, stop in cut_ranges(np.diff(bounds), max_edges):
+                low = int(bounds[start])
+                high = min(int(bounds[stop]), low + max_edges)
+                yield CscPiece(
+                    first=block + start,
+                    indptr=np.minimum(bounds[start : stop + 1], high) - low,
+                    indices=self._sources.read(low, high),
+                )
+
+    def close(self) -> None:
+        """Remove the files. Idempotent."""
+        self._offsets.path.unlink(missing_ok=True)
+        self._sources.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Downloads and archives, extracted through checked paths."""

@@ -1,0 +1,176 @@
+"""Downloads: whole and checked, or not at all."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.util
+import secrets
+import shutil
+from difflib import get_close_matches
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
+
+from gloader.convert.download.archive import extract_archive
+from gloader.convert.progress import NO_PROGRESS, Progress
+from gloader.core.units import format_bytes
+from gloader.errors import DownloadError, MissingDependencyError, SourceError
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+_TIMEOUT_S = 30.0
+_PIECE_BYTES = 1 << 20
+_SPARE_BYTES = 1 << 28  # free disk that a download must leave
+
+
+def fetch_ogb(name: str, root: Path, *, progress: Progress = NO_PROGRESS) -> Path:
+    """Download the OGB data set ``name`` below ``root`` unless it is there, and return its folder.
+
+    Raises
+    ------
+    MissingDependencyError
+        The ogb package, whose table says where the data is, is not installed.
+    SourceError
+        OGB has no node data set of that name.
+    DownloadError
+        The download failed; nothing was installed. The message says what to put where instead.
+    UnsafeArchiveError
+        The archive is not what OGB's are.
+    """
+    folder = root / name.replace("-", "_")
+    if folder.is_dir():
+        return folder
+    entry = _ogb_entry(name)
+    url = urlunsplit(urlsplit(entry["url"])._replace(scheme="https"))
+    is_new_root = not root.exists()
+    scratch = root / f".{folder.name}.{secrets.token_hex(4)}.partial"
+    scratch.mkdir(parents=True)
+    try:
+        archive = scratch / "archive.zip"
+        download(url, archive, progress=progress)
+        extract_archive(archive, scratch / "unpacked")
+        inner = scratch / "unpacked" / entry["download_name"]
+        _check_content(inner, url)
+        inner.replace(folder)
+    except (DownloadError, SourceError) as error:
+        raise DownloadError(
+            f"cannot download {name}: {error}. Unpack {url} elsewhere, so that {folder}/raw exists, "
+            f"or name the folder that holds {folder.name}: ogb:{name}@DIR"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if is_new_root and not any(root.iterdir()):
+            root.rmdir()
+    return folder
+
+
+def _check_content(inner: Path, url: str) -> None:
+    if not (inner / "raw").is_dir():
+        raise DownloadError(f"{url} does not hold {inner.name}/raw")
+
+
+def download(url: str, target: Path, *, sha256: str | None = None, progress: Progress = NO_PROGRESS) -> None:
+    """Download ``url`` to ``target``, which appears only once its length, and digest if given, are right.
+
+    Redirects are followed within the scheme of ``url`` (https, or http).
+
+    Raises
+    ------
+    DownloadError
+        No connection, a refusal, a redirect to another scheme, a body of another length or digest, or too
+        little free disk. Nothing is left behind.
+    """
+    if urlsplit(url).scheme not in {"https", "http"}:
+        raise DownloadError(f"{url} is not an https address")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.parent / f".{target.name}.{secrets.token_hex(4)}.partial"
+    try:
+        with _opener().open(Request(url), timeout=_TIMEOUT_S) as response, partial.open("xb") as file:  # noqa: S310  # the scheme was checked
+            digest = _receive(response, file, url, progress)
+        if sha256 is not None and digest != sha256.lower():
+            raise DownloadError(f"{url} has the SHA-256 digest {digest}, expected {sha256}; nothing was kept")
+        partial.replace(target)
+    except (URLError, HTTPException, TimeoutError, OSError) as error:
+        reason = error.reason if isinstance(error, URLError) else error
+        raise DownloadError(f"{url} cannot be downloaded ({reason})") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: Progress) -> str:
+    header = response.headers.get("Content-Length")
+    expected = int(header) if header is not None and header.isdigit() else None
+    free = shutil.disk_usage(Path(file.name).parent).free
+    if expected is not None and expected + _SPARE_BYTES > free:
+        raise DownloadError(f"{url} has {format_bytes(expected)}, the disk has {format_bytes(free)} free")
+    digest, done = hashlib.sha256(), 0
+    while piece := response.read(_PIECE_BYTES):
+        file.write(piece)
+        digest.update(piece)
+        done += len(piece)
+        progress.advance("download", done, expected, "bytes")
+    if expected is not None and done != expected:
+        raise DownloadError(f"{url} ended after {done} of {expected} bytes")
+    return digest.hexdigest()
+
+
+class _SameScheme(HTTPRedirectHandler):
+    """Follows a redirect only within the scheme of the request."""
+
+    def redirect_request(
+        self,
+        req: Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Any,  # as the base class has it
+        newurl: str,
+    ) -> Request | None:
+        if urlsplit(newurl).scheme != urlsplit(req.full_url).scheme:
+            raise DownloadError(f"{req.full_url} redirects to {newurl}, which leaves its scheme")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> OpenerDirector:
+    """Return an opener that knows http and https only: no file, ftp or data addresses."""
+    opener = OpenerDirector()
+    for handler in (
+        ProxyHandler,
+        HTTPHandler,
+        HTTPSHandler,
+        HTTPDefaultErrorHandler,
+        _SameScheme,
+        HTTPErrorProcessor,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
+def _ogb_entry(name: str) -> dict[str, str]:
+    spec = importlib.util.find_spec("ogb")  # found, not imported: importing it asks the network for updates
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError(
+            f"downloading {name} needs the ogb package; install it with: pip install 'gloader[ogb]'"
+        )
+    with (Path(spec.origin).parent / "nodeproppred" / "master.csv").open(newline="") as file:
+        (_, *names), *rows = csv.reader(file)
+    if name not in names:
+        nearest = get_close_matches(name, names, n=1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise SourceError(f"OGB has no node data set {name!r}{hint} It has {', '.join(names)}")
+    column = names.index(name) + 1
+    return {row[0]: row[column] for row in rows if row}

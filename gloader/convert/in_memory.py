@@ -1,0 +1,225 @@
+"""Graphs in memory into a dataset directory, and back."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.options import PrepareOptions
+from gloader.convert.prepare import prepare
+from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
+from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.labels import count_classes
+from gloader.convert.readers.splits import random_splits
+from gloader.convert.source import EdgeStream, Source
+from gloader.core.units import parse_bytes
+from gloader.dataset import Dataset
+from gloader.errors import ConfigError, ShapeError, SourceError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+_CHUNK_ROWS = 1 << 16
+
+
+def from_numpy(
+    path: str | os.PathLike[str],
+    *,
+    features: NDArray[Any],
+    labels: NDArray[Any],
+    edge_index: NDArray[Any] | None = None,
+    indptr: NDArray[Any] | None = None,
+    indices: NDArray[Any] | None = None,
+    edge_weight: NDArray[Any] | None = None,
+    train: NDArray[Any] | None = None,
+    valid: NDArray[Any] | None = None,
+    test: NDArray[Any] | None = None,
+    num_classes: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Dataset:
+    """Write arrays as a dataset directory at ``path`` and open it.
+
+    Parameters
+    ----------
+    features : (N, F), may be memory-mapped
+    labels : (N,) classes, -1 or NaN where unlabelled
+    edge_index : (2, E) sources and destinations; or
+    indptr, indices : (N + 1,) and (E,), the in-neighbours of each node
+    edge_weight : (E,)
+    train, valid, test : ids or masks; all three or none, which splits the labelled nodes 60/20/20 by ``seed``
+    num_classes : where the labels do not show it
+    options : of the preparation: ``symmetrize``, ``self_loops``, ``deduplicate``, ``dtype``, ``order``,
+        ``memory_budget``, ``overwrite``; see `PrepareOptions`
+
+    Raises
+    ------
+    ConfigError
+        Neither or both forms of the topology are given, or an option is unknown.
+    SourceError, ShapeError, GraphError, BudgetError, StoreExistsError, StoreWriteError
+        As `gloader.convert.prepare.prepare`.
+    """
+    given = {"train_idx": train, "valid_idx": valid, "test_idx": test, "x": features, "y": labels}
+    found = Attributes(
+        arrays={name: np.asanyarray(array) for name, array in given.items() if array is not None},
+        where="from_numpy",
+    )
+    rows = found.features("x")
+    classes = found.labels("y")
+    source = Source(
+        name=Path(path).name,
+        origin="numpy",
+        num_nodes=len(rows),
+        num_classes=count_classes(classes) if num_classes is None else num_classes,
+        edges=_edges(edge_index, indptr, indices, edge_weight, num_nodes=len(rows)),
+        features=ArrayFeatures(rows=rows),
+        labels=classes,
+        splits=found.splits(len(rows)) or random_splits(classes, seed=seed),
+    )
+    return _write(source, path, options)
+
+
+def from_pyg(
+    data: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
+) -> Dataset:
+    """Write a `torch_geometric.data.Data` with x, edge_index, y and masks as a dataset directory and open it.
+
+    Parameters and errors are those of `from_numpy`.
+    """
+    from gloader.convert.sources.pyg import data_source
+
+    source = data_source(data, name=Path(path).name, origin="pyg", where="data", seed=seed, is_mapped=True)
+    return _write(source, path, options, num_classes=num_classes)
+
+
+def from_dgl(
+    graph: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
+) -> Dataset:
+    """Write a homogeneous `dgl.DGLGraph` with feat, label and masks as a dataset directory and open it.
+
+    Parameters and errors are those of `from_numpy`.
+    """
+    from gloader.convert.sources.dgl import graph_source
+
+    if not graph.is_homogeneous:
+        raise SourceError("the graph is heterogeneous; convert it with dgl.to_homogeneous first")
+    source = graph_source(graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed)
+    return _write(source, path, options, num_classes=num_classes)
+
+
+def to_numpy(dataset: Dataset) -> dict[str, NDArray[Any]]:
+    """Read a whole dataset into memory: what `from_numpy` takes, features as float32."""
+    graph = dataset.load_graph()
+    arrays: dict[str, NDArray[Any]] = {
+        "features": _all_rows(dataset),
+        "labels": dataset.labels,
+        "indptr": graph.indptr,
+        "indices": graph.indices,
+        "train": dataset.train,
+        "valid": dataset.valid,
+        "test": dataset.test,
+    }
+    return arrays if graph.edge_weight is None else arrays | {"edge_weight": graph.edge_weight}
+
+
+def to_pyg(dataset: Dataset) -> Any:
+    """Read a whole dataset into a `torch_geometric.data.Data` with x, edge_index, y, masks and perhaps edge_weight."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
+        from torch_geometric.data import Data
+
+    arrays = to_numpy(dataset)
+    num_nodes = dataset.num_nodes
+    dst = np.repeat(np.arange(num_nodes), np.diff(arrays["indptr"]))
+    data = Data(
+        x=torch.from_numpy(arrays["features"]),
+        edge_index=torch.from_numpy(np.stack([arrays["indices"].astype(np.int64), dst])),
+        y=torch.tensor(arrays["labels"]),
+    )
+    for name, key in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
+        data[key] = torch.from_numpy(_mask(arrays[name], num_nodes))
+    if "edge_weight" in arrays:
+        data.edge_weight = torch.tensor(arrays["edge_weight"])
+    return data
+
+
+def to_dgl(dataset: Dataset) -> Any:
+    """Read a whole dataset into a `dgl.DGLGraph` with feat, label and masks, and ids of int64 as DGL's own have."""
+    import torch
+
+    from gloader.convert.sources.dgl_graph import to_graph
+
+    graph = to_graph(dataset.load_graph())
+    graph.ndata["feat"] = torch.from_numpy(_all_rows(dataset))
+    graph.ndata["label"] = torch.tensor(dataset.labels)
+    for name, key in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
+        graph.ndata[key] = torch.from_numpy(_mask(getattr(dataset, name), dataset.num_nodes))
+    return graph
+
+
+def _edges(
+    edge_index: NDArray[Any] | None,
+    indptr: NDArray[Any] | None,
+    indices: NDArray[Any] | None,
+    weight: NDArray[Any] | None,
+    *,
+    num_nodes: int,
+) -> EdgeStream:
+    if edge_index is not None and indptr is None and indices is None:
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            raise ShapeError(
+                f"edge_index has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
+            )
+        if weight is not None and weight.shape != edge_index.shape[1:]:
+            raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
+        return ArrayEdges(src=edge_index[0], dst=edge_index[1], where="edge_index", weight=weight)
+    if edge_index is None and indptr is not None and indices is not None:
+        if indptr.shape != (num_nodes + 1,):
+            raise ShapeError(
+                f"indptr has shape {indptr.shape}; features have {num_nodes} rows, so it must be ({num_nodes + 1},)"
+            )
+        return ArrayCscEdges.of(indptr, indices, where="from_numpy", weight=weight)
+    raise ConfigError("give the topology as edge_index=, or as indptr= and indices=")
+
+
+def _write(
+    source: Source,
+    path: str | os.PathLike[str],
+    options: Mapping[str, Any],
+    *,
+    num_classes: int | None = None,
+) -> Dataset:
+    settings = dict(options)
+    if (budget := settings.pop("memory_budget", None)) is not None:
+        settings["memory_budget_bytes"] = parse_bytes(budget)
+    known = PrepareOptions.__dataclass_fields__
+    if unknown := sorted(set(settings) - set(known)):
+        raise ConfigError(f"unknown options {unknown}; choose from memory_budget, {', '.join(known)}")
+    if num_classes is not None:
+        source = replace(source, num_classes=num_classes)
+    prepare(source, Path(path), PrepareOptions(**settings))
+    return Dataset.open(path)
+
+
+def _all_rows(dataset: Dataset) -> NDArray[np.float32]:
+    rows = np.empty((dataset.num_nodes, dataset.feature_dim), dtype=np.float32)
+    with dataset.open_features() as store:
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            part = rows[start : start + _CHUNK_ROWS]
+            store.read_into(np.arange(start, start + len(part)), part)
+    return rows
+
+
+def _mask(ids: NDArray[np.int64], num_nodes: int) -> NDArray[np.bool_]:
+    mask = np.zeros(num_nodes, dtype=np.bool_)
+    mask[ids] = True
+    return mask

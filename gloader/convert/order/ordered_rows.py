@@ -1,0 +1,127 @@
+"""Feature rows put in a new order within a memory budget: dealt out to ranges of the new ids, then range by range.
+
+Both passes read and write in long stretches; no row is read or written alone. The rows of a range arrive in the order
+of their original ids, so that nothing but the rows has to be kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.csc.edge_spill import append_bytes, read_bytes
+from gloader.errors import ShapeError
+from gloader.ssd_store.write.cast import cast_rows, check_finite_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.order.row_order import RowOrder
+    from gloader.convert.progress import Progress
+    from gloader.convert.source import FeatureStream
+    from gloader.types import IdArray
+
+_PIECE_BYTES = 4 << 20  # read back at a time
+
+
+def ordered_rows(
+    features: FeatureStream,
+    order: RowOrder,
+    *,
+    dtype: str,
+    chunk_rows: int,
+    range_rows: int,
+    scratch: Path,
+    progress: Progress,
+) -> Iterator[NDArray[Any]]:
+    """Yield the rows of ``features`` in the order of the new ids, ``range_rows`` of them at a time.
+
+    Where that is all of them, they are put in order in memory. The arrays are only good until the next.
+
+    Parameters
+    ----------
+    dtype : that the rows will be stored as; they are cast to it here, except to int8
+    chunk_rows : read at a time
+    scratch : an existing folder for temporary files
+
+    Raises
+    ------
+    ShapeError
+        The stream has fewer rows than it announced, or more.
+    FeatureValueError
+        A value cannot be stored; carries the row of the source.
+    StoreWriteError
+        The disk refuses a temporary file.
+    """
+    num_rows, dim = features.num_rows, features.dim
+    stored = spill_dtype(dtype)
+    ranges = range(0, num_rows, range_rows)
+    paths = [scratch / f"rows-{number:05d}" for number in range(len(ranges))]
+    out = np.empty((min(range_rows, num_rows), dim), stored)
+    done = 0
+    try:
+        for chunk in features.chunks(chunk_rows):
+            if done + chunk.shape[0] > num_rows:
+                raise ShapeError(f"the features have more rows than the {num_rows} that were announced")
+            rows = _cast(chunk, dtype, done)
+            new_ids = order.new_ids[done : done + rows.shape[0]]
+            if len(ranges) == 1:
+                out[new_ids] = rows
+            else:
+                _deal_out(rows, (new_ids // range_rows).astype(np.uint16), paths)
+            done += rows.shape[0]
+            progress.advance("ordering features", done, num_rows, "rows")
+        if done < num_rows:
+            raise ShapeError(f"the features end after {done} of {num_rows} rows: row {done} is missing")
+        if len(ranges) == 1:
+            yield out
+            return
+        for first, path in zip(ranges, paths, strict=True):
+            part = out[: min(range_rows, num_rows - first)]
+            arrival = np.argsort(order.original_ids[first : first + part.shape[0]])
+            _collect(path, arrival, part)
+            path.unlink()
+            yield part
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def spill_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the dtype in which rows that will be stored as ``dtype`` are put in order. Pure."""
+    return np.dtype({"bfloat16": "uint16", "int8": "float32"}.get(dtype, dtype))
+
+
+def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
+    """Return rows as they are put in order; done before, so that messages name rows of the source."""
+    floats = chunk if chunk.dtype.kind == "f" else chunk.astype(np.float32)
+    if dtype != "int8":
+        return cast_rows(floats, dtype, first_row)
+    check_finite_rows(floats, first_row)
+    return cast_rows(floats, "float32", first_row)
+
+
+def _deal_out(rows: NDArray[Any], range_of: NDArray[np.uint16], paths: list[Path]) -> None:
+    by_range = np.argsort(range_of, kind="stable")
+    grouped = rows[by_range]
+    ends = np.cumsum(np.bincount(range_of, minlength=len(paths)))
+    start = 0
+    for path, stop in zip(paths, ends, strict=True):
+        if start < stop:
+            append_bytes(path, grouped[start:stop])
+        start = stop
+
+
+def _collect(path: Path, arrival: IdArray, out: NDArray[Any]) -> None:
+    """Read all rows of ``path``, the i-th of them to ``out[arrival[i]]``."""
+    step = max(1, _PIECE_BYTES // max(1, out.shape[1] * out.itemsize))
+    buffer = np.empty((min(step, out.shape[0]), out.shape[1]), out.dtype)
+    with path.open("rb", buffering=0) as file:
+        for start in range(0, out.shape[0], step):
+            piece = buffer[: out.shape[0] - start]
+            read_bytes(file.fileno(), piece.view(np.uint8).reshape(-1).data, path)
+            out[arrival[start : start + step]] = piece

@@ -1,0 +1,70 @@
+"""A source under another numbering of its nodes; features apart, which `ordered_rows` puts in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.csc.edge_rules import check_chunk
+from gloader.convert.source import EdgeChunk, Splits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gloader.convert.order.row_order import RowOrder
+    from gloader.convert.source import EdgeStream, Source
+    from gloader.types import IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelabelledEdges:
+    """An edge stream whose nodes have new ids."""
+
+    edges: EdgeStream
+    new_ids: IdArray  # (N,)
+    where: str  # the source, for messages
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges, or None where only reading tells."""
+        return self.edges.num_edges
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.edges.has_weights
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time, in the memory of so many plain ones.
+
+        Raises
+        ------
+        GraphError
+            An id is out of range or a weight is not a finite number of at least 0; in the ids of the source.
+        """
+        done = 0
+        for chunk in self.edges.chunks(
+            max(1, 2 * max_edges // 3)
+        ):  # as there are three copies instead of two
+            check_chunk(chunk, num_nodes=self.new_ids.shape[0], first=done, where=self.where)
+            done += chunk.src.shape[0]
+            yield EdgeChunk(src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst], weight=chunk.weight)
+
+
+def relabelled(source: Source, order: RowOrder) -> Source:
+    """Return ``source`` with edges, labels and splits in the new numbering; the features stay as they are. Pure."""
+    splits = source.splits
+    return replace(
+        source,
+        edges=RelabelledEdges(
+            edges=source.edges, new_ids=order.new_ids, where=str(source.edge_file or source.origin)
+        ),
+        labels=np.ascontiguousarray(source.labels[order.original_ids]),
+        splits=Splits(
+            train=order.new_ids[splits.train],
+            valid=order.new_ids[splits.valid],
+            test=order.new_ids[splits.test],
+        ),
+    )

@@ -1,0 +1,106 @@
+"""Where each node's row stands in a dataset: the order of the source, or one that keeps rows used together close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from gloader.convert.csc.edge_rules import ruled_chunks
+from gloader.convert.order.communities import community_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.convert.options import EdgeRules, OrderName
+    from gloader.convert.progress import Progress
+    from gloader.convert.source import Source
+    from gloader.types import IdArray
+
+# Bytes of memory per node that finding an order, and then having one, takes at most.
+ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOrder:
+    """A numbering of the nodes and its inverse."""
+
+    new_ids: IdArray  # (N,) by original id
+    original_ids: IdArray  # (N,) by new id
+
+    @classmethod
+    def of(cls, original_ids: IdArray) -> RowOrder:
+        """Return the order that lists the nodes as ``original_ids`` (N,), a permutation, does. Pure."""
+        new_ids = np.empty_like(original_ids)
+        new_ids[original_ids] = np.arange(original_ids.shape[0], dtype=np.int64)
+        return cls(new_ids=new_ids, original_ids=original_ids)
+
+
+def find_order(
+    source: Source,
+    name: OrderName,
+    *,
+    rules: EdgeRules,
+    budget_bytes: int,
+    max_edges: int,
+    scratch: Path,
+    progress: Progress,
+) -> RowOrder | None:
+    """Return the order ``name`` of the nodes of ``source``, or None for that of the source itself.
+
+    The edges are read once. ``degree`` lists the nodes by falling out-degree, which is how often they are
+    somebody's in-neighbour; parallel edges count each. ``community``: see `community_order`. Equal sources have
+    equal orders, whatever the budget; for ``community`` this holds as long as no node has more in-edges than
+    fit into it.
+
+    Parameters
+    ----------
+    budget_bytes : memory for edges; the arrays of one entry per node (`ORDER_NODE_BYTES`) come on top
+    max_edges : edges read at a time
+    scratch : an existing folder for temporary files; they are gone when this returns or raises
+
+    Raises
+    ------
+    GraphError
+        An id is out of range or a weight is not a finite number of at least 0.
+    StoreWriteError
+        The disk refuses a temporary file.
+    """
+    if name == "none":
+        return None
+    if name == "community":
+        return RowOrder.of(
+            community_order(
+                source, rules=rules, budget_bytes=budget_bytes, scratch=scratch, progress=progress
+            )
+        )
+    degrees = _out_degrees(source, rules=rules, max_edges=max_edges, progress=progress)
+    return RowOrder.of(falling(degrees))
+
+
+def falling(degrees: IdArray) -> IdArray:
+    """Return the nodes by falling degree, those of equal degree by id; ``degrees`` (N,) is overwritten."""
+    np.negative(degrees, out=degrees)
+    return np.argsort(degrees, kind="stable")
+
+
+def _out_degrees(source: Source, *, rules: EdgeRules, max_edges: int, progress: Progress) -> IdArray:
+    degrees = np.zeros(source.num_nodes, np.int64)
+    where = str(source.edge_file or source.origin)
+    done = 0
+    for count, chunk in ruled_chunks(
+        source.edges, num_nodes=source.num_nodes, rules=rules, max_edges=max_edges, where=where
+    ):
+        count_nodes(chunk.src, degrees)
+        done += count
+        progress.advance("counting neighbours", done, source.edges.num_edges, "edges")
+    return degrees
+
+
+@njit(cache=True, nogil=True)
+def count_nodes(nodes: IdArray, counts: IdArray) -> None:
+    """Add to ``counts[v]`` how often v occurs in ``nodes``, which have been checked."""
+    for i in range(nodes.shape[0]):
+        counts[nodes[i]] += 1

@@ -1,0 +1,100 @@
+"""The user's gloader folder, where sources that are trained on directly are prepared once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gloader
+from gloader.core.paths import home_dir
+from gloader.errors import ConfigError, StoreExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gloader.convert.options import PrepareOptions, SourceOptions
+    from gloader.convert.progress import Progress
+
+DATASET_MANIFEST = "dataset.json"
+_MAX_SLUG = 60
+# What a dataset holds does not depend on these, so they do not make it another one.
+_IRRELEVANT = frozenset({"memory_budget_bytes", "overwrite"})
+
+
+def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> Path:
+    """Return where a source that is prepared on the fly belongs: a readable name and a digest.
+
+    The digest covers the version, the source, every option that changes the result, and the sizes and times of
+    the files that the source reads, so that an edited file is prepared anew instead of being ignored.
+    """
+    options = {**asdict(source), **asdict(prepare)}
+    kept = {name: str(value) for name, value in options.items() if name not in _IRRELEVANT}
+    paths = [value for value in options.values() if isinstance(value, Path)]
+    identity = json.dumps([gloader.__version__, _anchored(spec), kept, sorted(_stamps(spec, paths))])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec).strip("-.")
+    return home_dir() / "datasets" / f"{slug[:_MAX_SLUG]}-{digest}"
+
+
+def _argument_path(spec: str) -> Path | None:
+    argument = spec.partition(":")[2]
+    path = Path(argument).expanduser()
+    return path.resolve() if argument and path.exists() else None
+
+
+def _anchored(spec: str) -> str:
+    """Return ``spec`` with the file or folder that it names made absolute."""
+    path = _argument_path(spec)
+    return spec if path is None else f"{spec.partition(':')[0]}:{path}"
+
+
+def _stamps(spec: str, paths: list[Path]) -> Iterator[tuple[str, int, int]]:
+    named = _argument_path(spec)
+    for path in paths if named is None else [named, *paths]:
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if file.is_file():
+                stat = file.stat()
+                yield str(file), stat.st_size, stat.st_mtime_ns
+
+
+def ensure_dataset(
+    spec: str, source: SourceOptions, prepare: PrepareOptions, *, progress: Progress | None = None
+) -> Path:
+    """Return the dataset directory that ``spec`` means, preparing a source the first time it is asked for.
+
+    Parameters
+    ----------
+    spec : the path of a prepared dataset, or a source such as ``builtin:digits``
+
+    Raises
+    ------
+    ConfigError
+        ``spec`` is neither.
+    GloaderError
+        The source cannot be opened or converted.
+    """
+    from gloader.convert.prepare import prepare as convert
+    from gloader.convert.progress import NO_PROGRESS
+    from gloader.convert.registry import SOURCE_FORMS, full_spec, is_source, open_source
+
+    if not is_source(spec):
+        if Path(spec).exists():
+            return Path(spec)
+        raise ConfigError(
+            f"{spec!r} is neither a folder nor a source; give a folder made by `gloader prepare`, or one of: "
+            f"{', '.join(SOURCE_FORMS)}"
+        )
+    spec = full_spec(spec)
+    target = prepared_path(spec, source, prepare)
+    if (target / DATASET_MANIFEST).is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Another process may have finished the same dataset meanwhile: it is as good as ours.
+    with suppress(StoreExistsError):
+        convert(open_source(spec, source), target, prepare, progress=progress or NO_PROGRESS)
+    return target

@@ -1,0 +1,1 @@
+"""Readers of the files that sources consist of, in bounded memory."""

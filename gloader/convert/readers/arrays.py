@@ -1,0 +1,140 @@
+"""Graphs that are already in memory, as the streams a conversion reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.csc.kernels import expand_rows
+from gloader.convert.readers.file_edges import check_offsets
+from gloader.convert.readers.ids import check_id_dtype, to_ids
+from gloader.convert.source import EdgeChunk
+from gloader.errors import ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayEdges:
+    """The edge stream over two id arrays; ids may have any integer dtype and are widened chunk by chunk."""
+
+    src: NDArray[np.generic]  # (E,)
+    dst: NDArray[np.generic]  # (E,)
+    where: str  # what holds them, for messages
+    weight: NDArray[np.generic] | None = None  # (E,)
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return int(self.src.shape[0])
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.weight is not None
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        for start in range(0, self.num_edges, max_edges):
+            part = slice(start, start + max_edges)
+            yield EdgeChunk(
+                src=to_ids(self.src[part], first=start, where=f"{self.where} sources"),
+                dst=to_ids(self.dst[part], first=start, where=f"{self.where} destinations"),
+                weight=None if self.weight is None else np.ascontiguousarray(self.weight[part], np.float32),
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayCscEdges:
+    """The edge stream over a compressed topology: ``indices[indptr[v] : indptr[v + 1]]`` are the in-neighbours of v."""
+
+    indptr: IdArray  # (N + 1,), checked
+    indices: NDArray[np.generic]  # (E,)
+    where: str  # what holds them, for messages
+    weight: NDArray[np.generic] | None = None  # (E,)
+
+    @classmethod
+    def of(
+        cls,
+        indptr: NDArray[np.generic],
+        indices: NDArray[np.generic],
+        *,
+        where: str,
+        weight: NDArray[np.generic] | None = None,
+    ) -> ArrayCscEdges:
+        """Check the offsets.
+
+        Raises
+        ------
+        GraphError
+            The offsets are not monotone, do not start at 0 or do not end at E, or ids are no native integers.
+        ShapeError
+            An array is not one-dimensional, or the weights are not one per edge.
+        """
+        for name, array in (("indptr", indptr), ("indices", indices)):
+            check_id_dtype(array.dtype, f"{where} {name}")
+            if array.ndim != 1:
+                raise ShapeError(f"{where} {name} has shape {array.shape}; it must be one-dimensional")
+        if weight is not None and weight.shape != indices.shape:
+            raise ShapeError(f"{where}: weights have shape {weight.shape} for {len(indices)} edges")
+        offsets = to_ids(indptr, first=0, where=f"{where} indptr")
+        check_offsets(offsets, len(indices), where=f"{where} indptr")
+        return cls(indptr=offsets, indices=indices, where=where, weight=weight)
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return int(self.indices.shape[0])
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.weight is not None
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order of their destinations, at most ``max_edges`` at a time."""
+        row = 0
+        for start in range(0, self.num_edges, max_edges):
+            part = slice(start, start + max_edges)
+            src = to_ids(self.indices[part], first=start, where=f"{self.where} indices")
+            dst = np.empty(len(src), np.int64)
+            row = int(expand_rows(self.indptr, start, row, dst))
+            yield EdgeChunk(
+                src=src,
+                dst=dst,
+                weight=None if self.weight is None else np.ascontiguousarray(self.weight[part], np.float32),
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayFeatures:
+    """The feature stream over one (N, F) array, which may be memory-mapped."""
+
+    rows: NDArray[np.generic]  # (N, F)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.rows.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return int(self.rows.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return self.rows.dtype
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
+        for start in range(0, self.num_rows, max_rows):
+            yield np.ascontiguousarray(self.rows[start : start + max_rows])

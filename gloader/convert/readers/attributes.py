@@ -1,0 +1,95 @@
+"""Features, labels, splits and weights out of the named arrays that other libraries save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.readers.labels import to_labels
+from gloader.convert.readers.splits import to_split
+from gloader.convert.source import Splits
+from gloader.errors import ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+_PARTS = {
+    "train": ("train_mask", "train_idx"),
+    "valid": ("val_mask", "valid_mask", "val_idx", "valid_idx"),
+    "test": ("test_mask", "test_idx"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """The named arrays of one saved graph."""
+
+    arrays: Mapping[str, NDArray[np.generic]]
+    where: str  # what holds them, for messages
+
+    def find(self, *names: str) -> str | None:
+        """Return the first of ``names`` that is there."""
+        return next((name for name in names if name in self.arrays), None)
+
+    def require(self, *names: str, what: str) -> str:
+        """Return the first of ``names`` that is there.
+
+        Raises
+        ------
+        SourceError
+            None is; the message lists what is.
+        """
+        name = self.find(*names)
+        if name is None:
+            there = ", ".join(sorted(self.arrays)) or "nothing"
+            raise SourceError(f"{self.where} has no {what} ({' or '.join(names)}); it has {there}")
+        return name
+
+    def features(self, *names: str) -> NDArray[np.generic]:
+        """Return the feature matrix (N, F)."""
+        name = self.require(*names, what="features")
+        rows = self.arrays[name]
+        if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+            raise ShapeError(
+                f"{self.where}: {name} has shape {rows.shape} and dtype {rows.dtype}; "
+                "features are an (N, F) array of real numbers"
+            )
+        return rows
+
+    def labels(self, *names: str) -> IdArray:
+        """Return the label of each node (N,), -1 where it has none."""
+        name = self.require(*names, what="labels")
+        return to_labels(self.arrays[name], where=f"{self.where}: {name}")
+
+    def splits(self, num_nodes: int) -> Splits | None:
+        """Return the splits, or None where no part is there. Of several splits, the first."""
+        names = {part: self.find(*candidates) for part, candidates in _PARTS.items()}
+        if all(name is None for name in names.values()):
+            return None
+        for part, candidates in _PARTS.items():
+            self.require(*candidates, what=f"{part} split")
+        return Splits(
+            **{part: self._part(name, num_nodes) for part, name in names.items() if name is not None}
+        )
+
+    def weights(self, *names: str, num_edges: int) -> NDArray[np.generic] | None:
+        """Return the weight of each edge (E,), or None where there is none or it is not one number per edge."""
+        name = self.find(*names)
+        if name is None:
+            return None
+        raw = self.arrays[name]
+        return raw.reshape(-1) if raw.dtype.kind in "fiub" and raw.size == num_edges else None
+
+    def _part(self, name: str, num_nodes: int) -> IdArray:
+        values = self.arrays[name]
+        if values.ndim == 2:
+            values = values[:, 0]
+        if values.dtype == np.uint8 and name.endswith("_mask"):
+            values = values.astype(np.bool_)
+        return to_split(values, num_nodes=num_nodes, where=f"{self.where}: {name}")

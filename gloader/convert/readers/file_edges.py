@@ -1,0 +1,200 @@
+"""Edges in array files, as streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.csc.kernels import expand_rows
+from gloader.convert.readers.ids import check_id_dtype, to_ids
+from gloader.convert.source import EdgeChunk
+from gloader.errors import GraphError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.readers.npy_file import NpyFile
+    from gloader.types import IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairEdges:
+    """The edges of an (E, 2) or a (2, E) array of sources and destinations."""
+
+    file: NpyFile
+    is_rowwise: bool  # (E, 2) on disk
+    weight: NpyFile | None = None  # (E,)
+    add_inverse: bool = False  # the reverse of each edge right behind it, as OGB does
+
+    @classmethod
+    def open(
+        cls, file: NpyFile, *, prefers_rows: bool, weight: NpyFile | None = None, add_inverse: bool = False
+    ) -> PairEdges:
+        """Check the arrays' shapes and dtypes; ``prefers_rows`` reads a (2, 2) array as two rows of an edge each.
+
+        Raises
+        ------
+        GraphError
+            The ids are no native integers.
+        ShapeError
+            The array holds no pairs, or the weights are not one per edge.
+        """
+        shape = file.shape
+        check_id_dtype(file.dtype, file.where)
+        if len(shape) != 2 or 2 not in shape:
+            raise ShapeError(f"{file.where} has shape {shape}; edges are an (E, 2) or a (2, E) array")
+        if file.is_fortran:
+            prefers_rows = not prefers_rows
+        is_rowwise = shape[1] == 2 and (prefers_rows or shape[0] != 2)
+        edges = cls(file=file, is_rowwise=is_rowwise, weight=weight, add_inverse=add_inverse)
+        if weight is not None:
+            check_weight_file(weight, edges.num_given)
+        return edges
+
+    @property
+    def num_given(self) -> int:
+        """Edges in the file."""
+        return self.file.size // 2
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.num_given * (2 if self.add_inverse else 1)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.weight is not None
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        count = max(1, max_edges // 2) if self.add_inverse else max_edges
+        first = 0
+        for (src, dst), weight in zip(self._pairs(count), weight_chunks(self.weight, count), strict=False):
+            chunk = EdgeChunk(
+                src=to_ids(src, first=first, where=self.file.where),
+                dst=to_ids(dst, first=first, where=self.file.where),
+                weight=weight,
+            )
+            first += src.shape[0]
+            yield with_inverse(chunk) if self.add_inverse else chunk
+
+    def _pairs(self, count: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        if self.is_rowwise:
+            for rows in self.file.rows(count):
+                yield rows[:, 0], rows[:, 1]
+            return
+        half = self.num_given
+        yield from zip(self.file.flat(count, stop=half), self.file.flat(count, start=half), strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CscEdges:
+    """The edges of a compressed topology: ``indices[indptr[v] : indptr[v + 1]]`` are the in-neighbours of v."""
+
+    indptr: IdArray  # (N + 1,), checked
+    indices: NpyFile  # (E,)
+    weight: NpyFile | None = None  # (E,)
+
+    @classmethod
+    def open(cls, indptr: NpyFile, indices: NpyFile, weight: NpyFile | None = None) -> CscEdges:
+        """Read and check the offsets; the indices stay on disk.
+
+        Raises
+        ------
+        GraphError
+            The offsets are not monotone, do not start at 0 or do not end at E, or ids are no native integers.
+        ShapeError
+            An array is not one-dimensional, or the weights are not one per edge.
+        """
+        for file in (indptr, indices):
+            check_id_dtype(file.dtype, file.where)
+            if len(file.shape) != 1:
+                raise ShapeError(f"{file.where} has shape {file.shape}; it must be one-dimensional")
+        if weight is not None:
+            check_weight_file(weight, indices.size)
+        offsets = to_ids(indptr.read(), first=0, where=indptr.where)
+        check_offsets(offsets, indices.size, where=indptr.where)
+        return cls(indptr=offsets, indices=indices, weight=weight)
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.indices.size
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.weight is not None
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order of their destinations, at most ``max_edges`` at a time."""
+        first, row = 0, 0
+        pieces = zip(self.indices.flat(max_edges), weight_chunks(self.weight, max_edges), strict=False)
+        for sources, weight in pieces:
+            dst = np.empty(sources.shape[0], np.int64)
+            row = int(expand_rows(self.indptr, first, row, dst))
+            yield EdgeChunk(
+                src=to_ids(sources, first=first, where=self.indices.where), dst=dst, weight=weight
+            )
+            first += sources.shape[0]
+
+
+def check_offsets(indptr: IdArray, num_entries: int, *, where: str) -> None:
+    """Refuse offsets that do not cut ``num_entries`` entries into rows. Pure.
+
+    Raises
+    ------
+    GraphError
+        Names ``where``, the position and the value.
+    """
+    if indptr.shape[0] == 0 or indptr[0] != 0:
+        first = int(indptr[0]) if indptr.shape[0] else "missing"
+        raise GraphError(f"{where}: entry 0 is {first}; offsets must start with 0")
+    descents = np.flatnonzero(indptr[1:] < indptr[:-1])
+    if descents.size:
+        at = int(descents[0])
+        raise GraphError(
+            f"{where}: entry {at + 1} is {indptr[at + 1]}, less than entry {at}, {indptr[at]}; offsets must not descend"
+        )
+    if indptr[-1] != num_entries:
+        raise GraphError(
+            f"{where}: the last entry, number {indptr.shape[0] - 1}, is {indptr[-1]}; it must be the number of "
+            f"entries, {num_entries}"
+        )
+
+
+def check_weight_file(weight: NpyFile, num_edges: int) -> None:
+    """Refuse weights that are not one number per edge. Pure.
+
+    Raises
+    ------
+    ShapeError
+        Names the file and its shape.
+    """
+    if weight.size != num_edges or weight.dtype.kind not in "fiu":
+        raise ShapeError(
+            f"{weight.where} has shape {weight.shape} and dtype {weight.dtype}; edge weights are {num_edges} numbers, "
+            "one per edge"
+        )
+
+
+def weight_chunks(weight: NpyFile | None, max_edges: int) -> Iterator[NDArray[np.float32] | None]:
+    """Yield the weights chunk by chunk, or None for ever."""
+    while weight is None:
+        yield None
+    for piece in weight.flat(max_edges):
+        yield np.ascontiguousarray(piece, np.float32)
+
+
+def with_inverse(chunk: EdgeChunk) -> EdgeChunk:
+    """Return the edges of ``chunk``, the reverse of each right behind it. Pure."""
+    return EdgeChunk(
+        src=np.column_stack([chunk.src, chunk.dst]).ravel(),
+        dst=np.column_stack([chunk.dst, chunk.src]).ravel(),
+        weight=None if chunk.weight is None else np.repeat(chunk.weight, 2),
+    )

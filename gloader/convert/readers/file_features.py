@@ -1,0 +1,134 @@
+"""Feature rows in array files, as streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.csc.kernels import add_sparse_rows
+from gloader.convert.readers.file_edges import check_offsets
+from gloader.convert.readers.ids import to_ids
+from gloader.convert.readers.npy_file import NpyFile
+from gloader.errors import ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpyFeatures:
+    """The rows of an (N, F) array file."""
+
+    file: NpyFile
+
+    @classmethod
+    def open(cls, file: NpyFile) -> NpyFeatures:
+        """Check the array's shape and dtype.
+
+        Raises
+        ------
+        ShapeError
+            The array is not two-dimensional, not of real numbers, or not stored row after row.
+        """
+        if len(file.shape) != 2 or file.dtype.kind not in "fiub" or file.is_fortran:
+            order = "column after column" if file.is_fortran else "row after row"
+            raise ShapeError(
+                f"{file.where} has shape {file.shape} and dtype {file.dtype}, stored {order}; features are an (N, F) "
+                "array of real numbers, stored row after row: save np.ascontiguousarray(features)"
+            )
+        return cls(file=file)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.file.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self.file.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return self.file.dtype
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
+        return self.file.rows(max_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsrFeatures:
+    """The rows of a scipy CSR matrix that was saved with `scipy.sparse.save_npz`, made dense chunk by chunk."""
+
+    indptr: IdArray  # (N + 1,), checked
+    columns: NpyFile  # (nnz,)
+    values: NpyFile  # (nnz,)
+    num_columns: int
+
+    @classmethod
+    def open(cls, path: Path) -> CsrFeatures:
+        """Read and check the row offsets; columns and values stay on disk.
+
+        Raises
+        ------
+        SourceError
+            The archive is missing, corrupt or not of a CSR matrix.
+        GraphError
+            The row offsets contradict the columns.
+        """
+        kind = NpyFile.open(path, "format").read().item()
+        name = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
+        if name != "csr":
+            raise SourceError(f"{path} holds a sparse matrix of format {name!r}; save features.tocsr()")
+        shape = NpyFile.open(path, "shape").read()
+        columns, values = NpyFile.open(path, "indices"), NpyFile.open(path, "data")
+        offsets_file = NpyFile.open(path, "indptr")
+        indptr = to_ids(offsets_file.read(), first=0, where=offsets_file.where)
+        check_offsets(indptr, columns.size, where=offsets_file.where)
+        if shape.shape != (2,) or indptr.shape[0] != int(shape[0]) + 1 or values.size != columns.size:
+            raise SourceError(
+                f"{path} contradicts itself: shape {shape.tolist()}, {indptr.shape[0] - 1} rows, "
+                f"{columns.size} columns and {values.size} values"
+            )
+        return cls(indptr=indptr, columns=columns, values=values, num_columns=int(shape[1]))
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.indptr.shape[0] - 1
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self.num_columns
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return np.dtype(np.float32)
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) float32 arrays of consecutive rows, n <= ``max_rows``; entries given twice are added."""
+        with self.columns.reader() as columns, self.values.reader() as values:
+            for start in range(0, self.num_rows, max_rows):
+                offsets = self.indptr[start : start + max_rows + 1]
+                first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+                ids = to_ids(columns.take(count), first=first, where=self.columns.where)
+                data = np.ascontiguousarray(values.take(count), np.float32)
+                rows = np.zeros((offsets.shape[0] - 1, self.dim), np.float32)
+                bad = int(add_sparse_rows(offsets, ids, data, rows))
+                if bad >= 0:
+                    raise SourceError(
+                        f"{self.columns.where}: entry {first + bad} is column {ids[bad]}; columns are "
+                        f"0..{self.dim - 1}"
+                    )
+                yield rows

@@ -1,0 +1,1 @@
+"""Sources of graphs, one a file; `gloader.convert.registry` names them."""

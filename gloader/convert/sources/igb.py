@@ -1,0 +1,95 @@
+"""``igb:DIR``: the homogeneous paper graph of the Illinois Graph Benchmark (Khatua et al., KDD'23)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.readers.file_edges import PairEdges
+from gloader.convert.readers.file_features import NpyFeatures
+from gloader.convert.readers.labels import to_labels
+from gloader.convert.readers.npy_file import NpyFile, raising_source_errors
+from gloader.convert.source import Source, Splits
+from gloader.errors import ConfigError, SourceError
+
+if TYPE_CHECKING:
+    from gloader.convert.options import SourceOptions
+    from gloader.types import IdArray
+
+_DIM = 1024
+_LABEL_FILES = {19: ("node_label_19.npy",), 2983: ("node_label_2K.npy", "node_label_2983.npy")}
+_MAGIC = b"\x93NUMPY"
+
+
+def open_igb(argument: str, options: SourceOptions) -> Source:
+    """Open ``igb:DIR`` or ``igb:DIR@2983``, where DIR is the folder of a size, such as ``igb/tiny``.
+
+    The classes are 19 unless 2983 are asked for or only they are there. Of the labelled nodes, which come
+    first, the first 60% are train, the next 20% valid and the rest test, as in IGB's own loader. The arrays of
+    the large and full sizes have no header: they are raw float32.
+
+    Raises
+    ------
+    ConfigError
+        IGB has no labels of so many classes.
+    SourceError
+        A file is missing, truncated or malformed.
+    ShapeError, GraphError
+        An array has the wrong shape or dtype.
+    """
+    del options
+    folder, classes = _parse(argument)
+    processed = folder / "processed" if (folder / "processed").is_dir() else folder
+    paper = processed / "paper"
+    features = NpyFeatures.open(_open_floats(paper / "node_feat.npy", row_shape=(_DIM,)))
+    num_classes, label_file = _find_labels(paper, classes)
+    labels = np.full(features.num_rows, -1, np.int64)
+    given = to_labels(label_file.read(), where=label_file.where)[: features.num_rows]
+    labels[: given.shape[0]] = given
+    edge_file = processed / "paper__cites__paper" / "edge_index.npy"
+    return Source(
+        name=f"igb-{folder.resolve().name}-{num_classes}",
+        origin=f"igb:{argument}",
+        num_nodes=features.num_rows,
+        num_classes=num_classes,
+        edges=PairEdges.open(NpyFile.open(edge_file), prefers_rows=True),
+        features=features,
+        labels=labels,
+        splits=sequential_splits(labels),
+        edge_file=edge_file,
+    )
+
+
+def sequential_splits(labels: IdArray) -> Splits:
+    """Cut the labelled nodes, in order of their ids, into 60% train, 20% valid and 20% test. Pure."""
+    labelled = np.flatnonzero(labels >= 0)
+    first = int(0.6 * labelled.shape[0])
+    second = first + int(0.2 * labelled.shape[0])
+    return Splits(train=labelled[:first], valid=labelled[first:second], test=labelled[second:])
+
+
+def _parse(argument: str) -> tuple[Path, int | None]:
+    directory, at, classes = argument.rpartition("@")
+    if not at or not classes.isdigit():
+        return Path(argument).expanduser(), None
+    if int(classes) not in _LABEL_FILES:
+        raise ConfigError(f"igb:{argument}: IGB has labels of 19 or 2983 classes, not {classes}")
+    return Path(directory).expanduser(), int(classes)
+
+
+def _find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
+    wanted = _LABEL_FILES if classes is None else {classes: _LABEL_FILES[classes]}
+    for count, names in wanted.items():
+        for name in names:
+            if (paper / name).exists():
+                return count, _open_floats(paper / name, row_shape=())
+    names = tuple(name for group in wanted.values() for name in group)
+    raise SourceError(f"{paper} holds no {' or '.join(names)}")
+
+
+def _open_floats(path: Path, *, row_shape: tuple[int, ...]) -> NpyFile:
+    with raising_source_errors(str(path)), path.open("rb") as file:
+        has_header = file.read(len(_MAGIC)) == _MAGIC
+    return NpyFile.open(path) if has_header else NpyFile.raw(path, dtype=np.dtype("<f4"), row_shape=row_shape)

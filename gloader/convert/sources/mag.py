@@ -1,0 +1,119 @@
+"""``mag240m:DIR``: the paper-cites-paper graph of OGB-LSC's MAG240M; the features stay float16."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.readers.file_edges import PairEdges
+from gloader.convert.readers.file_features import NpyFeatures
+from gloader.convert.readers.labels import count_classes, to_labels
+from gloader.convert.readers.npy_file import NpyFile
+from gloader.convert.readers.splits import to_split
+from gloader.convert.source import Source, Splits
+from gloader.errors import ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from gloader.convert.options import SourceOptions
+
+_FOLDER = "mag240m_kddcup2021"
+
+
+def open_mag240m(argument: str, options: SourceOptions) -> Source:
+    """Open the folder ``argument``, or ``mag240m_kddcup2021`` in it, as `ogb.lsc.MAG240MDataset` downloads it.
+
+    Citations are edges from the citing to the cited paper, as OGB has them; ``--symmetrize`` adds the other
+    direction. Papers without a class have label -1. The labels of the test nodes (``test-dev``) are not public.
+
+    Raises
+    ------
+    SourceError
+        A file is missing, malformed, or holds other objects than numbers and arrays.
+    ShapeError, GraphError
+        An array has the wrong shape or dtype.
+    """
+    del options
+    given = Path(argument).expanduser()
+    folder = given / _FOLDER if (given / _FOLDER).is_dir() else given
+    meta = _load(folder / "meta.pt")
+    splits = _load(folder / "split_dict.pt")
+    paper = folder / "processed" / "paper"
+    num_nodes = _count(meta, "paper", folder / "meta.pt")
+    label_file = NpyFile.open(paper / "node_label.npy")
+    labels = to_labels(label_file.read(), where=label_file.where)
+    edge_file = folder / "processed" / "paper___cites___paper" / "edge_index.npy"
+    features = NpyFeatures.open(NpyFile.open(paper / "node_feat.npy"))
+    if features.num_rows != num_nodes:
+        raise ShapeError(
+            f"{features.file.where} has {features.num_rows} rows; meta.pt counts {num_nodes} papers"
+        )
+    return Source(
+        name="mag240m-papers",
+        origin=f"mag240m:{argument}",
+        num_nodes=num_nodes,
+        num_classes=max(count_classes(labels), int(meta.get("num_classes", 1))),
+        edges=PairEdges.open(NpyFile.open(edge_file), prefers_rows=False),
+        features=features,
+        labels=labels,
+        splits=Splits(
+            train=_split(splits, ("train",), num_nodes, folder),
+            valid=_split(splits, ("valid",), num_nodes, folder),
+            test=_split(splits, ("test-dev", "test", "test-whole"), num_nodes, folder),
+        ),
+        edge_file=edge_file,
+    )
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    """Return the dictionary in a ``.pt`` file of numbers and numpy arrays; nothing else is unpickled."""
+    import torch
+
+    if not path.is_file():
+        raise SourceError(
+            f"{path} is missing; mag240m:DIR names the folder that OGB-LSC's archive unpacks to"
+        )
+    try:
+        with torch.serialization.safe_globals(_array_constructors()):
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
+        raise SourceError(
+            f"{path} is corrupt or holds other objects than numbers and arrays: {error}"
+        ) from error
+    if not isinstance(loaded, Mapping):
+        raise SourceError(f"{path} holds a {type(loaded).__name__}; a dictionary was expected")
+    return loaded
+
+
+def _array_constructors() -> list[Any]:
+    """Return what rebuilds numpy arrays and scalars of integers and floats, under numpy 1's names and numpy 2's."""
+    multiarray = np.core.multiarray if np.lib.NumpyVersion(np.__version__) < "2.0.0" else np._core.multiarray  # type: ignore[attr-defined] # noqa: SLF001
+    rebuild, scalar = multiarray._reconstruct, multiarray.scalar  # noqa: SLF001 - pickles of arrays name it
+    names = ("numpy.core.multiarray", "numpy._core.multiarray")
+    functions = [(rebuild, f"{name}._reconstruct") for name in names] + [
+        (scalar, f"{name}.scalar") for name in names
+    ]
+    dtypes = {
+        type(np.dtype(code))
+        for code in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "?")
+    }
+    return [*functions, np.ndarray, np.dtype, *dtypes]
+
+
+def _count(meta: Mapping[str, Any], key: str, path: Path) -> int:
+    value = meta.get(key)
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise SourceError(f"{path}: {key!r} is {value!r}; it must be the number of papers")
+    return int(value)
+
+
+def _split(splits: Mapping[str, Any], names: tuple[str, ...], num_nodes: int, folder: Path) -> Any:
+    where = str(folder / "split_dict.pt")
+    for name in names:
+        if name in splits:
+            return to_split(np.asarray(splits[name]), num_nodes=num_nodes, where=f"{where}[{name}]")
+    raise SourceError(f"{where} holds no split {' or '.join(names)}; there: {', '.join(map(str, splits))}")

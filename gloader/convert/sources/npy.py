@@ -1,0 +1,150 @@
+"""``npy:DIR``: a folder of plain numpy arrays.
+
+=============  ================================================================================
+topology       ``indptr`` and ``indices`` (in-neighbours), or ``edges`` (E, 2), or ``edge_index`` (2, E)
+edge weights   ``edge_weight`` (E,), optional
+features       ``features.npy`` (N, F), or ``features_csr.npz`` as `scipy.sparse.save_npz` writes it
+labels         ``labels`` (N,), -1 or NaN where unlabelled
+splits         ``train``, ``valid`` (or ``val``), ``test``: ids or masks; without them 60/20/20 at random
+=============  ================================================================================
+
+Each name is a file ``NAME.npy``, or an array in ``graph.npz`` or ``split.npz``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gloader.convert.readers.file_edges import CscEdges, PairEdges
+from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
+from gloader.convert.readers.labels import count_classes, to_labels
+from gloader.convert.readers.npy_file import NpyFile, npz_members
+from gloader.convert.readers.splits import random_splits, to_split
+from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
+from gloader.errors import ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from gloader.convert.options import SourceOptions
+    from gloader.types import IdArray
+
+_ARCHIVES = ("graph.npz", "split.npz", "splits.npz")
+
+
+def open_npy(argument: str, options: SourceOptions) -> Source:
+    """Open ``npy:argument``, a folder laid out as the module says.
+
+    Raises
+    ------
+    SourceError
+        The folder or an array is missing, truncated, corrupt or holds Python objects.
+    GraphError
+        The topology's ids or offsets are malformed.
+    ShapeError
+        An array has a shape that contradicts the others.
+    """
+    folder = _ArrayFolder.open(Path(argument).expanduser())
+    features = open_feature_folder(folder.path)
+    edges = folder.edges()
+    if isinstance(edges, CscEdges) and edges.indptr.shape[0] != features.num_rows + 1:
+        raise ShapeError(
+            f"{folder.path}: indptr is of {edges.indptr.shape[0] - 1} nodes, features of {features.num_rows}"
+        )
+    label_file = folder.require("labels")
+    labels = to_labels(label_file.read(), where=label_file.where)
+    return Source(
+        name=folder.path.resolve().name,
+        origin=f"npy:{argument}",
+        num_nodes=features.num_rows,
+        num_classes=count_classes(labels),
+        edges=edges,
+        features=features,
+        labels=labels,
+        splits=folder.splits(labels, seed=options.seed),
+        edge_file=folder.path,
+        resident_bytes=_offset_bytes(edges) + _offset_bytes(features),
+    )
+
+
+def open_feature_folder(folder: Path) -> FeatureStream:
+    """Open ``features.npy`` or ``features_csr.npz`` of ``folder``.
+
+    Raises
+    ------
+    SourceError
+        Neither is there, or it is malformed.
+    """
+    for name in ("features.npy", "features_csr.npz", "features.npz"):
+        if (folder / name).exists():
+            return open_feature_file(folder / name)
+    raise SourceError(f"{folder} holds no features.npy and no features_csr.npz; there: {_listing(folder)}")
+
+
+def open_feature_file(path: Path) -> FeatureStream:
+    """Open a file of feature rows: a ``.npy`` array (N, F) or a ``.npz`` of a scipy CSR matrix.
+
+    Raises
+    ------
+    SourceError, ShapeError, GraphError
+        The file is missing or malformed.
+    """
+    return CsrFeatures.open(path) if path.suffix == ".npz" else NpyFeatures.open(NpyFile.open(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ArrayFolder:
+    """The arrays of a folder by name, whether in files of their own or in an archive."""
+
+    path: Path
+    archived: dict[str, Path]  # array name -> archive
+
+    @classmethod
+    def open(cls, path: Path) -> _ArrayFolder:
+        if not path.is_dir():
+            raise SourceError(f"{path} is not a folder; npy:DIR names a folder of .npy and .npz files")
+        archives = [path / name for name in _ARCHIVES if (path / name).exists()]
+        return cls(path=path, archived={name: file for file in archives for name in npz_members(file)})
+
+    def find(self, name: str) -> NpyFile | None:
+        """Return the array ``name``, or None where there is none."""
+        if (self.path / f"{name}.npy").exists():
+            return NpyFile.open(self.path / f"{name}.npy")
+        return NpyFile.open(self.archived[name], name) if name in self.archived else None
+
+    def require(self, *names: str) -> NpyFile:
+        """Return the array that has one of ``names``."""
+        for name in names:
+            if (file := self.find(name)) is not None:
+                return file
+        raise SourceError(
+            f"{self.path} holds no {' or '.join(f'{name}.npy' for name in names)} and no archive with such an array; "
+            f"there: {_listing(self.path)}"
+        )
+
+    def edges(self) -> EdgeStream:
+        """Return the topology in whichever form it is there."""
+        weight = self.find("edge_weight")
+        if (indptr := self.find("indptr")) is not None:
+            return CscEdges.open(indptr, self.require("indices"), weight)
+        if (index := self.find("edge_index")) is not None:
+            return PairEdges.open(index, prefers_rows=False, weight=weight)
+        return PairEdges.open(self.require("edges", "edge_index", "indptr"), prefers_rows=True, weight=weight)
+
+    def splits(self, labels: IdArray, *, seed: int) -> Splits:
+        """Return the given splits, or random ones where none is given."""
+        if self.find("train") is None:
+            return random_splits(labels, seed=seed)
+        files = [self.require("train"), self.require("valid", "val"), self.require("test")]
+        train, valid, test = (
+            to_split(file.read(), num_nodes=labels.shape[0], where=file.where) for file in files
+        )
+        return Splits(train=train, valid=valid, test=test)
+
+
+def _offset_bytes(stream: EdgeStream | FeatureStream) -> int:
+    return stream.indptr.nbytes if isinstance(stream, CscEdges | CsrFeatures) else 0
+
+
+def _listing(folder: Path) -> str:
+    return ", ".join(sorted(entry.name for entry in folder.iterdir())[:12]) or "nothing"

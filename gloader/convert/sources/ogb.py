@@ -1,0 +1,226 @@
+"""``ogb:NAME``: a node-classification data set of the Open Graph Benchmark, read from OGB's own folder.
+
+OGB's loader is not used: it holds everything in memory, and reads its own pickle on the second load. What it
+would deliver, edge order and added reverse edges included, is what comes out here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gloader.convert.readers.csv_table import CsvTable, read_numbers
+from gloader.convert.readers.file_edges import PairEdges
+from gloader.convert.readers.file_features import NpyFeatures
+from gloader.convert.readers.labels import count_classes, to_labels
+from gloader.convert.readers.npy_file import NpyFile, npz_members
+from gloader.convert.readers.splits import to_split
+from gloader.convert.readers.table_streams import TableEdges, TableFeatures
+from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.convert.options import SourceOptions
+
+ROOT_VARIABLE = "GLOADER_OGB_ROOT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OgbInfo:
+    """What OGB's table of data sets says about one; see ``ogb/nodeproppred/master.csv`` of the ogb package."""
+
+    num_classes: int | None
+    add_inverse_edge: bool
+    split: str | None  # the folder below ``split/``
+
+
+_KNOWN = {
+    "ogbn-arxiv": OgbInfo(num_classes=40, add_inverse_edge=False, split="time"),
+    "ogbn-products": OgbInfo(num_classes=47, add_inverse_edge=True, split="sales_ranking"),
+    "ogbn-papers100M": OgbInfo(num_classes=172, add_inverse_edge=False, split="time"),
+}
+_UNFIT = {
+    "ogbn-mag": "has nodes of several types",
+    "ogbn-proteins": "has 112 labels per node and no node features",
+}
+
+
+def open_ogb(argument: str, options: SourceOptions) -> Source:
+    """Open ``ogb:NAME`` or ``ogb:NAME@DIR``; the data set is downloaded where it is not there.
+
+    The folder that holds the data sets is DIR, or ``options.root``, or $GLOADER_OGB_ROOT, or ``dataset`` in the
+    working directory (as in OGB's examples). Any folder of OGB's layout with a ``meta_dict.json`` works too.
+
+    Raises
+    ------
+    SourceError
+        OGB has no such data set, it does not fit, or its folder is incomplete or malformed.
+    DownloadError, MissingDependencyError
+        It is not there and cannot be downloaded; the message says what to put where.
+    """
+    name, _, directory = argument.partition("@")
+    if name in _UNFIT:
+        raise SourceError(
+            f"ogb:{name} {_UNFIT[name]}; only data sets of one node type and one label per node fit"
+        )
+    root = Path(directory) if directory else options.root or Path(os.environ.get(ROOT_VARIABLE, "dataset"))
+    folder = find_ogb_folder(name, root.expanduser())
+    info = _read_info(name, folder)
+    layout = (
+        _BinaryLayout(folder=folder) if (folder / "raw" / "data.npz").exists() else _CsvLayout(folder=folder)
+    )
+    labels = to_labels(layout.labels(), where=str(folder / "raw"))
+    return Source(
+        name=name,
+        origin=f"ogb:{argument}",
+        num_nodes=layout.num_nodes(),
+        num_classes=count_classes(labels) if info.num_classes is None else info.num_classes,
+        edges=layout.edges(add_inverse=info.add_inverse_edge),
+        features=layout.features(),
+        labels=labels,
+        splits=_read_splits(folder, info, num_nodes=labels.shape[0]),
+        edge_file=layout.edge_file,
+    )
+
+
+def find_ogb_folder(name: str, root: Path) -> Path:
+    """Return the folder of data set ``name`` below ``root``, downloading it where it is not there.
+
+    Raises
+    ------
+    SourceError
+        There is no such data set, or its folder has no ``raw``.
+    DownloadError, MissingDependencyError
+        It cannot be downloaded.
+    """
+    plain = name.replace("-", "_")
+    folders = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl", root / name]
+    if root.name in {plain, name}:
+        folders.append(root)
+    for folder in folders:
+        if (folder / "raw").is_dir():
+            return folder
+    if (root / plain).exists():
+        raise SourceError(
+            f"{root / plain} holds no folder raw; unpack OGB's archive of {name} so that it does"
+        )
+    if name not in _KNOWN:
+        nearest = get_close_matches(name, _KNOWN, n=1)
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        raise SourceError(
+            f"{root} holds no folder {plain}, and OGB has no data set {name!r} that fits: {hint}known are "
+            f"{', '.join(_KNOWN)}"
+        )
+    from gloader.convert.download.download import fetch_ogb
+
+    return fetch_ogb(name, root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CsvLayout:
+    """``raw/*.csv.gz``, as all but the largest data sets come."""
+
+    folder: Path
+
+    @property
+    def edge_file(self) -> Path:
+        return self._raw("edge.csv.gz")
+
+    def num_nodes(self) -> int:
+        return self._count("num-node-list.csv.gz")
+
+    def edges(self, *, add_inverse: bool) -> EdgeStream:
+        table = self._table("edge.csv.gz")
+        return TableEdges.open(
+            table, known_edges=self._count("num-edge-list.csv.gz"), add_inverse=add_inverse
+        )
+
+    def features(self) -> FeatureStream:
+        return TableFeatures(table=self._table("node-feat.csv.gz"), num_rows=self.num_nodes())
+
+    def labels(self) -> NDArray[Any]:
+        return read_numbers(self._raw("node-label.csv.gz"))
+
+    def _raw(self, name: str) -> Path:
+        return self.folder / "raw" / name
+
+    def _table(self, name: str) -> CsvTable:
+        if not self._raw(name).is_file():
+            raise SourceError(f"{self._raw(name)} is missing; unpack OGB's archive anew")
+        return CsvTable.open(self._raw(name))
+
+    def _count(self, name: str) -> int:
+        counts = read_numbers(self._raw(name), "int64")
+        if counts.size != 1:
+            raise SourceError(
+                f"{self._raw(name)} holds {counts.size} numbers; a data set of one graph holds 1"
+            )
+        return int(counts.ravel()[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BinaryLayout:
+    """``raw/data.npz`` and ``raw/node-label.npz``, as ogbn-papers100M comes; their members are streamed."""
+
+    folder: Path
+
+    @property
+    def edge_file(self) -> Path:
+        return self.folder / "raw" / "data.npz"
+
+    def num_nodes(self) -> int:
+        counts = self._member("num_nodes_list").read()
+        if counts.size != 1:
+            raise SourceError(f"{self.edge_file} holds {counts.size} graphs; 1 was expected")
+        return int(counts.ravel()[0])
+
+    def edges(self, *, add_inverse: bool) -> EdgeStream:
+        return PairEdges.open(self._member("edge_index"), prefers_rows=False, add_inverse=add_inverse)
+
+    def features(self) -> FeatureStream:
+        return NpyFeatures.open(self._member("node_feat"))
+
+    def labels(self) -> NDArray[Any]:
+        return NpyFile.open(self.folder / "raw" / "node-label.npz", "node_label").read()
+
+    def _member(self, name: str) -> NpyFile:
+        if name not in npz_members(self.edge_file):
+            raise SourceError(f"{self.edge_file} holds no array {name!r}")
+        return NpyFile.open(self.edge_file, name)
+
+
+def _read_info(name: str, folder: Path) -> OgbInfo:
+    """Return what ``meta_dict.json`` says, or else the table, or else what can be seen."""
+    path = folder / "meta_dict.json"
+    if not path.exists():
+        return _KNOWN.get(name, OgbInfo(num_classes=None, add_inverse_edge=False, split=None))
+    try:
+        meta = json.loads(path.read_text("utf-8"))
+        classes, split = int(meta["num classes"]), str(meta["split"])
+        if str(meta.get("is hetero", "False")) == "True":
+            raise SourceError(f"{path}: {name} has nodes of several types; only one type fits")
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{path} is no description of an OGB data set: {error!r}") from error
+    return OgbInfo(
+        num_classes=classes, add_inverse_edge=str(meta.get("add_inverse_edge")) == "True", split=split
+    )
+
+
+def _read_splits(folder: Path, info: OgbInfo, *, num_nodes: int) -> Splits:
+    base = folder / "split"
+    names = sorted(entry.name for entry in base.iterdir() if entry.is_dir()) if base.is_dir() else []
+    if info.split is None and len(names) != 1:
+        raise SourceError(f"{base} holds {len(names)} splits ({', '.join(names)}); exactly 1 was expected")
+    chosen = base / (info.split or names[0])
+    parts: dict[str, NDArray[np.int64]] = {}
+    for part in ("train", "valid", "test"):
+        path = chosen / f"{part}.csv.gz"
+        parts[part] = to_split(read_numbers(path, "int64"), num_nodes=num_nodes, where=str(path))
+    return Splits(**parts)

@@ -1,0 +1,144 @@
+"""``pyg:FILE``: a graph that PyTorch Geometric saved with ``torch.save(data, FILE)``."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
+from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.labels import count_classes
+from gloader.convert.readers.splits import random_splits
+from gloader.convert.source import Source
+from gloader.errors import ShapeError, SourceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.convert.options import SourceOptions
+
+
+def open_pyg(argument: str, options: SourceOptions) -> Source:
+    """Open a saved ``Data`` (or a dictionary of its tensors) with x, edge_index, y and masks or ids.
+
+    Without masks, ``options.seed`` decides a random split. Nothing in the file is executed: it is read with
+    ``weights_only=True`` and PyTorch Geometric's own data classes, and refused otherwise.
+
+    Raises
+    ------
+    SourceError
+        The file is missing, is not such a file, holds other things, or lacks a key.
+    ShapeError
+        A tensor has the wrong shape or dtype.
+    """
+    path = Path(argument).expanduser()
+    is_mapped = zipfile.is_zipfile(path)
+    return data_source(
+        _load(path),
+        name=path.stem,
+        origin=f"pyg:{argument}",
+        where=path,
+        seed=options.seed,
+        is_mapped=is_mapped,
+    )
+
+
+def data_source(
+    data: object, *, name: str, origin: str, where: Path | str, seed: int, is_mapped: bool
+) -> Source:
+    """Return the source over a ``Data``, a dictionary of tensors or what `torch.load` made of either.
+
+    Parameters
+    ----------
+    where : what holds it, for messages; the file that it came from, if any
+    seed : of the random split where there are no masks
+    is_mapped : whether its tensors take no memory of their own
+
+    Raises
+    ------
+    SourceError, ShapeError
+        As `open_pyg`.
+    """
+    found = Attributes(arrays=_arrays(data, where), where=str(where))
+    rows = found.features("x")
+    edges = found.arrays[found.require("edge_index", what="edges")]
+    if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
+        raise ShapeError(
+            f"{where}: edge_index has shape {edges.shape} and dtype {edges.dtype}; expected ids of shape (2, E)"
+        )
+    labels = found.labels("y")
+    return Source(
+        name=name,
+        origin=origin,
+        num_nodes=len(rows),
+        num_classes=count_classes(labels),
+        edges=ArrayEdges(
+            src=edges[0],
+            dst=edges[1],
+            where=f"{where}: edge_index",
+            weight=found.weights("edge_weight", "edge_attr", num_edges=edges.shape[1]),
+        ),
+        features=ArrayFeatures(rows=rows),
+        labels=labels,
+        splits=found.splits(len(rows)) or random_splits(labels, seed=seed),
+        edge_file=where if isinstance(where, Path) else None,
+        resident_bytes=0 if is_mapped else rows.nbytes + edges.nbytes,
+    )
+
+
+def _load(path: Path) -> object:
+    import torch
+
+    if not path.is_file():
+        raise SourceError(f"{path} does not exist or is not a file; pyg: takes a file of torch.save(data)")
+    try:
+        # Zip files, which torch has written since 1.6, are mapped, so that features larger than memory stream.
+        with torch.serialization.safe_globals(_data_classes()):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except MemoryError:
+        raise
+    except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
+        raise SourceError(
+            f"{path} cannot be read as a saved torch_geometric Data ({_reason(error)}); if it holds other "
+            "objects, save the plain tensors with torch.save(data.to_dict(), FILE)"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the sentence of torch's long message that says what was refused."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    line = next((line for line in lines if "unsupported global" in line.lower()), lines[0])
+    return line.rpartition("WeightsUnpickler error:")[2].strip().split(". ")[0].rstrip(".")
+
+
+def _data_classes() -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
+        from torch_geometric.data import Data
+        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+        from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
+
+    return [Data, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
+
+
+def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:
+    import torch
+
+    if isinstance(loaded, tuple | list) and loaded:  # a processed InMemoryDataset: (data, slices, class)
+        if len(loaded) > 1 and loaded[1] is not None:
+            raise SourceError(f"{path} holds several graphs; save one Data")
+        loaded = loaded[0]
+    to_dict = getattr(loaded, "to_dict", None)
+    if type(loaded).__name__ == "Data" and to_dict is not None:
+        loaded = to_dict()
+    if not isinstance(loaded, Mapping):
+        raise SourceError(f"{path} holds a {type(loaded).__name__}; expected a torch_geometric Data")
+    return {
+        str(key): (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+        for key, value in loaded.items()
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized
+    }

@@ -1,0 +1,97 @@
+"""``synthetic:SPEC`` as a source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.source import Source, Splits
+from gloader.convert.sources.synthetic.community import community_classes, plan_community
+from gloader.convert.sources.synthetic.features import SyntheticFeatures, class_centers, trait_centers
+from gloader.convert.sources.synthetic.hashing import make_key, make_permutation, permute_range
+from gloader.convert.sources.synthetic.rmat import node_traits, num_traits, plan_rmat, rmat_labels
+from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec, SyntheticSpec, parse_spec
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+
+if TYPE_CHECKING:
+    from gloader.convert.options import SourceOptions
+
+DEMO_SPEC = "community,nodes=200000,edges=4000000,dim=128,classes=16,seed=1,train=0.25,valid=0.15"
+
+
+def open_synthetic(argument: str, options: SourceOptions) -> Source:
+    """Open ``synthetic:argument``, such as ``community,nodes=200000,edges=4000000,dim=128,classes=16``.
+
+    Raises
+    ------
+    ConfigError
+        The specification has an unknown kind or key, or a value that is not allowed.
+    BudgetError
+        The labels and splits alone do not fit the memory budget.
+    """
+    spec = parse_spec(argument, seed=options.seed)
+    _check_memory(spec, options.memory_budget_bytes)
+    origin = f"synthetic:{argument}"
+    return _open_community(spec, origin) if isinstance(spec, CommunitySpec) else _open_rmat(spec, origin)
+
+
+def _open_community(spec: CommunitySpec, origin: str) -> Source:
+    labels = community_classes(spec)
+    return Source(
+        name=f"synthetic-community-{spec.nodes}",
+        origin=origin,
+        num_nodes=spec.nodes,
+        num_classes=spec.classes,
+        edges=plan_community(spec),
+        features=SyntheticFeatures(
+            codes=labels,
+            centers=class_centers(spec.classes, spec.dim, signal=spec.signal, seed=spec.seed),
+            key=make_key(spec.seed, "features"),
+        ),
+        labels=labels,
+        splits=_make_splits(spec),
+    )
+
+
+def _open_rmat(spec: RmatSpec, origin: str) -> Source:
+    edges, traits = plan_rmat(spec), node_traits(spec)
+    return Source(
+        name=f"synthetic-rmat-{spec.nodes}",
+        origin=origin,
+        num_nodes=spec.nodes,
+        num_classes=spec.classes,
+        edges=edges,
+        features=SyntheticFeatures(
+            codes=traits,
+            centers=trait_centers(num_traits(spec.classes), spec.dim, signal=spec.signal, seed=spec.seed),
+            key=make_key(spec.seed, "features"),
+        ),
+        labels=rmat_labels(spec, edges, traits),
+        splits=_make_splits(spec),
+        resident_bytes=traits.nbytes,
+    )
+
+
+def _make_splits(spec: SyntheticSpec) -> Splits:
+    """Deal the nodes to the three parts by a permutation, so that the shares are exact."""
+    perm = make_permutation(spec.nodes, spec.seed, "splits")
+    place = permute_range(0, spec.nodes, spec.nodes, perm)
+    first = round(spec.train * spec.nodes)
+    second = min(spec.nodes, first + round(spec.valid * spec.nodes))
+    return Splits(
+        train=np.flatnonzero(place < first),
+        valid=np.flatnonzero((place >= first) & (place < second)),
+        test=np.flatnonzero(place >= second),
+    )
+
+
+def _check_memory(spec: SyntheticSpec, budget_bytes: int | None) -> None:
+    per_node = 32 if isinstance(spec, CommunitySpec) else 40 + 4 * num_traits(spec.classes)
+    needed = per_node * spec.nodes
+    if budget_bytes is not None and needed > budget_bytes:
+        raise BudgetError(
+            f"a synthetic graph of {spec.nodes} nodes needs {format_bytes(needed)} of memory for labels and "
+            f"splits; the memory budget is {format_bytes(budget_bytes)}"
+        )

@@ -1,6 +1,0 @@
-"""Graphs made of nothing but a specification and a seed, of any size, as streams."""
-
-from gloader.convert.synthetic.opener import DEMO_SPEC, open_synthetic
-from gloader.convert.synthetic.spec import CommunitySpec, RmatSpec, parse_spec
-
-__all__ = ["DEMO_SPEC", "CommunitySpec", "RmatSpec", "open_synthetic", "parse_spec"]

@@ -1,0 +1,217 @@
+"""Which seeds make up which batch: a permutation keyed by (seed, epoch), cut into batches."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.core.hashing import GOLDEN, inverse, mix64, mix_int, unmix64
+from gloader.errors import ConfigError, SeedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+_ONE: Final = np.uint64(1)
+_INVERSE_GOLDEN: Final = inverse(GOLDEN)
+_EPOCHS_HELD: Final = 3  # the one being consumed, and those that superbatches reach into
+
+
+def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
+    """Return a permutation of ``range(num_items)`` that depends on (seed, epoch) alone. Pure.
+
+    Positions are ordered by a hash of (seed, epoch, position), so the result depends neither on a
+    generator's state nor on the version of a random library.
+
+    Returns
+    -------
+    (num_items,) int64
+    """
+    key = np.uint64(_epoch_key(seed, epoch))
+    words = np.empty(num_items, dtype=np.uint64)
+    with np.errstate(over="ignore"):  # hashes wrap; compiled kernels do not check, interpreted ones do
+        _hash_positions(key, words)
+        # The hash is a bijection: no two positions tie, and each is read back from its hash. Sorting the hashes alone
+        # and doing so takes a fifth of the time of sorting positions by them.
+        words.sort()
+        _read_positions(key, words)
+    return words.view(np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _hash_positions(key: np.uint64, words: NDArray[np.uint64]) -> None:
+    """Write the hash of each position into ``words`` (n,)."""
+    for i in range(words.shape[0]):
+        words[i] = mix64((np.uint64(i) + _ONE) * GOLDEN + key)
+
+
+@njit(cache=True, nogil=True)
+def _read_positions(key: np.uint64, words: NDArray[np.uint64]) -> None:
+    """Replace each hash in ``words`` (n,) by its position."""
+    for i in range(words.shape[0]):
+        words[i] = (unmix64(words[i]) - key) * _INVERSE_GOLDEN - _ONE
+
+
+def _epoch_key(seed: int, epoch: int) -> int:
+    """Return the key of an epoch. Pure."""
+    return mix_int((mix_int(seed % 2**64) + epoch * int(GOLDEN)) % 2**64)
+
+
+def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> IdArray:
+    """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` neighbours together. Pure.
+
+    The circle 0, 1, ..., num_items - 1 is cut into blocks from a place on that depends on (seed, epoch); one block
+    may so hold the last and the first items. The blocks are permuted; the short one that is left when ``block``
+    does not divide ``num_items`` comes last, so that all others stay aligned to multiples of ``block``. As the
+    first cut moves, every item is equally likely to be in the short block.
+
+    Returns
+    -------
+    (num_items,) int64
+    """
+    num_whole = num_items // block
+    first = mix_int((_epoch_key(seed, epoch) + int(GOLDEN)) % 2**64) % max(num_items, 1)
+    starts = block * epoch_permutation(num_whole, seed=seed, epoch=epoch)
+    whole = (starts[:, None] + np.arange(block)).reshape(-1)
+    ordered = np.concatenate([whole, np.arange(num_whole * block, num_items)])
+    ordered += first
+    ordered[ordered >= num_items] -= num_items
+    return ordered
+
+
+def _check_seeds(seeds: IdArray, num_nodes: int) -> None:
+    """Raise SeedError listing up to five seeds that are no node ids or that repeat."""
+    outside = seeds[(seeds < 0) | (seeds >= num_nodes)]
+    if len(outside):
+        raise SeedError(
+            f"seeds must be node ids in 0..{num_nodes - 1}; these are not: {outside[:5].tolist()}"
+        )
+    if bool(np.all(seeds[1:] > seeds[:-1])):  # as splits are stored; sorting 100 million takes two seconds
+        return
+    ordered = np.sort(seeds)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(repeated):
+        raise SeedError(f"seeds must not repeat; these do: {np.unique(repeated)[:5].tolist()}")
+
+
+class _HeldEpochs:
+    """The positions of the epochs asked for last. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: dict[int, IdArray] = {}  # the one that was asked for last comes last
+
+    def positions(self, epoch: int, order: EpochOrder) -> IdArray:
+        """Return those of ``epoch``, worked out by one thread where several ask."""
+        with self._lock:
+            found = self._positions.pop(epoch, None)
+            if found is None:
+                while len(self._positions) >= _EPOCHS_HELD:
+                    del self._positions[next(iter(self._positions))]
+                found = order.make_positions(epoch)
+                found.flags.writeable = False
+            self._positions[epoch] = found
+            return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochOrder:
+    """The batches of every epoch, for one rank of ``world_size``.
+
+    A step takes ``batch_size * world_size`` consecutive seeds of the epoch's permutation, and rank r takes
+    the r-th of ``world_size`` equal parts of them. All ranks have equally many batches: a last step with
+    fewer seeds than ranks is dropped, one with more is shared as evenly as possible.
+
+    With ``seed_blocks`` b > 1 the permutation is one of blocks: the seeds are sorted by node id, cut into blocks of b
+    neighbours (at other places in each epoch, see `block_permutation`), and whole blocks are permuted. Where b divides
+    the global batch, a batch is made of whole blocks; where it does not, a block that reaches over the end of a batch
+    goes on in the next one. Fewer than b seeds may be left over; they come last in the epoch. Batches are then less
+    random, and their neighbourhoods overlap where neighbouring ids mean neighbouring nodes
+    (``gloader prepare --order community``). Without ``shuffle`` the seeds are taken as given and b changes nothing.
+    """
+
+    seeds: IdArray  # (n,) unique node ids
+    num_nodes: int  # N
+    batch_size: int  # per rank
+    seed: int
+    shuffle: bool = True
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+    seed_blocks: int = 1  # b; 1 permutes single seeds
+    _by_id: IdArray | None = field(
+        init=False, repr=False, compare=False, default=None
+    )  # positions, where b > 1
+    _held: _HeldEpochs = field(init=False, repr=False, compare=False, default_factory=_HeldEpochs)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1")
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"rank {self.rank} is not in 0..{self.world_size - 1} (world_size {self.world_size})"
+            )
+        if self.batch_size > len(self.seeds) > 0:
+            raise ConfigError(
+                f"batch_size {self.batch_size} is larger than the {len(self.seeds)} seeds; lower batch_size"
+            )
+        if not 1 <= self.seed_blocks <= self.global_batch_size:
+            raise ConfigError(
+                f"seed_blocks is {self.seed_blocks}; it must be in 1..{self.global_batch_size}, the seeds that all "
+                "ranks take per step"
+            )
+        _check_seeds(self.seeds, self.num_nodes)
+        if self.seed_blocks > 1:
+            object.__setattr__(self, "_by_id", np.argsort(self.seeds))  # frozen; this is its constructor
+        if self.world_size > 1 and self.num_batches == 0:
+            raise SeedError(
+                f"{len(self.seeds)} seeds give {self.world_size} ranks no batch; they would wait forever"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Seeds that all ranks together take per step."""
+        return self.batch_size * self.world_size
+
+    @property
+    def num_batches(self) -> int:
+        """Batches per epoch, the same on every rank."""
+        full, rest = divmod(len(self.seeds), self.global_batch_size)
+        return full + int(rest >= self.world_size and not self.drop_last)
+
+    def epoch_positions(self, epoch: int) -> IdArray:
+        """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them; read-only. Pure.
+
+        For what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. Those of the last
+        few epochs asked for are kept.
+        """
+        return self._held.positions(epoch, self)
+
+    def make_positions(self, epoch: int) -> IdArray:
+        """Work `epoch_positions` out. Pure."""
+        num_seeds = len(self.seeds)
+        if not self.shuffle:
+            return np.arange(num_seeds, dtype=np.int64)
+        if self._by_id is None:
+            return epoch_permutation(num_seeds, seed=self.seed, epoch=epoch)
+        return self._by_id[block_permutation(num_seeds, self.seed_blocks, seed=self.seed, epoch=epoch)]
+
+    def epoch_seeds(self, epoch: int) -> IdArray:
+        """Return the seeds of ``epoch`` in the order in which they are taken. Pure."""
+        return self.seeds[self.epoch_positions(epoch)] if self.shuffle else self.seeds
+
+    def batch_seeds(self, ordered: IdArray, index: int, *, rank: int | None = None) -> IdArray:
+        """Return the part of step ``index`` of ``rank``, or of this rank, out of ``ordered`` (n,). Pure.
+
+        ``ordered`` has one entry per seed: a result of `epoch_seeds`, or of `epoch_positions` for their positions.
+        """
+        part = self.rank if rank is None else rank
+        step = ordered[index * self.global_batch_size : (index + 1) * self.global_batch_size]
+        low = part * len(step) // self.world_size
+        high = (part + 1) * len(step) // self.world_size
+        return step[low:high]

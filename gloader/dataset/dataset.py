@@ -1,0 +1,307 @@
+"""A dataset directory: topology, features, labels and splits, committed as one."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.dataset.writer import KIND, REQUIRED_ARRAYS, DatasetWriter
+from gloader.errors import FormatError, ShapeError
+from gloader.samplers import CscGraph
+from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.format.array_file import ArrayFile
+from gloader.ssd_store.format.array_reader import load_array
+from gloader.ssd_store.format.elements import load_elements
+from gloader.ssd_store.format.format import (
+    DATASET_MANIFEST,
+    ArrayRecord,
+    Manifest,
+    load_manifest,
+)
+from gloader.ssd_store.format.verify import verify_array
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.read.engine import IoMode
+    from gloader.ssd_store.read.reader import Verify
+    from gloader.types import IdArray
+
+
+class Dataset:
+    """A prepared graph on disk. Opening reads the commit record alone; arrays are read when first used.
+
+    Thread-safe; reads only; holds no file open.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, os_io: OsIO = REAL_OS) -> None:
+        missing = [name for name in REQUIRED_ARRAYS if name not in manifest.arrays]
+        if manifest.kind != KIND or missing:
+            raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
+        self.root = root
+        self._manifest = manifest
+        self._os_io = os_io
+        indptr, features, labels = (self._record(name) for name in ("indptr", "features", "labels"))
+        if (
+            len(features.shape) != 2
+            or indptr.shape != (labels.shape[0] + 1,)
+            or features.shape[0] != labels.shape[0]
+        ):
+            raise FormatError(
+                f"{root}: shapes contradict each other: indptr {indptr.shape}, features {features.shape}, "
+                f"labels {labels.shape}"
+            )
+        if "original_ids" in manifest.arrays and self._record("original_ids").shape != labels.shape:
+            raise FormatError(
+                f"{root}: shapes contradict each other: original_ids {self._record('original_ids').shape}, "
+                f"labels {labels.shape}"
+            )
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
+        """Open the dataset directory at ``path``.
+
+        Raises
+        ------
+        StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError
+            There is no complete dataset of a known version at ``path``.
+        """
+        root = Path(path)
+        return cls(root, load_manifest(root, DATASET_MANIFEST, os_io=os_io), os_io)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        num_nodes: int,
+        num_classes: int,
+        overwrite: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        os_io: OsIO = REAL_OS,
+    ) -> DatasetWriter:
+        """Begin a dataset at ``path``; it appears there, whole, when the returned writer's block ends without error."""
+        return DatasetWriter(
+            Path(path),
+            metadata={**(metadata or {}), "name": name, "num_classes": num_classes},
+            num_nodes=num_nodes,
+            overwrite=overwrite,
+            os_io=os_io,
+        )
+
+    @property
+    def os_io(self) -> OsIO:
+        """The system calls by which the arrays are read."""
+        return self._os_io
+
+    @staticmethod
+    def from_numpy(path: str | os.PathLike[str], **arrays: Any) -> Dataset:
+        """Write arrays as a dataset at ``path`` and open it; see `gloader.convert.in_memory.from_numpy`."""
+        return _memory().from_numpy(path, **arrays)
+
+    @staticmethod
+    def from_pyg(data: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
+        """Write a PyG ``Data`` as a dataset at ``path`` and open it; see `gloader.convert.in_memory.from_pyg`."""
+        return _memory().from_pyg(data, path, **options)
+
+    @staticmethod
+    def from_dgl(g: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
+        """Write a DGL graph as a dataset at ``path`` and open it; see `gloader.convert.in_memory.from_dgl`."""
+        return _memory().from_dgl(g, path, **options)
+
+    def to_numpy(self) -> dict[str, NDArray[Any]]:
+        """Return every array in memory, by name."""
+        return _memory().to_numpy(self)
+
+    def to_pyg(self) -> Any:
+        """Return the dataset as a PyG ``Data`` in memory."""
+        return _memory().to_pyg(self)
+
+    def to_dgl(self) -> Any:
+        """Return the dataset as a DGL graph in memory."""
+        return _memory().to_dgl(self)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the preparation noted: name, source, options."""
+        return self._manifest.metadata
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayRecord]:
+        """The records of all arrays, by name."""
+        return self._manifest.arrays
+
+    @property
+    def name(self) -> str:
+        """A short name for people."""
+        return str(self.metadata.get("name", self.root.name))
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self._record("features").shape[0]
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self._record("indices").shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; labels are in 0..num_classes-1."""
+        return int(self.metadata["num_classes"])
+
+    @property
+    def feature_dim(self) -> int:
+        """F."""
+        return self._record("features").shape[1]
+
+    @property
+    def feature_dtype(self) -> str:
+        """The dtype of the stored features: float32, float16, bfloat16 or int8."""
+        return self._record("features").dtype
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Whether every node was given exactly one self loop."""
+        return bool(self.metadata.get("has_self_loops", False))
+
+    @property
+    def topology_bytes(self) -> int:
+        """Bytes of indptr, indices and edge weights."""
+        names = ("indptr", "indices", "edge_weight")
+        return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of all feature rows as stored."""
+        return self._record("features").num_bytes
+
+    @property
+    def features_path(self) -> Path:
+        """The file of the feature rows."""
+        return self.root / self._record("features").file
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the content: equal for equal arrays, wherever they are stored."""
+        digest = hashlib.sha256()
+        for name in sorted(self.arrays):
+            record = self.arrays[name]
+            digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
+        return digest.hexdigest()[:32]
+
+    @cached_property
+    def labels(self) -> IdArray:
+        """(N,) int64 class of each node, -1 where unlabelled; verified, read-only."""
+        return self._load("labels")
+
+    def labels_of(self, nodes: IdArray) -> IdArray:
+        """Return the class of each of ``nodes`` (n,) as (n,) int64, -1 where unlabelled; verified.
+
+        Holds no more than these labels in memory, where `labels` holds all N. Ask once for all seeds, not by batch.
+
+        Raises
+        ------
+        ShapeError
+            An id is no node.
+        ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
+            The bytes on disk are not those that were written, or cannot be read.
+        """
+        return load_elements(self.root, self._record("labels"), nodes, os_io=self._os_io)
+
+    @cached_property
+    def train(self) -> IdArray:
+        """(n,) int64 ids of the training nodes; verified, read-only."""
+        return self._load("train")
+
+    @cached_property
+    def valid(self) -> IdArray:
+        """(n,) int64 ids of the validation nodes; verified, read-only."""
+        return self._load("valid")
+
+    @cached_property
+    def test(self) -> IdArray:
+        """(n,) int64 ids of the test nodes; verified, read-only."""
+        return self._load("test")
+
+    @cached_property
+    def original_ids(self) -> IdArray | None:
+        """(N,) int64 id that each node has in the source; None where nodes kept theirs; verified, read-only.
+
+        Everything else here counts nodes as the dataset stores them.
+        """
+        return self._load("original_ids") if "original_ids" in self.arrays else None
+
+    def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return ``values`` (N, ...), one per node as stored, in the order of the nodes' original ids.
+
+        Raises
+        ------
+        ShapeError
+            There is not one value per node.
+        """
+        if values.shape[:1] != (self.num_nodes,):
+            raise ShapeError(
+                f"{self.root}: values have shape {values.shape}; there are {self.num_nodes} nodes"
+            )
+        if self.original_ids is None:
+            return values
+        ordered = np.empty_like(values)
+        ordered[self.original_ids] = values
+        return ordered
+
+    def load_graph(self, *, in_memory: bool = True) -> CscGraph:
+        """Return the topology, verified against its checksums.
+
+        Parameters
+        ----------
+        in_memory : read the arrays whole, or map them so that the page cache holds what is in use
+
+        Raises
+        ------
+        ChecksumError, StoreReadError
+            The bytes on disk are not those that were written, or cannot be read.
+        """
+        load = self._load if in_memory else self._map
+        weight = load("edge_weight") if "edge_weight" in self.arrays else None
+        return CscGraph(indptr=load("indptr"), indices=load("indices"), edge_weight=weight, validate=False)
+
+    def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
+        """Open the feature rows for reading in any order; see `FeatureStore.open` for the settings."""
+        return FeatureStore.open(
+            self.root,
+            column="features",
+            manifest_name=DATASET_MANIFEST,
+            io=io,
+            verify=verify,
+            os_io=self._os_io,
+            **settings,
+        )
+
+    def _record(self, name: str) -> ArrayRecord:
+        return self._manifest.arrays[name]
+
+    def _load(self, name: str) -> NDArray[Any]:
+        return load_array(self.root, self._record(name), os_io=self._os_io)
+
+    def _map(self, name: str) -> NDArray[Any]:
+        record = self._record(name)
+        verify_array(self.root, record, os_io=self._os_io)
+        with ArrayFile(self.root, record, os_io=self._os_io) as file:
+            return file.map()
+
+
+def _memory() -> Any:
+    # By name and late: the conversions stand above this module.
+    return import_module("gloader.convert.in_memory")

@@ -1,0 +1,97 @@
+"""Sampling the trace of an epoch: the unique nodes of each batch, and nothing else of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.core.order import EpochOrder
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ConfigError
+from gloader.samplers import NeighborSampler
+from gloader.types import BatchId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.samplers import CscGraph
+    from gloader.types import IdArray
+
+_PROBE_BATCHES = 2
+_BYTES_PER_COUNT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """The accesses of the first batches of an epoch."""
+
+    accesses: tuple[NDArray[np.integer], ...]  # unique ids of each batch, int32 where they fit
+    num_nodes: int
+    epoch_batches: int  # batches of the whole epoch
+
+    @property
+    def num_accesses(self) -> int:
+        """Rows that the batches take."""
+        return sum(len(nodes) for nodes in self.accesses)
+
+
+def sample_trace(
+    graph: CscGraph,
+    seeds: IdArray,
+    *,
+    fanouts: Sequence[int],
+    batch_size: int,
+    seed: int = 0,
+    epoch: int = 0,
+    batches: int | None = None,
+    threads: int = 1,
+    budget_bytes: int | None = None,
+) -> Trace:
+    """Sample the batches that a loader with these settings takes in ``epoch``, or the first ``batches`` of them.
+
+    Parameters
+    ----------
+    seeds : (n,) training nodes
+    budget_bytes : what the trace and the counts between its batches may take
+
+    Raises
+    ------
+    ConfigError
+        ``batches`` is not positive, or there are no seeds.
+    BudgetError
+        The trace would not fit; raised after two batches.
+    """
+    order = EpochOrder(seeds=seeds, num_nodes=graph.num_nodes, batch_size=batch_size, seed=seed)
+    num_batches = order.num_batches if batches is None else min(batches, order.num_batches)
+    if num_batches < 1:
+        raise ConfigError(f"{batches} batches of {len(seeds)} training nodes: there is nothing to sample")
+    sampler = NeighborSampler(graph, fanouts, seed=seed)
+    ordered = order.epoch_seeds(epoch)
+    dtype = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
+
+    def nodes_of(index: int) -> NDArray[np.integer]:
+        batch = sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(ordered, index))
+        return batch.nodes.astype(dtype)
+
+    first = [nodes_of(index) for index in range(min(_PROBE_BATCHES, num_batches))]
+    _require_room(first, num_batches, budget_bytes)
+    with ThreadPoolExecutor(threads, "gloader-inspect") as pool:
+        rest = list(pool.map(nodes_of, range(len(first), num_batches)))
+    return Trace(accesses=(*first, *rest), num_nodes=graph.num_nodes, epoch_batches=order.num_batches)
+
+
+def _require_room(probe: Sequence[NDArray[np.integer]], num_batches: int, budget_bytes: int | None) -> None:
+    """Refuse a trace that would not fit, with the number of batches that would."""
+    per_batch = max(nodes.nbytes for nodes in probe)
+    needed = num_batches * per_batch + _BYTES_PER_COUNT * num_batches**2
+    if budget_bytes is not None and needed > budget_bytes:
+        fitting = max(int(min(budget_bytes / per_batch / 2, (budget_bytes / _BYTES_PER_COUNT / 2) ** 0.5)), 1)
+        raise BudgetError(
+            f"the trace of {num_batches:,} batches takes about {format_bytes(needed)}; allowed are "
+            f"{format_bytes(budget_bytes)}. Inspect fewer with --batches {fitting}"
+        )

@@ -1,0 +1,68 @@
+"""How much of the disk a loader may use for packs when nobody says."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from gloader.errors import SpillError
+from gloader.ssd_store.spill.folder import SpillFolder, spill_parent
+
+if TYPE_CHECKING:
+    from gloader.ssd_store.os_io import StrPath
+
+logger = logging.getLogger("gloader")
+
+_FREE_SHARE = 4  # a quarter of what is free
+_FEATURE_MULTIPLE = 4  # larger superbatches gain little
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def open_spill(parent: StrPath | None, budget_bytes: int | None, *, feature_bytes: int) -> SpillFolder | None:
+    """Open a spill folder, or return None where there is none to have and none was asked for.
+
+    Parameters
+    ----------
+    parent : where; the default of `SpillFolder` where None
+    budget_bytes : what it may hold; a share of the free disk where None, 0 for no spill folder
+    feature_bytes : of the dataset, to which the default is in proportion
+
+    Raises
+    ------
+    SpillError
+        A budget was asked for and the folder cannot be made.
+    """
+    if budget_bytes == 0:
+        return None
+    try:
+        folder = spill_parent(parent)
+        budget = _default_bytes(folder, feature_bytes) if budget_bytes is None else budget_bytes
+        return SpillFolder(folder, budget_bytes=budget) if budget else None
+    except SpillError as error:
+        if budget_bytes is not None:
+            raise
+        logger.info("no packs: %s", error)
+        return None
+
+
+def _default_bytes(folder: Path, feature_bytes: int) -> int:
+    """Return the budget of whoever names none: nothing where the temporary folder is itself in memory."""
+    if _file_system(folder) in _IN_MEMORY:
+        return 0
+    try:
+        free = psutil.disk_usage(str(folder)).free
+    except OSError:
+        return 0
+    return int(min(free // _FREE_SHARE, _FEATURE_MULTIPLE * feature_bytes))
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that holds ``folder``, or nothing where that cannot be found out."""
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    for parent in (folder.resolve(), *folder.resolve().parents):
+        if parent in mounts:
+            return mounts[parent]
+    return ""

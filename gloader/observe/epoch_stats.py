@@ -1,0 +1,162 @@
+"""What an epoch moved and where its time went."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.types import ReadStats
+
+StageName = Literal["sample", "inspect", "stage", "gather", "transfer", "compute", "wait"]
+STAGES: tuple[StageName, ...] = ("sample", "inspect", "stage", "gather", "transfer", "compute", "wait")
+
+# The thread that reads ahead of the gather has its own track in a trace; its time counts as "gather" in the sums.
+WorkName: TypeAlias = StageName | Literal["read"]
+WORK_NAMES: tuple[WorkName, ...] = (
+    "sample",
+    "inspect",
+    "stage",
+    "read",
+    "gather",
+    "transfer",
+    "compute",
+    "wait",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStats:
+    """The sums over the batches of one epoch."""
+
+    epoch: int
+    batches: int = 0
+    seeds: int = 0
+    rows_gathered: int = 0  # rows put into batches
+    device_hits: int = 0  # of those, rows that the device held
+    cache_hits: int = 0  # of those, rows that came from memory
+    rows_read: int = 0  # of those, rows that came from the SSD
+    # Counted as they are made, those of sweeps and of batches; what the cost model predicted is in `Choice`.
+    requests: int = 0  # reads issued to the device
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0  # wall time of the epoch
+    cpu_seconds: float = 0.0  # of all threads of the process, in that time
+    compile_seconds: float = 0.0  # of it, while a kernel was compiled, which later runs load
+    retrieval_s: float = 0.0  # the part of stage_seconds["gather"] that brought misses from the SSD
+    stage_seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(STAGES, 0.0)
+    )  # thread-seconds
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of gathered rows that came from memory: `hit_rate` of this epoch alone."""
+        return hit_rate([self])
+
+
+def hit_rate(epochs: Sequence[EpochStats]) -> float:
+    """Return the share of gathered rows that came from memory, the device's or the host's; 0 without rows. Pure."""
+    rows = sum(epoch.rows_gathered for epoch in epochs)
+    return sum(epoch.device_hits + epoch.cache_hits for epoch in epochs) / rows if rows else 0.0
+
+
+class StatsRecorder:
+    """Adds up one epoch. Thread-safe.
+
+    Work for an epoch may begin before its consumer does, so the sums and the clock are apart: the wall time runs
+    from `start` (from the construction, without it) to `stop`.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self._lock = threading.Lock()
+        self._epoch = epoch
+        self._counts = dict.fromkeys(
+            (
+                "batches",
+                "seeds",
+                "rows_gathered",
+                "device_hits",
+                "cache_hits",
+                "rows_read",
+                "requests",
+                "bytes_read",
+                "bytes_written",
+            ),
+            0,
+        )
+        self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+        self._retrieval_s = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """Start the clock: the consumer asked for the epoch's first batch."""
+        with self._lock:
+            self._stopped: tuple[float, float, float] | None = None
+            self._started = _clocks()
+
+    def stop(self) -> None:
+        """Stop the clock: the epoch is over for its consumer. Idempotent: the first end stays."""
+        with self._lock:
+            self._stopped = self._stopped or _clocks()
+
+    def add_seconds(self, name: WorkName, seconds: float) -> None:
+        """Add ``seconds`` to stage ``name``; those of "read" count as "gather", and as retrieval."""
+        with self._lock:
+            if name == "read":
+                self._retrieval_s += seconds
+                name = "gather"
+            self._seconds[name] += seconds
+
+    def add_gather(self, *, rows: int, hits: int, read: ReadStats | None, device_hits: int = 0) -> None:
+        """Count one batch's gather of ``rows`` rows, ``hits`` of them from memory, the rest by ``read``.
+
+        ``device_hits`` of the rows were on the device already.
+        """
+        with self._lock:
+            self._counts["rows_gathered"] += rows
+            self._counts["device_hits"] += device_hits
+            self._counts["cache_hits"] += hits
+            if read is not None:
+                self._counts["rows_read"] += read.rows
+                self._counts["requests"] += read.requests
+                self._counts["bytes_read"] += read.bytes_read
+
+    def add_staged(self, *, bytes_read: int, bytes_written: int, requests: int) -> None:
+        """Count what staging a superbatch moved; its rows count when their batches are gathered."""
+        with self._lock:
+            self._counts["bytes_read"] += bytes_read
+            self._counts["bytes_written"] += bytes_written
+            self._counts["requests"] += requests
+
+    def add_batch(self, num_seeds: int) -> None:
+        """Count one batch handed to the consumer."""
+        with self._lock:
+            self._counts["batches"] += 1
+            self._counts["seeds"] += num_seeds
+
+    def snapshot(self) -> EpochStats:
+        """Return the sums so far."""
+        with self._lock:
+            wall, cpu, compiling = self._stopped or _clocks()
+            return EpochStats(
+                epoch=self._epoch,
+                seconds=wall - self._started[0],
+                cpu_seconds=cpu - self._started[1],
+                compile_seconds=compiling - self._started[2],
+                retrieval_s=self._retrieval_s,
+                stage_seconds=dict(self._seconds),
+                **self._counts,
+            )
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Return wall, CPU and compilation seconds, of this process."""
+    from gloader.observe.compile_clock import (
+        compile_seconds,  # the commands name the stages, and import no numba
+    )
+
+    return time.perf_counter(), time.process_time(), compile_seconds()

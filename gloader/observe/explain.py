@@ -1,0 +1,208 @@
+"""What a loader says about itself: what is held where, how misses are read and why, and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gloader.core.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gloader.memory.plan import MemoryPlan
+    from gloader.ssd_store.cost.strategy import Choice, IoRates
+    from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierFacts:
+    """What is held where."""
+
+    plan: MemoryPlan
+    num_nodes: int
+    policy: str
+    is_topology_mapped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoFacts:
+    """How the rows that the cache misses are brought in."""
+
+    size: SuperbatchSize
+    rates: IoRates
+    staging_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuperbatchReport:
+    """What was predicted for a superbatch, and what was measured."""
+
+    number: int
+    num_batches: int
+    rows: int  # gathered
+    misses: int  # of those, read from the disk
+    choice: Choice
+    predicted_step_s: float | None  # a batch's step; None where nothing was measured before
+    measured_retrieval_s: float  # of all batches together
+    measured_step_s: float  # a batch's step, on average
+
+    @property
+    def predicted_retrieval_s(self) -> float:
+        """Seconds predicted for reading all missing rows."""
+        return self.choice.predicted_s
+
+
+def predict_step(*, cpu_s: float, retrieval_s: float, compute_s: float, cores: int) -> float:
+    """Return the seconds of a step whose parts overlap: those of the resource that is busy longest. Pure.
+
+    The resources are the cores, which share the processor seconds of everything; the disk; and the computation,
+    whose steps follow one another. All arguments are for one batch, or all for one superbatch.
+
+    Parameters
+    ----------
+    cpu_s : processor seconds of everything: sampling, inspection, gathering and the computation
+    retrieval_s : seconds that the disk is busy
+    compute_s : wall seconds of the computation, or of whatever the consumer does
+    cores : that all of it shares
+    """
+    return max(cpu_s / cores, retrieval_s, compute_s)
+
+
+def explain_tiers(facts: TierFacts) -> str:
+    """Say what is held where and how large it is, a line each."""
+    plan = facts.plan
+    lines = [f"memory budget {format_bytes(plan.budget_bytes)}, planned {format_bytes(plan.total_bytes)}:"]
+    lines += [f"  {name}: {format_bytes(size)}" for name, size in plan.parts]
+    if facts.is_topology_mapped:
+        lines.append("  topology: memory-mapped, because it would take more than half of the budget")
+    if plan.features == "ram":
+        lines.append("features: in memory, they fit the budget; the SSD and the host cache step aside")
+    else:
+        share = 100 * plan.cache_rows / max(facts.num_nodes, 1)
+        lines.append(
+            f"features: on the SSD; {plan.cache_rows:,} rows ({share:.1f}%) in memory, policy {facts.policy}"
+        )
+    return "\n".join(lines)
+
+
+def explain_io(facts: IoFacts) -> str:
+    """Say how many batches are planned together, what the disk does, and how much room there is for packs."""
+    rates = facts.rates
+    disk = (
+        f"disk: {format_count(rates.random_reads_per_s)} random reads/s, "
+        f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written"
+    )
+    room = (
+        f"missing rows of a superbatch: up to {format_bytes(facts.staging_bytes)} in memory, "
+        f"{format_bytes(facts.spill_bytes)} on disk"
+    )
+    return "\n".join(
+        [f"superbatch: up to {facts.size.num_batches} batches ({facts.size.reason})", disk, room]
+    )
+
+
+def explain_run(reports: Sequence[SuperbatchReport]) -> str:
+    """Return a table of predicted against measured seconds, a line for each kind of superbatch.
+
+    Superbatches of one kind have the same number of batches and were read in the same way; the figures are
+    medians.
+    """
+    if not reports:
+        return "no superbatch was finished"
+    table = [
+        ["read", "batches", "times", "misses", "retrieval", "measured", "error", "step", "measured", "error"],
+        *(_cells(kind) for kind in _kinds(reports)),
+    ]
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = ["superbatches, predicted and measured:"]
+    for row in table:
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
+        ]
+        lines.append("  " + "  ".join(cells))
+    for what, error in (("retrieval", retrieval_error(reports)), ("step", step_error(reports))):
+        if error is not None:
+            lines.append(f"{what} time: predicted to {error:.0%} (median over superbatches)")
+    return "\n".join(lines)
+
+
+def run_json(reports: Sequence[SuperbatchReport]) -> dict[str, Any]:
+    """Return every report, and the median errors, for JSON."""
+    return {
+        "retrieval_error": retrieval_error(reports),
+        "step_error": step_error(reports),
+        "superbatches": [_report_json(report) for report in reports],
+    }
+
+
+def retrieval_error(reports: Iterable[SuperbatchReport]) -> float | None:
+    """Return the median of |predicted / measured - 1| of the retrieval; None where nothing was read."""
+    pairs = [(r.predicted_retrieval_s, r.measured_retrieval_s) for r in reports if r.misses]
+    return _median_error(pairs)
+
+
+def step_error(reports: Iterable[SuperbatchReport]) -> float | None:
+    """Return the median of |predicted / measured - 1| of the step; None where none was predicted."""
+    pairs = [(r.predicted_step_s, r.measured_step_s) for r in reports if r.predicted_step_s is not None]
+    return _median_error(pairs)
+
+
+def _median_error(pairs: Iterable[tuple[float, float]]) -> float | None:
+    errors = [abs(predicted / measured - 1) for predicted, measured in pairs if measured > 0]
+    return median(errors) if errors else None
+
+
+def _kinds(reports: Sequence[SuperbatchReport]) -> list[list[SuperbatchReport]]:
+    """Group reports by size and strategy, in the order in which the kinds first appeared."""
+    kinds: dict[tuple[int, str], list[SuperbatchReport]] = defaultdict(list)
+    for report in reports:
+        kinds[report.num_batches, report.choice.strategy].append(report)
+    return list(kinds.values())
+
+
+def _cells(kind: list[SuperbatchReport]) -> list[str]:
+    first = kind[0]
+    steps = [report for report in kind if report.predicted_step_s is not None]
+    return [
+        first.choice.strategy,
+        str(first.num_batches),
+        str(len(kind)),
+        format_count(_median(kind, lambda report: report.misses)),
+        format_seconds(_median(kind, lambda report: report.predicted_retrieval_s)),
+        format_seconds(_median(kind, lambda report: report.measured_retrieval_s)),
+        _format_error(retrieval_error(kind)),
+        format_seconds(_median(steps, lambda report: report.predicted_step_s or 0.0)) if steps else "-",
+        format_seconds(_median(kind, lambda report: report.measured_step_s)),
+        _format_error(step_error(kind)),
+    ]
+
+
+def _median(kind: list[SuperbatchReport], value: Callable[[SuperbatchReport], float]) -> float:
+    return median(value(report) for report in kind)
+
+
+def _format_error(error: float | None) -> str:
+    return "-" if error is None else f"{error:.0%}"
+
+
+def _choice_json(choice: Choice) -> dict[str, Any]:
+    return {"strategy": choice.strategy, "predicted_s": dict(choice.predicted), "reason": choice.reason}
+
+
+def _report_json(report: SuperbatchReport) -> dict[str, Any]:
+    return {
+        "number": report.number,
+        "num_batches": report.num_batches,
+        "rows": report.rows,
+        "misses": report.misses,
+        "choice": _choice_json(report.choice),
+        "predicted_retrieval_s": report.predicted_retrieval_s,
+        "measured_retrieval_s": report.measured_retrieval_s,
+        "predicted_step_s": report.predicted_step_s,
+        "measured_step_s": report.measured_step_s,
+    }

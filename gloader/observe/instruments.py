@@ -1,0 +1,161 @@
+"""The one place where a stage says what it is doing; statistics, trace and watchdog listen."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Self
+
+from gloader.errors import ChannelClosedError
+from gloader.observe.epoch_stats import StatsRecorder
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from gloader.observe.epoch_stats import WorkName
+    from gloader.observe.timeline import NoteValue, Tracer
+    from gloader.observe.watchdog import Watchdog
+    from gloader.types import BatchId
+
+_NO_STALL = frozenset({"compute"})  # a slow model
+_OF_THE_CONSUMER = frozenset({"compute", "wait"})  # an error that passes there happened elsewhere
+
+
+class Instruments:
+    """Measures the stages of one loader. Thread-safe; shared by all of its stages.
+
+    Parameters
+    ----------
+    tracer : where each piece of work is recorded, or None
+    watchdog : who is told what is under way, or None; the caller starts and closes it
+    watches_waits : tell it of a consumer that waits; not where that waits for another process
+    """
+
+    def __init__(
+        self, *, tracer: Tracer | None = None, watchdog: Watchdog | None = None, watches_waits: bool = True
+    ) -> None:
+        self.tracer = tracer
+        self.watchdog = watchdog
+        self.unwatched = _NO_STALL if watches_waits else _OF_THE_CONSUMER
+        self._recorders: dict[int, StatsRecorder] = {}
+        self._lock = threading.Lock()
+
+    def recorder(self, epoch: int) -> StatsRecorder:
+        """Return the sums of ``epoch``, zero when they are first asked for."""
+        recorder = self._recorders.get(epoch)
+        if recorder is None:
+            with self._lock:
+                recorder = self._recorders.setdefault(epoch, StatsRecorder(epoch))
+        return recorder
+
+    def forget_before(self, epoch: int) -> None:
+        """Drop the sums of all epochs before ``epoch``; work for them that is under way no longer counts."""
+        with self._lock:
+            for old in [known for known in self._recorders if known < epoch]:
+                del self._recorders[old]
+
+    def working(self, stage: WorkName, batch: BatchId, *, batches: int = 1) -> Work:
+        """Return a context in which ``stage`` works on ``batch``, or on the ``batches`` from there on.
+
+        Its time counts for the epoch of ``batch``. An exception that leaves it gets a note on where it happened.
+        """
+        return Work(self, stage, batch, batches)
+
+
+class Work:
+    """One piece of work of one stage: a context manager, or `begin` and `end` where a block cannot hold it.
+
+    A hand-written context manager, because a generator would cost as much as the measuring does.
+    """
+
+    __slots__ = (
+        "_bytes_read",
+        "_bytes_written",
+        "_instruments",
+        "_notes",
+        "_recorder",
+        "_started_ns",
+        "batch",
+        "batches",
+        "seconds",
+        "since_ns",
+        "stage",
+        "thread_id",
+    )
+
+    def __init__(self, instruments: Instruments, stage: WorkName, batch: BatchId, batches: int) -> None:
+        self.stage = stage
+        self.batch = batch
+        self.batches = batches
+        self._instruments = instruments
+        self._recorder = instruments.recorder(batch.epoch)
+        self._notes: dict[str, NoteValue] | None = None
+        self._bytes_read = 0
+        self._bytes_written = 0
+        self.seconds = 0.0  # wall time, once it ended
+
+    def begin(self) -> Self:
+        """Start the clock, on the thread that works."""
+        self.thread_id = threading.get_ident()
+        self._started_ns = self.since_ns = perf_counter_ns()
+        watchdog = self._instruments.watchdog
+        if watchdog is not None and self.stage not in self._instruments.unwatched:
+            watchdog.enter(self)
+        return self
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Stop the clock; ``error`` is what ended the work early and gets a note on where it happened."""
+        ended_ns = perf_counter_ns()
+        instruments = self._instruments
+        if instruments.watchdog is not None:
+            instruments.watchdog.leave(self, ended_ns)
+        self.seconds = (ended_ns - self._started_ns) / 1e9
+        self._recorder.add_seconds(self.stage, self.seconds)
+        if error is not None:
+            self._note_on(error)
+        if instruments.tracer is not None:
+            instruments.tracer.record(
+                self.stage,
+                self.batch,
+                self.batches,
+                self._started_ns,
+                ended_ns,
+                self._bytes_read,
+                self._bytes_written,
+                self._notes,
+            )
+
+    def add_bytes(self, *, read: int = 0, written: int = 0) -> None:
+        """Show in the trace that this work moved bytes from and to the SSD; the sums take theirs from the recorder.
+
+        A sign of life, as `beat`.
+        """
+        self._bytes_read += read
+        self._bytes_written += written
+        self.beat()
+
+    def note(self, **notes: NoteValue) -> None:
+        """Attach facts that the trace shows beside the work, such as ``superbatch=3, rows=240_000``."""
+        if self._instruments.tracer is not None:
+            self._notes = {**(self._notes or {}), **notes}
+
+    def beat(self) -> None:
+        """Show the watchdog that long work makes progress."""
+        self.since_ns = perf_counter_ns()
+
+    def __enter__(self) -> Self:
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(error)
+
+    def _note_on(self, error: BaseException) -> None:
+        if isinstance(error, ChannelClosedError) or self.stage in _OF_THE_CONSUMER:
+            return
+        self.note(error=type(error).__name__)
+        if any(note.startswith("in stage ") for note in getattr(error, "__notes__", ())):
+            return  # raised by work within this work, which is the better address
+        batches = f" and the {self.batches - 1} after it" if self.batches > 1 else ""
+        error.add_note(f"in stage {self.stage}, epoch {self.batch.epoch}, batch {self.batch.index}{batches}")

@@ -1,0 +1,143 @@
+"""What each stage did and when, recorded at the price of a microsecond and written for Perfetto."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from gloader.errors import ConfigError
+from gloader.observe.epoch_stats import WORK_NAMES
+from gloader.observe.timeline_events import FIELDS, TrackRecord, trace_events
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.write.atomic_file import write_chunks_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from gloader.observe.epoch_stats import WorkName
+    from gloader.types import BatchId
+
+NoteValue: TypeAlias = int | float | str | bool
+
+MAX_EVENTS: Final = 500_000  # 32 MB, and up to 200 MB of notes; an epoch of 1,000 batches has some 8,000
+_LINES_PER_CHUNK: Final = 4096
+_CODES: Final = {name: code for code, name in enumerate(WORK_NAMES)}
+_pack = struct.Struct(f"={len(FIELDS)}q").pack
+
+
+class _Track:
+    """The events of one thread, which alone adds to them."""
+
+    __slots__ = ("dropped", "events", "name", "notes")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.events = bytearray()  # records of FIELDS; as bytes, the garbage collector does not walk them
+        self.notes: dict[int, dict[str, NoteValue]] = {}  # offset in `events` -> the notes of that record
+        self.dropped = 0
+
+
+class Tracer:
+    """Records events of any thread without a lock, and writes them as a trace for https://ui.perfetto.dev.
+
+    Thread-safe. Beyond ``max_events`` it only counts what it drops.
+
+    Parameters
+    ----------
+    max_events : the most events to keep, of 64 bytes and their notes each
+
+    Raises
+    ------
+    ConfigError
+        ``max_events`` is below 1.
+    """
+
+    def __init__(self, *, max_events: int = MAX_EVENTS) -> None:
+        if max_events < 1:
+            raise ConfigError(f"max_events = {max_events} is not allowed; give at least 1")
+        self._max_events = max_events
+        self._tickets = itertools.count()  # `next` on it is atomic: the bound needs no lock
+        self._tracks: list[_Track] = []
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    @property
+    def num_events(self) -> int:
+        """Events that are kept."""
+        return sum(len(track.events) for track in list(self._tracks)) // (8 * len(FIELDS))
+
+    @property
+    def num_dropped(self) -> int:
+        """Events that came after the bound was reached."""
+        return sum(track.dropped for track in list(self._tracks))
+
+    def record(
+        self,
+        stage: WorkName,
+        batch: BatchId,
+        batches: int,
+        started_ns: int,
+        ended_ns: int,
+        bytes_read: int = 0,
+        bytes_written: int = 0,
+        notes: dict[str, NoteValue] | None = None,
+    ) -> None:
+        """Record this thread's work on ``batch``, or on ``batches`` from it on; times of `time.perf_counter_ns`."""
+        track = self._track()
+        if next(self._tickets) >= self._max_events:
+            track.dropped += 1
+            return
+        if notes:
+            track.notes[len(track.events)] = notes
+        track.events += _pack(
+            _CODES[stage], batch.epoch, batch.index, batches, started_ns, ended_ns, bytes_read, bytes_written
+        )
+
+    def write(self, path: Path, *, os_io: OsIO = REAL_OS) -> None:
+        """Replace ``path`` by what was recorded so far as Chrome trace JSON, or leave it as it was.
+
+        Raises
+        ------
+        OSError
+            Writing failed; no temporary file is left.
+        """
+        with self._lock:
+            tracks = list(self._tracks)
+        records = [_record_of(track) for track in tracks]
+        write_chunks_atomically(
+            path, _json_chunks(trace_events(records), num_dropped=self.num_dropped), os_io=os_io
+        )
+
+    def _track(self) -> _Track:
+        track: _Track | None = getattr(self._local, "track", None)
+        if track is None:
+            track = self._local.track = _Track(threading.current_thread().name)
+            with self._lock:
+                self._tracks.append(track)
+        return track
+
+
+def _record_of(track: _Track) -> TrackRecord:
+    """Return a copy of what ``track`` holds now; its thread may be adding to it."""
+    events = bytes(track.events)
+    return TrackRecord(
+        thread_name=track.name,
+        events=events,
+        notes=dict(track.notes),
+    )
+
+
+def _json_chunks(events: Iterable[dict[str, Any]], *, num_dropped: int) -> Iterator[bytes]:
+    """Yield the file piece by piece: a trace is several times larger as text."""
+    head = {"displayTimeUnit": "ms", "otherData": {"dropped_events": num_dropped}}
+    yield json.dumps(head)[:-1].encode() + b', "traceEvents": [\n'
+    lines = (json.dumps(event, allow_nan=False) for event in events)
+    separator = ""
+    while chunk := list(itertools.islice(lines, _LINES_PER_CHUNK)):
+        yield (separator + ",\n".join(chunk)).encode()
+        separator = ",\n"
+    yield b"\n]}\n"

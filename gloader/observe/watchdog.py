@@ -1,0 +1,181 @@
+"""Finds a pipeline that hangs, and says where: the stage, the batch, and what every thread was doing."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Protocol
+
+from gloader.core.signals import uninterrupted
+from gloader.core.units import format_seconds
+from gloader.errors import ConfigError, StallError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gloader.observe.epoch_stats import WorkName
+    from gloader.types import BatchId
+
+_LOG = logging.getLogger(__name__)
+_SHORTEST_NAP_S = 0.25  # at most four wakes a second, however many stages are near their deadline
+
+_ADVICE = {
+    "sample": "the disk that holds the topology may hang: look at the system's log and at `iostat -x`",
+    "stage": "the disk may hang: look at the system's log and at `iostat -x`",
+    "read": "the disk may hang: look at the system's log and at `iostat -x`",
+    "gather": "the disk may hang: look at the system's log and at `iostat -x`",
+    "transfer": "the device may hang: look at the system's log and at `nvidia-smi`",
+}
+_NO_ADVICE = "the stacks of all threads are in the log; please report them"
+
+
+class Activity(Protocol):
+    """A stage at work on a batch; `gloader.observe.instruments.Work`."""
+
+    stage: WorkName
+    batch: BatchId
+    since_ns: int  # of `time.perf_counter_ns`, when it began or last made progress
+    thread_id: int
+
+
+class Watchdog:
+    """Calls ``on_stall`` when a stage does not return, or when the consumer waits and no stage works.
+
+    A consumer that computes is no stall, and neither is a stage that waits for its input or its output: neither is
+    reported to `enter`. Thread-safe. Owns its thread between `start` and `close`; both may be repeated.
+
+    Parameters
+    ----------
+    stall_timeout_s : seconds without progress that count as a stall; 0 turns the watchdog off
+    on_stall : called on the watchdog's thread, once per stall. The thread keeps it alive until `close`, so it must
+        not hold what `close` depends on being dropped.
+
+    Raises
+    ------
+    ConfigError
+        The timeout is negative.
+    """
+
+    def __init__(self, stall_timeout_s: float, on_stall: Callable[[StallError], None]) -> None:
+        if not stall_timeout_s >= 0:
+            raise ConfigError(
+                f"stall_timeout_s = {stall_timeout_s!r} is not allowed; give seconds > 0, or 0 for no watchdog"
+            )
+        self._timeout_s = stall_timeout_s
+        self._timeout_ns = int(stall_timeout_s * 1e9)
+        self._on_stall = on_stall
+        self._running: dict[Activity, None] = {}  # one dict operation is atomic: no lock on the stages' path
+        self._last_end_ns = 0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_closing = threading.Event()
+
+    def start(self) -> None:
+        """Start watching. Idempotent."""
+        with uninterrupted(), self._lock:
+            if self._thread is not None or not self._timeout_s:
+                return
+            self._is_closing = threading.Event()
+            self._thread = threading.Thread(
+                target=self._watch, args=(self._is_closing,), name="gloader-watchdog", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching and join the thread. Idempotent; `on_stall` may call it."""
+        with uninterrupted():
+            self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._is_closing.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def enter(self, activity: Activity) -> None:
+        """Note that ``activity`` began."""
+        self._running[activity] = None
+
+    def leave(self, activity: Activity, ended_ns: int) -> None:
+        """Note that ``activity`` ended, at ``ended_ns`` of `time.perf_counter_ns`."""
+        self._running.pop(activity, None)
+        self._last_end_ns = ended_ns
+
+    def _watch(self, is_closing: threading.Event) -> None:
+        reported: set[Activity] = set()
+        floor_ns = time.perf_counter_ns()
+        nap_s = self._timeout_s
+        while True:
+            due_ns = time.perf_counter_ns() + int(nap_s * 1e9)
+            if is_closing.wait(nap_s):
+                return
+            now_ns = time.perf_counter_ns()
+            if now_ns - due_ns > self._timeout_ns // 2:
+                floor_ns = (
+                    now_ns  # this thread stood still too: the process was stopped, not one of its stages
+                )
+            next_ns = self._look(now_ns, floor_ns, reported)
+            nap_s = max((next_ns - now_ns) / 1e9, min(_SHORTEST_NAP_S, self._timeout_s))
+
+    def _look(self, now_ns: int, floor_ns: int, reported: set[Activity]) -> int:
+        """Report what newly stalls, with no clock from before ``floor_ns``; return when to look again."""
+        running = list(self._running)
+        reported &= set(running)
+        next_ns = now_ns + self._timeout_ns  # nothing that begins later can be due before
+        for activity, since_ns in self._clocks_of(running):
+            stalled_ns = now_ns - max(since_ns, floor_ns)
+            if activity in reported:
+                continue
+            if stalled_ns >= self._timeout_ns:
+                reported.add(activity)
+                self._report(activity, stalled_ns / 1e9)
+            else:
+                next_ns = min(next_ns, now_ns + self._timeout_ns - stalled_ns)
+        return next_ns
+
+    def _clocks_of(self, running: list[Activity]) -> list[tuple[Activity, int]]:
+        """Return what can stall, with when its clock began: stages at work; a waiting consumer where there is none."""
+        working = [(activity, activity.since_ns) for activity in running if activity.stage != "wait"]
+        return working or [(wait, max(wait.since_ns, self._last_end_ns)) for wait in running]
+
+    def _report(self, activity: Activity, seconds: float) -> None:
+        error = StallError(_describe(activity, seconds, self._timeout_s))
+        _LOG.error("%s\n%s", error, _all_stacks())
+        try:
+            self._on_stall(error)
+        except Exception:  # noqa: BLE001 - the watchdog outlives whatever its handler does
+            _LOG.exception("the handler of the stall failed")
+
+
+def _describe(activity: Activity, seconds: float, timeout_s: float) -> str:
+    """Return what stalls, for how long, and what to do. Pure but for the thread's name."""
+    where = f"epoch {activity.batch.epoch}, batch {activity.batch.index}"
+    allowed = (
+        f"stall_timeout_s is {timeout_s:g}; raise it where the work is only slow, 0 turns the watchdog off"
+    )
+    if activity.stage == "wait":
+        return (
+            f"no stage has worked for {format_seconds(seconds)} while the loop waits for {where}: the pipeline is "
+            f"stuck; {_NO_ADVICE} ({allowed})"
+        )
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    thread = names.get(activity.thread_id, "that has ended")
+    return (
+        f"stage {activity.stage} of {where} has not returned for {format_seconds(seconds)} (thread {thread}); "
+        f"{_ADVICE.get(activity.stage, _NO_ADVICE)} ({allowed})"
+    )
+
+
+def _all_stacks() -> str:
+    """Return the stack of every thread but this one, as text."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    own = threading.get_ident()
+    return "\n".join(
+        f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)).rstrip()}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001 - the documented way to every stack
+        if ident != own
+    )

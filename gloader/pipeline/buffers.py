@@ -1,0 +1,180 @@
+"""The ring of host buffers that batches are gathered into: warm, reused, bounded."""
+
+from __future__ import annotations
+
+import queue
+import time
+import weakref
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gloader.core.aligned_memory import warm_floats
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ChannelClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+FloatMatrix = NDArray[np.float32]
+
+
+class Buffers(Protocol):
+    """Where a stage gets the buffers of batches; `BufferRing`, or the rings of several ranks in turn."""
+
+    def acquire(self, rows: int) -> FloatMatrix:
+        """Return an uninitialised (rows, F) array, waiting for a free buffer."""
+        ...
+
+    def consumer_waits(self) -> AbstractContextManager[None]:
+        """Mark the time during which the consumer waits for a batch."""
+        ...
+
+    def cancel(self) -> None:
+        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        ...
+
+    def resume(self) -> None:
+        """Give buffers again after `cancel`."""
+        ...
+
+
+class BufferRing:
+    """Reusable (rows, F) float32 buffers; a buffer comes back when the last array made from it is gone.
+
+    Fresh allocation, not copying, bounds a gather in memory, so buffers stay warm and grow only when a
+    batch has more rows than any before it. While the consumer keeps arrays alive, further buffers are
+    made, up to ``max_bytes`` in all. When the consumer holds all of them and asks for more, that is an error
+    after ``patience_s``, since nobody else could ever give one back. Thread-safe.
+
+    Parameters
+    ----------
+    dim : F
+    rows : rows a new buffer holds at first
+    max_bytes : bytes of all buffers together
+    patience_s : how long the consumer may wait while it holds every buffer
+    allocate : makes a buffer of so many floats
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        rows: int,
+        max_bytes: int,
+        patience_s: float = 4.0,
+        allocate: Callable[[int], NDArray[np.float32]] = warm_floats,
+    ) -> None:
+        self._allocate = allocate
+        self._dim = dim
+        self._rows = max(rows, 1)
+        self._max_bytes = max_bytes
+        self._total_bytes = 0
+        # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
+        self._free: queue.SimpleQueue[NDArray[np.float32] | None] = queue.SimpleQueue()
+        self._leases: dict[
+            int, weakref.ref[NDArray[np.float32]]
+        ] = {}  # by the buffer's id; they must live to be called
+        self._is_cancelled = False
+        self._patience_s = patience_s
+        self._consumer_waits_since: float | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows that a new buffer holds."""
+        return self._rows
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of all buffers together."""
+        return self._max_bytes
+
+    @contextmanager
+    def consumer_waits(self) -> Iterator[None]:
+        """Mark the time during which the consumer waits for a batch."""
+        self.note_wait(is_waiting=True)
+        try:
+            yield
+        finally:
+            self.note_wait(is_waiting=False)
+
+    def note_wait(self, *, is_waiting: bool) -> None:
+        """Note that the consumer begins, or goes on, or ends to wait for a batch."""
+        if not is_waiting:
+            self._consumer_waits_since = None
+        elif self._consumer_waits_since is None:
+            self._consumer_waits_since = time.monotonic()
+
+    def acquire(self, rows: int) -> FloatMatrix:
+        """Return an uninitialised (rows, F) array, waiting for a free buffer where ``max_bytes`` is reached.
+
+        Raises
+        ------
+        BudgetError
+            One batch alone exceeds the ring, or the consumer holds every buffer and waits for another.
+        ChannelClosedError
+            The ring was cancelled.
+        """
+        self._rows = max(self._rows, rows)
+        buffer = self._take(rows)
+        # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
+        # view between them: every later view then holds `lease`, and `lease` going is the buffer coming back.
+        lease = np.frombuffer(buffer.data, dtype=np.float32, count=rows * self._dim)
+        # A callback in C alone: `weakref.finalize` runs Python code wherever the consumer drops its batch, and a Ctrl-C
+        # that arrives there is printed and lost, with the buffer. `put` ignores its second argument, the reference.
+        self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))
+        return lease.reshape(rows, self._dim)
+
+    def _take(self, rows: int) -> NDArray[np.float32]:
+        while not self._is_cancelled:
+            try:
+                buffer = self._free.get_nowait()
+            except queue.Empty:
+                grown = self._grow()
+                buffer = self._wait_for_free() if grown is None else grown
+            if buffer is None:  # a wake-up call of `cancel`
+                continue
+            self._leases.pop(id(buffer), None)
+            if buffer.size >= rows * self._dim:
+                return buffer
+            self._total_bytes -= buffer.nbytes  # too small by now: its place goes to a larger one
+        raise ChannelClosedError("the buffer ring is cancelled")
+
+    def _wait_for_free(self) -> NDArray[np.float32] | None:
+        while True:
+            try:
+                return self._free.get(timeout=self._patience_s / 8)
+            except queue.Empty:
+                since = self._consumer_waits_since
+                if since is not None and time.monotonic() - since > self._patience_s:
+                    raise BudgetError(
+                        f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that "
+                        "the loop keeps alive; clone what you keep (batch.x.clone()), drop old batches, "
+                        "or raise the memory budget"
+                    ) from None
+
+    def _grow(self) -> NDArray[np.float32] | None:
+        num_bytes = self._rows * self._dim * 4
+        if num_bytes > self._max_bytes:
+            raise BudgetError(
+                f"a batch needs a buffer of {format_bytes(num_bytes)} ({self._rows:,} rows of {self._dim * 4:,} B), "
+                f"the memory budget leaves {format_bytes(self._max_bytes)} for buffers; use a smaller batch size or "
+                "fan-out, or raise the memory budget"
+            )
+        if self._total_bytes + num_bytes > self._max_bytes:
+            return None
+        self._total_bytes += num_bytes
+        return self._allocate(self._rows * self._dim)
+
+    def cancel(self) -> None:
+        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        self._is_cancelled = True
+        self._free.put(None)
+
+    def resume(self) -> None:
+        """Give buffers again after `cancel`."""
+        self._is_cancelled = False

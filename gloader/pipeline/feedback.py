@@ -1,0 +1,177 @@
+"""What was predicted for each superbatch of a loader, and what it took."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gloader.observe.explain import SuperbatchReport, predict_step
+from gloader.ssd_store.cost.calibration import learn_factor
+from gloader.ssd_store.cost.device_clock import DeviceClock
+from gloader.ssd_store.cost.strategy import Calibration
+
+if TYPE_CHECKING:
+    from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.superbatch import StagedSuperbatch
+    from gloader.pipeline.transfer import SentBatch
+
+_REMEMBERED = 4096  # reports; a run of more superbatches forgets the oldest
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sums:
+    """One superbatch while it is executed."""
+
+    staged: StagedSuperbatch
+    predicted_step_s: float | None
+    step_factor: float  # that the prediction was made with
+    retrieval_s: float
+    step_s: float = 0.0
+    compute_s: float = 0.0
+    cpu_since: float = field(default_factory=time.process_time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What a batch took in the last superbatch, in seconds."""
+
+    cpu_s: float  # of the whole process
+    compute_s: float
+
+
+class RunReports:
+    """Measures superbatches from their staging to their last step, and learns from them. Thread-safe.
+
+    Parameters
+    ----------
+    num_ranks : ranks that a superbatch's batches are shared by; each step takes one batch of each
+    """
+
+    def __init__(self, *, num_ranks: int = 1) -> None:
+        self._num_ranks = num_ranks
+        self._lock = threading.Lock()
+        self._cores = len(os.sched_getaffinity(0))
+        self._sums: dict[int, _Sums] = {}
+        self._current: int | None = None
+        self._is_last_of_current = False
+        self._known: _Known | None = None
+        self._step_factor = 1.0
+        self._calibration = Calibration()
+        self._device = DeviceClock()
+        self._done: deque[SuperbatchReport] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def reports(self) -> tuple[SuperbatchReport, ...]:
+        """The superbatches executed so far."""
+        with self._lock:
+            return tuple(self._done)
+
+    @property
+    def device(self) -> DeviceClock:
+        """Who uses the disk, and for how long: a sweep and the reads beside it share it."""
+        return self._device
+
+    @property
+    def calibration(self) -> Calibration:
+        """What the predictions of the disk are corrected by."""
+        return self._calibration
+
+    def restart(self) -> None:
+        """Drop what is under way: its pipeline was closed."""
+        with self._lock:
+            self._sums.clear()
+            self._current = None
+
+    def begin(self, staged: StagedSuperbatch, *, stage_s: float) -> None:
+        """Predict the steps of a superbatch; staging it took ``stage_s`` of the disk."""
+        with self._lock:
+            self._sums[staged.number] = _Sums(
+                staged=staged,
+                predicted_step_s=self._predicted_step(staged),
+                step_factor=self._step_factor,
+                retrieval_s=stage_s,
+            )
+
+    def add_read(self, number: int, seconds: float) -> None:
+        """Count the reading of one batch, which took ``seconds`` of the disk."""
+        with self._lock:
+            self._sums[number].retrieval_s += seconds
+
+    def delivered(self, host: HostBatch | SentBatch, *, wait_s: float) -> None:
+        """Count the consumer's wait for a batch."""
+        with self._lock:
+            sums = self._sums.get(host.superbatch)
+            if sums is None:
+                return
+            if self._current != host.superbatch:
+                self._finish_before(host.superbatch)
+                self._current = host.superbatch
+                sums.cpu_since = time.process_time()
+            sums.step_s += wait_s
+            self._is_last_of_current = host.ends_superbatch
+
+    def computed(self, seconds: float) -> None:
+        """Count what the consumer did with the batch delivered last; with its last batch a superbatch is done."""
+        with self._lock:
+            sums = None if self._current is None else self._sums.get(self._current)
+            if sums is None or self._current is None:
+                return
+            sums.step_s += seconds
+            sums.compute_s += seconds
+            if self._is_last_of_current:
+                del self._sums[self._current]
+                self._finish(sums)
+
+    def _finish_before(self, number: int) -> None:
+        """Finish the superbatches before ``number``, the last batch of which went to another rank."""
+        for earlier in sorted(known for known in self._sums if known < number):
+            self._finish(self._sums.pop(earlier))
+
+    def _steps(self, staged: StagedSuperbatch) -> float:
+        return staged.num_batches / self._num_ranks
+
+    def _finish(self, sums: _Sums) -> None:
+        staged = sums.staged
+        batches = self._steps(staged)
+        self._known = _Known(
+            cpu_s=(time.process_time() - sums.cpu_since) / batches, compute_s=sums.compute_s / batches
+        )
+        choice = staged.choice
+        self._calibration = self._calibration.after(
+            choice.strategy, choice.predicted_s, sums.retrieval_s, factor=choice.factor
+        )
+        step_s = sums.step_s / batches
+        if sums.predicted_step_s is not None:
+            self._step_factor = learn_factor(
+                self._step_factor,
+                predicted_s=sums.predicted_step_s,
+                measured_s=step_s,
+                made_with=sums.step_factor,
+            )
+        self._done.append(
+            SuperbatchReport(
+                number=staged.number,
+                num_batches=staged.num_batches,
+                rows=staged.plan.num_hits + staged.plan.num_misses,
+                misses=staged.plan.num_misses,
+                choice=choice,
+                predicted_step_s=sums.predicted_step_s,
+                measured_retrieval_s=sums.retrieval_s,
+                measured_step_s=step_s,
+            )
+        )
+
+    def _predicted_step(self, staged: StagedSuperbatch) -> float | None:
+        """Return the seconds of a step: the cores as busy as before, and the disk as its model says."""
+        if self._known is None:
+            return None
+        return self._step_factor * predict_step(
+            cpu_s=self._known.cpu_s,
+            retrieval_s=staged.choice.predicted_s / self._steps(staged),
+            compute_s=self._known.compute_s,
+            cores=self._cores,
+        )

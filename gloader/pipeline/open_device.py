@@ -1,0 +1,205 @@
+"""How much of the features goes onto the compute device, and opening what goes there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from gloader.cache import automatic_bytes, rows_that_fit
+from gloader.device import (
+    CpuDevice,
+    DeviceTier,
+    RowFormat,
+    StaticCache,
+    hottest_rows,
+    open_device,
+    reach_features,
+)
+from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.transfer import Transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.cache import DeviceCachePlan, DeviceHotness
+    from gloader.core.order import EpochOrder
+    from gloader.dataset.topology import Topology
+    from gloader.device import Device
+    from gloader.ssd_store import FeatureStore, RamFeatures
+    from gloader.types import FeatureSource, ReadyBatch, SampledBatch, Sampler
+
+T = TypeVar("T")
+
+BATCHES_AHEAD: Final = 2  # on the device, beside the one that is computed on: one waits, one is being sent
+_LARGER_THAN_PROBED: Final = 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """What a user may say about the compute device."""
+
+    place: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    cache_bytes: int | None = None  # None: what is free beside the model on a GPU, nothing on the CPU
+    hotness: DeviceHotness = "presampled"
+    dry_run: Callable[[ReadyBatch], object] | None = None  # one step, to see what it takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the device will work on."""
+
+    topology: Topology
+    sampler: Sampler
+    order: EpochOrder
+    fanouts: tuple[int, ...]
+    probe: Sequence[SampledBatch]  # a few batches
+    threads: int  # that may sample before the first epoch
+
+
+class OtherDevices(Protocol):
+    """The devices of the ranks that this one loads for: all of them hold the same rows; see `gloader.distributed`."""
+
+    def least_room(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
+        """Return the bytes that every device can give, that of this rank what ``own`` finds for ``largest``."""
+        ...
+
+    def hold_alike(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
+        """Let every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned."""
+        ...
+
+
+class NoOtherDevices:
+    """A rank that loads for itself alone."""
+
+    def least_room(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
+        """Return what ``own`` finds."""
+        return own()
+
+    def hold_alike(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:  # noqa: ARG002 - the seam's
+        """Return what ``own`` returns."""
+        return own()
+
+
+def open_device_tier(
+    settings: DeviceSettings,
+    workload: Workload,
+    *,
+    source: FeatureSource,
+    form: RowFormat,
+    others: OtherDevices | None = None,
+) -> DeviceTier:
+    """Open the device, and put the hottest rows there that fit what it, and each of the ``others``, may take.
+
+    Raises
+    ------
+    ConfigError
+        There is no such device.
+    ShapeError
+        Rows of this dtype cannot be widened on a device, and a cache was asked for by its size.
+    RankError
+        Another rank cannot open its device, or cannot hold the rows.
+    """
+    others = others or NoOtherDevices()
+    device = open_device(settings.place)
+    largest = max(workload.probe, key=lambda batch: len(batch.nodes), default=None)
+    num_bytes = others.least_room(
+        largest, lambda: room_for_rows(device, settings, largest=largest, dim=form.dim)
+    )
+    num_rows = rows_that_fit(
+        num_bytes, num_nodes=source.num_rows, row_bytes=form.row_bytes, has_scale=form.scale is not None
+    )
+    plan = hottest_rows(
+        settings.hotness,
+        num_rows,
+        topology=workload.topology,
+        sampler=workload.sampler,
+        order=workload.order,
+        fanouts=workload.fanouts,
+        threads=workload.threads,
+    )
+    return others.hold_alike(plan, lambda: hold_rows(device, plan, source=source, form=form))
+
+
+def room_for_rows(device: Device, settings: DeviceSettings, *, largest: SampledBatch | None, dim: int) -> int:
+    """Return the bytes of ``device`` that rows may take: those asked for, or what is free beside the model.
+
+    None of the CPU, whose memory has a budget, unless they were asked for.
+
+    Parameters
+    ----------
+    largest : the largest of a few batches; None where there are none
+    dim : F
+    """
+    if settings.cache_bytes is not None:
+        return settings.cache_bytes
+    if isinstance(device, CpuDevice) or largest is None:
+        return 0
+    batch = _blank_batch(largest, dim)
+    batch_bytes = math.ceil(_LARGER_THAN_PROBED * _num_bytes(batch))
+    free = device.free_bytes()
+    step_bytes = None
+    if settings.dry_run is not None:
+        step_bytes = _step_bytes(device, settings.dry_run, batch)
+    return automatic_bytes(free, step_bytes=step_bytes, batch_bytes=batch_bytes, batches_ahead=BATCHES_AHEAD)
+
+
+def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, form: RowFormat) -> DeviceTier:
+    """Put the rows of ``plan`` onto ``device``, and return what it then holds; errors as `open_device_tier`."""
+    if not len(plan.rows):
+        return DeviceTier(device=device)
+    return DeviceTier(device=device, cache=StaticCache(plan, source=source, form=form, place=device.place))
+
+
+def row_format(store: FeatureStore) -> RowFormat:
+    """Return how the rows of ``store`` are stored."""
+    matrix = store.matrix
+    return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=matrix.is_bfloat16, scale=matrix.scale)
+
+
+def with_features(tier: DeviceTier, features: RamFeatures, form: RowFormat) -> DeviceTier:
+    """Return ``tier`` where the device reads ``features`` in place, if it can and does not hold all of them."""
+    if tier.cache is not None and tier.cache.plan.holds_all:
+        return tier
+    pinned = tier.device.pin(features.array)
+    if pinned is None:
+        return tier
+    return DeviceTier(
+        device=tier.device,
+        cache=tier.cache,
+        features=reach_features(tier.device, pinned, form),
+        pinned=pinned,
+    )
+
+
+def _step_bytes(device: Device, dry_run: Callable[[ReadyBatch], object], batch: HostBatch) -> int:
+    """Return what one step takes of the device, its batch included."""
+
+    def step() -> None:
+        transfer = Transfer(DeviceTier(device=device))
+        sent = transfer.send(batch, np.zeros(batch.sampled.num_seeds, dtype=np.int64))
+        transfer.wait()
+        dry_run(sent.receive())
+
+    return device.most_bytes_of(step)
+
+
+def _blank_batch(sampled: SampledBatch, dim: int) -> HostBatch:
+    num_rows = len(sampled.nodes)
+    return HostBatch(
+        sampled=sampled,
+        x=np.zeros((num_rows, dim), dtype=np.float32),
+        src_degree=np.ones(num_rows, dtype=np.float32),
+        superbatch=0,
+        ends_superbatch=False,
+    )
+
+
+def _num_bytes(batch: HostBatch) -> int:
+    blocks = sum(
+        block.indptr.nbytes + block.indices.nbytes + block.edge_ids.nbytes for block in batch.sampled.blocks
+    )
+    return batch.x.nbytes + batch.src_degree.nbytes + batch.sampled.nodes.nbytes + blocks

@@ -1,0 +1,110 @@
+"""The stage before execution: how the missing rows of a superbatch will be read, and whatever can be read now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gloader.pipeline.superbatch import StagedSuperbatch
+from gloader.ssd_store import DirectMisses, stage_rows
+from gloader.ssd_store.cost.strategy import choose_strategy, count_misses
+from gloader.ssd_store.format.format import DATA_OFFSET
+from gloader.ssd_store.read.reader import default_gap_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gloader.pipeline.superbatch import PlannedSuperbatch
+    from gloader.ssd_store import FeatureStore, Packer
+    from gloader.ssd_store.cost.strategy import Calibration, Choice, IoRates, MissCounts
+    from gloader.ssd_store.misses.direct import MissSource
+    from gloader.ssd_store.spill.folder import SpillFolder
+
+
+class Stager:
+    """Counts the missing rows of each superbatch, chooses the fastest way to read them, and does its first part.
+
+    Owns nothing.
+
+    Parameters
+    ----------
+    store : all N rows
+    rates : of the device
+    packer, spill : for packs; None where there are none
+    staging_bytes : idle memory that missing rows may take
+    forced : a strategy to take whatever it costs, or "auto"
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        *,
+        rates: IoRates,
+        packer: Packer | None,
+        spill: SpillFolder | None,
+        staging_bytes: int,
+        forced: str,
+    ) -> None:
+        self._store = store
+        self.rates = rates
+        self._packer = packer
+        self._spill = spill
+        self.staging_bytes = staging_bytes
+        self._forced = forced
+        self._sweep_gap_bytes = default_gap_bytes(store.matrix.path.parent)  # reads the remembered profile
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes of disk that packs may take now."""
+        return 0 if self._spill is None or self._packer is None else self._spill.room_bytes
+
+    def stage(
+        self, planned: PlannedSuperbatch, calibration: Calibration, *, is_cancelled: Callable[[], bool]
+    ) -> StagedSuperbatch:
+        """Return ``planned`` with a source of its missing rows, which the caller owns.
+
+        Raises
+        ------
+        BudgetError, SpillError
+            A strategy that was asked for by name does not fit, or the disk is full or fails.
+        StoreError
+            The features cannot be read, or are damaged.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        counts = self._count(planned)
+        choice = choose_strategy(
+            counts,
+            self.rates,
+            staging_bytes=self.staging_bytes,
+            spill_bytes=self.spill_bytes,
+            forced=self._forced,
+            calibration=calibration,
+        )
+        return StagedSuperbatch(
+            number=planned.number,
+            first=planned.first,
+            plan=planned.plan.without_trace(),
+            misses=self._begin(planned, choice, is_cancelled),
+            choice=choice,
+        )
+
+    def _count(self, planned: PlannedSuperbatch) -> MissCounts:
+        matrix = self._store.matrix
+        return count_misses(
+            planned.misses,
+            num_rows=matrix.num_rows,
+            row_bytes=matrix.row_bytes,
+            data_offset=DATA_OFFSET,
+            gap_bytes=matrix.gap_bytes,
+            sweep_gap_bytes=self._sweep_gap_bytes,
+            max_extent_bytes=self._store.max_extent_bytes,
+        )
+
+    def _begin(
+        self, planned: PlannedSuperbatch, choice: Choice, is_cancelled: Callable[[], bool]
+    ) -> MissSource:
+        if choice.strategy == "staged":
+            return stage_rows(self._store, planned.misses, is_cancelled=is_cancelled)
+        if choice.strategy == "packed" and self._packer is not None:
+            return self._packer.pack(planned.misses, superbatch=planned.number, is_cancelled=is_cancelled)
+        return DirectMisses(self._store)

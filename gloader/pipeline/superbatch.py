@@ -1,0 +1,104 @@
+"""A superbatch on its way: sampled, then planned, then staged, then executed batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.cache import CachePlan, Trace
+    from gloader.pipeline.sample import OrderedBatch
+    from gloader.ssd_store.cost.strategy import Choice
+    from gloader.ssd_store.misses.direct import MissSource
+    from gloader.types import BatchId, CacheStep, IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledSuperbatch:
+    """S consecutive batches of which the nodes are known."""
+
+    number: int  # counts from the start of the pipeline
+    first: BatchId  # its first batch
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSuperbatch:
+    """A superbatch whose every hit, miss and admission is decided."""
+
+    number: int
+    first: BatchId
+    plan: CachePlan
+
+    @property
+    def misses(self) -> MissLists:
+        """The rows that each batch misses."""
+        return MissLists(self.plan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSuperbatch:
+    """A superbatch whose missing rows can be fetched batch by batch. Owns ``misses`` until it is executed."""
+
+    number: int
+    first: BatchId
+    plan: CachePlan  # without its trace
+    misses: MissSource
+    choice: Choice  # its seconds are predicted; `misses.cost` says what staging moved
+
+    @property
+    def num_batches(self) -> int:
+        """S."""
+        return len(self.plan.misses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchJob:
+    """One batch of a staged superbatch, ready to be executed."""
+
+    superbatch: StagedSuperbatch
+    index: int  # of the batch in its superbatch
+    batch: OrderedBatch
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its superbatch ends with it."""
+        return self.index + 1 == self.superbatch.num_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledBatch:
+    """A batch whose missing rows are in its buffer; the hits are still in their slots."""
+
+    job: BatchJob
+    step: CacheStep
+    x: NDArray[np.float32]  # (U, F), a buffer of the ring
+
+
+class MissLists(Sequence["IdArray"]):
+    """The ascending rows (M,) that each batch of a plan misses, made when they are asked for."""
+
+    def __init__(self, plan: CachePlan) -> None:
+        self._plan = plan
+
+    def __len__(self) -> int:
+        """Return S."""
+        return len(self._plan.misses)
+
+    @overload
+    def __getitem__(self, batch: int) -> IdArray: ...
+
+    @overload
+    def __getitem__(self, batch: slice) -> Sequence[IdArray]: ...
+
+    def __getitem__(self, batch: int | slice) -> IdArray | Sequence[IdArray]:
+        """Return the rows that ``batch`` misses."""
+        if isinstance(batch, slice):
+            return [self._plan.miss_rows(b) for b in range(*batch.indices(len(self)))]
+        if not -len(self) <= batch < len(self):
+            raise IndexError(f"batch {batch} is not one of the superbatch's {len(self)}")
+        return self._plan.miss_rows(batch % len(self))

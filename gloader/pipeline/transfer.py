@@ -1,0 +1,143 @@
+"""From a gathered batch in host memory to tensors on the compute device."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gloader.device import DeviceTier, gather_rows, open_device
+from gloader.device.gather import fill_cached
+from gloader.types import Block, DeviceBlock, IdArray, ReadyBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.device import Mark
+    from gloader.pipeline.gather import HostBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentBatch:
+    """A batch on its way to the device."""
+
+    ready: ReadyBatch
+    superbatch: int
+    ends_superbatch: bool
+    mark: Mark  # behind everything that brings it
+    blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each that the batch's tensors lie in
+
+    def receive(self) -> ReadyBatch:
+        """Return the batch; what this thread computes from it waits for it on the device, not here."""
+        self.mark.precede(self.blocks_of_memory)
+        return self.ready
+
+
+class Transfer:
+    """Sends batches to the device, each to be received by whoever computes. Not thread-safe.
+
+    Holds the host's memory of a batch until the device has read it, so that no buffer is used again too early.
+    """
+
+    def __init__(self, tier: DeviceTier) -> None:
+        self._tier = tier
+        self._sending: deque[tuple[Mark, HostBatch]] = deque()
+
+    def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
+        """Start to bring ``batch`` with the labels (B,) of its seeds to the device; on the CPU it is there already."""
+        with self._tier.device.sending():
+            small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels))))
+            nodes, y, src_degree = next(small), next(small), next(small)
+            blocks = tuple(_block_from(block, src_degree, small) for block in batch.sampled.blocks)
+            x = self._features(batch, nodes)
+            mark = self._tier.device.mark()
+        self._sending.append((mark, batch))
+        self.release()
+        sampled = batch.sampled
+        return SentBatch(
+            ready=ReadyBatch(
+                id=sampled.id, x=x, y=y, blocks=blocks, nodes=sampled.nodes, num_seeds=sampled.num_seeds
+            ),
+            superbatch=batch.superbatch,
+            ends_superbatch=batch.ends_superbatch,
+            mark=mark,
+            blocks_of_memory=(x, nodes),
+        )
+
+    def release(self) -> None:
+        """Let go of the host's memory that the device has read."""
+        while self._sending and self._sending[0][0].is_reached():
+            self._sending.popleft()
+
+    def wait(self) -> None:
+        """Wait until the device has read everything that was sent, and let go of it."""
+        while self._sending:
+            self._sending[0][0].wait()
+            self._sending.popleft()
+
+    def _features(self, batch: HostBatch, nodes: torch.Tensor) -> torch.Tensor:
+        """Return the rows (U, F) of the batch on the device."""
+        tier = self._tier
+        host, cache = torch.from_numpy(batch.x), tier.cache
+        if not tier.device.is_asynchronous and not tier.brings_all:
+            if cache is not None and cache.slot_of is not None:
+                fill_cached(nodes, cache.table, cache.slot_of, out=host)
+            return host
+        x = torch.empty((len(nodes), host.shape[1]), dtype=torch.float32, device=tier.device.place)
+        if cache is None and tier.features is None:
+            x.copy_(host, non_blocking=True)  # the copy engine: no kernel for it
+        else:
+            gather_rows(nodes, tier.parts(host), out=x)
+        return x
+
+
+def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> ReadyBatch:
+    """Return ``batch`` with the labels (B,) of its seeds on ``device``, which keeps no rows; waits until it is there.
+
+    On the CPU without copying the features.
+    """
+    sender = Transfer(DeviceTier(device=open_device(device)))
+    sent = sender.send(batch, labels)
+    sender.wait()
+    return sent.receive()
+
+
+def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device) -> DeviceBlock:
+    """Return ``block`` as tensors on ``device``; ``src_degree`` (U,) float32 is there already."""
+    return _block_from(
+        block, src_degree, (torch.from_numpy(array).to(device) for array in _block_arrays(block))
+    )
+
+
+def _small_arrays(batch: HostBatch, labels: IdArray) -> Iterator[NDArray[Any]]:
+    """Yield everything but the features, in the order that `Transfer.send` takes it apart in."""
+    yield batch.sampled.nodes
+    yield labels
+    yield batch.src_degree
+    for block in batch.sampled.blocks:
+        yield from _block_arrays(block)
+
+
+def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
+    yield block.indptr
+    yield block.indices
+    yield block.edge_ids
+    if block.edge_weight is not None:
+        yield block.edge_weight
+
+
+def _block_from(block: Block, src_degree: torch.Tensor, tensors: Iterator[torch.Tensor]) -> DeviceBlock:
+    """Return the block whose arrays come next in ``tensors``, in the order of `_block_arrays`."""
+    return DeviceBlock(
+        indptr=next(tensors),
+        indices=next(tensors),
+        edge_ids=next(tensors),
+        src_degree=src_degree[: block.num_src],
+        num_src=block.num_src,
+        num_dst=block.num_dst,
+        edge_weight=None if block.edge_weight is None else next(tensors),
+    )

@@ -1,0 +1,1 @@
+"""Layer-wise inference over all neighbours, out of core."""

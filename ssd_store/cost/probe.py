@@ -1,0 +1,186 @@
+"""How fast a device answers: reads and writes that are timed and dropped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.errors import StoreOpenError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported
+from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.read.extents import ALIGNMENT, Extents
+from gloader.ssd_store.read.preadpool import PreadPool
+from gloader.ssd_store.read.row_copy import make_target
+from gloader.ssd_store.read.uring import Uring
+from gloader.ssd_store.read.verify_and_copy import Delivery
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.ssd_store.read.backend import Backend
+    from gloader.types import IdArray
+
+CHUNK_BYTES = 4 * 2**20  # of a write
+SEQUENTIAL_BYTES = 256 * 1024  # of a sequential read
+_SEQUENTIAL_DEPTH = 16
+_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two looks at the clock
+_RANDOM_PLACES = 2**17  # more than a phase reads
+
+
+def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
+    """Return the descriptor of a new file without a name, and whether it is open with O_DIRECT.
+
+    Raises
+    ------
+    StoreOpenError
+        No file can be made in ``folder``.
+    """
+    path = folder / f".gloader-probe-{os.getpid()}-{secrets.token_hex(4)}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    is_direct = True
+    try:
+        try:
+            fd = os_io.open(path, flags | os.O_DIRECT, 0o600)
+        except OSError as error:
+            if not is_unsupported(error):
+                raise
+            is_direct = False
+            # A refused O_DIRECT may leave the file that O_CREAT made.
+            fd = os_io.open(path, flags & ~os.O_EXCL, 0o600)
+        try:
+            os_io.unlink(path)
+            os_io.set_blocking(fd)
+        except BaseException:
+            close_quietly(fd, os_io=os_io)
+            raise
+    except OSError as error:
+        message = f"cannot make a temporary file to measure the device: {error.strerror}"
+        raise StoreOpenError(error.errno, message, str(folder)) from error
+    return fd, is_direct
+
+
+def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, bool]:
+    """Return a file open for reading, and whether it is open with O_DIRECT.
+
+    Raises
+    ------
+    OSError
+        As `Descriptor`.
+    """
+    try:
+        return Descriptor(path, os.O_RDONLY | os.O_DIRECT, os_io=os_io), True
+    except OSError as error:
+        if not is_unsupported(error):
+            raise
+    return Descriptor(path, os_io=os_io), False
+
+
+def measure_writes(
+    fd: int, memory: Any, *, seconds: float, max_bytes: int, os_io: OsIO = REAL_OS
+) -> tuple[int, float]:
+    """Fill an empty file for ``seconds``, fsync included; return its size and the bytes per second.
+
+    Raises
+    ------
+    OSError
+        The device failed, or is full.
+    """
+    chunk = memory[:CHUNK_BYTES]
+    chunk[:] = np.random.default_rng(0).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
+    size, start = 0, time.perf_counter()
+    while size < max_bytes and (size == 0 or time.perf_counter() - start < seconds):
+        count = os_io.pwrite(fd, chunk.data, size)
+        if count < ALIGNMENT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        size += count // ALIGNMENT * ALIGNMENT
+    os_io.fsync(fd)
+    return size, size / (time.perf_counter() - start)
+
+
+def measure_random_reads(
+    fd: int, size: int, memory: Any, *, depth: int, seconds: float, read_bytes: int = ALIGNMENT
+) -> float:
+    """Return the random reads per second, ``depth`` of them in flight, from the first ``size`` bytes.
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    # Other places at each run: a cache in front of the device may remember the last ones.
+    places = size // read_bytes
+    chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
+    extents = _bare_extents(chosen * read_bytes, read_bytes)
+    return _reads_per_s(fd, memory, depth, extents, _RANDOM_BATCH, seconds)
+
+
+def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float) -> float:
+    """Return the bytes per second of large reads in file order, from the first ``size`` bytes.
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    count = size // SEQUENTIAL_BYTES
+    first = np.random.default_rng().integers(count)  # as above
+    extents = _bare_extents((np.arange(count) + first) % count * SEQUENTIAL_BYTES, SEQUENTIAL_BYTES)
+    rate = _reads_per_s(fd, memory, _SEQUENTIAL_DEPTH, extents, _SEQUENTIAL_BATCH, seconds)
+    return rate * SEQUENTIAL_BYTES
+
+
+def _bare_extents(offset: IdArray, length: int) -> Extents:
+    """Return reads that no row wants: the bytes are fetched and dropped."""
+    nothing = np.zeros(offset.shape[0], np.int64)
+    return Extents(offset=offset, length=np.full_like(nothing, length), row_begin=nothing, row_end=nothing)
+
+
+def _reads_per_s(fd: int, memory: Any, depth: int, extents: Extents, max_batch: int, seconds: float) -> float:
+    backend: Backend
+    try:
+        backend = Uring(depth, memory)
+    except OSError:
+        backend = PreadPool(min(depth, 32))
+    try:
+        backend.read(fd, _work(extents, memory, 0, 1), 0)  # compiles the kernel outside the timing
+        batch, first, done, start = depth, 0, 0, time.perf_counter()
+        while True:
+            begin = time.perf_counter()
+            count = min(batch, len(extents) - first)
+            progress = backend.read(fd, _work(extents, memory, first, first + count), 0)
+            if progress.next <= progress.unfinished.size:
+                raise OSError(errno.EIO, "not one of the reads that measure the device succeeded")
+            first = (first + progress.next) % len(extents)
+            now = time.perf_counter()
+            if now - begin < seconds / 8 and batch < max_batch:
+                # So short a burst is mostly its own beginning and end.
+                batch, done, start = 2 * batch, 0, now
+                continue
+            done += progress.next
+            if now - start >= seconds:
+                return done / (now - start)
+    finally:
+        backend.close()
+
+
+def _work(extents: Extents, memory: Any, first: int, last: int) -> Delivery:
+    out = np.empty((0, 1), np.uint8)
+    nobody = np.empty(0, np.int64)
+    return Delivery(
+        offset=extents.offset[first:last],
+        length=extents.length[first:last],
+        row_begin=extents.row_begin[first:last],
+        row_end=extents.row_end[first:last],
+        data_offset=0,
+        checksums=np.empty(0, np.uint64),
+        staged=memory,
+        staged_halves=memory.view(np.uint16),
+        staged_words=memory.view(np.uint64),
+        slot_bytes=int(extents.length[0]),
+        target=make_target(nobody, nobody, out, dtype=out.dtype),
+    )

@@ -1,0 +1,211 @@
+"""What a storage device can do, measured in about a second and remembered."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.paths import home_dir
+from gloader.ssd_store.cost.probe import (
+    CHUNK_BYTES,
+    measure_random_reads,
+    measure_sequential_reads,
+    measure_writes,
+    open_scratch,
+)
+from gloader.ssd_store.format.format import open_error
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
+from gloader.ssd_store.read.extents import ALIGNMENT
+from gloader.ssd_store.read.uring import probe_uring
+
+_LOG = logging.getLogger(__name__)
+
+PROFILE_VERSION = 1
+MEDIUM_BYTES = 16384
+DEPTHS = (16, 64, 128, 256)
+MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
+DISAGREEMENT = 1 / 3  # a rate this far off makes a remembered profile worthless
+_FILE_BYTES = 128 * 2**20
+_PHASE_S = 0.12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProfile:
+    """The rates of one device, as one process can get them."""
+
+    random_reads_per_s: float  # of 4 KiB
+    read_bytes_per_s: float  # sequential
+    write_bytes_per_s: float  # sequential; 0 where only reads were measured
+    queue_depth: int  # the smallest that reaches the random rate
+    is_direct: bool  # False: measured through the page cache, good for nothing but proportions
+    medium_reads_per_s: float = 0.0  # random, of `MEDIUM_BYTES`; 0 where they were not measured
+
+    @property
+    def gap_bytes(self) -> int:
+        """Longest hole that is cheaper to read through than to skip: bytes/s over requests/s."""
+        gap = self.read_bytes_per_s / self.random_reads_per_s
+        return int(min(max(gap, MIN_GAP_BYTES), MAX_GAP_BYTES)) // ALIGNMENT * ALIGNMENT
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rate was measured."""
+        return self.write_bytes_per_s > 0 and self.medium_reads_per_s > 0
+
+    def disagrees_with(self, *, random_reads_per_s: float, read_bytes_per_s: float | None = None) -> bool:
+        """Return whether a rate seen since is off by more than a third, so that this is worthless. Pure."""
+        ratios = [random_reads_per_s / self.random_reads_per_s]
+        if read_bytes_per_s is not None:
+            ratios.append(read_bytes_per_s / self.read_bytes_per_s)
+        return not all(1 - DISAGREEMENT <= ratio <= 1 / (1 - DISAGREEMENT) for ratio in ratios)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoCapabilities:
+    """What the operating system allows; the reasons are empty where it does."""
+
+    has_direct: bool
+    direct_reason: str
+    has_uring: bool
+    uring_reason: str
+
+
+def io_capabilities(folder: StrPath, *, os_io: OsIO = REAL_OS) -> IoCapabilities:
+    """Find out whether files in ``folder`` can be read with O_DIRECT, and whether io_uring can be used.
+
+    Raises
+    ------
+    StoreOpenError
+        No temporary file can be made in ``folder``.
+    """
+    uring_reason = probe_uring() or ""
+    fd, is_direct = open_scratch(Path(folder), os_io)
+    close_quietly(fd, os_io=os_io)
+    return IoCapabilities(
+        has_direct=is_direct,
+        direct_reason="" if is_direct else f"the file system of {folder} refuses O_DIRECT",
+        has_uring=not uring_reason,
+        uring_reason=uring_reason,
+    )
+
+
+def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
+    """Probe the device under ``folder`` and return what it does now.
+
+    The measurement replaces a remembered profile whose rates, of random or of sequential reads, are off by
+    more than a third, or that lacks a rate; a closer one is left alone, so that noise does not change
+    how stores are read.
+
+    Raises
+    ------
+    StoreOpenError
+        As `probe_device`.
+    """
+    measured = probe_device(folder, os_io=os_io)
+    remembered = remembered_profile(folder)
+    if (
+        remembered is None
+        or not remembered.is_complete
+        or remembered.disagrees_with(
+            random_reads_per_s=measured.random_reads_per_s, read_bytes_per_s=measured.read_bytes_per_s
+        )
+    ):
+        remember_profile(folder, measured)
+    return measured
+
+
+def remembered_profile(folder: StrPath) -> DeviceProfile | None:
+    """Return the remembered profile of the device under ``folder``, or None. Measures nothing."""
+    try:
+        body = json.loads(_profile_path(Path(folder)).read_text("utf-8"))
+        return _parse(body)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        _LOG.info("the remembered device profile is unusable and will be measured again: %s", error)
+        return None
+
+
+def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
+    """Measure the device under ``folder`` with a temporary file of 128 MiB, in about a second.
+
+    The file has no name while it is used, so nothing stays behind. A cache in front of the device (a host's,
+    or the drive's own) makes the rates better than they are for large files.
+
+    Raises
+    ------
+    StoreOpenError
+        No file can be made in ``folder``, or it has no room.
+    """
+    folder = Path(folder)
+    memory = mapped_bytes(max(CHUNK_BYTES, max(DEPTHS) * ALIGNMENT))
+    fd, is_direct = open_scratch(folder, os_io)
+    try:
+        size, write_rate = measure_writes(
+            fd, memory, seconds=2 * _PHASE_S, max_bytes=_FILE_BYTES, os_io=os_io
+        )
+        best_rate, best_depth = 0.0, DEPTHS[0]
+        for depth in DEPTHS:
+            rate = measure_random_reads(fd, size, memory, depth=depth, seconds=_PHASE_S)
+            if rate > best_rate * 1.05:
+                best_rate, best_depth = rate, depth
+        medium_rate = measure_random_reads(
+            fd, size, memory, depth=best_depth, seconds=_PHASE_S, read_bytes=MEDIUM_BYTES
+        )
+        read_rate = measure_sequential_reads(fd, size, memory, seconds=_PHASE_S)
+    except OSError as error:
+        raise open_error(folder, error) from error
+    finally:
+        close_quietly(fd, os_io=os_io)
+    return DeviceProfile(
+        random_reads_per_s=best_rate,
+        read_bytes_per_s=read_rate,
+        write_bytes_per_s=write_rate,
+        queue_depth=best_depth,
+        is_direct=is_direct,
+        medium_reads_per_s=medium_rate,
+    )
+
+
+def _profile_path(folder: Path) -> Path:
+    root = home_dir()
+    device = folder.stat().st_dev
+    blocks = os.statvfs(folder).f_blocks  # device numbers are handed out anew at boot
+    return root / "devices" / f"{os.major(device)}-{os.minor(device)}-{blocks}.json"
+
+
+def remember_profile(folder: StrPath, profile: DeviceProfile) -> None:
+    """Keep ``profile`` for the device under ``folder``, in the user's cache folder; a failure is only logged."""
+    try:
+        path = _profile_path(Path(folder))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_text(json.dumps({"version": PROFILE_VERSION, **asdict(profile)}), "utf-8")
+        draft.replace(path)
+    except OSError as error:
+        _LOG.info("the device profile cannot be remembered: %s", error)
+
+
+def _parse(body: dict[str, Any]) -> DeviceProfile:
+    if body["version"] != PROFILE_VERSION:
+        raise ValueError(f"version {body['version']}")
+    rates = [float(body[key]) for key in ("random_reads_per_s", "read_bytes_per_s", "write_bytes_per_s")]
+    medium = float(body.get("medium_reads_per_s", 0.0))
+    depth = int(body["queue_depth"])
+    is_finite = all(map(math.isfinite, (*rates, medium)))
+    is_possible = is_finite and min(rates[:2]) > 0 and rates[2] >= 0 and medium >= 0
+    if not is_possible or not 1 <= depth <= 4096:
+        raise ValueError(f"rates {rates}, queue depth {depth}")
+    return DeviceProfile(
+        random_reads_per_s=rates[0],
+        read_bytes_per_s=rates[1],
+        write_bytes_per_s=rates[2],
+        queue_depth=depth,
+        is_direct=bool(body["is_direct"]),
+        medium_reads_per_s=medium,
+    )

@@ -1,0 +1,157 @@
+"""What the devices under the features and under the spill folder do, for the cost model."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.errors import StoreOpenError
+from gloader.ssd_store.cost.probe import (
+    CHUNK_BYTES,
+    measure_random_reads,
+    measure_sequential_reads,
+    measure_writes,
+    open_existing,
+    open_scratch,
+)
+from gloader.ssd_store.cost.profile import MEDIUM_BYTES, DeviceProfile, remember_profile, remembered_profile
+from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
+from gloader.ssd_store.read.engine import DEFAULT_DEPTH
+
+_LOG = logging.getLogger(__name__)
+
+SMALLEST_PROBED_BYTES = 64 * 2**20  # a smaller file is read in a blink, and says nothing about its device
+_PHASE_S, _SHORT_PHASE_S = 0.1, 0.05
+_WRITE_BYTES = 256 * 2**20
+
+# A modest SSD, for files too small to measure and where measuring fails.
+DEFAULT_PROFILE = DeviceProfile(
+    random_reads_per_s=50_000.0,
+    read_bytes_per_s=0.5e9,
+    write_bytes_per_s=0.4e9,
+    queue_depth=DEFAULT_DEPTH,
+    is_direct=True,
+    medium_reads_per_s=30_000.0,
+)
+
+
+def rates_of(
+    features: StrPath, spill_folder: StrPath | None = None, *, os_io: OsIO = REAL_OS, refresh: bool = False
+) -> IoRates:
+    """Return the rates at which ``features`` is read, and packs are written and read in ``spill_folder``.
+
+    They are those of the remembered profiles of the devices. Where there is none, the device is probed once and
+    remembered in the user's cache folder: reads of ``features`` itself, in 0.3 s, and writes of a new file without
+    a name in the spill folder, in 0.2 s. Nothing is written beside the features. Where a probe fails, or the file
+    is too small for one, the rates are those of a modest SSD.
+
+    Parameters
+    ----------
+    features : path
+        The file of feature rows.
+    spill_folder : path, optional
+        An existing folder; None where nothing will be spilled.
+    refresh : bool
+        Probe even where a profile is remembered.
+    """
+    path = Path(features)
+    reads = _read_profile(path, os_io, refresh=refresh)
+    spill, is_one_device = reads, True
+    if spill_folder is not None and reads is not DEFAULT_PROFILE:
+        try:
+            spill, is_one_device = _spill_profile(path, Path(spill_folder), reads, os_io, refresh=refresh)
+        except (OSError, StoreOpenError) as error:
+            _LOG.info(
+                "writes to %s cannot be measured, taking those of a modest SSD: %s", spill_folder, error
+            )
+    return IoRates(
+        random_reads_per_s=reads.random_reads_per_s,
+        read_bytes_per_s=reads.read_bytes_per_s,
+        write_bytes_per_s=spill.write_bytes_per_s or DEFAULT_PROFILE.write_bytes_per_s,
+        pack_read_bytes_per_s=spill.read_bytes_per_s,
+        medium_reads_per_s=reads.medium_reads_per_s,
+        is_one_device=is_one_device,
+    )
+
+
+def _read_profile(features: Path, os_io: OsIO, *, refresh: bool) -> DeviceProfile:
+    """Return the profile of the device under ``features``, or `DEFAULT_PROFILE` where it cannot be measured."""
+    known = None if refresh else remembered_profile(features.parent)
+    if known is not None and known.medium_reads_per_s > 0:
+        return known
+    try:
+        num_bytes = os_io.stat(features).st_size
+        if num_bytes < SMALLEST_PROBED_BYTES:
+            return DEFAULT_PROFILE
+        measured = _probe_file(features, num_bytes, os_io)
+    except OSError as error:
+        _LOG.info("reads of %s cannot be measured, taking those of a modest SSD: %s", features, error)
+        return DEFAULT_PROFILE
+    remember_profile(features.parent, measured)
+    return measured
+
+
+def _spill_profile(
+    features: Path, folder: Path, reads: DeviceProfile, os_io: OsIO, *, refresh: bool
+) -> tuple[DeviceProfile, bool]:
+    """Return the profile of the device under ``folder``, and whether it is that of ``features``, ``reads``."""
+    if os_io.stat(folder).st_dev == os_io.stat(features).st_dev:
+        if reads.write_bytes_per_s == 0:
+            reads = replace(reads, write_bytes_per_s=_probe_writes(folder, os_io))
+            remember_profile(folder, reads)
+        return reads, True
+    known = None if refresh else remembered_profile(folder)
+    if known is None or known.write_bytes_per_s == 0:
+        known = _probe_folder(folder, os_io)
+        remember_profile(folder, known)
+    return known, False
+
+
+def _probe_file(path: Path, num_bytes: int, os_io: OsIO) -> DeviceProfile:
+    """Measure reads of an existing file; its device has no rate of writes."""
+    file, is_direct = open_existing(path, os_io)
+    with file as fd:
+        return _measured(fd, num_bytes, write_rate=0.0, is_direct=is_direct, seconds=_PHASE_S)
+
+
+def _probe_folder(folder: Path, os_io: OsIO) -> DeviceProfile:
+    """Measure writes of, and reads from, a new file without a name."""
+    fd, is_direct = open_scratch(folder, os_io)
+    try:
+        size, write_rate = _write_rate(fd, os_io)
+        return _measured(fd, size, write_rate=write_rate, is_direct=is_direct, seconds=_SHORT_PHASE_S)
+    finally:
+        close_quietly(fd, os_io=os_io)
+
+
+def _probe_writes(folder: Path, os_io: OsIO) -> float:
+    fd, _ = open_scratch(folder, os_io)
+    try:
+        return _write_rate(fd, os_io)[1]
+    finally:
+        close_quietly(fd, os_io=os_io)
+
+
+def _measured(
+    fd: int, num_bytes: int, *, write_rate: float, is_direct: bool, seconds: float
+) -> DeviceProfile:
+    """Measure the reads of an open file."""
+    memory = mapped_bytes(DEFAULT_DEPTH * MEDIUM_BYTES)
+    random = partial(measure_random_reads, fd, num_bytes, memory, depth=DEFAULT_DEPTH, seconds=seconds)
+    return DeviceProfile(
+        random_reads_per_s=random(),
+        medium_reads_per_s=random(read_bytes=MEDIUM_BYTES),
+        read_bytes_per_s=measure_sequential_reads(fd, num_bytes, memory, seconds=seconds),
+        write_bytes_per_s=write_rate,
+        queue_depth=DEFAULT_DEPTH,
+        is_direct=is_direct,
+    )
+
+
+def _write_rate(fd: int, os_io: OsIO) -> tuple[int, float]:
+    memory = mapped_bytes(CHUNK_BYTES)
+    return measure_writes(fd, memory, seconds=_PHASE_S, max_bytes=_WRITE_BYTES, os_io=os_io)

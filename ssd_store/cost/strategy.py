@@ -1,0 +1,211 @@
+"""Which way of reading a superbatch's missing rows is fastest: the cost model of the I/O strategies. Pure.
+
+A superbatch's missing rows can be read batch by batch ("direct"), once in file order into memory ("staged"),
+or once in file order into a region on disk for each batch, which the batch reads back ("packed").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gloader.core.units import format_bytes, format_seconds
+from gloader.errors import BudgetError, ConfigError
+from gloader.ssd_store.cost.calibration import STRATEGIES, Calibration, Strategy, learn_factor
+from gloader.ssd_store.cost.miss_counts import MissCounts, count_misses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "STRATEGIES",
+    "Calibration",
+    "Choice",
+    "IoRates",
+    "MissCounts",
+    "Strategy",
+    "choose_strategy",
+    "count_misses",
+    "learn_factor",
+    "predict_seconds",
+]
+
+# A pack writes to the disk and wears it, so it must be this much faster than what does not.
+PACK_GAIN: Final = 1.15
+_SMALL, _MEDIUM, _LARGE = 4096, 16384, 262144  # bytes of the reads whose times are measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IoRates:
+    """What the devices under the features and under the spill folder do."""
+
+    random_reads_per_s: float  # of 4 KiB, from the features
+    read_bytes_per_s: float  # sequential, from the features
+    write_bytes_per_s: float  # sequential, into the spill folder
+    pack_read_bytes_per_s: float  # sequential, from the spill folder
+    medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0 where it was not measured
+    is_one_device: bool = True  # the features and the spill folder share a device, and so its bandwidth
+
+    def read_seconds(self, requests: int, num_bytes: int) -> float:
+        """Return the seconds of reading ``num_bytes`` of the features in ``requests`` about equal reads. Pure.
+
+        Straight lines between the measured times of reads of 4 KiB, 16 KiB and 256 KiB: some devices take the time of
+        a request and that of its bytes, some the longer of the two.
+        """
+        if requests == 0:
+            return 0.0
+        size = num_bytes / requests
+        small = 1 / self.random_reads_per_s
+        sequential = 1 / self.read_bytes_per_s
+        measured = 1 / self.medium_reads_per_s if self.medium_reads_per_s else math.inf
+        both = small + (_MEDIUM - _SMALL) * sequential
+        # Larger reads take no less time, and no more for a byte.
+        medium = min(max(min(measured, both), small), small * _MEDIUM / _SMALL)
+        large = min(max(_LARGE * sequential, medium), medium * _LARGE / _MEDIUM)
+        if size <= _MEDIUM:
+            each = small + (medium - small) * max(size - _SMALL, 0) / (_MEDIUM - _SMALL)
+        elif size <= _LARGE:
+            each = medium + (large - medium) * (size - _MEDIUM) / (_LARGE - _MEDIUM)
+        else:
+            each = large * size / _LARGE
+        return requests * each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How the missing rows of a superbatch will be read, and why."""
+
+    strategy: Strategy
+    predicted: Mapping[Strategy, float]  # seconds of retrieval of the whole superbatch, by strategy
+    reason: str
+    factor: float = 1.0  # of the calibration, in the prediction for ``strategy``
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds predicted for the chosen strategy."""
+        return self.predicted[self.strategy]
+
+
+def predict_seconds(
+    counts: MissCounts, rates: IoRates, calibration: Calibration | None = None
+) -> dict[Strategy, float]:
+    """Return the seconds that each strategy needs for all rows of the superbatch. Pure."""
+    known = calibration or Calibration()
+    sweep = rates.read_seconds(counts.sweep_requests, counts.sweep_bytes)
+    write = counts.pack_bytes / rates.write_bytes_per_s
+    # Reading and writing at the same time took one device as long as doing it in turns (1.1 times that, measured).
+    packing = sweep + write if rates.is_one_device else max(sweep, write)
+    seconds: dict[Strategy, float] = {
+        "direct": rates.read_seconds(counts.direct_requests, counts.direct_bytes),
+        "staged": sweep,
+        "packed": packing + counts.pack_bytes / rates.pack_read_bytes_per_s,
+    }
+    return {strategy: seconds[strategy] * known.factor(strategy) for strategy in STRATEGIES}
+
+
+def choose_strategy(
+    counts: MissCounts,
+    rates: IoRates,
+    *,
+    staging_bytes: int,
+    spill_bytes: int,
+    forced: str | None = None,
+    calibration: Calibration | None = None,
+) -> Choice:
+    """Choose how to read a superbatch's missing rows: the fastest way that its budgets allow. Pure.
+
+    Packs write to the disk, and are only chosen where they gain 15% over the better of the others.
+
+    Parameters
+    ----------
+    counts : MissCounts
+        From `count_misses`, exact.
+    rates : IoRates
+        Of the devices.
+    staging_bytes, spill_bytes : int
+        Memory and disk that this superbatch's rows may take.
+    forced : str, optional
+        A strategy to take whatever it costs; None or "auto" choose.
+    calibration : Calibration, optional
+        From the superbatches before.
+
+    Raises
+    ------
+    ConfigError
+        ``forced`` is not a strategy.
+    BudgetError
+        The forced strategy needs more memory or disk than it may take; says needed and allowed bytes.
+    """
+    known = calibration or Calibration()
+    predicted = predict_seconds(counts, rates, known)
+    if forced is not None and forced != "auto":
+        strategy = _parse_strategy(forced)
+        _require_room(strategy, counts, staging_bytes, spill_bytes)
+        return _chosen(strategy, predicted, known, "asked for by io_strategy")
+    if counts.rows == 0:
+        return _chosen("direct", predicted, known, "no row is missing")
+    strategy = "direct"
+    if counts.staged_bytes <= staging_bytes and predicted["staged"] < predicted["direct"]:
+        strategy = "staged"
+    if counts.pack_bytes <= spill_bytes and predicted["packed"] * PACK_GAIN <= predicted[strategy]:
+        strategy = "packed"
+    return _chosen(
+        strategy, predicted, known, _reason(strategy, counts, predicted, staging_bytes, spill_bytes)
+    )
+
+
+def _chosen(
+    strategy: Strategy, predicted: Mapping[Strategy, float], known: Calibration, reason: str
+) -> Choice:
+    return Choice(strategy=strategy, predicted=predicted, reason=reason, factor=known.factor(strategy))
+
+
+def _parse_strategy(name: str) -> Strategy:
+    for strategy in STRATEGIES:
+        if name == strategy:
+            return strategy
+    raise ConfigError(f"io_strategy={name!r} is unknown; choose one of auto, {', '.join(STRATEGIES)}")
+
+
+def _require_room(strategy: Strategy, counts: MissCounts, staging_bytes: int, spill_bytes: int) -> None:
+    if strategy == "staged" and counts.staged_bytes > staging_bytes:
+        raise BudgetError(
+            f"io_strategy='staged' needs {counts.staged_bytes} bytes ({format_bytes(counts.staged_bytes)}) of memory "
+            f"for the {counts.unique_rows:,} missing rows of {counts.num_batches} batches, and {staging_bytes} "
+            f"({format_bytes(staging_bytes)}) are allowed; raise memory_budget, use smaller superbatches, or "
+            "io_strategy='auto'"
+        )
+    if strategy == "packed" and counts.pack_bytes > spill_bytes:
+        raise BudgetError(
+            f"io_strategy='packed' needs {counts.pack_bytes} bytes ({format_bytes(counts.pack_bytes)}) of disk for "
+            f"the {counts.rows:,} missing rows of {counts.num_batches} batches, and {spill_bytes} "
+            f"({format_bytes(spill_bytes)}) are allowed; raise spill_budget, use smaller superbatches, or "
+            "io_strategy='auto'"
+        )
+
+
+def _reason(
+    strategy: Strategy,
+    counts: MissCounts,
+    predicted: Mapping[Strategy, float],
+    staging_bytes: int,
+    spill_bytes: int,
+) -> str:
+    """Say in words why ``strategy`` was chosen over each of the others. Pure."""
+    parts = [f"{strategy} takes {format_seconds(predicted[strategy])}"]
+    for other in STRATEGIES:
+        if other == strategy:
+            continue
+        takes = f"{other} {format_seconds(predicted[other])}"
+        needed, allowed, what = {
+            "direct": (0, 0, ""),
+            "staged": (counts.staged_bytes, staging_bytes, "memory"),
+            "packed": (counts.pack_bytes, spill_bytes, "disk"),
+        }[other]
+        if needed > allowed:
+            takes += f" (needs {format_bytes(needed)} of {what}, {format_bytes(allowed)} allowed)"
+        elif predicted[other] < predicted[strategy]:
+            takes += f" (gains less than {PACK_GAIN - 1:.0%})"
+        parts.append(takes)
+    return ", ".join(parts)

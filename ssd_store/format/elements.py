@@ -1,0 +1,133 @@
+"""Some elements of a one-dimensional array, verified, without the array in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.errors import ChecksumError, ShapeError
+from gloader.ssd_store.format.array_reader import load_page_checksums, open_array, read_pages
+from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages
+from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, read_exactly, stored_dtype
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+_RUN_PAGES: Final = 1024
+# Reading on through this many unwanted pages takes about as long as the next request's latency.
+_GAP_PAGES: Final = 64
+
+
+def load_elements(
+    root: Path | str, record: ArrayRecord, positions: IdArray, *, os_io: OsIO = REAL_OS
+) -> NDArray[Any]:
+    """Return the elements of ``record`` at ``positions``, with memory for them and one buffer.
+
+    Where the array has page checksums, only the pages that hold wanted elements are believed, and little else is
+    read. Where it has none, all of the file is read once, as its one digest says nothing about a part.
+
+    Parameters
+    ----------
+    positions : (n,) integers in 0..len-1, in any order, repeats allowed
+
+    Returns
+    -------
+    (n,) of the stored dtype
+
+    Raises
+    ------
+    ShapeError
+        A position is out of range, or the array has more than one dimension; nothing was read.
+    ChecksumError
+        The bytes are not those that were written.
+    StoreOpenError, StoreReadError, TruncatedStoreError
+        The file cannot be read.
+    """
+    wanted = _checked(positions, record)
+    if wanted.size == 0:
+        return np.empty(0, dtype=stored_dtype(record.dtype))
+    read = _scan if record.pages_file is None else _pick
+    if bool(np.all(wanted[1:] >= wanted[:-1])):
+        return read(root, record, wanted, os_io)
+    order = np.argsort(wanted)
+    found = read(root, record, wanted[order], os_io)
+    result = np.empty_like(found)
+    result[order] = found
+    return result
+
+
+def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
+    ids = np.asarray(positions)
+    if len(record.shape) != 1 or ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise ShapeError(
+            f"elements of {record.name!r}, of shape {record.shape}, cannot be taken at {ids.dtype} positions of shape "
+            f"{ids.shape}; both must have one dimension, the positions integers"
+        )
+    outside = ids[(ids < 0) | (ids >= record.shape[0])]
+    if outside.size:
+        raise ShapeError(
+            f"positions in {record.name!r} must be in 0..{record.shape[0] - 1}; these are not: {outside[:5].tolist()}"
+        )
+    return ids.astype(np.int64, copy=False)
+
+
+def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
+    """Return the elements at ``wanted`` (sorted), reading the file from end to end."""
+    path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
+    found = np.empty(wanted.shape[0], dtype=dtype)
+    with open_array(path, os_io=os_io) as fd:
+        first = done = 0
+        for piece in read_pages(fd, path, record.num_pages, digest=record.digest, os_io=os_io):
+            elements = piece.view(dtype)
+            stop = int(np.searchsorted(wanted, first + elements.shape[0]))
+            found[done:stop] = elements[wanted[done:stop] - first]
+            first, done = first + elements.shape[0], stop
+    return found
+
+
+def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
+    """Return the elements at ``wanted`` (sorted), reading runs of pages around them."""
+    path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
+    per_page = PAGE_BYTES // dtype.itemsize
+    checksums = load_page_checksums(root, record, os_io=os_io)
+    found = np.empty(wanted.shape[0], dtype=dtype)
+    buffer = aligned_bytes(_RUN_PAGES * PAGE_BYTES)
+    actual = np.empty(_RUN_PAGES, dtype=np.uint64)
+    with open_array(path, os_io=os_io) as fd:
+        for first, last in _runs(wanted // per_page):
+            data = buffer[: (last - first) * PAGE_BYTES]
+            read_exactly(fd, data.data, DATA_OFFSET + first * PAGE_BYTES, path=path, os_io=os_io)
+            checksum_pages(data, first, actual[: last - first])
+            begin, end = np.searchsorted(wanted, [first * per_page, last * per_page])
+            here = wanted[begin:end]
+            pages = here // per_page
+            bad = pages[actual[pages - first] != checksums[pages]]
+            if bad.size:
+                raise _damaged(path, int(bad[0]), per_page)
+            found[begin:end] = data.view(dtype)[here - first * per_page]
+    return found
+
+
+def _runs(pages: IdArray) -> list[tuple[int, int]]:
+    """Return ranges [first, last) of at most `_RUN_PAGES` pages that cover the sorted ``pages``. Pure."""
+    unique = pages[np.concatenate([[True], pages[1:] != pages[:-1]])]
+    cuts = np.flatnonzero(np.diff(unique) > _GAP_PAGES) + 1
+    runs = []
+    for part in np.split(unique, cuts):
+        start, stop = int(part[0]), int(part[-1]) + 1
+        runs += [(first, min(first + _RUN_PAGES, stop)) for first in range(start, stop, _RUN_PAGES)]
+    return runs
+
+
+def _damaged(path: Path, page: int, per_page: int) -> ChecksumError:
+    return ChecksumError(
+        f"{path}: page {page} at byte {DATA_OFFSET + page * PAGE_BYTES}, with elements {page * per_page} to "
+        f"{(page + 1) * per_page - 1}, does not match its checksum: the file was damaged after it was written; "
+        "run `gloader verify`, then restore the file or prepare it again"
+    )

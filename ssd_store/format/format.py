@@ -1,0 +1,262 @@
+"""The format in one place: names, constants, and opening a committed directory of arrays.
+
+The bytes are described in docs/storage.md; the parts live in `npy_header`, `manifest` and `checksum`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from gloader.errors import (
+    ChecksumError,
+    FormatError,
+    IncompleteStoreError,
+    NotAStoreError,
+    StoreOpenError,
+    StoreReadError,
+    TruncatedStoreError,
+)
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.format.manifest import (
+    DATASET_MANIFEST,
+    FORMAT_VERSION,
+    KNOWN_FEATURES,
+    MANIFEST_NAMES,
+    MAX_MANIFEST_BYTES,
+    STORE_MANIFEST,
+    ArrayRecord,
+    JsonValue,
+    Manifest,
+    is_plain_name,
+    parse_manifest,
+    seal_manifest,
+)
+from gloader.ssd_store.format.npy_header import (
+    DATA_OFFSET,
+    STORED_DTYPES,
+    data_bytes,
+    file_bytes,
+    npy_header,
+    stored_dtype,
+)
+from gloader.ssd_store.os_io import REAL_OS, OsIO, read_full
+from gloader.ssd_store.read.descriptor import Descriptor
+
+__all__ = [
+    "DATASET_MANIFEST",
+    "DATA_OFFSET",
+    "FORMAT_VERSION",
+    "KNOWN_FEATURES",
+    "MANIFEST_NAMES",
+    "MAX_MANIFEST_BYTES",
+    "PAGE_BYTES",
+    "STORED_DTYPES",
+    "STORE_MANIFEST",
+    "ArrayRecord",
+    "JsonValue",
+    "Manifest",
+    "data_bytes",
+    "file_bytes",
+    "find_manifest_name",
+    "is_plain_name",
+    "load_manifest",
+    "npy_header",
+    "parse_manifest",
+    "read_manifest",
+    "seal_manifest",
+    "stored_dtype",
+]
+
+_ADVICE = {
+    errno.ENOENT: "there is nothing here; check the path",
+    errno.ENOTDIR: "a store is a folder, and this is not one",
+    errno.ELOOP: "its symbolic links form a loop",
+    errno.EACCES: "permission denied; ask the owner for read access",
+    errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n) or close other stores",
+    errno.ENFILE: "the machine has too many open files",
+}
+
+
+def open_error(
+    path: Path | str, error: OSError, kind: type[StoreOpenError] = StoreOpenError
+) -> StoreOpenError:
+    """Return the error that says why ``path`` could not be opened and what to do. Pure."""
+    reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+    return kind(error.errno, f"cannot open as a store: {reason}", str(path))
+
+
+def find_manifest_name(root: Path | str, *, os_io: OsIO = REAL_OS) -> str:
+    """Return which of our manifests the folder ``root`` holds: ``store.json`` or ``dataset.json``.
+
+    Raises
+    ------
+    StoreOpenError, NotAStoreError, IncompleteStoreError
+        As `load_manifest`.
+    """
+    names = _list_folder(Path(root), os_io)
+    found = [name for name in MANIFEST_NAMES if name in names]
+    if found:
+        return found[0]
+    raise _without_manifest(Path(root), " or ".join(MANIFEST_NAMES), names)
+
+
+def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS) -> Manifest:
+    """Read and parse the manifest of the folder ``root``; the array files are not looked at.
+
+    Raises
+    ------
+    StoreOpenError, NotAStoreError, IncompleteStoreError, StoreReadError
+        The manifest is not there or cannot be read.
+    FormatError, VersionError, ChecksumError
+        As `parse_manifest`.
+    """
+    root = Path(root)
+    path = root / manifest_name
+    try:
+        file = Descriptor(path, os_io=os_io)
+    except FileNotFoundError:
+        raise _without_manifest(root, manifest_name, _list_folder(root, os_io)) from None
+    except OSError as error:
+        raise open_error(path, error) from error
+    with file as fd:
+        return parse_manifest(_read_small(fd, path, os_io), path)
+
+
+def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS) -> Manifest:
+    """Read the manifest of the folder ``root`` and check that every file it names is there, whole.
+
+    Sizes and headers are checked, contents are not: see `gloader.ssd_store.format.verify`.
+
+    Raises
+    ------
+    StoreOpenError
+        The path is missing, a file, a FIFO or a loop of links, or must not be read.
+    NotAStoreError
+        The folder holds nothing of ours.
+    IncompleteStoreError
+        The folder holds arrays without a commit record, or a file of the record is missing.
+    TruncatedStoreError
+        A file is shorter than the record says.
+    FormatError, VersionError, ChecksumError
+        The manifest or a header is damaged, or of another version.
+    StoreReadError
+        The device failed.
+    """
+    root = Path(root)
+    manifest = read_manifest(root, manifest_name, os_io=os_io)
+    for record in manifest.arrays.values():
+        check_array_file(root / record.file, record.dtype, record.shape, os_io=os_io)
+        if record.pages_file is not None:
+            check_array_file(root / record.pages_file, "uint64", (record.num_pages,), os_io=os_io)
+    return manifest
+
+
+def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: OsIO = REAL_OS) -> None:
+    """Check the size and the header of one file.
+
+    Raises
+    ------
+    StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError
+        As `load_manifest`.
+    """
+    try:
+        file = Descriptor(path, os_io=os_io)
+    except FileNotFoundError as error:
+        raise IncompleteStoreError(
+            errno.ENOENT, "the commit record names this file and it is missing; restore it", str(path)
+        ) from error
+    except OSError as error:
+        raise open_error(path, error) from error
+    header = bytearray(DATA_OFFSET)
+    with file as fd:
+        try:
+            _check_size(path, os_io.fstat(fd).st_size, file_bytes(data_bytes(dtype, shape)))
+            read_exactly(fd, memoryview(header), 0, path=path, os_io=os_io)
+        except OSError as error:
+            if isinstance(error, (StoreReadError, StoreOpenError)):
+                raise
+            raise open_error(path, error) from error
+    if bytes(header) != npy_header(dtype, shape):
+        raise FormatError(
+            f"{path}: its header does not declare {dtype} of shape {shape} as the commit record does; "
+            "the file is damaged or belongs to another store"
+        )
+
+
+def read_exactly(
+    fd: int, buffer: memoryview, offset: int, *, path: Path | str, os_io: OsIO = REAL_OS
+) -> None:
+    """Fill ``buffer`` from ``offset``.
+
+    Raises
+    ------
+    StoreReadError
+        The device failed; carries the path, the offset and the errno.
+    TruncatedStoreError
+        The file ends within the range.
+    """
+    try:
+        count = read_full(fd, buffer, offset, os_io=os_io)
+    except OSError as error:
+        raise StoreReadError(
+            error.errno, f"reading {len(buffer)} bytes at offset {offset} failed: {error.strerror}", str(path)
+        ) from error
+    if count < len(buffer):
+        raise TruncatedStoreError(
+            f"{path}: the file ends at byte {offset + count}, expected at least {offset + len(buffer)} "
+            "bytes; it was cut, restore it from a copy or prepare it again"
+        )
+
+
+def _check_size(path: Path, actual: int, expected: int) -> None:
+    if actual < expected:
+        raise TruncatedStoreError(
+            f"{path}: the file has {actual} bytes, expected {expected}; "
+            "it was cut, restore it from a copy or prepare it again"
+        )
+    if actual > expected:
+        raise FormatError(
+            f"{path}: the file has {actual} bytes, expected {expected}; it was changed after creation"
+        )
+
+
+def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
+    try:
+        size = os_io.fstat(fd).st_size
+    except OSError as error:
+        raise open_error(path, error) from error
+    if size > MAX_MANIFEST_BYTES:
+        raise FormatError(f"{path}: a manifest has at most {MAX_MANIFEST_BYTES} bytes, not {size}")
+    data = bytearray(size)
+    try:
+        read_exactly(fd, memoryview(data), 0, path=path, os_io=os_io)
+    except TruncatedStoreError as error:
+        raise ChecksumError(f"{path}: the manifest was cut while it was read") from error
+    return bytes(data)
+
+
+def _list_folder(root: Path, os_io: OsIO) -> list[str]:
+    try:
+        if not stat.S_ISDIR(os_io.stat(root).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return os_io.listdir(root)
+    except OSError as error:
+        raise open_error(root, error) from error
+
+
+def _without_manifest(
+    root: Path, manifest_name: str, names: list[str]
+) -> NotAStoreError | IncompleteStoreError:
+    if any(name.endswith((".npy", ".pages", ".json.tmp")) for name in names):
+        return IncompleteStoreError(
+            errno.ENOENT,
+            f"the folder holds data and no {manifest_name}: its creation never finished; "
+            "delete it and create it again",
+            str(root),
+        )
+    return NotAStoreError(
+        errno.ENOENT, f"not a store or dataset of ours: it has no {manifest_name}", str(root)
+    )

@@ -1,0 +1,321 @@
+"""The commit record of a directory of arrays: what it says, and how it is parsed without trusting it.
+
+A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) are the same thing with another
+manifest name. docs/storage.md describes the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from gloader.errors import ChecksumError, FormatError, VersionError
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.format.npy_header import DATA_OFFSET, data_bytes, file_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
+
+FORMAT_NAME: Final = "gloader"
+FORMAT_VERSION: Final = 1
+BYTE_ORDER: Final = "little"
+DATASET_MANIFEST: Final = "dataset.json"
+STORE_MANIFEST: Final = "store.json"
+MANIFEST_NAMES: Final = (STORE_MANIFEST, DATASET_MANIFEST)
+MAX_MANIFEST_BYTES: Final = 16 * 2**20
+MAX_ARRAYS: Final = 10_000
+KNOWN_FEATURES: Final = frozenset({"int8-row-scale"})
+
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9_])?")
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+_TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayRecord:
+    """What the commit record says about one array."""
+
+    name: str
+    file: str  # basename within the directory
+    dtype: str  # logical: a key of STORED_DTYPES
+    shape: tuple[int, ...]
+    num_bytes: int  # of the elements; the file adds the header page and pads to whole pages
+    digest: str  # 16 hexadecimal digits over the page checksums
+    pages_file: str | None = None  # basename of the file of page checksums, where there is one
+
+    @property
+    def num_pages(self) -> int:
+        """Number of 4 KiB pages in the data region."""
+        return -(-self.num_bytes // PAGE_BYTES)
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of the array's file."""
+        return file_bytes(self.num_bytes)
+
+    @property
+    def row_bytes(self) -> int:
+        """R: bytes of one row (all but the first dimension)."""
+        return data_bytes(self.dtype, self.shape[1:])
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the record as it stands in the manifest. Pure."""
+        return {
+            "file": self.file,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "num_bytes": self.num_bytes,
+            "digest": self.digest,
+            "pages_file": self.pages_file,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The commit record of a directory of arrays."""
+
+    kind: str  # "dataset" or "feature_store"
+    arrays: Mapping[str, ArrayRecord]
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values, for the kind to interpret
+    required_features: tuple[str, ...] = ()
+    created_by: str = "gloader"
+    format_version: int = FORMAT_VERSION
+    byte_order: str = BYTE_ORDER
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the manifest as a JSON object, its own checksum not included. Pure."""
+        return {
+            "format": FORMAT_NAME,
+            "format_version": self.format_version,
+            "kind": self.kind,
+            "byte_order": self.byte_order,
+            "page_bytes": PAGE_BYTES,
+            "data_offset": DATA_OFFSET,
+            "required_features": list(self.required_features),
+            "created_by": self.created_by,
+            "arrays": {name: record.to_json() for name, record in self.arrays.items()},
+            "metadata": dict(self.metadata),
+        }
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the manifest file. Pure.
+
+        Raises
+        ------
+        FormatError
+            The metadata is not JSON, or the record would not be accepted when read back.
+        """
+        try:
+            data = seal_manifest(self.to_json())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FormatError(f"the metadata of a {self.kind} must be JSON values: {error}") from error
+        parse_manifest(data, self.kind)
+        return data
+
+
+def is_plain_name(name: object) -> bool:
+    """Return whether ``name`` may name an array or its file: letters, digits, ``_ . -``, no folder. Pure."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and ".." not in name
+
+
+def seal_manifest(body: Mapping[str, JsonValue]) -> bytes:
+    """Return ``body`` as manifest bytes that end in the SHA-256 of everything before it. Pure."""
+    text = json.dumps(body, indent=2, ensure_ascii=True, allow_nan=False)
+    head = text.removesuffix("\n}").encode("ascii")
+    return head + _trailer(head)
+
+
+def parse_manifest(data: bytes, path: Path | str) -> Manifest:
+    """Parse the content of a manifest file. Pure; allocates no more than a small multiple of ``data``.
+
+    Parameters
+    ----------
+    data : the bytes of the file
+    path : where they came from, for messages
+
+    Raises
+    ------
+    ChecksumError
+        The bytes are not those that were written: any changed bit, a cut or an addition.
+    FormatError
+        The bytes are sealed correctly and do not describe a directory of arrays.
+    VersionError
+        The record needs a version, a byte order or a feature that this build does not know.
+    """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise FormatError(f"{path}: a manifest has at most {MAX_MANIFEST_BYTES} bytes, not {len(data)}")
+    head = data[:-_TRAILER_BYTES]
+    if not head or data[-_TRAILER_BYTES:] != _trailer(head):
+        raise ChecksumError(
+            f"{path}: the manifest does not match its own checksum: it is damaged or was edited by hand; "
+            "restore it from a copy or prepare the data again"
+        )
+    body = _load_json(data, path)
+    _check_versions(body, path)
+    fields = _Fields(body, str(path))
+    arrays = fields.mapping("arrays")
+    if len(arrays) > MAX_ARRAYS:
+        raise FormatError(f"{path}: a manifest lists at most {MAX_ARRAYS} arrays, not {len(arrays)}")
+    records = {name: _parse_record(name, record, path) for name, record in arrays.items()}
+    _check_files_distinct(records, path)
+    return Manifest(
+        kind=fields.text("kind"),
+        arrays=records,
+        metadata=fields.mapping("metadata"),
+        required_features=tuple(body["required_features"]),
+        created_by=fields.text("created_by"),
+    )
+
+
+class _Fields:
+    """Typed access to the members of an untrusted JSON object."""
+
+    __slots__ = ("_body", "_where")
+
+    def __init__(self, body: object, where: str) -> None:
+        if not isinstance(body, dict):
+            raise FormatError(f"{where} must be a JSON object, not {type(body).__name__}")
+        self._body: dict[str, Any] = body
+        self._where = where
+
+    def _get(self, key: str) -> object:
+        if key not in self._body:
+            raise FormatError(f"{self._where} has no {key!r}")
+        return self._body[key]
+
+    def _refuse(self, key: str, expected: str) -> FormatError:
+        return FormatError(f"{self._where}: {key!r} must be {expected}, not {repr(self._body[key])[:100]}")
+
+    def text(self, key: str) -> str:
+        value = self._get(key)
+        if not isinstance(value, str):
+            raise self._refuse(key, "text")
+        return value
+
+    def text_or_none(self, key: str) -> str | None:
+        return None if self._get(key) is None else self.text(key)
+
+    def count(self, key: str) -> int:
+        value = self._get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self._refuse(key, "a whole number from 0")
+        return value
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        value = self._get(key)
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise self._refuse(key, "a list of whole numbers from 0")
+        return tuple(value)
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self._get(key)
+        if not isinstance(value, dict):
+            raise self._refuse(key, "an object")
+        return value
+
+    def only(self, keys: frozenset[str]) -> None:
+        unknown = sorted(self._body.keys() - keys)
+        if unknown:
+            raise FormatError(f"{self._where} has unknown members {unknown[:5]}")
+
+
+_RECORD_KEYS = frozenset({"file", "dtype", "shape", "num_bytes", "digest", "pages_file"})
+
+
+def _parse_record(name: str, body: object, path: Path | str) -> ArrayRecord:
+    where = f"{path}: array {name[:100]!r}"
+    if not is_plain_name(name):
+        raise FormatError(f"{where}: an array's name has 1 to 100 of the characters A-Z a-z 0-9 _ . -")
+    fields = _Fields(body, where)
+    fields.only(_RECORD_KEYS)
+    dtype, shape = fields.text("dtype"), fields.counts("shape")
+    try:
+        num_bytes = data_bytes(dtype, shape)
+    except FormatError as error:
+        raise FormatError(f"{where}: {error}") from None
+    if not shape:
+        raise FormatError(f"{where}: a stored array has at least one dimension")
+    if fields.count("num_bytes") != num_bytes:
+        raise FormatError(
+            f"{where}: {dtype} of shape {shape} needs {num_bytes} bytes, not num_bytes of the record"
+        )
+    digest = fields.text("digest")
+    if not _DIGEST.fullmatch(digest):
+        raise FormatError(f"{where}: the digest must have 16 hexadecimal digits, not {digest[:40]!r}")
+    file, pages = fields.text("file"), fields.text_or_none("pages_file")
+    if file != f"{name}.npy" or pages not in {None, f"{name}.pages"}:
+        raise FormatError(
+            f"{where}: its files must be {name}.npy and {name}.pages in the same folder, "
+            f"not {file[:100]!r} and {str(pages)[:100]!r}"
+        )
+    return ArrayRecord(
+        name=name,
+        file=file,
+        dtype=dtype,
+        shape=shape,
+        num_bytes=num_bytes,
+        digest=digest,
+        pages_file=pages,
+    )
+
+
+def _trailer(head: bytes) -> bytes:
+    return b',\n  "checksum": "' + hashlib.sha256(head).hexdigest().encode("ascii") + b'"\n}\n'
+
+
+def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
+    try:
+        body = json.loads(data.decode("ascii"), object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: the manifest is not JSON: {error}") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
+        raise FormatError(f"{path}: not a manifest of ours: its format is not {FORMAT_NAME!r}")
+    return body
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a member occurs twice")
+    return members
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _check_versions(body: dict[str, Any], path: Path | str) -> None:
+    fields = _Fields(body, str(path))
+    version = fields.count("format_version")
+    if version != FORMAT_VERSION:
+        raise VersionError(
+            f"{path}: written in format version {version} by {fields.text('created_by')[:100]!r}, this build "
+            f"reads version {FORMAT_VERSION}; use a matching build, or prepare the data again"
+        )
+    expected = {"byte_order": BYTE_ORDER, "page_bytes": PAGE_BYTES, "data_offset": DATA_OFFSET}
+    for key, value in expected.items():
+        if body.get(key) != value:
+            raise VersionError(f"{path}: {key} is {body.get(key)!r}, this build reads {value!r} only")
+    required = body.get("required_features")
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise FormatError(f"{path}: 'required_features' must be a list of texts")
+    unknown = [name for name in required if name not in KNOWN_FEATURES]
+    if unknown:
+        raise VersionError(
+            f"{path}: needs features {unknown[:5]} that this build (format version {FORMAT_VERSION}) does "
+            "not know; use a newer build"
+        )
+
+
+def _check_files_distinct(records: Mapping[str, ArrayRecord], path: Path | str) -> None:
+    files = [record.file for record in records.values()]
+    files += [record.pages_file for record in records.values() if record.pages_file]
+    folded = {name.casefold() for name in files}
+    if len(folded) != len(files) or folded & set(MANIFEST_NAMES):
+        raise FormatError(f"{path}: two arrays share a file")

@@ -1,0 +1,244 @@
+"""Reads everything a store holds and says what is not as it was written: any changed bit is found.
+
+Memory is two buffers, whatever the store's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.errors import ChecksumError, StoreError
+from gloader.ssd_store.format.checksum import PAGE_BYTES, Digest, checksum_pages, num_pages_of
+from gloader.ssd_store.format.format import (
+    DATA_OFFSET,
+    ArrayRecord,
+    check_array_file,
+    file_bytes,
+    read_exactly,
+    read_manifest,
+)
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.read.descriptor import Descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+_STEP_BYTES: Final = 4 * 2**20
+_STEP_PAGES: Final = _STEP_BYTES // PAGE_BYTES
+_MAX_PROBLEMS: Final = 1000
+
+Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One place where a store is not as it was written."""
+
+    file: str
+    message: str
+    page: int | None = None  # number of the 4 KiB page within the data region
+    offset: int | None = None  # byte offset of that page in the file
+    rows: tuple[int, int] | None = None  # first and last row that touch the page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The outcome of `verify_directory`."""
+
+    path: str
+    num_arrays: int
+    num_bytes: int  # read and checked
+    problems: tuple[Problem, ...]  # the first thousand
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether every byte is as it was written."""
+        return not self.problems
+
+
+def verify_directory(
+    path: Path | str, manifest_name: str, *, progress: Progress | None = None, os_io: OsIO = REAL_OS
+) -> VerifyReport:
+    """Check every byte of the directory ``path``: manifest, headers, data, padding and page checksums.
+
+    Damage is reported, not raised.
+
+    Raises
+    ------
+    StoreOpenError, NotAStoreError, IncompleteStoreError
+        There is no store or dataset at ``path``.
+    FormatError, VersionError
+        Its record is of another version, or not one of ours; this build cannot check it.
+    StoreReadError
+        The record cannot be read.
+    """
+    root = Path(path)
+    try:
+        manifest = read_manifest(root, manifest_name, os_io=os_io)
+    except ChecksumError as error:
+        problem = Problem(file=manifest_name, message=str(error))
+        return VerifyReport(path=str(root), num_arrays=0, num_bytes=0, problems=(problem,))
+    check = _Check(root, os_io, progress, sum(map(_total_bytes, manifest.arrays.values())))
+    for record in manifest.arrays.values():
+        check.array(record)
+    return VerifyReport(
+        path=str(root),
+        num_arrays=len(manifest.arrays),
+        num_bytes=check.done_bytes,
+        problems=tuple(check.problems[:_MAX_PROBLEMS]),
+    )
+
+
+def verify_array(path: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> None:
+    """Check every byte of one array of the directory ``path``.
+
+    Raises
+    ------
+    ChecksumError
+        Something is not as it was written; names the first place.
+    """
+    check = _Check(Path(path), os_io, None, _total_bytes(record))
+    check.array(record)
+    if check.problems:
+        first = check.problems[0]
+        raise ChecksumError(f"{Path(path) / first.file}: {first.message}")
+
+
+class _Check:
+    """One pass over the arrays of a directory."""
+
+    def __init__(self, root: Path, os_io: OsIO, progress: Progress | None, total_bytes: int) -> None:
+        self.problems: list[Problem] = []
+        self.done_bytes = 0
+        self._root = root
+        self._os_io = os_io
+        self._progress = progress
+        self._total_bytes = total_bytes
+
+    def array(self, record: ArrayRecord) -> None:
+        is_checkable = self._is_there(record.file, record.dtype, record.shape)
+        pages = record.pages_file
+        if pages is not None and not (
+            self._is_there(pages, "uint64", (record.num_pages,)) and self._is_pages_file_sound(record, pages)
+        ):
+            pages = None  # the data is still checked, against its digest
+        if not is_checkable:
+            return
+        try:
+            self._data(record, pages)
+        except (StoreError, OSError) as error:
+            self._report(record.file, str(error))
+
+    def _is_there(self, file: str, dtype: str, shape: tuple[int, ...]) -> bool:
+        try:
+            check_array_file(self._root / file, dtype, shape, os_io=self._os_io)
+        except StoreError as error:
+            self._report(file, str(error))
+            return False
+        return True
+
+    def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
+        digest, num_words, padding = Digest(), record.num_pages, False
+        try:
+            for words in self._read(pages_file, num_pages_of(num_words * 8)):
+                checksums = words.view(np.uint64)
+                wanted = min(num_words - digest.num_pages, checksums.size)
+                digest.update(checksums[:wanted])
+                padding |= bool(checksums[wanted:].any())
+        except (StoreError, OSError) as error:
+            self._report(pages_file, str(error))
+            return False
+        if digest.hexdigest() != record.digest:
+            self._report(pages_file, f"the page checksums of {record.name!r} do not match the commit record")
+            return False
+        if padding:
+            self._report(pages_file, "the padding after the page checksums is not zero")
+        return True
+
+    def _data(self, record: ArrayRecord, pages_file: str | None) -> None:
+        """Compare the data page by page where there are sound checksums, else as a whole."""
+        digest, num_reported = Digest(), len(self.problems)
+        actual = np.empty(_STEP_PAGES, dtype=np.uint64)
+        expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
+        try:
+            for data in self._read(record.file, record.num_pages):
+                first_page, checksums = digest.num_pages, actual[: data.size // PAGE_BYTES]
+                checksum_pages(data, first_page, checksums)
+                digest.update(checksums)
+                if expected is not None:
+                    for page in np.flatnonzero(checksums != expected.next(checksums.size)):
+                        self._report_page(record, first_page + int(page))
+        finally:
+            if expected is not None:
+                expected.close()
+        if digest.hexdigest() != record.digest and len(self.problems) == num_reported:
+            self._report(
+                record.file, f"the data does not match the digest {record.digest} of the commit record"
+            )
+
+    def _read(self, file: str, num_pages: int) -> Iterator[NDArray[np.uint8]]:
+        path = self._root / file
+        buffer = aligned_bytes(min(_STEP_BYTES, max(num_pages, 1) * PAGE_BYTES))
+        with Descriptor(path, os_io=self._os_io) as fd:
+            for start in range(0, num_pages * PAGE_BYTES, _STEP_BYTES):
+                part = buffer[: num_pages * PAGE_BYTES - start]
+                read_exactly(fd, part.data, DATA_OFFSET + start, path=path, os_io=self._os_io)
+                yield part
+                self.done_bytes += part.size
+                if self._progress is not None:
+                    self._progress(self.done_bytes, self._total_bytes)
+
+    def _report_page(self, record: ArrayRecord, page: int) -> None:
+        start = page * PAGE_BYTES
+        row_bytes = max(record.row_bytes, 1)
+        last_row = max(record.shape[0] - 1, 0)
+        rows = (min(start // row_bytes, last_row), min((start + PAGE_BYTES - 1) // row_bytes, last_row))
+        offset = DATA_OFFSET + start
+        message = f"page {page} at byte {offset} (rows {rows[0]}..{rows[1]}) does not match its checksum"
+        self._report(record.file, message, page=page, offset=offset, rows=rows)
+
+    def _report(
+        self,
+        file: str,
+        message: str,
+        *,
+        page: int | None = None,
+        offset: int | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> None:
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(Problem(file=file, message=message, page=page, offset=offset, rows=rows))
+
+
+class _Expected:
+    """The page checksums of an array, read as they are needed."""
+
+    def __init__(self, path: Path, num_pages: int, os_io: OsIO) -> None:
+        self._path = path
+        self._os_io = os_io
+        self._words = np.empty(min(_STEP_PAGES, num_pages), dtype=np.uint64)
+        self._offset = DATA_OFFSET
+        self._file = Descriptor(path, os_io=os_io)
+
+    def next(self, count: int) -> NDArray[np.uint64]:
+        words = self._words[:count]
+        read_exactly(
+            self._file.number, words.view(np.uint8).data, self._offset, path=self._path, os_io=self._os_io
+        )
+        self._offset += count * 8
+        return words
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _total_bytes(record: ArrayRecord) -> int:
+    pages = file_bytes(record.num_pages * 8) - DATA_OFFSET if record.pages_file else 0
+    return record.file_bytes - DATA_OFFSET + pages

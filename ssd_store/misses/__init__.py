@@ -1,0 +1,1 @@
+"""Sources of the missing rows of a superbatch: direct reads, memory, packs."""

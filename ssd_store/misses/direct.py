@@ -1,0 +1,105 @@
+"""Where the missing rows of a superbatch's batches come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gloader.errors import PlanError, ShapeError
+from gloader.ssd_store.read.row_request import RowRequest, check_request
+from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.read.reader import FeatureStore
+    from gloader.types import IdArray
+
+_NO_SWEEP: Final = SweepCost(read=ReadStats(rows=0, requests=0, bytes_read=0), writes=0, bytes_written=0)
+
+
+class MissSource(Protocol):
+    """Brings the rows that miss every cache to their batch, one superbatch long."""
+
+    @property
+    def strategy(self) -> str:
+        """How: "direct", "staged" or "packed"."""
+        ...
+
+    @property
+    def cost(self) -> SweepCost:
+        """What making the source moved, as counted while it was made; the batches' own reads are not in it."""
+        ...
+
+    def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
+        """Read ``rows`` (M,), the missing rows of ``batch`` in ascending order; row i goes to ``out[at[i]]``.
+
+        ``batch`` counts from 0 within the superbatch; ``out`` is of the stored dtype or float32.
+        """
+        ...
+
+    def release(self, batch: int) -> None:
+        """Give back the disk or memory of a batch that is done. Idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Idempotent."""
+        ...
+
+
+class DirectMisses:
+    """Reads each batch's missing rows from the store when it asks for them. Thread-safe; owns nothing.
+
+    Parameters
+    ----------
+    store : the store, which stays its owner's
+    """
+
+    strategy = "direct"
+    cost = _NO_SWEEP
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
+
+    def read_into(self, _batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
+        """Read ``rows`` into ``out``; see `FeatureStore.read_into`, which says what it raises."""
+        return self._store.read_into(rows, out, at=at)
+
+    def release(self, batch: int) -> None:
+        """Do nothing: nothing is held for a batch."""
+
+    def close(self) -> None:
+        """Do nothing: the store belongs to whoever opened it."""
+
+
+def check_misses(
+    batch: int,
+    rows: IdArray,
+    out: NDArray[Any],
+    at: IdArray,
+    *,
+    num_batches: int,
+    num_rows: int,
+    dim: int,
+) -> RowRequest:
+    """Check what is asked of a `MissSource`. Pure.
+
+    Raises
+    ------
+    ShapeError
+        The batch or a row is out of range, rows do not ascend, or a shape does not fit.
+    """
+    if not 0 <= batch < num_batches:
+        raise ShapeError(f"batch {batch} is not one of the superbatch's {num_batches}")
+    request = check_request(rows, out, num_rows=num_rows, dim=dim, at=at)
+    if not request.is_sorted:
+        raise ShapeError(f"batch {batch}: missing rows must ascend; sort them and `at` with them")
+    return request
+
+
+def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
+    """Return the error for rows that are not those the batch was prepared for. Pure."""
+    return PlanError(
+        f"{superbatch}batch {batch} asks for other rows than those that were {strategy} for it; pass the missing "
+        "rows of the plan that it was made from, unchanged"
+    )

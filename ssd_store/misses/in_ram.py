@@ -1,0 +1,177 @@
+"""Staged rows: what a superbatch's batches miss, read once, in file order, into memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.errors import StoreError
+from gloader.ssd_store.misses.direct import check_misses, other_rows
+from gloader.ssd_store.read.row_copy import copy_extent, make_target
+from gloader.ssd_store.sweep.sweep import Sweeper
+from gloader.ssd_store.sweep.wanted_rows import collect_union
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.read.matrix import StoredMatrix
+    from gloader.ssd_store.read.reader import FeatureStore
+    from gloader.ssd_store.sweep.sweep import SweepCost
+    from gloader.types import IdArray
+
+BUFFER_BYTES: Final = 4 * 2**20  # of the sweep
+_PAGE_BYTES: Final = 4096
+
+
+def stage_rows(
+    store: FeatureStore,
+    misses: Sequence[IdArray],
+    *,
+    is_cancelled: Callable[[], bool],
+    max_gap_bytes: int | None = None,
+) -> StagedMisses:
+    """Read the rows that any batch of a superbatch misses, each once, into memory, as they are stored.
+
+    The caller sees to it that they fit: `staged_bytes` says how much they take, and 4 MiB of buffers come on top of it
+    while they are read.
+
+    Parameters
+    ----------
+    misses : S arrays of row ids, ascending, none twice; each is asked for once
+    is_cancelled : looked at every few milliseconds
+    max_gap_bytes : longest hole that is read through; by default what the remembered profile of the device says
+
+    Raises
+    ------
+    ShapeError
+        Rows are out of range or do not ascend.
+    StoreReadError, TruncatedStoreError, ChecksumError
+        The store cannot be read, or is damaged.
+    StoreError, ConfigError
+        As `Sweeper`.
+    ChannelClosedError
+        ``is_cancelled`` returned true.
+    """
+    matrix = store.matrix
+    wanted = collect_union(
+        misses, num_rows=matrix.num_rows, row_bytes=matrix.row_bytes, is_cancelled=is_cancelled
+    )
+    # One byte more than the rows, so that the sweep never finds it full.
+    staged = mapped_bytes(wanted.ids.shape[0] * matrix.row_bytes + 1, touch=False)
+    sweeper = Sweeper(matrix, mapped_bytes(BUFFER_BYTES), gap_bytes=max_gap_bytes)
+    try:
+        cost = sweeper.to_memory(wanted, staged, is_cancelled=is_cancelled)
+    finally:
+        sweeper.close()
+    return StagedMisses(matrix, wanted.ids, staged, num_batches=len(misses), cost=cost)
+
+
+def staged_bytes(num_rows: int, row_bytes: int) -> int:
+    """Return the bytes of memory that ``num_rows`` different staged rows take. Pure."""
+    return num_rows * (row_bytes + 4)
+
+
+class StagedMisses:
+    """The missing rows of a superbatch in memory: a `MissSource`. Thread-safe; made by `stage_rows`."""
+
+    strategy = "staged"
+
+    def __init__(
+        self,
+        matrix: StoredMatrix,
+        ids: NDArray[Any],
+        staged: NDArray[np.uint8],
+        *,
+        num_batches: int,
+        cost: SweepCost,
+    ) -> None:
+        self.cost = cost  # of the sweep that made it
+        self._matrix = matrix
+        self._num_batches = num_batches
+        self._lock = threading.Lock()
+        self._rows: tuple[NDArray[Any], NDArray[np.uint8]] | None = (ids, staged)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory; 0 when closed."""
+        rows = self._rows
+        return 0 if rows is None else sum(array.nbytes for array in rows)
+
+    def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
+        """Copy the missing rows of ``batch``.
+
+        Parameters
+        ----------
+        batch : 0..S-1
+        rows : (M,) int64, rows that were staged
+        out : (K, F), of the stored dtype or float32
+        at : (M,) int64, row of ``out`` for each of ``rows``
+
+        Raises
+        ------
+        ShapeError
+            A shape or dtype does not fit, or a row is out of range.
+        PlanError
+            A row was not staged.
+        StoreError
+            The rows were given back.
+        """
+        matrix, held = self._matrix, self._rows
+        request = check_misses(
+            batch, rows, out, at, num_batches=self._num_batches, num_rows=matrix.num_rows, dim=matrix.dim
+        )
+        if held is None:
+            raise StoreError(f"{matrix.path}: the staged rows were given back")
+        ids, staged = held
+        rank = np.empty(request.rows.shape[0], np.int64)
+        if not _find(ids, request.rows, rank):
+            raise other_rows("staged", "", batch)
+        target = make_target(
+            rank,
+            request.position,
+            out,
+            dtype=matrix.dtype,
+            is_bfloat16=matrix.is_bfloat16,
+            scale=None if matrix.scale is None else matrix.scale[ids],
+        )
+        copy_extent(*target, 0, rank.shape[0], 0, staged.shape[0], 0, staged, staged.view(np.uint16))
+        return ReadStats(rows=rank.shape[0], requests=0, bytes_read=0)
+
+    def release(self, batch: int) -> None:
+        """Do nothing: other batches may want the same rows."""
+
+    def close(self) -> None:
+        """Give the memory back. Idempotent."""
+        self._rows = None
+
+
+@njit(cache=True, nogil=True)
+def _find(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
+    """Write where each of ``rows`` is in ``ids``, both ascending; return whether all are there."""
+    low = np.int64(0)
+    count = ids.shape[0]
+    for i in range(rows.shape[0]):
+        step = np.int64(1)
+        high = low
+        while high < count and ids[high] < rows[i]:  # leap ahead, then halve
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, count)
+        while low < high:
+            middle = (low + high) // 2
+            if ids[middle] < rows[i]:
+                low = middle + 1
+            else:
+                high = middle
+        if low == count or ids[low] != rows[i]:
+            return False
+        rank[i] = low
+    return True

@@ -1,0 +1,60 @@
+"""Where each batch's rows lie in a pack: regions of whole pages, several to a file. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.types import IdArray
+
+MAX_FILES: Final = 16  # of a pack; each is removed when its last batch is done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackLayout:
+    """The regions of S batches. Row i of a batch starts ``i * row_bytes`` after the start of its region."""
+
+    file: IdArray  # (S,) number of the file that holds each region
+    start: IdArray  # (S,) byte of the file, a multiple of 4096
+    first_page: IdArray  # (S + 1,) where each region's pages start in the pack's checksums
+    file_bytes: IdArray  # (G,) bytes of each file
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return int(self.file_bytes.sum())
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of all regions."""
+        return int(self.first_page[-1])
+
+
+def pack_bytes(misses_per_batch: Sequence[int] | IdArray, row_bytes: int) -> int:
+    """Return the bytes on disk of a pack of so many rows for each batch. Pure."""
+    return plan_regions(np.asarray(misses_per_batch, np.int64), row_bytes).num_bytes
+
+
+def plan_regions(counts: IdArray, row_bytes: int) -> PackLayout:
+    """Lay out a region for ``counts[b]`` rows (S,) of each batch, contiguous batches in a file. Pure."""
+    num_batches = counts.shape[0]
+    pages = -(-counts * row_bytes // PAGE_BYTES)
+    first_page = np.concatenate([[0], np.cumsum(pages)]).astype(np.int64)
+    per_file = max(1, -(-num_batches // MAX_FILES))
+    file = np.arange(num_batches) // per_file
+    of_file = first_page[:-1][file * per_file] if num_batches else first_page[:0]
+    num_files = -(-num_batches // per_file)
+    file_pages = np.bincount(file, pages, num_files).astype(np.int64)
+    return PackLayout(
+        file=file,
+        start=(first_page[:-1] - of_file) * PAGE_BYTES,
+        first_page=first_page,
+        file_bytes=file_pages * PAGE_BYTES,
+    )

@@ -1,0 +1,1 @@
+"""Readers: rows from the device into memory, verified."""

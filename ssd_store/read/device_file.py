@@ -1,0 +1,145 @@
+"""One open data file, read around the page cache where the file system allows it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Literal
+
+from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.errors import StoreOpenError, StoreReadError, TruncatedStoreError
+from gloader.ssd_store.format.format import open_error
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular
+from gloader.ssd_store.read.extents import ALIGNMENT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
+
+Direct = Literal["auto", "require", "off"]
+DIRECT_MODES = ("auto", "require", "off")
+MAX_RETRIES = 100  # EINTR and EAGAIN in a row; anything else is raised at once
+RETRY_PAUSE_S = 0.001
+
+
+class DeviceFile:
+    """A file opened with O_DIRECT, or buffered where that is refused. Owns its descriptor until `close`.
+
+    Raises
+    ------
+    StoreOpenError
+        The file cannot be opened, or refuses O_DIRECT although ``direct="require"``.
+    """
+
+    def __init__(self, path: Path, *, direct: Direct = "auto", os_io: OsIO = REAL_OS) -> None:
+        self.path = path
+        self._os_io = os_io
+        self._require = direct == "require"
+        self.is_direct = direct != "off" and hasattr(os, "O_DIRECT")
+        self.fd = -1
+        self._tail_fd = -1
+        try:
+            with uninterrupted():
+                self.fd = self._open(direct=self.is_direct)
+        except OSError as error:
+            if not self.is_direct or error.errno != errno.EINVAL:
+                raise open_error(path, error) from error
+            if self._require:
+                message = "the file system refuses O_DIRECT; use direct='auto' to read through the page cache"
+                raise StoreOpenError(errno.EINVAL, message, str(path)) from error
+            self._fall_back()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the file has now."""
+        return self._os_io.fstat(self.fd).st_size
+
+    def read_fully(self, buffer: memoryview, offset: int) -> int:
+        """Fill ``buffer`` from ``offset``, whatever it takes; return the number of requests.
+
+        Continues after short reads and signals, and falls back to buffered reads if the file system refuses
+        O_DIRECT only now.
+
+        Raises
+        ------
+        StoreReadError
+            The device failed, or kept refusing.
+        TruncatedStoreError
+            The file ends before the buffer is full.
+        """
+        done, requests, refusals = 0, 0, 0
+        while done < len(buffer):
+            fd = self.fd if done % ALIGNMENT == 0 or not self.is_direct else self._buffered()
+            requests += 1
+            try:
+                count = self._os_io.pread_into(fd, buffer[done:], offset + done)
+            except OSError as error:
+                refusals += 1
+                self._recover(error, offset + done, refusals)
+                continue
+            if count == 0:
+                self._raise_truncated(offset, len(buffer))
+            done += count
+            refusals = 0
+        return requests
+
+    def close(self) -> None:
+        """Close the descriptors. Idempotent."""
+        with uninterrupted():
+            for fd in (self.fd, self._tail_fd):
+                if fd >= 0:
+                    close_quietly(fd, os_io=self._os_io)
+            self.fd = self._tail_fd = -1
+
+    def __del__(self) -> None:
+        # A signal may arrive before whoever opened the file holds it; nobody would close it then.
+        if getattr(self, "fd", -1) >= 0:
+            close_in_finalizer(self.close)
+
+    def _recover(self, error: OSError, offset: int, refusals: int) -> None:
+        """Return if the read is worth repeating, else raise."""
+        if error.errno in {errno.EINTR, errno.EAGAIN} and refusals < MAX_RETRIES:
+            if error.errno == errno.EAGAIN:
+                time.sleep(RETRY_PAUSE_S)
+            return
+        if error.errno == errno.EINVAL and self.is_direct and not self._require:
+            close_quietly(self.fd, os_io=self._os_io)
+            self.fd = -1
+            self._fall_back()
+            return
+        code = error.errno or errno.EIO
+        message = (
+            f"reading at byte {offset} failed: {os.strerror(code)}; check the device and `gloader verify`"
+        )
+        raise StoreReadError(code, message, str(self.path)) from error
+
+    def _raise_truncated(self, offset: int, length: int) -> None:
+        message = (
+            f"{self.path}: bytes {offset} to {offset + length} are needed, but the file now has "
+            f"{self.num_bytes}; it was truncated after it was opened: prepare it again"
+        )
+        raise TruncatedStoreError(message)
+
+    def _open(self, *, direct: bool) -> int:
+        return open_regular(self.path, os.O_RDONLY | (os.O_DIRECT if direct else 0), os_io=self._os_io)
+
+    def _fall_back(self) -> None:
+        _LOG.warning("%s: the file system refuses O_DIRECT, reading through the page cache", self.path)
+        self.is_direct = False
+        try:
+            with uninterrupted():
+                self.fd = self._open(direct=False)
+        except OSError as error:
+            raise open_error(self.path, error) from error
+
+    def _buffered(self) -> int:
+        """Return a descriptor that can continue after a short read at an unaligned byte."""
+        if self._tail_fd < 0:
+            try:
+                self._tail_fd = self._open(direct=False)
+            except OSError as error:
+                raise open_error(self.path, error) from error
+        return self._tail_fd

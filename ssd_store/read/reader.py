@@ -1,0 +1,379 @@
+"""Feature rows on the SSD: any row, right or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from gloader.errors import ConfigError, ShapeError
+from gloader.ssd_store.cost.profile import remembered_profile
+from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
+from gloader.ssd_store.format.format import (
+    DATA_OFFSET,
+    ArrayRecord,
+    find_manifest_name,
+    load_manifest,
+    stored_dtype,
+)
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.read.engine import DEFAULT_RING_BYTES, IoMode, ReadEngine
+from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
+from gloader.ssd_store.read.matrix import StoredMatrix
+from gloader.ssd_store.read.ram import RamFeatures
+from gloader.ssd_store.read.row_copy import make_target
+from gloader.ssd_store.read.row_request import check_request
+from gloader.ssd_store.write.writer import FeatureWriter
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import DTypeLike, NDArray
+
+    from gloader.ssd_store.read.device_file import Direct
+    from gloader.types import IdArray, ReadStats
+
+Verify = Literal["read", "open", "off"]
+VERIFY_MODES = ("read", "open", "off")
+DEFAULT_GAP_BYTES = 8192  # reading through two pages costs less than another request on every SSD measured
+MAX_EXTENT_BYTES = 256 * 1024
+_SWEEP_BYTES = 4 * 2**20
+
+
+class FeatureStore:
+    """A matrix of features on the SSD, open for reading: a `FeatureSource`.
+
+    Thread-safe: calls of `read_into` from several threads take turns. Owns its file descriptors, threads and
+    staging memory until `close`; also a context manager. Made by `create` or `open`.
+    """
+
+    def __init__(
+        self,
+        engine: ReadEngine,
+        record: ArrayRecord,
+        *,
+        scale: NDArray[np.float32] | None,
+        gap_bytes: int,
+    ) -> None:
+        self._engine = engine
+        self._record = record
+        self._scale = scale
+        self._gap_bytes = gap_bytes
+        self._dtype = stored_dtype(record.dtype)
+        self._extent_bytes = _extent_bytes(record.row_bytes)
+
+    @classmethod
+    def create(
+        cls, path: StrPath, array: NDArray[Any], *, dtype: DTypeLike | None = None, overwrite: bool = False
+    ) -> Self:
+        """Write ``array`` (N, F) to a new store at ``path`` and open it.
+
+        Parameters
+        ----------
+        path : path
+            A folder that does not exist yet.
+        array : (N, F)
+            Features.
+        dtype : dtype, optional
+            What to store: float32, float16, "bfloat16" or int8 (with a scale per row); otherwise the
+            array's own.
+        overwrite : bool
+            Replace an existing store, atomically.
+
+        Raises
+        ------
+        ShapeError
+            The array is not a matrix, or cannot be stored as ``dtype``.
+        StoreExistsError, StoreLockedError, StoreWriteError
+            As `writer`.
+        """
+        if array.ndim != 2:
+            raise ShapeError(f"features must be an (N, F) matrix, got shape {array.shape}")
+        rows, dim = array.shape
+        wanted = array.dtype if dtype is None else dtype
+        with cls.writer(path, num_rows=rows, dim=dim, dtype=wanted, overwrite=overwrite) as writer:
+            writer.append(array)
+        return cls.open(path)
+
+    @classmethod
+    def writer(
+        cls, path: StrPath, *, num_rows: int, dim: int, dtype: DTypeLike, overwrite: bool = False
+    ) -> FeatureWriter:
+        """Return a writer that takes the rows in chunks and commits at the end of its with-block.
+
+        Raises
+        ------
+        ShapeError, StoreExistsError, StoreLockedError, StoreWriteError
+            As `FeatureWriter`.
+        """
+        return FeatureWriter(path, num_rows=num_rows, dim=dim, dtype=dtype, overwrite=overwrite)
+
+    @classmethod
+    def open(
+        cls,
+        path: StrPath,
+        *,
+        column: str = "features",
+        manifest_name: str | None = None,
+        io: IoMode = "auto",
+        verify: Verify = "read",
+        direct: Direct = "auto",
+        queue_depth: int | None = None,
+        gap_bytes: int | None = None,
+        ring_bytes: int = DEFAULT_RING_BYTES,
+        os_io: OsIO = REAL_OS,
+    ) -> Self:
+        """Open a column of a store or dataset for reading. Writes nothing.
+
+        Parameters
+        ----------
+        path : path
+            The folder of a store or dataset.
+        column : str
+            Name of the array.
+        manifest_name : str, optional
+            ``store.json`` or ``dataset.json``; whichever is there otherwise.
+        io : {"auto", "uring", "threads", "buffered"}
+            How requests are made: through io_uring, threads that block in ``pread``, or threads that read
+            through the page cache; "auto" takes the first that this system allows.
+        verify : {"read", "open", "off"}
+            Check each page against its checksum whenever it is read; all of them once, now; or never
+            (damage on the device then goes unnoticed).
+        direct : {"auto", "require", "off"}
+            Go around the page cache if the file system can; or fail if it cannot; or do not.
+        queue_depth : int, optional
+            Requests in flight; 256 with io_uring, 16 with threads otherwise.
+        gap_bytes : int, optional
+            Longest hole between two wanted pages that is read through instead of making another request;
+            what the remembered profile of the device says otherwise, or 8 KiB.
+        ring_bytes : int
+            Staging memory.
+
+        Raises
+        ------
+        StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError
+            There is no complete store at ``path``.
+        FormatError, VersionError, ChecksumError
+            It is damaged, or of another version.
+        ConfigError
+            A setting is unknown or cannot be had here.
+        ShapeError
+            The column is not a matrix.
+        """
+        if verify not in VERIFY_MODES:
+            raise ConfigError(f"verify={verify!r} is unknown; choose one of {', '.join(VERIFY_MODES)}")
+        if gap_bytes is not None and gap_bytes < 0:
+            raise ConfigError(f"gap_bytes={gap_bytes} must be at least 0")
+        if queue_depth is not None and queue_depth < 1:
+            raise ConfigError(f"queue_depth={queue_depth} must be at least 1")
+        root = Path(path)
+        name = manifest_name or find_manifest_name(root, os_io=os_io)
+        arrays = load_manifest(root, name, os_io=os_io).arrays
+        if column not in arrays:
+            raise ConfigError(f"{root} has no column {column!r}; it has {', '.join(arrays) or 'none'}")
+        record = arrays[column]
+        if len(record.shape) != 2 or record.shape[1] < 1:
+            raise ShapeError(
+                f"{root}: column {column!r} has shape {record.shape}; only an (N, F >= 1) matrix has rows"
+            )
+        scale_record = arrays.get(f"{column}.scale") if record.dtype == "int8" else None
+        scale = (
+            None
+            if scale_record is None
+            else _writable(load_array(root, scale_record, os_io=os_io)).reshape(-1)
+        )
+        checksums = None if verify == "off" else _writable(load_page_checksums(root, record, os_io=os_io))
+        engine = ReadEngine(
+            root / record.file,
+            io=io,
+            direct=direct,
+            depth=queue_depth,
+            ring_bytes=ring_bytes,
+            max_extent_bytes=_extent_bytes(record.row_bytes),
+            data_offset=DATA_OFFSET,
+            checksums=checksums,
+            os_io=os_io,
+        )
+        store = cls(
+            engine, record, scale=scale, gap_bytes=default_gap_bytes(root) if gap_bytes is None else gap_bytes
+        )
+        if verify == "open":
+            store._verify_all()
+        return store
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self._record.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self._record.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of a stored element; uint16 for bfloat16."""
+        return self._dtype
+
+    @property
+    def logical_dtype(self) -> str:
+        """The dtype that the elements stand for, such as "bfloat16"."""
+        return self._record.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """R."""
+        return self._record.row_bytes
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that change with any byte of the features."""
+        return self._record.digest
+
+    @property
+    def max_extent_bytes(self) -> int:
+        """Longest read of one batch's rows."""
+        return self._extent_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that the open store holds: staging, page checksums, scales."""
+        return self._engine.resident_bytes + (0 if self._scale is None else self._scale.nbytes)
+
+    @property
+    def backend(self) -> str:
+        """How requests are made: "uring", "threads" or "plain"."""
+        return self._engine.backend
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether reads go around the page cache."""
+        return self._engine.is_direct
+
+    @property
+    def matrix(self) -> StoredMatrix:
+        """What a lane of its own needs to read beside this one.
+
+        Raises
+        ------
+        StoreError
+            The store is closed.
+        """
+        return StoredMatrix(
+            path=self._engine.path,
+            identity=self._engine.identity,
+            num_rows=self.num_rows,
+            dim=self.dim,
+            row_bytes=self.row_bytes,
+            dtype=self._dtype,
+            is_bfloat16=self._record.dtype == "bfloat16",
+            scale=self._scale,
+            checksums=self._engine.checksums,
+            gap_bytes=self._gap_bytes,
+            io=self._engine.io,
+            direct=self._engine.direct,
+            os_io=self._engine.os_io,
+        )
+
+    def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
+        """Read ``rows`` into ``out``; all of them, or raise. Thread-safe.
+
+        Parameters
+        ----------
+        rows : (M,) int64
+            Row ids, in any order, repeats allowed; ascending ids are cheapest.
+        out : (M, F), or (K, F) with ``at``
+            C-contiguous, of the stored dtype or float32, to which rows are then converted. If an error is
+            raised, its content is undefined.
+        at : (M,) int64, optional
+            Row of ``out`` for each of ``rows``; the other rows of ``out`` are left alone.
+
+        Raises
+        ------
+        ShapeError
+            A row is out of range, or a shape or dtype does not fit; nothing was read.
+        StoreReadError
+            The device failed.
+        ChecksumError
+            Bytes on the device are not what was written.
+        TruncatedStoreError
+            The file was cut after it was opened.
+        StoreError
+            The store is closed.
+        """
+        request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at).in_file_order()
+        target = make_target(
+            request.rows,
+            request.position,
+            out,
+            dtype=self._dtype,
+            is_bfloat16=self._record.dtype == "bfloat16",
+            scale=self._scale,
+        )
+        extents = plan_extents(
+            request.rows,
+            row_bytes=self.row_bytes,
+            data_offset=DATA_OFFSET,
+            max_gap_bytes=self._gap_bytes,
+            max_extent_bytes=self._extent_bytes,
+        )
+        return self._engine.read(extents, target)
+
+    def load(self, rows: IdArray | None = None) -> RamFeatures:
+        """Read ``rows`` (all of them by default) into memory, as they are stored. Thread-safe.
+
+        Raises
+        ------
+        ShapeError, StoreReadError, ChecksumError, TruncatedStoreError, StoreError
+            As `read_into`.
+        """
+        wanted = np.arange(self.num_rows) if rows is None else rows
+        array = np.empty((wanted.shape[0], self.dim), self._dtype)
+        step = max(1, _SWEEP_BYTES // self.row_bytes)
+        for start in range(0, wanted.shape[0], step):
+            self.read_into(wanted[start : start + step], array[start : start + step])
+        scale = None if self._scale is None else self._scale[wanted]
+        return RamFeatures(array, is_bfloat16=self._record.dtype == "bfloat16", scale=scale)
+
+    def close(self) -> None:
+        """Wait for the read in progress and release everything. Idempotent."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _verify_all(self) -> None:
+        """Read every row once with verification, then read without."""
+        step = max(1, _SWEEP_BYTES // self.row_bytes)
+        scratch = np.empty((min(step, self.num_rows), self.dim), self._dtype)
+        try:
+            for start in range(0, self.num_rows, step):
+                rows = np.arange(start, min(start + step, self.num_rows))
+                self.read_into(rows, scratch[: rows.shape[0]])
+        except BaseException:
+            self.close()
+            raise
+        self._engine.trust()
+
+
+def default_gap_bytes(root: Path) -> int:
+    """Return the longest hole worth reading through on the device of ``root``, as far as it is known."""
+    profile = remembered_profile(root)
+    return profile.gap_bytes if profile else DEFAULT_GAP_BYTES
+
+
+def _extent_bytes(row_bytes: int) -> int:
+    return max(MAX_EXTENT_BYTES, min_extent_bytes(row_bytes))
+
+
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Lift the write protection: to numba a read-only array is another type, to be compiled for again."""
+    array.setflags(write=True)
+    return array

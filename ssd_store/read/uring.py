@@ -1,0 +1,324 @@
+"""Reads through io_uring, driven by one nogil kernel: no C compiler, no liburing, no privileges."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+from numba import njit
+
+from gloader.errors import StoreReadError
+from gloader.ssd_store.machine_ops import (
+    call_errno,
+    call_syscall,
+    load32,
+    load64,
+    load_acquire32,
+    store32,
+    store64,
+    store_release32,
+)
+from gloader.ssd_store.os_io import errno_location_address, syscall_address
+from gloader.ssd_store.read.backend import Progress
+from gloader.ssd_store.read.verify_and_copy import Delivery, deliver_extent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+_LOG = logging.getLogger(__name__)
+
+# One numbering for every architecture: the calls are younger than the unification of the tables.
+SETUP, ENTER, REGISTER = 425, 426, 427
+COOP_TASKRUN = 1 << 8  # completions wait for our next call instead of interrupting us (Linux 5.19)
+FEAT_SINGLE_MMAP, FEAT_RW_CUR_POS = 1 << 0, 1 << 3  # the latter came with OP_READ (Linux 5.6)
+GETEVENTS = 1
+REGISTER_BUFFERS = 0
+OFF_SQES = 0x10000000
+OP_READ_FIXED, OP_WRITE_FIXED, OP_READ, OP_WRITE = 4, 5, 22, 23
+SQE_BYTES, CQE_BYTES = 64, 16
+MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row before the ring counts as broken
+MAX_DEPTH = 4096
+MASK32 = 0xFFFFFFFF
+
+# Positions in the array of addresses that describes a ring to the kernel.
+FD, SQ_HEAD, SQ_TAIL, SQ_MASK, SQES, CQ_HEAD, CQ_TAIL, CQ_MASK, CQES, FIXED, SYSCALL, ERRNO = range(12)
+# Positions in the kernel's report; the unfinished extents follow.
+NEXT, UNFINISHED, BAD_PAGE, STATUS, HEAD = range(5)
+
+
+class Uring:
+    """An io_uring of ``depth`` reads. Owns its file descriptor and mappings until `close`.
+
+    Raises
+    ------
+    OSError
+        The system has no io_uring, forbids it, or has one without plain reads.
+    """
+
+    name = "uring"
+
+    def __init__(self, depth: int, staging: NDArray[np.uint8] | None = None) -> None:
+        self._descriptor = np.full(
+            1, -1, np.int64
+        )  # written by the kernel that makes the ring, see `_create`
+        if numba.config.DISABLE_JIT:
+            raise OSError(errno.ENOSYS, "io_uring needs compiled kernels, and NUMBA_DISABLE_JIT is set")
+        self.depth = min(max(depth, 1), MAX_DEPTH)
+        self._maps: list[mmap.mmap] = []
+        try:
+            params = _setup(self.depth, self._descriptor)
+            self._table = self._map_rings(params)
+            self._staging = staging  # kept alive: the kernel may write to it as long as the ring exists
+            self._table[FIXED] = staging is not None and self._register(staging)
+            self._check_entry()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _fd(self) -> int:
+        return int(self._descriptor[0])
+
+    @property
+    def table(self) -> IdArray:
+        """The addresses that kernels need, see the positions above; empty once the ring is closed."""
+        return self._table
+
+    def read(self, fd: int, work: Delivery, start: int, /) -> Progress:
+        """Read and deliver extents from ``start`` on; stop at the first that fails, and drain the ring."""
+        if self._fd < 0:
+            raise StoreReadError(
+                errno.EBADF, "the io_uring of this store is closed or broke; open the store again"
+            )
+        depth = min(self.depth, work.staged.shape[0] // work.slot_bytes)
+        report = np.empty(HEAD + depth, np.int64)
+        _drive(self._table, fd, work, start, depth, report)
+        if report[STATUS]:
+            # Reads may still be in flight into the staging memory: nothing may use it, or this ring, again.
+            self.close()
+            code = int(report[STATUS])
+            raise StoreReadError(code, f"io_uring_enter failed: {os.strerror(code)}; use io='threads'")
+        return Progress(
+            next=int(report[NEXT]),
+            unfinished=report[HEAD : HEAD + report[UNFINISHED]],
+            bad_page=int(report[BAD_PAGE]),
+        )
+
+    def _check_entry(self) -> None:
+        """Enter the ring with nothing to do: a sandbox may allow making rings and forbid using them.
+
+        Raises
+        ------
+        OSError
+            The call is forbidden.
+        """
+        _call(ENTER, self._fd, 0)
+
+    def close(self) -> None:
+        """Unmap and close the ring. Idempotent."""
+        fd = self._fd
+        if fd >= 0:
+            self._descriptor[0] = -1
+            os.close(fd)
+            self._table = np.empty(0, np.int64)
+            self._maps.clear()  # unmapped with their last view: a traceback may still hold one
+
+    def __del__(self) -> None:
+        # A signal that arrived while its owner was made, or closed, may have left it to nobody.
+        self.close()
+
+    def _map_rings(self, params: NDArray[np.uint32]) -> IdArray:
+        sq_entries, cq_entries = int(params[0]), int(params[1])
+        sq, cq = params[10:20].astype(np.int64), params[20:30].astype(np.int64)
+        ring = self._map(max(sq[6] + sq_entries * 4, cq[5] + cq_entries * CQE_BYTES), 0)
+        sqes = self._map(sq_entries * SQE_BYTES, OFF_SQES)
+        ring[sq[6] : sq[6] + sq_entries * 4].view(np.uint32)[:] = np.arange(sq_entries)
+        base = ring.ctypes.data
+        table = np.zeros(12, np.int64)
+        table[FD] = self._fd
+        table[SQ_HEAD], table[SQ_TAIL] = base + sq[0], base + sq[1]
+        table[SQ_MASK], table[CQ_MASK] = sq_entries - 1, cq_entries - 1
+        table[SQES] = sqes.ctypes.data
+        table[CQ_HEAD], table[CQ_TAIL], table[CQES] = base + cq[0], base + cq[1], base + cq[5]
+        table[SYSCALL], table[ERRNO] = syscall_address(), errno_location_address()
+        return table
+
+    def _map(self, length: int, offset: int) -> NDArray[np.uint8]:
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        mapping = mmap.mmap(self._fd, int(length), flags=flags, offset=offset)
+        self._maps.append(mapping)
+        return np.frombuffer(mapping, np.uint8)
+
+    def _register(self, staging: NDArray[np.uint8]) -> bool:
+        """Pin the staging memory once instead of at every read; refused where locked memory is scarce."""
+        vector = np.array([staging.ctypes.data, staging.nbytes], np.uint64)
+        try:
+            _call(REGISTER, self._fd, REGISTER_BUFFERS, vector.ctypes.data, 1)
+        except OSError as error:
+            _LOG.debug("io_uring buffers stay unregistered: %s", error)
+            return False
+        return True
+
+
+def probe_uring() -> str | None:
+    """Return why io_uring cannot be used here, or None if it can. Opens a ring and enters it once."""
+    try:
+        Uring(8).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _call(number: int, first: int, second: int = 0, third: int = 0, fourth: int = 0) -> int:
+    """Make a system call from Python and return its result, or raise OSError."""
+    result = _system_call(syscall_address(), errno_location_address(), number, first, second, third, fourth)
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _system_call(
+    function: int, location: int, number: int, first: int, second: int, third: int, fourth: int
+) -> int:
+    result = call_syscall(function, number, first, second, third, fourth, 0, 0)
+    return result if result >= 0 else -call_errno(location)
+
+
+def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
+    """Create a ring, put its descriptor into ``descriptor`` (1,), and return its parameter block."""
+    for flags in (COOP_TASKRUN, 0):
+        params = np.zeros(30, np.uint32)
+        params[2] = flags
+        code = _create(syscall_address(), errno_location_address(), entries, params.ctypes.data, descriptor)
+        if code == errno.EINVAL and flags:
+            continue
+        if code:
+            raise OSError(code, os.strerror(code))
+        if params[5] & FEAT_SINGLE_MMAP and params[5] & FEAT_RW_CUR_POS:
+            return params
+        break
+    raise OSError(errno.ENOSYS, "this kernel's io_uring is older than Linux 5.6")
+
+
+@njit(cache=True, nogil=True)
+def _create(function: int, location: int, entries: int, params: int, descriptor: IdArray) -> int:
+    """Create a ring; return 0, or the errno.
+
+    The descriptor is noted here, not by the caller: a Ctrl-C that arrives during the call is raised when it returns,
+    and whoever was to be given the descriptor would never see it.
+    """
+    result = call_syscall(function, SETUP, entries, params, 0, 0, 0, 0)
+    if result < 0:
+        return call_errno(location)
+    descriptor[0] = result
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def submit(
+    ring: IdArray, tail: int, opcode: int, fd: int, offset: int, address: int, length: int, tag: int
+) -> int:
+    """Write one request at ``tail`` and return the next tail; the caller publishes it."""
+    entry = ring[SQES] + (tail & ring[SQ_MASK]) * SQE_BYTES
+    # Opcode, flags and priority share the first word; the registered buffer's index 0 is in the zeros.
+    store32(entry, opcode)
+    store32(entry + 4, fd)
+    store64(entry + 8, offset)
+    store64(entry + 16, address)
+    store32(entry + 24, length)
+    store32(entry + 28, 0)
+    store64(entry + 32, tag)
+    store64(entry + 40, 0)
+    store64(entry + 48, 0)
+    store64(entry + 56, 0)
+    return (tail + 1) & MASK32
+
+
+@njit(cache=True, nogil=True)
+def enter(ring: IdArray, tail: int, wait: int) -> int:
+    """Hand over what was published up to ``tail`` and wait for completions; return 0 or the errno."""
+    pending = (tail - load_acquire32(ring[SQ_HEAD])) & MASK32
+    if call_syscall(ring[SYSCALL], ENTER, ring[FD], pending, wait, GETEVENTS, 0, 0) < 0:
+        return call_errno(ring[ERRNO])
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _drive(ring: IdArray, fd: int, work: Delivery, start: int, depth: int, report: IdArray) -> None:
+    """Keep ``depth`` reads in flight, deliver each as it completes, and return with none in flight.
+
+    Stops submitting at a failed read, a bad page or a signal; the caller decides and calls again.
+    """
+    offset, length, row_begin, row_end, data_offset, checksums, staged, halves, words, slot_bytes, target = (
+        work
+    )
+    rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
+    count = offset.shape[0]
+    base = np.int64(staged.ctypes.data)
+    opcode = OP_READ_FIXED if ring[FIXED] else OP_READ
+    free = np.arange(depth)
+    num_free = depth
+    owner = np.empty(depth, np.int64)  # the extent in each slot
+    tail = load_acquire32(ring[SQ_TAIL])
+    upcoming = np.int64(start)
+    refusals = 0
+    stopping = False
+    report[UNFINISHED] = 0
+    report[BAD_PAGE] = -1
+    report[STATUS] = 0
+    while True:
+        while num_free > 0 and upcoming < count and not stopping:
+            num_free -= 1
+            slot = free[num_free]
+            owner[slot] = upcoming
+            at = base + slot * slot_bytes
+            tail = submit(ring, tail, opcode, fd, offset[upcoming], at, length[upcoming], slot)
+            upcoming += 1
+        store_release32(ring[SQ_TAIL], tail)
+        in_flight = depth - num_free
+        if in_flight == 0:
+            break
+        code = enter(ring, tail, min(in_flight, max(1, depth // 4)))
+        if code == errno.EINTR:
+            stopping = True  # let Python run its signal handlers once all is drained
+        elif code in (errno.EAGAIN, errno.EBUSY):
+            refusals += 1
+        elif code != 0:
+            refusals = MAX_REFUSALS
+        if refusals >= MAX_REFUSALS:
+            report[STATUS] = code
+            break
+        head = load_acquire32(ring[CQ_HEAD])
+        last = load_acquire32(ring[CQ_TAIL])
+        if head != last:
+            refusals = 0
+        while head != last:
+            entry = ring[CQES] + (head & ring[CQ_MASK]) * CQE_BYTES
+            slot = load64(entry)
+            extent = owner[slot]
+            if load32(entry + 8) != length[extent]:
+                report[HEAD + report[UNFINISHED]] = extent
+                report[UNFINISHED] += 1
+                stopping = True
+            else:
+                page = deliver_extent(
+                    extent, slot * slot_bytes, offset, length, row_begin, row_end, data_offset, checksums,
+                    staged, halves, words,
+                    rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
+                )  # fmt: skip
+                if page >= 0:
+                    report[BAD_PAGE] = page
+                    stopping = True
+            free[num_free] = slot
+            num_free += 1
+            head = (head + 1) & MASK32
+        store_release32(ring[CQ_HEAD], head)
+    report[NEXT] = upcoming

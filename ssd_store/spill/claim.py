@@ -1,0 +1,242 @@
+"""A private folder that belongs to one process for life, and the removal of those whose process is dead."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import secrets
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.errors import FormatError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, write_full
+from gloader.ssd_store.spill.errors import spill_errors
+from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.write.lock import lock_folder
+
+_LOG = logging.getLogger(__name__)
+
+SPILL_PREFIX: Final = "gloader-spill-"
+SPILL_DIR_VARIABLE: Final = "GLOADER_SPILL_DIR"
+OWNER_NAME: Final = "owner.json"
+UNCLAIMED_GRACE_S: Final = 600.0  # a folder without owner may belong to a process that is just creating it
+KILL_POINTS: Final = (
+    "spill.after_mkdtemp",
+    "spill.after_lock",
+    "spill.after_owner_write",
+    "spill.after_claim",
+    "spill.after_records_removed",
+    "spill.after_owner_removed",
+)
+_NAMES: Final = 100
+_OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
+
+
+class SpillClaim:
+    """A new folder ``gloader-spill-XXXX`` that nobody else reads, writes or removes. Owns it until `remove`.
+
+    The folder is locked by ``flock`` as long as the claim is held, and holds an owner file, which says who it
+    was after the lock is gone.
+
+    Parameters
+    ----------
+    parent : an existing folder
+
+    Raises
+    ------
+    SpillError
+        The folder cannot be created; nothing is left of it.
+    """
+
+    __slots__ = ("_fd", "_os_io", "_owner_pid", "path")
+
+    def __init__(self, parent: Path, *, os_io: OsIO = REAL_OS) -> None:
+        self._os_io = os_io
+        self._fd = -1
+        self._owner_pid = 0  # of the process that has to remove the folder; 0: there is none
+        self.path = parent
+        doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
+        try:
+            with spill_errors(parent / SPILL_PREFIX, doing, needed_bytes=1, os_io=os_io), uninterrupted():
+                self._make(parent)
+                self._claim()
+        except BaseException as error:
+            if self._owner_pid:
+                self._give_up(error)
+            raise
+
+    def __del__(self) -> None:
+        # A signal may arrive before whoever asked for the claim holds it; nobody would remove the folder then.
+        if getattr(self, "_owner_pid", 0) == os.getpid():
+            close_in_finalizer(lambda: self._give_up(None))
+
+    def release(self) -> None:
+        """Give the lock up and leave the folder as it is. Idempotent."""
+        self._owner_pid = 0
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            close_quietly(fd, os_io=self._os_io)
+
+    def remove(self) -> None:
+        """Remove the folder, then give the lock up. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            Something cannot be removed; the next run removes it after this process has ended.
+        """
+        if self._fd < 0:
+            return
+        with uninterrupted():
+            try:
+                with spill_errors(self.path, "removing the spill folder", os_io=self._os_io):
+                    _remove_folder(self.path, self._os_io)
+            finally:
+                self.release()
+
+    def _make(self, parent: Path) -> None:
+        """Make a folder of a name that is free, which no other user can enter."""
+        for _ in range(_NAMES):
+            self.path = parent / f"{SPILL_PREFIX}{secrets.token_hex(4)}"
+            try:
+                self.path.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            self._owner_pid = os.getpid()
+            return
+        raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
+
+    def _claim(self) -> None:
+        self._os_io.kill_point("spill.after_mkdtemp")
+        self._fd = lock_folder(self.path, os_io=self._os_io)
+        self._os_io.kill_point("spill.after_lock")
+        temporary = self.path / _OWNER_TEMPORARY
+        data = SpillOwner.this_process(os_io=self._os_io).to_json().encode()
+        fd = self._os_io.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            write_full(fd, memoryview(data), os_io=self._os_io)
+            # After a power loss the folder is removed only if its owner file is there to be read.
+            self._os_io.fsync(fd)
+        finally:
+            close_quietly(fd, os_io=self._os_io)
+        self._os_io.kill_point("spill.after_owner_write")
+        self._os_io.replace(temporary, self.path / OWNER_NAME)
+        self._os_io.kill_point("spill.after_claim")
+
+    def _give_up(self, error: BaseException | None) -> None:
+        try:
+            _remove_folder(self.path, self._os_io)
+        except OSError as failure:
+            if error is not None:
+                error.add_note(f"and {self.path} could not be removed ({failure}); a later run removes it")
+        finally:
+            self.release()
+
+
+def spill_parent(parent: StrPath | None = None) -> Path:
+    """Return where spill folders go: ``parent``, else $GLOADER_SPILL_DIR, else the temporary folder.
+
+    Raises
+    ------
+    SpillError
+        No folder is given and the system has no temporary folder that can be written.
+    """
+    chosen = parent or os.environ.get(SPILL_DIR_VARIABLE)
+    if not chosen:
+        with spill_errors(Path.cwd(), f"choosing a folder for spills (set {SPILL_DIR_VARIABLE})"):
+            chosen = tempfile.gettempdir()
+    return Path(chosen).absolute()
+
+
+def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) -> list[Path]:
+    """Remove the spill folders below ``parent`` whose owner is dead; return them.
+
+    A folder stays if its lock is held, if its owner runs, if it belongs to another user, or if it was not made
+    here: a link, a file, a folder without an owner file (but for an empty one older than ten minutes, which a
+    process left that was killed while creating it). What cannot be removed is logged and stays.
+    """
+    folder = spill_parent(parent)
+    removed: list[Path] = []
+    try:
+        names = os_io.listdir(folder)
+    except OSError as error:
+        _LOG.warning("cannot look for abandoned spill folders in %s: %s", folder, error)
+        return removed
+    for path in (folder / name for name in names if name.startswith(SPILL_PREFIX)):
+        try:
+            with uninterrupted():
+                is_removed = _remove_if_dead(path, os_io)
+        except FileNotFoundError:  # its owner or another run removed it meanwhile
+            continue
+        except OSError as error:
+            _LOG.warning("the abandoned spill folder %s could not be removed: %s", path, error)
+            continue
+        if is_removed:
+            _LOG.info("removed %s, the spill folder of a run that was killed", path)
+            removed.append(path)
+    return removed
+
+
+def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
+    try:
+        fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (NotADirectoryError, PermissionError):  # a link, a file, another user's
+        return False
+    try:
+        if os_io.fstat(fd).st_uid != os.geteuid() or not _is_abandoned(path, os_io):
+            return False
+        try:
+            os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        # Once more, under the lock: another run may have removed it, and the name may be a new folder's.
+        if not _is_abandoned(path, os_io):
+            return False
+        _remove_folder(path, os_io)
+        return True
+    finally:
+        close_quietly(fd, os_io=os_io)
+
+
+def _is_abandoned(path: Path, os_io: OsIO) -> bool:
+    """Return whether ``path`` is a spill folder whose owner is gone, if its lock is free."""
+    try:
+        owner = SpillOwner.read(path / OWNER_NAME, os_io=os_io)
+    except FileNotFoundError:
+        is_ours = set(os_io.listdir(path)) <= {_OWNER_TEMPORARY}
+        return is_ours and time.time() - os_io.stat(path).st_mtime > UNCLAIMED_GRACE_S
+    except (OSError, FormatError) as error:
+        _LOG.info("%s stays: its owner file cannot be read (%s)", path, error)
+        return False
+    return owner.is_gone(os_io=os_io)
+
+
+def _remove_folder(path: Path, os_io: OsIO) -> None:
+    """Remove a spill folder; one failure is tried again, since nothing but space is lost by trying."""
+    try:
+        _remove_once(path, os_io)
+    except FileNotFoundError:  # somebody removed all of it
+        return
+    except OSError:
+        _remove_once(path, os_io)
+
+
+def _remove_once(path: Path, os_io: OsIO) -> None:
+    names = os_io.listdir(path)
+    # The owner file goes last, so that a removal that is cut is finished by the next run.
+    for name in sorted(names, key=lambda name: name == OWNER_NAME):
+        if name == OWNER_NAME:
+            os_io.kill_point("spill.after_records_removed")
+        try:
+            os_io.unlink(path / name)
+        except IsADirectoryError:
+            os_io.rmtree(path / name)
+        except FileNotFoundError:  # a record that another thread deletes
+            continue
+    os_io.kill_point("spill.after_owner_removed")
+    os_io.rmdir(path)

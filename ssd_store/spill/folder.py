@@ -1,0 +1,191 @@
+"""Temporary files on the disk, within a budget, in a folder that leaves with its process."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Self
+
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ConfigError, ForkError, SpillError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
+from gloader.ssd_store.spill.errors import require_free_disk, spill_errors
+from gloader.ssd_store.write.errors import free_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+_LOG = logging.getLogger(__name__)
+
+__all__ = ["SpillFolder", "remove_dead_spills", "spill_parent"]
+
+
+class SpillFolder:
+    """A private folder of temporary files, within a budget. Owns the folder until `close`. Thread-safe.
+
+    Creating one first removes the spill folders in ``parent`` whose owners are dead.
+
+    Parameters
+    ----------
+    parent : an existing folder; by default $GLOADER_SPILL_DIR, else the system's temporary folder
+    budget_bytes : what the files may take on disk together
+
+    Raises
+    ------
+    ConfigError
+        The budget is negative.
+    SpillError
+        The folder cannot be created.
+    """
+
+    def __init__(self, parent: StrPath | None = None, *, budget_bytes: int, os_io: OsIO = REAL_OS) -> None:
+        if budget_bytes < 0:
+            raise ConfigError(f"the spill budget is {budget_bytes} bytes; give 0 or more")
+        self.budget_bytes = budget_bytes
+        self._os_io = os_io
+        self._lock = threading.Lock()
+        self._files: dict[Path, int] = {}  # bytes reserved for each
+        self._used_bytes = 0
+        self._numbers = count()
+        self._pid = os.getpid()
+        self._is_open = True
+        folder = spill_parent(parent)
+        remove_dead_spills(folder, os_io=os_io)
+        self._claim = SpillClaim(folder, os_io=os_io)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except SpillError as failure:
+            if error is None:
+                raise
+            error.add_note(f"and {failure}")
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._claim.path
+
+    @property
+    def os_io(self) -> OsIO:
+        """The system calls that the folder makes."""
+        return self._os_io
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the budget that files take, those being written included."""
+        return self._used_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that may be written now: what is left of the budget, or of the disk where that is less."""
+        left = max(self.budget_bytes - self._used_bytes, 0)
+        with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
+            return min(left, free_bytes(self.path, os_io=self._os_io))
+
+    def require_room(self, num_bytes: int, what: str = "a spill") -> None:
+        """Check that ``num_bytes`` more fit into the budget and onto the disk.
+
+        Raises
+        ------
+        BudgetError
+            They exceed the budget; the message says needed and allowed bytes.
+        SpillError
+            They exceed the free disk space (the message says needed and free bytes), or the folder is closed.
+        ForkError
+            The folder belongs to the parent process.
+        """
+        self._require_usable()
+        allowed = self.budget_bytes - self._used_bytes
+        if num_bytes > allowed:
+            raise BudgetError(
+                f"{what} needs {num_bytes} bytes ({format_bytes(num_bytes)}) on disk and {allowed} are allowed: "
+                f"the spill budget is {self.budget_bytes} bytes, {self._used_bytes} of them in use; raise "
+                "spill_budget or use smaller superbatches"
+            )
+        with spill_errors(self.path, f"checking the free disk space for {what}", os_io=self._os_io):
+            require_free_disk(self.path, num_bytes, f"{what} does not fit on the disk", os_io=self._os_io)
+
+    def reserve_file(self, num_bytes: int, what: str) -> Path:
+        """Take ``num_bytes`` of the budget for a file that the caller creates; return where.
+
+        Raises
+        ------
+        BudgetError
+            They exceed the budget; the message says needed and allowed bytes.
+        SpillError
+            They exceed the free disk space, or the folder is closed.
+        ForkError
+            The folder belongs to the parent process.
+        """
+        with self._lock:
+            self.require_room(num_bytes, what)
+            path = self.path / f"{next(self._numbers):08d}.spill"
+            self._files[path] = num_bytes
+            self._used_bytes += num_bytes
+        return path
+
+    def remove_file(self, path: Path) -> None:
+        """Remove a file that `reserve_file` named, there or not, and return its bytes to the budget. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            It cannot be removed; its bytes stay in use until `close`.
+        """
+        if path not in self._files:
+            return
+        with spill_errors(path, "removing a spilled file", os_io=self._os_io):
+            try:
+                self._unlink(path)
+            except FileNotFoundError:  # never created, or gone with the folder
+                _LOG.debug("%s is not there to be removed", path)
+        self._return(path)
+
+    def close(self) -> None:
+        """Remove the folder and everything in it. Idempotent; in a forked child it removes nothing.
+
+        Raises
+        ------
+        SpillError
+            Something cannot be removed; the next run removes it after this process has ended.
+        """
+        self._is_open = False
+        if os.getpid() != self._pid:
+            self._claim.release()
+            return
+        self._claim.remove()
+        with self._lock:
+            self._files.clear()
+            self._used_bytes = 0
+
+    def _unlink(self, path: Path) -> None:
+        try:
+            self._os_io.unlink(path)
+        except FileNotFoundError:
+            raise
+        except OSError:  # nothing but space is lost by trying again
+            self._os_io.unlink(path)
+
+    def _return(self, path: Path) -> None:
+        with self._lock:
+            self._used_bytes -= self._files.pop(path, 0)
+
+    def _require_usable(self) -> None:
+        if not self._is_open:
+            raise SpillError(errno.EBADF, "the spill folder is closed", str(self.path))
+        if os.getpid() != self._pid:
+            raise ForkError(
+                f"{self.path} belongs to process {self._pid}, which forked this one; create a spill folder in "
+                "each process, or start workers with the spawn method"
+            )

@@ -1,0 +1,363 @@
+"""One pass over a store's file that brings wanted rows, batch by batch, to another place.
+
+The pages that hold wanted rows are read once, in file order, merged over small holes, with many requests in
+flight; each row is then dealt out to every batch that wants it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.errors import (
+    BudgetError,
+    ConfigError,
+    SpillError,
+    StoreError,
+    StoreOpenError,
+)
+from gloader.ssd_store.format.format import DATA_OFFSET, open_error
+from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.read.engine import mismatch
+from gloader.ssd_store.read.extents import ALIGNMENT
+from gloader.ssd_store.read.reader import default_gap_bytes
+from gloader.ssd_store.spill.errors import spill_errors
+from gloader.ssd_store.sweep import kernels
+from gloader.ssd_store.sweep.drivers import (
+    DAMAGED,
+    FINISHED,
+    READ_CARE,
+    RUNNING,
+    WRITE_CARE,
+    CallDriver,
+    SweepDriver,
+    SweepFiles,
+    give_back,
+    piece_of,
+)
+from gloader.ssd_store.sweep.kernels import Sweep
+from gloader.ssd_store.sweep.uring_driver import READ_DEPTH, UringDriver
+from gloader.ssd_store.sweep.wanted_rows import WantedRows, require_going
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.os_io import OsIO
+    from gloader.ssd_store.read.matrix import StoredMatrix
+    from gloader.ssd_store.spill.file import SpillFile
+    from gloader.types import IdArray
+
+_LOG = logging.getLogger(__name__)
+
+EXTENT_BYTES: Final = 128 * 1024  # stays in a core's cache between its checksum and its copies
+MAX_RING_BYTES: Final = 4 * 2**20
+MIN_RING_BYTES: Final = 2**20
+MAX_PIECE_BYTES: Final = 64 * 1024  # larger ones gain nothing
+_STEP_BYTES: Final = 4 * 2**20  # dealt out between two looks at `is_cancelled`: a few milliseconds
+_SPARE_SHARE: Final = 4  # one piece in flight for so many batches
+_MIN_SPARE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepBuffers:
+    """How the memory of a sweep is shared out."""
+
+    ring_bytes: int  # extents that were read
+    piece_bytes: int
+    num_pieces: int
+
+
+def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
+    """Share ``memory_bytes`` out between extents and the pieces of ``num_batches`` batches. Pure.
+
+    Pieces of up to 64 KiB, one for each batch and a quarter more; smaller ones, of at least a page, when there are
+    many batches.
+
+    Raises
+    ------
+    BudgetError
+        The memory is too small.
+    """
+    ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
+    wanted = num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
+    piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
+    if piece < 4 * ALIGNMENT:  # many batches: rather short of extents than of pieces
+        ring = MIN_RING_BYTES
+        piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
+    if piece < ALIGNMENT:
+        raise BudgetError(
+            f"packing {num_batches} batches at once needs {MIN_RING_BYTES + wanted * ALIGNMENT} bytes of buffers and "
+            f"{memory_bytes} are allowed; raise the pack's memory_bytes or use smaller superbatches"
+        )
+    piece = min(piece, MAX_PIECE_BYTES)
+    ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT  # what is left goes to both
+    return SweepBuffers(ring_bytes=ring, piece_bytes=piece, num_pieces=(memory_bytes - ring) // piece)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepCost:
+    """What a sweep moved."""
+
+    read: ReadStats  # rows: those dealt out
+    writes: int  # requests
+    bytes_written: int
+
+
+class Sweeper:
+    """A lane of its own on a store's file. Owns a descriptor, a ring or threads until `close`; one sweep at a time.
+
+    Parameters
+    ----------
+    matrix : the store's
+    memory : page-aligned buffers, which the sweeper keeps
+    gap_bytes : longest hole between two wanted pages that is read through; what the remembered profile
+        of the device says by default
+    is_real : False if the files to be written are to be reached through their own system calls only
+
+    Raises
+    ------
+    StoreOpenError
+        The file cannot be opened, or is not the one that the store has open.
+    ConfigError
+        The store was opened with ``io="uring"``, and there is no second ring.
+    """
+
+    def __init__(
+        self,
+        matrix: StoredMatrix,
+        memory: NDArray[np.uint8],
+        *,
+        gap_bytes: int | None = None,
+        is_real: bool = True,
+    ) -> None:
+        self.matrix = matrix
+        self._memory = memory
+        gap = default_gap_bytes(matrix.path.parent) if gap_bytes is None else gap_bytes
+        if gap < 0:
+            raise ConfigError(f"max_gap_bytes={gap} must be at least 0")
+        self._gap_pages = gap // ALIGNMENT
+        direct = "off" if matrix.io == "buffered" else matrix.direct
+        self._file = DeviceFile(matrix.path, direct=direct, os_io=matrix.os_io)
+        self._driver: SweepDriver | None = None
+        try:
+            _require_same_file(self._file, matrix)
+            self._driver = _choose_driver(
+                matrix, memory, is_direct=self._file.is_direct, is_real=is_real and matrix.os_io.is_real
+            )
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether reads go around the page cache."""
+        return self._file.is_direct
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of buffers."""
+        return self._memory.nbytes
+
+    @property
+    def backend(self) -> str:
+        """How requests are made: "uring", "threads" or "plain"."""
+        return self._driver.name if self._driver else "closed"
+
+    def to_memory(
+        self, wanted: WantedRows, out: NDArray[np.uint8], *, is_cancelled: Callable[[], bool]
+    ) -> SweepCost:
+        """Bring the rows of a single batch, as stored, to ``out``, page-aligned and longer than they are.
+
+        Raises
+        ------
+        StoreReadError, TruncatedStoreError, ChecksumError
+            As `FeatureStore.read_into`.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
+        sweep = self._prepare(wanted, buffers, out, np.empty(0, np.uint64), np.zeros(1, np.int64))
+        nowhere = np.zeros(1, np.int64)
+        files = SweepFiles(label="a superbatch", source=self._file, targets=(), fds=nowhere, starts=nowhere)
+        return self._run(sweep, files, is_cancelled)
+
+    def to_files(
+        self,
+        wanted: WantedRows,
+        targets: Sequence[SpillFile | None],
+        starts: IdArray,
+        sums: NDArray[np.uint64],
+        first_page: IdArray,
+        *,
+        label: str,
+        is_cancelled: Callable[[], bool],
+    ) -> SweepCost:
+        """Write each batch's rows, as stored, one after the other to its region of a file.
+
+        Parameters
+        ----------
+        targets : (S,) the file of each batch; None where it has no rows
+        starts : (S,) byte of that file at which its region starts
+        sums : receives the checksums of the pages written
+        first_page : (S,) where those of each batch start
+        label : what is swept, for messages
+
+        Raises
+        ------
+        BudgetError
+            There are too many batches for the buffers.
+        SpillError
+            The device of ``targets`` is full or fails.
+        StoreReadError, TruncatedStoreError, ChecksumError
+            As `FeatureStore.read_into`.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        buffers = plan_buffers(wanted.bounds.shape[0] - 1, self._memory.nbytes)
+        pieces = self._memory[buffers.ring_bytes :]
+        fds = np.array([-1 if target is None else target.fd for target in targets], np.int64)
+        files = SweepFiles(label=label, source=self._file, targets=targets, fds=fds, starts=starts)
+        return self._run(self._prepare(wanted, buffers, pieces, sums, first_page), files, is_cancelled)
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+            self._file.close()
+            self._memory = np.empty(0, np.uint8)
+
+    def _prepare(
+        self,
+        wanted: WantedRows,
+        buffers: SweepBuffers,
+        pieces: NDArray[np.uint8],
+        sums: NDArray[np.uint64],
+        first_page: IdArray,
+    ) -> Sweep:
+        ring = self._memory[: buffers.ring_bytes]
+        num_batches = wanted.bounds.shape[0] - 1
+        sweep = Sweep(
+            ids=wanted.ids,
+            bounds=wanted.bounds,
+            pages=wanted.pages,
+            num_pages=wanted.num_pages,
+            row_bytes=self.matrix.row_bytes,
+            checksums=self.matrix.checksums,
+            max_pages=min(EXTENT_BYTES, buffers.ring_bytes // 4) // ALIGNMENT,
+            gap_pages=self._gap_pages,
+            ring=ring,
+            ring_words=ring.view(np.uint64),
+            extents=np.zeros((5, READ_DEPTH), np.int64),
+            batches=np.zeros((6, num_batches), np.int64),
+            pieces=pieces,
+            piece_words=pieces.view(np.uint64),
+            piece_bytes=buffers.piece_bytes,
+            owners=np.zeros((3, buffers.num_pieces), np.int64),
+            free=np.zeros(buffers.num_pieces, np.int64),
+            ready=np.zeros(buffers.num_pieces, np.int64),
+            failed=np.zeros(buffers.num_pieces, np.int64),
+            sums=sums,
+            first_page=first_page,
+            state=np.zeros(kernels.NUM_STATES, np.int64),
+        )
+        kernels.begin(sweep)
+        return sweep
+
+    def _run(self, sweep: Sweep, files: SweepFiles, is_cancelled: Callable[[], bool]) -> SweepCost:
+        driver = self._driver
+        if driver is None:
+            raise StoreError(f"{self.matrix.path}: the lane of this sweep is closed")
+        try:
+            status = RUNNING
+            while status != FINISHED:
+                require_going(is_cancelled, f"a sweep over {self.matrix.path}")
+                status = driver.step(sweep, files, _STEP_BYTES)
+                if status == DAMAGED:
+                    self._raise_mismatch(sweep)
+                if status in (READ_CARE, WRITE_CARE):
+                    driver.settle(sweep)  # a careful request may exchange the descriptor
+                    care = _read_carefully if status == READ_CARE else _write_carefully
+                    care(sweep, files, self.matrix.os_io)
+        except BaseException:
+            driver.settle(sweep)
+            raise
+        return _cost(sweep)
+
+    def _raise_mismatch(self, sweep: Sweep) -> None:
+        page = int(sweep.state[kernels.BAD_PAGE])
+        first = page * ALIGNMENT // self.matrix.row_bytes
+        last = ((page + 1) * ALIGNMENT - 1) // self.matrix.row_bytes
+        is_asked = (sweep.ids >= first) & (sweep.ids <= last)
+        rows = np.unique(sweep.ids[is_asked]).astype(np.int64)
+        raise mismatch(self.matrix.path, page, rows, row_bytes=self.matrix.row_bytes, data_offset=DATA_OFFSET)
+
+
+def _require_same_file(file: DeviceFile, matrix: StoredMatrix) -> None:
+    try:
+        status = matrix.os_io.fstat(file.fd)
+    except OSError as error:
+        raise open_error(matrix.path, error) from error
+    if (status.st_dev, status.st_ino) != matrix.identity:
+        message = "the store was replaced after it was opened; open it again"
+        raise StoreOpenError(errno.ESTALE, message, str(matrix.path))
+
+
+def _choose_driver(
+    matrix: StoredMatrix, memory: NDArray[np.uint8], *, is_direct: bool, is_real: bool
+) -> SweepDriver:
+    if not is_real:
+        return CallDriver(matrix.os_io, threaded=False)
+    if matrix.io == "uring" or (matrix.io == "auto" and is_direct):
+        try:
+            return UringDriver(memory)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if matrix.io == "uring":
+                raise ConfigError(f"io='uring' is not available here: {reason}; use io='auto'") from error
+            _LOG.info("io_uring is not available, sweeping with threads: %s", reason)
+    return CallDriver(matrix.os_io, threaded=True)
+
+
+def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
+    """Read the extent at the head, whatever it takes."""
+    slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
+    start, length, at, _, _ = sweep.extents[:, slot].tolist()
+    files.source.read_fully(sweep.ring[at : at + length].data, DATA_OFFSET + start)
+    sweep.extents[kernels.FLAG, slot] = kernels.DONE
+
+
+def _write_carefully(sweep: Sweep, files: SweepFiles, os_io: OsIO) -> None:
+    """Write the pieces whose write failed, whatever it takes."""
+    while sweep.state[kernels.NUM_FAILED]:
+        sweep.state[kernels.NUM_FAILED] -= 1
+        piece = int(sweep.failed[sweep.state[kernels.NUM_FAILED]])
+        batch, data, offset = piece_of(piece, sweep, files)
+        target = files.targets[batch]
+        if target is None:
+            raise SpillError(errno.EBADF, f"batch {batch} has rows and no file")
+        doing = f"packing {files.label}, batch {batch}"
+        with spill_errors(target.path, doing, needed_bytes=len(data), os_io=os_io):
+            target.write_fully(data, offset)
+        files.fds[[other is target for other in files.targets]] = target.fd  # it may have changed
+        give_back(piece, sweep)
+
+
+def _cost(sweep: Sweep) -> SweepCost:
+    state = sweep.state
+    return SweepCost(
+        read=ReadStats(
+            rows=sweep.ids.shape[0],
+            requests=int(state[kernels.NUM_READS]),
+            bytes_read=int(state[kernels.READ_BYTES]),
+        ),
+        writes=int(state[kernels.NUM_WRITES]),
+        bytes_written=int(state[kernels.WRITE_BYTES]),
+    )

@@ -1,0 +1,250 @@
+"""Drives a sweep through io_uring: reads and writes in flight at once, in slices of a few milliseconds."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.errors import StoreReadError
+from gloader.ssd_store.format.format import DATA_OFFSET
+from gloader.ssd_store.machine_ops import load32, load64, load_acquire32, store_release32
+from gloader.ssd_store.read.uring import (
+    CQ_HEAD,
+    CQ_MASK,
+    CQ_TAIL,
+    CQE_BYTES,
+    CQES,
+    FIXED,
+    MASK32,
+    MAX_REFUSALS,
+    OP_READ,
+    OP_READ_FIXED,
+    OP_WRITE,
+    OP_WRITE_FIXED,
+    SQ_HEAD,
+    SQ_TAIL,
+    Uring,
+    enter,
+    submit,
+)
+from gloader.ssd_store.sweep.drivers import (
+    BROKEN,
+    DAMAGED,
+    FINISHED,
+    INTERRUPTED,
+    READ_CARE,
+    RUNNING,
+    WRITE_CARE,
+    SweepFiles,
+)
+from gloader.ssd_store.sweep.kernels import (
+    AT,
+    BATCH,
+    DONE,
+    ERROR,
+    FAILED_READ,
+    FLAG,
+    FLUSHED,
+    HEAD,
+    LENGTH,
+    NUM_FAILED,
+    NUM_FREE,
+    NUM_READY,
+    OFFSET,
+    PENDING,
+    PLANNED,
+    READS,
+    REFUSALS,
+    SIZE,
+    START,
+    SUBMITTED,
+    WRITES,
+    Sweep,
+    deal_out,
+    flush,
+    is_damaged,
+    plan_reads,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+READ_DEPTH: Final = 256
+MAX_WRITES: Final = 256  # in flight; with the reads they fill the ring
+_SMALL_BYTES: Final = 32 * 1024  # below this, completions are waited for by the dozen
+_UNSUBMITTED: Final = 16  # requests that may wait in our half of the ring while extents are dealt out
+
+
+class UringDriver:
+    """A ring for the reads and writes of sweeps. Owns it until `close`.
+
+    Parameters
+    ----------
+    memory : from which sweeps read and write, registered with the ring
+
+    Raises
+    ------
+    OSError
+        As `Uring`.
+    """
+
+    name = "uring"
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._ring = Uring(READ_DEPTH + MAX_WRITES, memory)
+
+    def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int) -> int:
+        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care."""
+        if not self._ring.table.shape[0]:
+            raise StoreReadError(
+                errno.EBADF, "the io_uring of this sweep is closed or broke; open the store again"
+            )
+        status = int(_step(self._ring.table, sweep, files.source.fd, files.fds, files.starts, budget_bytes))
+        self._check(status, sweep)
+        return status
+
+    def settle(self, sweep: Sweep) -> None:
+        """Wait until nothing is in flight."""
+        if self._ring.table.shape[0]:
+            self._check(int(_drain(self._ring.table, sweep)), sweep)
+
+    def close(self) -> None:
+        """Release the ring. Idempotent."""
+        self._ring.close()
+
+    def _check(self, status: int, sweep: Sweep) -> None:
+        if status == BROKEN:
+            # Requests may still be in flight: nothing may use the ring or its memory again.
+            self.close()
+            code = int(sweep.state[ERROR])
+            raise StoreReadError(code, f"io_uring_enter failed: {os.strerror(code)}; use io='threads'")
+
+
+@njit(cache=True, nogil=True)
+def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray) -> int:
+    """Plan reads, and put them and the pieces that are ready into the ring; return its tail."""
+    extents, owners, state = sweep.extents, sweep.owners, sweep.state
+    depth = extents.shape[1]
+    read_code = OP_READ_FIXED if ring[FIXED] else OP_READ
+    write_code = OP_WRITE_FIXED if ring[FIXED] else OP_WRITE
+    read_base, write_base = np.int64(sweep.ring.ctypes.data), np.int64(sweep.pieces.ctypes.data)
+    tail = load_acquire32(ring[SQ_TAIL])
+    plan_reads(sweep)
+    while state[SUBMITTED] < state[PLANNED]:
+        slot = state[SUBMITTED] % depth
+        offset, address = DATA_OFFSET + extents[START, slot], read_base + extents[AT, slot]
+        tail = submit(ring, tail, read_code, source_fd, offset, address, extents[LENGTH, slot], slot)
+        state[SUBMITTED] += 1
+        state[READS] += 1
+    while state[NUM_READY] > 0 and state[WRITES] < MAX_WRITES:
+        state[NUM_READY] -= 1
+        piece = sweep.ready[state[NUM_READY]]
+        batch = owners[BATCH, piece]
+        offset, address = starts[batch] + owners[OFFSET, piece], write_base + piece * sweep.piece_bytes
+        tail = submit(ring, tail, write_code, fds[batch], offset, address, owners[SIZE, piece], depth + piece)
+        state[WRITES] += 1
+    store_release32(ring[SQ_TAIL], tail)
+    return tail
+
+
+@njit(cache=True, nogil=True)
+def _reap(ring: IdArray, sweep: Sweep) -> bool:
+    """Take note of what completed; return whether anything did."""
+    extents, state = sweep.extents, sweep.state
+    depth = extents.shape[1]
+    head = load_acquire32(ring[CQ_HEAD])
+    last = load_acquire32(ring[CQ_TAIL])
+    if head == last:
+        return False
+    while head != last:
+        entry = ring[CQES] + (head & ring[CQ_MASK]) * CQE_BYTES
+        tag = load64(entry)
+        result = load32(entry + 8)
+        if tag < depth:
+            extents[FLAG, tag] = DONE if result == extents[LENGTH, tag] else FAILED_READ
+            state[READS] -= 1
+        else:
+            piece = tag - depth
+            if result == sweep.owners[SIZE, piece]:
+                sweep.free[state[NUM_FREE]] = piece
+                state[NUM_FREE] += 1
+            else:
+                sweep.failed[state[NUM_FAILED]] = piece
+                state[NUM_FAILED] += 1
+            state[WRITES] -= 1
+        head = (head + 1) & MASK32
+    store_release32(ring[CQ_HEAD], head)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
+    """Hand requests over, wait for ``count`` of those in flight, and take note of all that completed."""
+    state = sweep.state
+    code = enter(ring, tail, min(count, state[READS] + state[WRITES]))
+    if _reap(ring, sweep):
+        state[REFUSALS] = 0
+    elif code in (errno.EAGAIN, errno.EBUSY):
+        state[REFUSALS] += 1
+    elif code not in (0, errno.EINTR):
+        state[REFUSALS] = MAX_REFUSALS
+    if state[REFUSALS] >= MAX_REFUSALS:
+        state[ERROR] = code
+        return BROKEN
+    return INTERRUPTED if code == errno.EINTR else RUNNING
+
+
+@njit(cache=True, nogil=True)
+def _drain(ring: IdArray, sweep: Sweep) -> int:
+    """Wait for everything in flight."""
+    tail = load_acquire32(ring[SQ_TAIL])
+    while sweep.state[READS] + sweep.state[WRITES] > 0:
+        if _wait(ring, sweep, tail, 1) == BROKEN:
+            return BROKEN
+    return RUNNING
+
+
+@njit(cache=True, nogil=True)
+def _step(
+    ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
+) -> int:
+    """Read ahead, deal out, write behind; see `SweepDriver.step` for what is returned."""
+    extents, state = sweep.extents, sweep.state
+    depth = extents.shape[1]
+    dealt = np.int64(0)
+    while True:
+        tail = _submit_all(ring, sweep, source_fd, fds, starts)
+        if state[NUM_FAILED] > 0:
+            return WRITE_CARE
+        slot = state[HEAD] % depth
+        count = np.int64(1)  # of completions to wait for
+        if state[HEAD] == state[PLANNED]:
+            if state[FLUSHED] == 0:
+                flush(sweep)
+                continue
+            if state[NUM_READY] == 0 and state[WRITES] == 0:
+                return FINISHED
+        elif extents[FLAG, slot] == FAILED_READ:
+            return READ_CARE
+        elif extents[FLAG, slot] == PENDING:
+            if extents[LENGTH, slot] < _SMALL_BYTES:
+                count = max(count, state[READS] // 4)
+        else:
+            if is_damaged(slot, sweep):
+                return DAMAGED
+            if deal_out(slot, sweep):
+                dealt += extents[LENGTH, slot]
+                if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
+                    continue
+                count = np.int64(0)
+        status = _wait(ring, sweep, tail, count)
+        if status == BROKEN:
+            return BROKEN
+        if status == INTERRUPTED or dealt >= budget_bytes:  # let Python run its signal handlers
+            return RUNNING

@@ -1,0 +1,222 @@
+"""Which rows a sweep brings to which batch, four bytes each, and which pages of the file hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import njit
+
+from gloader.core.numba_ops import to_int
+from gloader.errors import ChannelClosedError, ShapeError
+from gloader.ssd_store.format.checksum import extend_digest
+from gloader.ssd_store.read.extents import ALIGNMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+_MOST_SHORT_IDS = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WantedRows:
+    """The missing rows of S batches, one list after the other, and the pages that hold any of them."""
+
+    ids: NDArray[Any]  # (K,) int32, or int64 where the matrix has more rows than that counts
+    bounds: IdArray  # (S + 1,) where each batch starts in `ids`
+    pages: NDArray[np.uint64]  # a bit for each page of the matrix
+    num_pages: int  # P
+    digests: NDArray[np.uint64]  # (S,) of each batch's rows, see `rows_digest`
+
+    @property
+    def counts(self) -> IdArray:
+        """(S,) rows of each batch."""
+        return np.diff(self.bounds)
+
+
+def collect_rows(
+    misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, is_cancelled: Callable[[], bool]
+) -> WantedRows:
+    """Take each batch's rows, once, and mark their pages.
+
+    Parameters
+    ----------
+    misses : S arrays of row ids, ascending, none twice
+    num_rows, row_bytes : N and R of the matrix
+
+    Raises
+    ------
+    ShapeError
+        A row is out of range, or rows do not ascend; names the batch.
+    ChannelClosedError
+        ``is_cancelled`` returned true.
+    """
+    num_pages = -(-num_rows * row_bytes // ALIGNMENT)
+    ids = np.empty(0, id_dtype(num_rows))
+    bounds = np.zeros(len(misses) + 1, np.int64)
+    pages = empty_bits(num_pages)
+    digests = np.empty(len(misses), np.uint64)
+    for batch in range(len(misses)):
+        require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
+        rows = checked_rows(misses[batch], batch, num_rows)
+        start, end = int(bounds[batch]), int(bounds[batch]) + rows.shape[0]
+        if end > ids.shape[0]:  # grown in place: by the system's page tables, not by a copy
+            ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
+        ids[start:end] = rows
+        bounds[batch + 1] = end
+        mark_pages(ids[start:end], row_bytes, pages)
+        digests[batch] = rows_digest(rows)
+    ids.resize(int(bounds[-1]), refcheck=False)
+    return WantedRows(ids=ids, bounds=bounds, pages=pages, num_pages=num_pages, digests=digests)
+
+
+def collect_union(
+    misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, is_cancelled: Callable[[], bool]
+) -> WantedRows:
+    """Take the rows that any batch misses, each once, as those of one batch; see `collect_rows`."""
+    bits = empty_bits(num_rows)
+    for batch in range(len(misses)):
+        require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
+        mark_rows(checked_rows(misses[batch], batch, num_rows), bits)
+    ids = np.empty(count_bits(bits), id_dtype(num_rows))
+    list_bits(bits, ids)
+    num_pages = -(-num_rows * row_bytes // ALIGNMENT)
+    pages = empty_bits(num_pages)
+    mark_pages(ids, row_bytes, pages)
+    return WantedRows(
+        ids=ids,
+        bounds=np.array([0, ids.shape[0]]),
+        pages=pages,
+        num_pages=num_pages,
+        digests=np.empty(0, np.uint64),
+    )
+
+
+def require_going(is_cancelled: Callable[[], bool], what: str) -> None:
+    """Raise `ChannelClosedError` if ``is_cancelled`` says so.
+
+    Raises
+    ------
+    ChannelClosedError
+        It does.
+    """
+    if is_cancelled():
+        raise ChannelClosedError(f"{what} was cancelled")
+
+
+def id_dtype(num_rows: int) -> np.dtype[Any]:
+    """Return the smallest dtype for the ids of ``num_rows`` rows. Pure."""
+    return np.dtype(np.int32 if num_rows <= _MOST_SHORT_IDS else np.int64)
+
+
+def empty_bits(count: int) -> NDArray[np.uint64]:
+    """Return a set of ``count`` bits, all clear. Pure."""
+    return np.zeros((count + 63) // 64, np.uint64)
+
+
+def checked_rows(rows: IdArray, batch: int, num_rows: int) -> IdArray:
+    """Return ``rows`` (M,) as contiguous int64. Pure.
+
+    Raises
+    ------
+    ShapeError
+        They are not integers in range that ascend, none twice.
+    """
+    given = np.asarray(rows)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ShapeError(
+            f"batch {batch}: missing rows must be one-dimensional integers, got {given.dtype} of shape {given.shape}"
+        )
+    ids = np.ascontiguousarray(given, np.int64)
+    wrong = first_wrong(ids, num_rows)
+    if wrong >= 0:
+        raise ShapeError(
+            f"batch {batch}: missing row {wrong} is {int(ids[wrong])}; rows must ascend, none twice, within "
+            f"0..{num_rows - 1}"
+        )
+    return ids
+
+
+def rows_digest(rows: IdArray) -> np.uint64:
+    """Return 64 bits that other rows (M,) int64, or another order of them, do not have. Pure."""
+    with np.errstate(over="ignore"):  # interpreted hashes wrap around
+        return np.uint64(extend_digest(np.uint64(rows.shape[0]), rows.view(np.uint64)))
+
+
+@njit(cache=True, nogil=True)
+def first_wrong(rows: IdArray, num_rows: int) -> int:
+    """Return the first position at which rows stop ascending within 0..num_rows - 1, or -1."""
+    last = np.int64(-1)
+    for i in range(rows.shape[0]):
+        if rows[i] <= last or rows[i] >= num_rows:
+            return i
+        last = rows[i]
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def mark_pages(ids: NDArray[Any], row_bytes: int, pages: NDArray[np.uint64]) -> None:
+    """Set the bits of the pages that hold any byte of the rows ``ids``, which ascend."""
+    page = np.int64(0)
+    for i in range(ids.shape[0]):
+        first = np.int64(ids[i]) * row_bytes
+        page = max(page, first // ALIGNMENT)
+        past = (first + row_bytes - 1) // ALIGNMENT + 1
+        while page < past:
+            pages[page >> 6] |= np.uint64(1) << np.uint64(page & 63)
+            page += 1
+
+
+@njit(cache=True, nogil=True)
+def mark_rows(rows: IdArray, bits: NDArray[np.uint64]) -> None:
+    """Set the bits ``rows``."""
+    for row in rows:
+        bits[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
+
+
+@njit(cache=True, nogil=True)
+def count_bits(bits: NDArray[np.uint64]) -> int:
+    """Return how many bits are set."""
+    count = 0
+    for word in bits:
+        left = word
+        while left != np.uint64(0):
+            left &= left - np.uint64(1)
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def list_bits(bits: NDArray[np.uint64], out: NDArray[Any]) -> None:
+    """Write the positions of the set bits to ``out``, ascending."""
+    count = 0
+    for i in range(bits.shape[0]):
+        word = bits[i]
+        bit = np.int64(0)
+        while word != np.uint64(0):
+            if word & np.uint64(1):
+                out[count] = i * 64 + bit
+                count += 1
+            word >>= np.uint64(1)
+            bit += 1
+
+
+@njit(cache=True, nogil=True)
+def next_bit(bits: NDArray[np.uint64], start: int, limit: int) -> int:
+    """Return the first set bit in ``start`` to ``limit - 1``, or ``limit``."""
+    at = np.int64(start)
+    while at < limit:
+        word = bits[at >> 6] >> np.uint64(at & 63)
+        if word == np.uint64(0):
+            at = (at | 63) + 1
+            continue
+        while not word & np.uint64(1):
+            word >>= np.uint64(1)
+            at += 1
+        break
+    return to_int(min(at, limit))

@@ -1,0 +1,1 @@
+"""Writers: arrays into a new directory that appears whole or not at all."""

@@ -1,0 +1,117 @@
+"""Writes one column of feature rows into a directory of arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from gloader.errors import ConfigError, ShapeError
+from gloader.ssd_store.write.cast import FEATURE_DTYPES, cast_rows, check_finite_rows, quantize_rows
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.write.array_writer import ArrayWriter
+    from gloader.ssd_store.write.staging import StagedDirectory
+
+SCALE_SUFFIX: Final = ".scale"
+INT8_FEATURE: Final = "int8-row-scale"
+_STEP_BYTES: Final = 4 * 2**20
+
+
+class FeatureColumnWriter:
+    """A matrix of feature rows within a staged directory, cast to the stored dtype as they come.
+
+    Parameters
+    ----------
+    stage : the directory
+    name : of the array; int8 adds ``<name>.scale``
+    num_rows, dim : N and F
+    dtype : float32, float16, bfloat16 or int8 (with one scale for each row)
+    check_finite : refuse NaN and infinity (int8 always does)
+    """
+
+    def __init__(
+        self,
+        stage: StagedDirectory,
+        name: str,
+        *,
+        num_rows: int,
+        dim: int,
+        dtype: str,
+        check_finite: bool = False,
+    ) -> None:
+        if dtype not in FEATURE_DTYPES:
+            raise ConfigError(f"features cannot be stored as {dtype!r}; allowed: {', '.join(FEATURE_DTYPES)}")
+        if num_rows < 0 or dim < 1:
+            raise ShapeError(f"features need num_rows >= 0 and dim >= 1, not {num_rows} and {dim}")
+        self._name = name
+        self._dim = dim
+        self._dtype = dtype
+        self._check_finite = check_finite
+        self._rows = stage.array(name, dtype=dtype, shape=(num_rows, dim), pages=True)
+        self._scales: ArrayWriter | None = None
+        if dtype == "int8":
+            self._scales = stage.array(name + SCALE_SUFFIX, dtype="float32", shape=(num_rows,))
+            stage.require_feature(INT8_FEATURE)
+
+    @property
+    def rows_written(self) -> int:
+        """Rows appended so far."""
+        return self._rows.rows_written
+
+    def append(self, chunk: NDArray[Any]) -> None:
+        """Append the rows ``chunk`` (n, F), floats or already of the stored dtype (bfloat16 as uint16).
+
+        Raises
+        ------
+        ShapeError
+            Wrong width or dtype, or more rows than declared; carries the row number.
+        FeatureValueError
+            A value is not finite, or does not fit the stored dtype; carries the row number.
+        StoreWriteError
+            The device refuses; nothing will be committed.
+        """
+        shape = np.shape(chunk)
+        if len(shape) != 2 or shape[1] != self._dim:
+            raise ShapeError(
+                f"{self._name!r}, row {self.rows_written}: rows must have shape (n, {self._dim}), not {shape}"
+            )
+        step = max(1, _STEP_BYTES // max(1, self._dim * chunk.dtype.itemsize))
+        for start in range(0, chunk.shape[0], step):
+            self._append_step(chunk[start : start + step])
+
+    def close(self) -> None:
+        """Complete the column. Idempotent.
+
+        Raises
+        ------
+        ShapeError, StoreWriteError
+            As `ArrayWriter.close`.
+        """
+        self._rows.close()
+        if self._scales is not None:
+            self._scales.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def _append_step(self, chunk: NDArray[Any]) -> None:
+        first_row = self.rows_written
+        if self._check_finite and chunk.dtype.kind == "f":
+            check_finite_rows(chunk, first_row)
+        if self._scales is None:
+            self._rows.append(cast_rows(chunk, self._dtype, first_row))
+            return
+        levels, scales = quantize_rows(chunk, first_row)
+        self._rows.append(levels)
+        self._scales.append(scales)

@@ -1,0 +1,148 @@
+"""A private folder beside a target, held by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING, Final
+
+from gloader.core.signals import uninterrupted
+from gloader.errors import StoreLockedError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ATTEMPTS: Final = 100
+
+
+class LockedFolder:
+    """An empty folder that this process alone works in, from `acquire` until `release` or `remove`.
+
+    The lock is on the folder itself, so it leaves no file behind, ends with the process, and travels with the
+    folder when that is renamed. What a dead process left in the folder is removed.
+    """
+
+    __slots__ = ("_fd", "_os_io", "path")
+
+    def __init__(self, path: Path, *, os_io: OsIO = REAL_OS) -> None:
+        self.path = path
+        self._os_io = os_io
+        self._fd = -1
+
+    def acquire(self) -> None:
+        """Create the folder, or take over the one of a dead process.
+
+        Raises
+        ------
+        StoreLockedError
+            A live process holds it.
+        OSError
+            The file system refuses.
+        """
+        try:
+            with uninterrupted():
+                self._acquire()
+            empty_folder(self.path, os_io=self._os_io)
+        except BaseException:
+            self.remove()
+            raise
+
+    def release(self) -> None:
+        """Give the lock up and leave the folder, which by now has another name. Idempotent."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            close_quietly(fd, os_io=self._os_io)
+
+    def remove(self) -> None:
+        """Remove the folder, then give the lock up. Idempotent.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be removed; the next process to come here removes it.
+        """
+        try:
+            if self._fd >= 0:
+                remove_tree(self.path, os_io=self._os_io)
+        finally:
+            self.release()
+
+    def _acquire(self) -> None:
+        for _ in range(_ATTEMPTS):
+            if self._try_acquire():
+                return
+        raise StoreLockedError(f"{self.path}: other processes create and finish here all the time; try again")
+
+    def _try_acquire(self) -> bool:
+        """Lock the folder; False if it was renamed or removed meanwhile."""
+        is_created = _make_folder(self.path, self._os_io)
+        try:
+            fd = lock_folder(self.path, os_io=self._os_io)
+            try:
+                is_same = os.path.samestat(self._os_io.fstat(fd), self._os_io.stat(self.path))
+            except BaseException:
+                close_quietly(fd, os_io=self._os_io)
+                raise
+        except FileNotFoundError:
+            return False
+        except OSError:
+            if is_created:
+                self._os_io.rmdir(self.path)
+            raise
+        if not is_same:
+            close_quietly(fd, os_io=self._os_io)
+            return False
+        self._fd = fd
+        return True
+
+
+def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
+    """Lock the folder ``path`` exclusively; return the descriptor that holds the lock until it is closed.
+
+    Raises
+    ------
+    StoreLockedError
+        Another process holds it.
+    OSError
+        There is no such folder, or the file system knows no locks.
+    """
+    fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        close_quietly(fd, os_io=os_io)
+        raise StoreLockedError(
+            f"{path}: another process is creating a store here; wait for it, or choose another path"
+        ) from None
+    except BaseException:
+        close_quietly(fd, os_io=os_io)
+        raise
+    return fd
+
+
+def empty_folder(path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Remove everything in the folder ``path``."""
+    for name in os_io.listdir(path):
+        try:
+            os_io.unlink(path / name)
+        except IsADirectoryError:
+            os_io.rmtree(path / name)
+
+
+def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Remove a folder; one failure is tried again, since nothing but space is lost by trying."""
+    try:
+        os_io.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        os_io.rmtree(path)
+
+
+def _make_folder(path: Path, os_io: OsIO) -> bool:
+    try:
+        os_io.mkdir(path)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""The external sort against a plain-Python oracle, with buffers so small that everything spills and splits."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from convert_helpers import ListEdges, MemorySink, expected_neighbors
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gloader.convert.csc import external_csc, sorted_ranges
+from gloader.convert.csc.external_csc import build_csc
+from gloader.convert.options import EdgeRules
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_buffers():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(external_csc, "_MIN_CHUNK_EDGES", 5)
+        patch.setattr(external_csc, "_BUCKET_NODES", 4)
+        patch.setattr(external_csc, "PIECE_BYTES", 48)
+        patch.setattr(sorted_ranges, "PIECE_BYTES", 48)
+        yield
+
+
+@st.composite
+def graphs(draw):
+    num_nodes = draw(st.integers(1, 30))
+    node = st.integers(0, num_nodes - 1)
+    hub = st.integers(0, min(2, num_nodes - 1))
+    edge = st.tuples(node, st.one_of(node, hub), st.integers(0, 8).map(float))
+    return num_nodes, draw(st.lists(edge, max_size=120))
+
+
+rules = st.builds(EdgeRules, symmetrize=st.booleans(), self_loops=st.booleans(), deduplicate=st.booleans())
+
+
+@pytest.mark.reliability("C4")
+@pytest.mark.reliability("C5")
+@pytest.mark.reliability("C6")
+@given(
+    graph=graphs(),
+    rules=rules,
+    weighted=st.booleans(),
+    is_counted=st.booleans(),
+    budget=st.integers(2000, 9000),
+)
+def test_sort_equals_the_oracle(graph, rules, weighted, is_counted, budget):
+    num_nodes, edges = graph
+    sink, stream = MemorySink(), ListEdges(edges, weighted=weighted, is_counted=is_counted)
+    with tempfile.TemporaryDirectory() as scratch:
+        report = build_csc(
+            stream, sink, num_nodes=num_nodes, rules=rules, budget_bytes=budget, scratch=Path(scratch)
+        )
+        assert not list(Path(scratch).iterdir())
+    given_edges = edges if weighted else [edge[:2] for edge in edges]
+    expected = expected_neighbors(given_edges, num_nodes, rules)
+    found = sink.neighbors(weighted=weighted)
+    assert found == expected
+    assert report.edges_read == len(edges)
+    assert report.num_edges == sum(map(len, expected))
+    assert stream.passes == 1
+
+
+@given(graph=graphs(), budget=st.integers(2000, 9000))
+def test_symmetrizing_twice_changes_nothing(graph, budget):
+    num_nodes, edges = graph
+    rule = EdgeRules(symmetrize=True)
+    once = _neighbors(edges, num_nodes, rule, budget)
+    again = [(src, dst, weight) for dst, entries in enumerate(once) for src, weight in entries]
+    assert _neighbors(again, num_nodes, rule, budget) == once
+
+
+def _neighbors(edges, num_nodes, rules, budget):
+    sink = MemorySink()
+    with tempfile.TemporaryDirectory() as scratch:
+        build_csc(
+            ListEdges(edges, weighted=True),
+            sink,
+            num_nodes=num_nodes,
+            rules=rules,
+            budget_bytes=budget,
+            scratch=Path(scratch),
+        )
+    return sink.neighbors(weighted=True)

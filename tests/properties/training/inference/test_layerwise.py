@@ -1,0 +1,115 @@
+"""Layer-wise inference is the forward of the whole graph, whatever the budget and wherever activations live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gloader.config import ModelConfig
+from gloader.errors import BudgetError
+from gloader.models import build_model
+from gloader.samplers import CscGraph
+from gloader.ssd_store import RamFeatures
+from gloader.training.inference import layerwise
+from gloader.training.inference.activations import RamRows
+from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.plan import plan_inference
+from gloader.types import DeviceBlock
+
+N, F, H, C = 60, 5, 8, 3
+NAMES = ("graphsage", "gcn", "gat", "mlp")
+SMALL_BUDGET = 6_000  # activations go to the disk, and every layer still fits
+
+
+def _graph(seed: int, num_edges: int, hub_share: float) -> CscGraph:
+    rng = np.random.default_rng(seed)
+    destinations = np.sort(np.where(rng.random(num_edges) < hub_share, 7, rng.integers(0, N - 3, num_edges)))
+    indptr = np.zeros(N + 1, dtype=np.int64)
+    np.cumsum(np.bincount(destinations, minlength=N), out=indptr[1:])
+    return CscGraph(indptr=indptr, indices=rng.integers(0, N, num_edges).astype(np.int32))
+
+
+def _whole(graph: CscGraph) -> DeviceBlock:
+    """The graph as one block, which is what fan-out -1 gives when every node is a seed."""
+    return DeviceBlock(
+        indptr=torch.tensor(graph.indptr, dtype=torch.int32),
+        indices=torch.tensor(graph.indices),
+        edge_ids=torch.arange(graph.num_edges),
+        src_degree=torch.tensor(np.diff(graph.indptr)).float(),
+        num_src=N,
+        num_dst=N,
+    )
+
+
+def _model(name: str, *, add_self_loops: bool, seed: int):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        config = ModelConfig(name=name, hidden=H, heads=2, batch_norm=True)
+        model = build_model(config, in_dim=F, num_classes=C, num_layers=3, add_self_loops=add_self_loops)
+    for norm in model.norms:
+        norm.running_mean.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
+        norm.running_var.uniform_(0.5, 2, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+class SlabRows(RamRows):
+    """Stands in for `SsdRows` where syncing files would only cost time."""
+
+    def __init__(self, folder: Path, *, num_rows: int) -> None:
+        super().__init__(num_rows=num_rows, width=H)
+
+
+def _check(name, *, graph: CscGraph, add_self_loops: bool, seed: int, budget: int, nodes: list[int]) -> None:
+    model = _model(name, add_self_loops=add_self_loops, seed=seed)
+    x = np.random.default_rng(seed).normal(size=(N, F)).astype(np.float32)
+    wanted = np.array(nodes, dtype=np.int64)
+    wanted.flags.writeable = False  # as a dataset's splits are
+    with torch.no_grad():
+        expected = model.eval()(torch.tensor(x), [_whole(graph)] * 3)[nodes]
+    model.train()
+    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget)
+    try:
+        found = [logits for _, logits in job.logits(model, wanted)]
+    except BudgetError:
+        assert budget < SMALL_BUDGET
+        return
+    torch.testing.assert_close(torch.cat([*found, torch.empty(0, C)]), expected, atol=2e-5, rtol=1e-4)
+    assert model.training
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    seed=st.integers(0, 100),
+    num_edges=st.sampled_from([0, 1, 50, 600]),
+    hub_share=st.sampled_from([0.0, 0.5]),
+    add_self_loops=st.booleans(),
+    budget=st.sampled_from([4_000, SMALL_BUDGET, 9_000, 14_000, 1_000_000]),
+    nodes=st.lists(st.integers(0, N - 1), unique=True, max_size=8) | st.just(list(range(N))),
+)
+def test_equals_the_forward_of_the_whole_graph(
+    name, seed, num_edges, hub_share, add_self_loops, budget, nodes
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layerwise, "SsdRows", SlabRows)
+        graph = _graph(seed, num_edges, hub_share)
+        _check(name, graph=graph, add_self_loops=add_self_loops, seed=seed, budget=budget, nodes=nodes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_it_with_activations_on_the_ssd_and_leaves_nothing_there(name, private_tmpdir: Path) -> None:
+    graph = _graph(3, 600, 0.5)
+    _check(name, graph=graph, add_self_loops=True, seed=3, budget=SMALL_BUDGET, nodes=[7, 0, 59])
+    assert list(private_tmpdir.glob("gloader-infer-*")) == []
+
+
+def test_the_small_budgets_do_use_slabs_the_disk_and_several_pieces() -> None:
+    layers = _model("graphsage", add_self_loops=True, seed=0).layers
+    first, *_ = plan_inference(layers, num_nodes=N, num_outputs=N, budget_bytes=4_000)
+    assert len(first.slabs) > 1
+    assert first.is_on_disk
+    assert first.edges_per_piece < 100

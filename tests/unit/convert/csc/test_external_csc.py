@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+from convert_helpers import ListEdges, MemorySink, expected_neighbors
+
+from gloader.convert.csc import external_csc
+from gloader.convert.csc.external_csc import build_csc, plan_csc
+from gloader.convert.csc.sorted_ranges import cut_ranges
+from gloader.convert.options import EdgeRules
+from gloader.errors import BudgetError, GraphError, StoreWriteError
+
+MB = 10**6
+
+
+def build(edges, num_nodes, tmp_path, *, rules=EdgeRules(), budget=100 * MB, weighted=False):  # noqa: B008
+    sink = MemorySink()
+    report = build_csc(
+        ListEdges(edges, weighted=weighted),
+        sink,
+        num_nodes=num_nodes,
+        rules=rules,
+        budget_bytes=budget,
+        scratch=tmp_path,
+        where="edges.csv",
+    )
+    return sink, report
+
+
+def test_small_graph_is_sorted_in_memory(tmp_path):
+    sink, report = build([(2, 0), (1, 0), (0, 2), (1, 0)], 3, tmp_path)
+    assert sink.offsets.value.tolist() == [0, 3, 3, 4]
+    assert sink.sources.value.tolist() == [2, 1, 1, 0]
+    assert sink.sources.dtype == "int32"
+    assert report.spilled_bytes == 0
+
+
+@pytest.mark.reliability("C6")
+def test_no_edges_and_one_node(tmp_path):
+    sink, report = build([], 1, tmp_path)
+    assert sink.offsets.value.tolist() == [0, 0]
+    assert sink.sources.length == report.num_edges == 0
+
+
+@pytest.mark.reliability("C2")
+@pytest.mark.parametrize(
+    ("edges", "text"),
+    [
+        ([(0, 1), (3, 1)], "edges.csv: edge 1 (counted from 0) has source 3; node ids must lie in 0..2"),
+        ([(0, 1), (0, 1), (1, -1)], "edge 2 (counted from 0) has destination -1"),
+        ([(-(2**31), 1)], "edge 0 (counted from 0) has source -2147483648"),
+        ([(2**32, 1)], "edge 0 (counted from 0) has source 4294967296"),
+    ],
+)
+def test_bad_id_is_named(tmp_path, edges, text):
+    with pytest.raises(GraphError) as caught:
+        build(edges, 3, tmp_path)
+    assert text in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.reliability("C2")
+def test_bad_id_in_a_late_chunk_leaves_no_spill(tmp_path, monkeypatch):
+    monkeypatch.setattr(external_csc, "_MIN_CHUNK_EDGES", 4)
+    monkeypatch.setattr(external_csc, "PIECE_BYTES", 64)
+    edges = [(0, 1)] * 200 + [(9, 1)]
+    with pytest.raises(GraphError, match=r"edge 200 .* source 9"):
+        build(edges, 3, tmp_path, budget=1500)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.reliability("C2")
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_bad_weight_is_named(tmp_path, weight):
+    with pytest.raises(GraphError, match=r"edge 1 \(counted from 0\) has weight"):
+        build([(0, 1, 1.0), (1, 0, weight)], 2, tmp_path, weighted=True)
+
+
+@pytest.mark.reliability("C14")
+def test_budget_too_small_says_needed_and_allowed(tmp_path):
+    with pytest.raises(BudgetError, match=r"sorting edges of 1000000 nodes needs at least .* leaves 1 MB"):
+        build([(0, 1)], 10**6, tmp_path, budget=1 * MB)
+
+
+@pytest.mark.parametrize("rules", [EdgeRules(), EdgeRules(deduplicate=True), EdgeRules(symmetrize=True)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_node_with_more_edges_than_can_be_sorted_at_once(tmp_path, monkeypatch, rules, weighted):
+    monkeypatch.setattr(external_csc, "_MIN_CHUNK_EDGES", 4)
+    monkeypatch.setattr(external_csc, "PIECE_BYTES", 64)
+    random = np.random.default_rng(0)
+    edges = [(int(src), 5, float(src % 3)) for src in random.integers(0, 40, 900)] + [(5, 7, 2.0)]
+    edges = edges if weighted else [edge[:2] for edge in edges]
+    sink, report = build(edges, 40, tmp_path, rules=rules, budget=4000, weighted=weighted)
+    assert sink.neighbors(weighted=weighted) == expected_neighbors(edges, 40, rules)
+    assert report.spilled_bytes > 0
+
+
+def test_merged_weights_add_up_and_reverses_do_not_double(tmp_path):
+    edges = [(0, 1, 2.0), (0, 1, 3.0), (1, 0, 4.0), (2, 2, 1.5)]
+    sink, _ = build(edges, 3, tmp_path, rules=EdgeRules(symmetrize=True), weighted=True)
+    assert sink.neighbors(weighted=True) == [[(1, 5.0)], [(0, 5.0)], [(2, 1.5)]]
+
+
+def test_self_loops_are_exactly_one_per_node(tmp_path):
+    sink, report = build([(0, 0), (0, 0), (1, 0)], 2, tmp_path, rules=EdgeRules(self_loops=True))
+    assert sink.neighbors() == [[(1, 1.0), (0, 1.0)], [(1, 1.0)]]
+    assert (report.edges_read, report.num_edges) == (3, 3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("rules", [EdgeRules(), EdgeRules(symmetrize=True, self_loops=True)])
+@pytest.mark.parametrize("budget", [40 * MB, 10**9])
+def test_plan_stays_within_its_budget(budget, rules, weighted):
+    plan = plan_csc(1_000_000, 10**9, has_weights=weighted, rules=rules, budget_bytes=budget)
+    assert plan.peak_bytes <= budget
+    assert plan.num_buckets << plan.shift >= 1_000_000
+    assert plan.chunk_edges >= 4096
+
+
+def test_plan_of_a_small_graph_asks_for_little():
+    plan = plan_csc(1000, 5000, has_weights=False, rules=EdgeRules(), budget_bytes=10**10)
+    assert plan.peak_bytes < 6 * MB
+
+
+def test_indices_are_int64_only_beyond_int32():
+    from gloader.convert.csc.edge_spill import record_dtype
+
+    assert record_dtype(num_nodes=2**31 - 1, has_weights=False)["src"] == np.int32
+    assert record_dtype(num_nodes=2**31, has_weights=False)["src"] == np.int64
+
+
+def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path, monkeypatch):
+    from gloader.convert.csc import edge_spill
+
+    monkeypatch.setattr(external_csc, "_MIN_CHUNK_EDGES", 4)
+    monkeypatch.setattr(external_csc, "PIECE_BYTES", 64)
+    monkeypatch.setattr(edge_spill.EdgeSpill, "_path", lambda _self, _bucket: tmp_path / "full")
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(StoreWriteError, match="No space left on device"):
+        build([(0, 1)] * 500, 3, tmp_path, budget=1500)
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranges_hold_at_most_so_many_edges():
+    assert list(cut_ranges(np.array([3, 0, 2, 9, 1, 1]), 5)) == [(0, 3), (3, 4), (4, 6)]
+    assert list(cut_ranges(np.array([0, 0]), 5)) == [(0, 2)]

@@ -1,0 +1,60 @@
+"""Sizes, counts and durations as people read and write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gloader.core.units import format_bytes, format_count, format_seconds, parse_bytes
+from gloader.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GB", 8 * 10**9),
+        ("512MiB", 512 * 2**20),
+        ("4096", 4096),
+        (" 1.5 kb ", 1500),
+        ("2G", 2 * 10**9),
+        (7, 7),
+    ],
+)
+def test_sizes_are_read(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.reliability("C14")
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "1e9", "8 QB", "1,5GB", "nan", -1, True])
+def test_malformed_sizes_say_how_to_write_one(text: str | int) -> None:
+    with pytest.raises(ConfigError, match=r"is not a size; write bytes as 8GB, 512MiB or a whole number"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1_610_000_000, "1.61 GB"), (999_600, "1,000 KB"), (5_000e12, "5,000 TB")],
+)
+def test_sizes_are_written(size: float, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (9_999, "9,999"),
+        (12_345, "12.3 k"),
+        (4_000_000, "4,000 k"),
+        (12_300_000, "12.3 M"),
+        (3e12, "3,000 G"),
+    ],
+)
+def test_counts_are_written(count: float, text: str) -> None:
+    assert format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.82, "820 ms"), (3.42, "3.4 s"), (125, "2 min 05 s"), (59.99, "60.0 s")]
+)
+def test_durations_are_written(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text

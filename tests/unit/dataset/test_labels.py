@@ -1,0 +1,59 @@
+"""The labels of some nodes, without the labels of all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gloader.dataset import Dataset
+from gloader.errors import ChecksumError, ShapeError
+from gloader.ssd_store.format.format import DATA_OFFSET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.types import IdArray
+
+NUM_NODES = 2000
+
+
+@pytest.fixture
+def labels() -> IdArray:
+    return np.random.default_rng(0).integers(-1, 9, NUM_NODES)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, labels: IdArray) -> Dataset:
+    with Dataset.create(tmp_path / "d", name="d", num_nodes=NUM_NODES, num_classes=9) as writer:
+        with writer.indptr() as column:
+            column.append(np.zeros(NUM_NODES + 1, dtype=np.int64))
+        with writer.indices(0, "int32"):
+            pass
+        with writer.features(1, "float32") as column:
+            column.append(np.zeros((NUM_NODES, 1), dtype=np.float32))
+        writer.labels(labels)
+        writer.splits(train=np.arange(9), valid=np.arange(0), test=np.arange(0))
+    return Dataset.open(tmp_path / "d")
+
+
+def test_labels_of_some_nodes(dataset: Dataset, labels: IdArray) -> None:
+    nodes = np.random.default_rng(1).integers(0, NUM_NODES, 500)
+    found = dataset.labels_of(nodes)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, labels[nodes])
+    assert dataset.labels_of(np.empty(0, dtype=np.int64)).shape == (0,)
+    assert "labels" not in dataset.__dict__  # the whole column was not kept
+
+
+def test_labels_are_verified_and_nodes_checked(dataset: Dataset) -> None:
+    with pytest.raises(
+        ShapeError, match=r"positions in 'labels' must be in 0\.\.1999; these are not: \[2000\]"
+    ):
+        dataset.labels_of(np.array([5, NUM_NODES]))
+    with (dataset.root / "labels.npy").open("r+b") as file:
+        file.seek(DATA_OFFSET + 9000)
+        file.write(b"\x07")
+    with pytest.raises(ChecksumError, match=r"labels\.npy"):
+        dataset.labels_of(np.array([5]))

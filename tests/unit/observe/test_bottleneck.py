@@ -1,0 +1,161 @@
+"""What an epoch waited for, in words."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gloader.cache import MissCurve
+from gloader.observe.bottleneck import cache_that_hides, find_bottleneck
+from gloader.observe.epoch_stats import STAGES, EpochStats
+
+GB = 10**9
+# Each of 900,000 slots saves two misses of two million; a tenth stays.
+CURVE = MissCurve(
+    capacities=np.array([0, 900_000]), misses=np.array([2_000_000, 200_000]), num_accesses=2_000_000
+)
+
+
+def stats(*, seconds: float = 10.0, retrieval_s: float = 0.0, **more: Any) -> EpochStats:
+    """Return the sums of an epoch of 10 s; names of stages are their thread-seconds."""
+    stage_seconds = {name: more.pop(name, 0.0) for name in STAGES}
+    stage_seconds["gather"] += retrieval_s
+    known = {"batches": 100, "rows_gathered": 4_000_000, "rows_read": 2_000_000}
+    return EpochStats(
+        epoch=0, seconds=seconds, retrieval_s=retrieval_s, stage_seconds=stage_seconds, **{**known, **more}
+    )
+
+
+def sentence(epoch: EpochStats, **more: Any) -> str:
+    return find_bottleneck(epoch, **{"cores": 4, **more}).sentence
+
+
+def test_a_loader_that_is_hidden_is_no_bottleneck() -> None:
+    found = find_bottleneck(stats(wait=0.3, compute=9.5, retrieval_s=9.9), cores=2)
+    assert (found.kind, found.share, found.advice) == ("compute", 0.95, "")
+    assert found.sentence == "the model computes: loading is hidden (3% exposed)"
+
+
+def test_kernels_that_are_compiled_are_no_slow_disk() -> None:
+    epoch = stats(wait=8.0, compute=2.0, stage=9.0, compile_seconds=7.0)
+    found = find_bottleneck(epoch, cores=4)
+    assert (found.kind, found.share, found.advice) == ("compile", 0.7, "")
+    assert found.sentence == "kernels are compiled: 70% of the step (7.0 s); later runs load them"
+    assert find_bottleneck(replace(epoch, compile_seconds=3.9), cores=4).kind == "stage"
+    assert find_bottleneck(stats(wait=0.5, compute=9.5, compile_seconds=7.0), cores=4).kind == "compute"
+
+
+def test_the_copy_to_the_device_can_be_slower_than_the_model() -> None:
+    epoch = stats(wait=0.3, compute=3.0, transfer=6.0)
+    assert (
+        sentence(epoch) == "the transfer to the device takes 60% of the step: loading is hidden (3% exposed)"
+    )
+
+
+def test_the_ssd_with_a_cache_that_would_hide_it() -> None:
+    # 2 M misses take 9.5 s, so 3.8 s of computing hide 0.8 M: a fifth of the accesses, at 800,000 slots.
+    epoch = stats(wait=6.2, compute=3.8, retrieval_s=9.5)
+    found = find_bottleneck(epoch, cores=4, curve=CURVE, row_bytes=3875, cache_bytes=GB)
+    assert (found.kind, found.share) == ("read", 0.62)
+    assert found.sentence == "gather waits for the SSD: 62% of the step; a cache of 3.1 GB would hide it"
+    assert found.advice == "a cache of 3.1 GB would hide it"
+
+
+def test_the_ssd_without_a_curve() -> None:
+    assert sentence(stats(wait=6.2, compute=3.8, retrieval_s=9.5)) == (
+        "gather waits for the SSD: 62% of the step; a larger memory budget or rows stored as float16 would help"
+    )
+
+
+def test_the_ssd_where_no_cache_would_do() -> None:
+    epoch = stats(wait=9.0, compute=0.5, retrieval_s=9.5)
+    assert "no cache would hide it, too many rows are needed once" in sentence(
+        epoch, curve=CURVE, row_bytes=512
+    )
+
+
+def test_the_ssd_while_the_cache_fills() -> None:
+    epoch = stats(wait=6.2, compute=3.8, retrieval_s=9.5)
+    text = sentence(epoch, curve=CURVE, row_bytes=3875, cache_bytes=4 * GB)
+    assert text.endswith("; the cache is large enough to hide it once it is filled")
+
+
+def test_the_sweep() -> None:
+    epoch = stats(wait=4.0, compute=6.0, stage=9.8, retrieval_s=1.0, bytes_read=20 * GB, bytes_written=8 * GB)
+    found = find_bottleneck(epoch, cores=4, curve=CURVE, row_bytes=512)
+    assert found.kind == "stage"
+    assert found.sentence == (
+        "the sweep waits for the SSD: 40% of the step (sweeps write 8 GB of 20 GB read); "
+        "a cache of 370 MB would hide it"
+    )
+
+
+def test_sweep_and_read_share_one_disk() -> None:
+    found = find_bottleneck(stats(wait=4.0, compute=6.0, stage=5.0, retrieval_s=4.5), cores=4)
+    assert found.kind == "stage"
+
+
+def test_sampling_counts_by_the_thread() -> None:
+    epoch = stats(wait=4.0, compute=6.0, sample=19.0, retrieval_s=7.0)
+    found = find_bottleneck(epoch, cores=4, sampler_threads=2)
+    assert found.sentence == (
+        "the loop waits for the samplers: 40% of the step; more sampler threads or a smaller fan-out would help"
+    )
+    assert find_bottleneck(epoch, cores=4, sampler_threads=8).kind == "read"
+
+
+def test_planning() -> None:
+    assert sentence(stats(wait=4.0, compute=6.0, inspect=9.0)) == (
+        "the loop waits for the cache plan: 40% of the step; "
+        "a larger batch or a policy that plans less (static) would help"
+    )
+
+
+def test_copying_in_memory() -> None:
+    epoch = stats(wait=4.0, compute=6.0, gather=8.0)
+    found = find_bottleneck(epoch, cores=4, row_bytes=512)
+    assert found.kind == "gather"
+    assert found.sentence == (
+        "the loop waits for gather: 40% of the step (256 MB/s); a smaller fan-out or rows stored as float16 would help"
+    )
+    assert find_bottleneck(replace(epoch, retrieval_s=7.0), cores=4).kind == "read"
+
+
+@pytest.mark.parametrize(("cpu_seconds", "kind"), [(19.4, "cpu"), (17.9, "sample"), (0.0, "sample")])
+def test_cores_that_are_all_busy_come_before_the_stage_that_is(cpu_seconds: float, kind: str) -> None:
+    epoch = stats(wait=4.0, compute=6.0, sample=9.0, gather=4.0, cpu_seconds=cpu_seconds)
+    found = find_bottleneck(epoch, cores=2)
+    assert found.kind == kind
+    if kind == "cpu":
+        assert found.sentence == (
+            "the loop waits for the CPU cores: 40% of the step (2 busy 97% of the time, most with sample and compute); "
+            "more cores, a smaller fan-out or a smaller model would help"
+        )
+
+
+def test_a_start_up_that_nothing_hides() -> None:
+    epoch = stats(wait=7.0, compute=3.0, sample=4.1, inspect=1.0)
+    assert sentence(epoch) == (
+        "the loop waits for stages that wait for each other: 70% of the step "
+        "(the busiest, sample, works 41% of the time); "
+        "a longer epoch or a larger memory budget would help"
+    )
+
+
+@pytest.mark.parametrize("epoch", [EpochStats(epoch=0), EpochStats(epoch=0, seconds=1.0)])
+def test_an_epoch_without_batches(epoch: EpochStats) -> None:
+    assert sentence(epoch) == "no batch was computed"
+
+
+@pytest.mark.parametrize("compute", [2.0007 + 0.31 * i for i in range(20)])
+def test_the_cache_that_hides_is_the_smallest(compute: float) -> None:
+    epoch = stats(wait=6.2, compute=compute, retrieval_s=9.5)
+    size = cache_that_hides(epoch, CURVE, row_bytes=1)
+    assert size is not None
+    at, below = CURVE.misses_at(np.array([size, size - 1])) / CURVE.num_accesses * epoch.rows_gathered
+    assert at <= epoch.rows_read * compute / 9.5 < below
+
+
+def test_no_misses_need_no_cache() -> None:
+    assert cache_that_hides(stats(rows_read=0, compute=1.0), CURVE, row_bytes=1) == 0

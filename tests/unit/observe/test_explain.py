@@ -1,0 +1,133 @@
+"""What a loader says about itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from gloader.observe.explain import (
+    IoFacts,
+    SuperbatchReport,
+    TierFacts,
+    explain_io,
+    explain_run,
+    explain_tiers,
+    predict_step,
+    retrieval_error,
+    run_json,
+    step_error,
+)
+from gloader.ssd_store.cost.strategy import Choice, IoRates
+from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+
+if TYPE_CHECKING:
+    from gloader.memory.plan import MemoryPlan
+
+
+def tiers(**changes: Any) -> TierFacts:
+    plan = SimpleNamespace(
+        budget_bytes=10**9,
+        total_bytes=9 * 10**8,
+        parts=(("feature buffers", 10**8), ("host cache", 8 * 10**8)),
+        features="ssd",
+        cache_rows=60,
+    )
+    facts = {"num_nodes": 600, "policy": "belady", "is_topology_mapped": False} | changes
+    plan.features = facts.pop("features", plan.features)
+    return TierFacts(plan=cast("MemoryPlan", plan), **facts)
+
+
+PACKED = Choice(
+    strategy="packed", predicted={"direct": 20.0, "staged": 4.0, "packed": 5.0}, reason="packed takes 5.0 s"
+)
+IO = IoFacts(
+    size=SuperbatchSize(num_batches=128, reason="two packs in 5 GB of disk"),
+    rates=IoRates(
+        random_reads_per_s=86_000.0,
+        read_bytes_per_s=1.05e9,
+        write_bytes_per_s=1.8e9,
+        pack_read_bytes_per_s=1.05e9,
+    ),
+    staging_bytes=10**8,
+    spill_bytes=5 * 10**9,
+)
+REPORT = SuperbatchReport(
+    number=7,
+    num_batches=128,
+    rows=29_000_000,
+    misses=4_100_000,
+    choice=PACKED,
+    predicted_step_s=0.040,
+    measured_retrieval_s=6.25,
+    measured_step_s=0.050,
+)
+
+
+def test_the_tiers_are_named_with_their_sizes() -> None:
+    assert explain_tiers(tiers()).splitlines() == [
+        "memory budget 1 GB, planned 900 MB:",
+        "  feature buffers: 100 MB",
+        "  host cache: 800 MB",
+        "features: on the SSD; 60 rows (10.0%) in memory, policy belady",
+    ]
+
+
+def test_features_in_memory_and_a_mapped_topology_say_why() -> None:
+    text = explain_tiers(tiers(features="ram", is_topology_mapped=True))
+    assert "features: in memory, they fit the budget" in text
+    assert "topology: memory-mapped, because it would take more than half of the budget" in text
+
+
+def test_the_disk_and_the_superbatch_are_explained_before_anything_was_read() -> None:
+    assert explain_io(IO).splitlines() == [
+        "superbatch: up to 128 batches (two packs in 5 GB of disk)",
+        "disk: 86 k random reads/s, 1.05 GB/s read, 1.8 GB/s written",
+        "missing rows of a superbatch: up to 100 MB in memory, 5 GB on disk",
+    ]
+
+
+def test_the_table_has_a_line_for_each_kind_with_its_medians() -> None:
+    direct = replace(PACKED, strategy="direct")
+    first = replace(REPORT, num_batches=2, choice=direct, predicted_step_s=None)
+    slower = replace(REPORT, measured_retrieval_s=10.0, measured_step_s=0.080)
+    assert explain_run([first, REPORT, slower, REPORT]).splitlines() == [
+        "superbatches, predicted and measured:",
+        "  read    batches  times   misses  retrieval  measured  error   step  measured  error",
+        "  direct        2      1  4,100 k     20.0 s     6.2 s   220%      -     50 ms      -",
+        "  packed      128      3  4,100 k      5.0 s     6.2 s    20%  40 ms     50 ms    20%",
+        "retrieval time: predicted to 35% (median over superbatches)",
+        "step time: predicted to 20% (median over superbatches)",
+    ]
+
+
+def test_nothing_done_is_said() -> None:
+    assert explain_run([]) == "no superbatch was finished"
+
+
+def test_superbatches_that_read_nothing_have_no_error() -> None:
+    idle = replace(REPORT, misses=0, measured_retrieval_s=0.0, predicted_step_s=None)
+    assert retrieval_error([idle]) is None
+    assert step_error([idle]) is None
+    text = explain_run([idle])
+    assert "predicted to" not in text
+    found = json.loads(json.dumps(run_json([idle, REPORT])))
+    assert found["retrieval_error"] == pytest.approx(0.2)
+    assert found["superbatches"][1]["measured_step_s"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        ({}, 0.10),  # the computation, whose thread is one of the four
+        ({"cpu_s": 0.48}, 0.12),  # the cores
+        ({"retrieval_s": 0.15}, 0.15),  # the disk
+        ({"cpu_s": 0.38, "cores": 1}, 0.38),  # a device computes
+    ],
+)
+def test_a_step_takes_as_long_as_the_busiest_resource(change: dict[str, Any], step: float) -> None:
+    parts: dict[str, Any] = {"cpu_s": 0.22, "retrieval_s": 0.05, "compute_s": 0.10, "cores": 4}
+    assert predict_step(**(parts | change)) == pytest.approx(step)

@@ -1,0 +1,73 @@
+"""The buffer ring: reuse, bounds, and no overwriting of what somebody still holds."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from gloader.errors import BudgetError, ChannelClosedError
+from gloader.pipeline.buffers import BufferRing
+
+
+def test_a_dropped_buffer_is_used_again_and_a_held_one_is_not() -> None:
+    ring = BufferRing(dim=8, rows=100, max_bytes=2 * 3200)
+    held = ring.acquire(100)
+    held[:] = 7
+    dropped = ring.acquire(50)
+    address = dropped.ctypes.data
+    del dropped
+    again = ring.acquire(100)
+    assert again.ctypes.data == address
+    again[:] = 9
+    assert (held == 7).all()
+
+
+def test_a_view_keeps_its_buffer() -> None:
+    ring = BufferRing(dim=8, rows=100, max_bytes=2 * 3200)
+    view = ring.acquire(100)[3:5]
+    view[:] = 7
+    ring.acquire(100)[:] = 9
+    ring.acquire(100)[:] = 9
+    assert (view == 7).all()
+
+
+def test_a_larger_batch_makes_a_larger_buffer_in_the_place_of_a_small_one() -> None:
+    ring = BufferRing(dim=1, rows=10, max_bytes=100)
+    del (first := [ring.acquire(10)])[0]
+    assert first == []
+    assert ring.acquire(20).shape == (20, 1)
+
+
+def test_a_batch_larger_than_the_ring_says_needed_and_allowed() -> None:
+    ring = BufferRing(dim=1, rows=10, max_bytes=100)
+    with pytest.raises(BudgetError, match=r"120 B.*100 B.*smaller batch size"):
+        ring.acquire(30)
+
+
+def test_holding_every_buffer_and_asking_for_more_is_an_error_not_a_hang() -> None:
+    ring = BufferRing(dim=1, rows=10, max_bytes=80, patience_s=0.1)
+    held = [ring.acquire(10), ring.acquire(10)]
+    with ring.consumer_waits(), pytest.raises(BudgetError, match="clone what you keep"):
+        ring.acquire(10)
+    assert len(held) == 2
+
+
+def test_cancel_wakes_a_waiter_and_resume_gives_buffers_again() -> None:
+    ring = BufferRing(dim=1, rows=10, max_bytes=40)
+    held = ring.acquire(10)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            ring.acquire(10)
+        except ChannelClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, name="gloader-test")
+    thread.start()
+    ring.cancel()
+    thread.join(5)
+    assert len(errors) == 1
+    del held
+    ring.resume()
+    assert np.isfinite(ring.acquire(10)).all()

@@ -1,0 +1,157 @@
+"""How large the device cache gets by itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gloader.cache import automatic_bytes
+from gloader.core.order import EpochOrder
+from gloader.device import CpuDevice, RowFormat
+from gloader.pipeline.open_device import DeviceSettings, Workload, open_device_tier, with_features
+from gloader.samplers import CscGraph, make_sampler
+from gloader.ssd_store import RamFeatures
+from gloader.types import BatchId, ReadyBatch
+
+NUM_NODES, DIM = 500, 8
+FEATURES = np.random.default_rng(0).standard_normal((NUM_NODES, DIM)).astype(np.float32)
+FORM = RowFormat(dtype=FEATURES.dtype, dim=DIM)
+
+
+@dataclass
+class SmallDevice:
+    """A device with little memory, on which a step takes a known part."""
+
+    free: int
+    step_bytes: int = 0
+    steps: int = 0
+    inner: CpuDevice = field(default_factory=lambda: CpuDevice(rehearses=True, reaches_features=True))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def most_bytes_of(self, step: Callable[[], object]) -> int:
+        step()
+        self.steps += 1
+        return self.step_bytes
+
+
+@pytest.fixture
+def workload() -> Workload:
+    rng = np.random.default_rng(1)
+    indices = (NUM_NODES * rng.random(4000) ** 2).astype(np.int32)
+    indptr = np.linspace(0, 4000, NUM_NODES + 1).astype(np.int64)
+    graph = CscGraph(indptr=indptr, indices=indices)
+    topology = SimpleNamespace(graph=graph, wait=lambda: None)
+    order = EpochOrder(seeds=np.arange(64), num_nodes=NUM_NODES, batch_size=16, seed=0)
+    sampler = make_sampler("neighbor", topology, (3, 2), seed=0)  # type: ignore[arg-type]
+    probe = [sampler.sample(BatchId(epoch=0, index=0), np.arange(16))]
+    return Workload(
+        topology=topology,  # type: ignore[arg-type]
+        sampler=sampler,
+        order=order,
+        fanouts=(3, 2),
+        probe=probe,
+        threads=2,
+    )
+
+
+def _open(monkeypatch: pytest.MonkeyPatch, device: Any, workload: Workload, **settings: Any) -> Any:
+    monkeypatch.setattr("gloader.pipeline.open_device.open_device", lambda place: device)
+    return open_device_tier(DeviceSettings(**settings), workload, source=RamFeatures(FEATURES), form=FORM)
+
+
+def test_a_dry_run_sees_a_batch_of_the_right_form_and_leaves_room_for_its_step(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload
+) -> None:
+    seen: list[ReadyBatch] = []
+    device = SmallDevice(free=(512 << 20) + 40_000, step_bytes=10_000)
+    tier = _open(monkeypatch, device, workload, dry_run=seen.append)
+    (batch,) = seen
+    assert batch.x.shape == (len(workload.probe[0].nodes), DIM)
+    assert batch.y.shape == (16,)
+    assert len(batch.blocks) == 2
+    assert tier.cache is not None
+    held = 0 < len(tier.cache.plan.rows) < NUM_NODES
+    assert held
+    assert tier.cache.num_bytes <= 40_000 - 12_000
+
+
+def test_without_a_dry_run_the_model_keeps_half(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
+    device = SmallDevice(free=60_000)
+    tier = _open(monkeypatch, device, workload)
+    assert device.steps == 0
+    assert tier.cache is not None
+    assert tier.cache.num_bytes <= 30_000
+
+
+def test_all_rows_go_there_where_they_fit(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
+    tier = _open(monkeypatch, SmallDevice(free=10**6), workload)
+    assert tier.cache.plan.holds_all
+    assert tier.cache.slot_of is None
+    assert (
+        with_features(tier, RamFeatures(FEATURES), FORM) is tier
+    )  # nothing is pinned for a device that has all
+    np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES)
+
+
+def test_no_room_means_no_cache(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
+    tier = _open(monkeypatch, SmallDevice(free=1000), workload)
+    assert tier.cache is None
+    assert tier.explain() == ""
+    assert not tier.holds_all
+
+
+def test_the_cpu_has_a_budget_for_its_memory(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
+    assert _open(monkeypatch, CpuDevice(), workload).cache is None
+    assert _open(monkeypatch, CpuDevice(), workload, cache_bytes=4000).cache is not None
+
+
+@pytest.mark.parametrize("hotness", ["presampled", "vip", "degree"])
+def test_every_ranking_holds_rows_that_batches_want(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload, hotness: Any
+) -> None:
+    tier = _open(
+        monkeypatch, CpuDevice(), workload, cache_bytes=4 * NUM_NODES + 100 * 4 * DIM, hotness=hotness
+    )
+    plan = tier.cache.plan
+    assert len(plan.rows) == 100
+    order = workload.order
+    batches = [
+        workload.sampler.sample(
+            BatchId(epoch=epoch, index=i), order.batch_seeds(order.epoch_seeds(epoch), i)
+        ).nodes
+        for epoch in range(100, 150)
+        for i in range(order.num_batches)
+    ]
+    wanted = np.concatenate(batches)
+    rate = np.isin(wanted, plan.rows).mean()
+    best = np.sort(np.bincount(wanted, minlength=NUM_NODES))[-100:].sum() / len(wanted)
+    assert best - rate < {"presampled": 0.02, "vip": 0.04, "degree": 0.2}[hotness]
+
+
+def test_presampling_does_not_depend_on_its_threads(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload
+) -> None:
+    import dataclasses
+
+    plans = [
+        _open(
+            monkeypatch, CpuDevice(), dataclasses.replace(workload, threads=threads), cache_bytes=6000
+        ).cache.plan
+        for threads in (1, 4)
+    ]
+    np.testing.assert_array_equal(plans[0].rows, plans[1].rows)
+    assert plans[0].expected_hit_rate == plans[1].expected_hit_rate
+
+
+def test_automatic_sizes_never_go_below_zero() -> None:
+    assert automatic_bytes(0, step_bytes=0, batch_bytes=0, batches_ahead=2) == 0
+    assert torch.device("cpu") == DeviceSettings().place

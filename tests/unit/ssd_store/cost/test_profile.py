@@ -1,0 +1,168 @@
+"""The device profile: measured, remembered, forgotten when it is wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gloader.errors import StoreOpenError
+from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.cost import profile as module
+from gloader.ssd_store.cost.profile import (
+    DeviceProfile,
+    io_capabilities,
+    probe_device,
+    refresh_profile,
+    remember_profile,
+    remembered_profile,
+)
+from gloader.testing.faults import FaultyOS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN = DeviceProfile(
+    random_reads_per_s=80_000.0,
+    read_bytes_per_s=1e9,
+    write_bytes_per_s=2e9,
+    queue_depth=128,
+    is_direct=True,
+    medium_reads_per_s=50_000.0,
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(module, "_FILE_BYTES", 2**22)
+    monkeypatch.setattr(module, "_PHASE_S", 0.005)
+    return tmp_path / "home"
+
+
+def test_the_gap_is_bytes_per_second_over_requests_per_second() -> None:
+    assert KNOWN.gap_bytes == 12288  # 12,500 bytes, in whole pages
+    slow_seeks = DeviceProfile(
+        random_reads_per_s=100.0, read_bytes_per_s=1e8, write_bytes_per_s=1e8, queue_depth=1, is_direct=True
+    )
+    assert slow_seeks.gap_bytes == 65536
+
+
+@pytest.mark.parametrize(("observed", "expected"), [(80_000, False), (55_000, False), (119_000, False)])
+def test_a_third_more_or_less_is_still_agreement(observed: float, expected: bool) -> None:
+    assert KNOWN.disagrees_with(random_reads_per_s=observed) is expected
+
+
+@pytest.mark.parametrize("observed", [1.0, 53_000.0, 121_000.0])
+def test_more_than_a_third_is_disagreement(observed: float) -> None:
+    assert KNOWN.disagrees_with(random_reads_per_s=observed)
+
+
+@pytest.mark.parametrize(("sequential", "expected"), [(0.7e9, False), (0.6e9, True), (1.6e9, True)])
+def test_sequential_reads_count_as_well(sequential: float, expected: bool) -> None:
+    assert KNOWN.disagrees_with(random_reads_per_s=80_000.0, read_bytes_per_s=sequential) is expected
+
+
+@pytest.mark.parametrize("missing", ["write_bytes_per_s", "medium_reads_per_s"])
+def test_a_fresh_measurement_replaces_a_profile_that_lacks_a_rate(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember_profile(tmp_path, replace(KNOWN, **{missing: 0.0}))  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "probe_device", lambda *_, **__: KNOWN)
+    refresh_profile(tmp_path)
+    assert remembered_profile(tmp_path) == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("found", "is_replaced"),
+    [
+        ({"random_reads_per_s": 119_000.0}, False),
+        ({"random_reads_per_s": 50_000.0}, True),
+        ({"read_bytes_per_s": 2e9}, True),
+    ],
+)
+def test_a_fresh_measurement_replaces_a_profile_that_is_off_by_a_third(
+    found: dict[str, float], is_replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = replace(KNOWN, **found)  # type: ignore[arg-type]
+    for result in (KNOWN, measured):
+        monkeypatch.setattr(module, "probe_device", lambda *_, result=result, **__: result)
+        assert refresh_profile(tmp_path) == result
+    assert remembered_profile(tmp_path) == (measured if is_replaced else KNOWN)
+
+
+def test_a_store_is_read_by_the_profile_of_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, out = np.arange(0, 3200, 32), np.empty((100, 128), np.float32)  # a page in every four
+    FeatureStore.create(tmp_path / "s", np.zeros((3200, 128), np.float32)).close()
+    with FeatureStore.open(tmp_path / "s") as store:
+        assert store.read_into(rows, out).requests == 100
+    monkeypatch.setattr(module, "probe_device", lambda *_, **__: KNOWN)
+    refresh_profile(tmp_path)
+    with FeatureStore.open(tmp_path / "s") as store:  # holes of three pages cost less than a request now
+        assert store.read_into(rows, out).requests < 10
+
+
+def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    found = probe_device(folder)
+    assert min(found.random_reads_per_s, found.read_bytes_per_s, found.write_bytes_per_s) > 0
+    assert found.is_complete
+    assert found.queue_depth in module.DEPTHS
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 1, "random_reads_per_s": -1}']
+)
+def test_an_unusable_memory_is_forgotten(text: str, tmp_path: Path, home: Path) -> None:
+    refresh_profile(tmp_path)
+    (file,) = (home / "devices").iterdir()
+    file.write_text(text)
+    assert remembered_profile(tmp_path) is None
+    refresh_profile(tmp_path)
+    assert remembered_profile(tmp_path) is not None
+
+
+def test_a_home_that_cannot_be_written_does_not_matter(tmp_path: Path, home: Path) -> None:
+    home.write_text("a file where a folder should be")
+    assert refresh_profile(tmp_path).random_reads_per_s > 0
+
+
+def test_a_file_system_without_o_direct_is_measured_and_named(tmp_path: Path) -> None:
+    system = FaultyOS(refuse_flags=os.O_DIRECT)
+    assert not probe_device(tmp_path, os_io=system).is_direct
+    found = io_capabilities(tmp_path, os_io=system)
+    assert (found.has_direct, found.direct_reason) == (
+        False,
+        f"the file system of {tmp_path} refuses O_DIRECT",
+    )
+    assert [p.name for p in tmp_path.iterdir()] == []
+
+
+def test_what_this_system_can_do(tmp_path: Path) -> None:
+    found = io_capabilities(tmp_path)
+    assert found.has_direct == (not found.direct_reason)
+    assert found.has_uring == (not found.uring_reason)
+
+
+def test_each_failing_call_is_a_typed_error_and_leaves_no_file(tmp_path: Path) -> None:
+    for n in range(1, 100):
+        system = FaultyOS(fail_at=n, error=errno.ENOSPC)
+        try:
+            probe_device(tmp_path, os_io=system)
+        except StoreOpenError as error:
+            assert str(tmp_path) in str(error)  # noqa: PT017 - either outcome is right
+        except OSError:
+            assert system.history[n - 1] in {"close", "unlink"}
+        if not system.was_hit:
+            break
+    assert n > 3
+    with pytest.raises(StoreOpenError, match="cannot make a temporary file to measure the device"):
+        probe_device(tmp_path / "missing")

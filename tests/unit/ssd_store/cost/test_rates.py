@@ -1,0 +1,193 @@
+"""Rates of the devices: remembered, probed without a trace, or those of a modest SSD."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gloader.ssd_store.cost import rates as module
+from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile, remembered_profile
+from gloader.ssd_store.cost.rates import DEFAULT_PROFILE, rates_of
+from gloader.testing.faults import FaultyOS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KNOWN = DeviceProfile(
+    random_reads_per_s=80_000.0,
+    read_bytes_per_s=1e9,
+    write_bytes_per_s=2e9,
+    queue_depth=128,
+    is_direct=True,
+    medium_reads_per_s=60_000.0,
+)
+FILE_BYTES = 2**22
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(module, "SMALLEST_PROBED_BYTES", FILE_BYTES)
+    monkeypatch.setattr(module, "_PHASE_S", 0.005)
+    monkeypatch.setattr(module, "_SHORT_PHASE_S", 0.005)
+    monkeypatch.setattr(module, "_WRITE_BYTES", FILE_BYTES)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    path = tmp_path / "data" / "features.npy"
+    path.parent.mkdir()
+    path.write_bytes(np.random.default_rng(0).bytes(FILE_BYTES))
+    return path
+
+
+@pytest.fixture
+def spill(tmp_path: Path) -> Path:
+    (tmp_path / "spill").mkdir()
+    return tmp_path / "spill"
+
+
+class TwoDevices(FaultyOS):
+    """A system on which the spill folder is on a device of its own."""
+
+    def stat(self, path: str | os.PathLike[str]) -> os.stat_result:
+        found = super().stat(path)
+        fields = list(found)
+        fields[2] += os.path.basename(path) == "spill"  # noqa: PTH119 - st_dev, whatever the path is
+        return os.stat_result(fields)
+
+
+def no_probe(*_: object, **__: object) -> DeviceProfile:
+    raise AssertionError("probed although it was remembered")
+
+
+def test_a_device_is_probed_once_and_remembered(
+    features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = features.stat().st_mtime_ns
+    found = rates_of(features, spill)
+    assert min(found.random_reads_per_s, found.medium_reads_per_s, found.read_bytes_per_s) > 0
+    assert found.write_bytes_per_s > 0
+    assert found.is_one_device
+    assert [path.name for path in features.parent.iterdir()] == ["features.npy"]
+    assert features.stat().st_mtime_ns == before
+    assert list(spill.iterdir()) == []
+    profile = remembered_profile(features.parent)
+    assert profile is not None
+    assert profile.is_complete
+    for name in ("_probe_file", "_probe_writes", "_probe_folder"):
+        monkeypatch.setattr(module, name, no_probe)
+    assert rates_of(features, spill) == found
+
+
+def test_a_remembered_profile_is_taken(features: Path, spill: Path) -> None:
+    remember_profile(features.parent, KNOWN)
+    found = rates_of(features, spill)
+    assert found.random_reads_per_s == 80_000
+    assert found.medium_reads_per_s == 60_000
+    assert found.read_bytes_per_s == found.pack_read_bytes_per_s == 1e9
+    assert found.write_bytes_per_s == 2e9
+
+
+def test_a_profile_that_lacks_a_rate_is_completed(features: Path, spill: Path) -> None:
+    without_writes = DeviceProfile(
+        random_reads_per_s=80_000.0,
+        read_bytes_per_s=1e9,
+        write_bytes_per_s=0.0,
+        queue_depth=128,
+        is_direct=True,
+        medium_reads_per_s=60_000.0,
+    )
+    remember_profile(features.parent, without_writes)
+    assert rates_of(features).write_bytes_per_s == DEFAULT_PROFILE.write_bytes_per_s
+    found = rates_of(features, spill)
+    assert found.random_reads_per_s == 80_000
+    profile = remembered_profile(features.parent)
+    assert profile is not None
+    assert profile.write_bytes_per_s == found.write_bytes_per_s != DEFAULT_PROFILE.write_bytes_per_s
+
+
+def test_a_refresh_measures_again(features: Path, spill: Path) -> None:
+    remember_profile(features.parent, KNOWN)
+    assert rates_of(features, spill, refresh=True).random_reads_per_s != 80_000
+    assert remembered_profile(features.parent) != KNOWN
+
+
+def test_a_small_file_is_not_measured(features: Path, spill: Path, home: Path) -> None:
+    os.truncate(features, FILE_BYTES - 1)
+    system = FaultyOS()
+    found = rates_of(features, spill, os_io=system)
+    assert found.random_reads_per_s == DEFAULT_PROFILE.random_reads_per_s
+    assert found.write_bytes_per_s == DEFAULT_PROFILE.write_bytes_per_s
+    assert "open" not in system.history
+    assert not home.exists()
+
+
+def test_a_spill_folder_on_another_device_is_measured_for_itself(features: Path, spill: Path) -> None:
+    remember_profile(features.parent, KNOWN)  # really the same device, so a remembered profile is taken
+    known = rates_of(features, spill, os_io=TwoDevices())
+    assert not known.is_one_device
+    assert (known.write_bytes_per_s, known.pack_read_bytes_per_s) == (2e9, 1e9)
+    found = rates_of(features, spill, os_io=TwoDevices(), refresh=True)
+    assert not found.is_one_device
+    assert found.pack_read_bytes_per_s != found.read_bytes_per_s
+    assert list(spill.iterdir()) == []
+
+
+def test_without_o_direct_the_page_cache_is_measured(features: Path, spill: Path) -> None:
+    assert rates_of(features, spill, os_io=FaultyOS(refuse_flags=os.O_DIRECT)).read_bytes_per_s > 0
+    profile = remembered_profile(features.parent)
+    assert profile is not None
+    assert not profile.is_direct
+
+
+def test_without_io_uring_threads_measure(
+    features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "io_uring is not allowed")
+
+    monkeypatch.setattr("gloader.ssd_store.cost.probe.Uring", refuse)
+    assert rates_of(features, spill).random_reads_per_s > 0
+    assert remembered_profile(features.parent) is not None
+
+
+def test_a_spill_folder_that_cannot_be_written_has_the_writes_of_a_modest_ssd(
+    features: Path, spill: Path
+) -> None:
+    found = rates_of(features, spill, os_io=FaultyOS(refuse_flags=os.O_CREAT, refuse_error=errno.EROFS))
+    assert found.write_bytes_per_s == DEFAULT_PROFILE.write_bytes_per_s
+    assert found.random_reads_per_s != DEFAULT_PROFILE.random_reads_per_s
+
+
+def test_a_home_that_cannot_be_written_does_not_matter(features: Path, spill: Path, home: Path) -> None:
+    home.write_text("a file where a folder should be")
+    assert rates_of(features, spill).random_reads_per_s > 0
+
+
+def test_missing_files_have_the_rates_of_a_modest_ssd(tmp_path: Path) -> None:
+    found = rates_of(tmp_path / "missing.npy", tmp_path / "nowhere")
+    assert found.random_reads_per_s == DEFAULT_PROFILE.random_reads_per_s
+
+
+@pytest.mark.parametrize("make", [FaultyOS, TwoDevices])
+def test_whichever_call_fails_there_are_rates_and_no_file(
+    make: Callable[..., FaultyOS], features: Path, spill: Path
+) -> None:
+    for n in range(1, 100):
+        system = make(fail_at=n, error=errno.EIO)
+        found = rates_of(features, spill, os_io=system, refresh=True)
+        assert min(found.random_reads_per_s, found.read_bytes_per_s, found.write_bytes_per_s) > 0
+        if not system.was_hit:
+            break
+        if system.history[n - 1] != "unlink":  # then the file that cannot be removed is there
+            assert list(spill.iterdir()) == []
+        for path in spill.iterdir():
+            path.unlink()
+    assert n > 5
