@@ -12,6 +12,8 @@ from typing import Literal
 import pytest
 from reliability_rows import ROWS
 
+_PROPERTY = "reliability row"
+
 Status = Literal["done", "open: failed", "open: skipped", "open: no test"]
 
 
@@ -34,27 +36,29 @@ class RowTally:
         return "done" if self.passed else "open: no test"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Write the rows of each test into its reports, and refuse a mark that names none.
+
+    The reports of a parallel worker carry them to the process that prints the table.
+    """
+    known = {row.id for row in ROWS}
+    for item in items:
+        rows = [str(mark.args[0]) for mark in item.iter_markers("reliability") if mark.args]
+        unknown = set(rows) - known
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid}: no such reliability row: {', '.join(unknown)}")
+        item.user_properties.extend((_PROPERTY, row) for row in rows)
+
+
 @dataclass(slots=True, eq=False)  # pytest keeps plugins in sets
 class ReliabilityReport:
     """Collects the outcome of every test that carries a reliability mark."""
 
-    rows_of_test: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tallies: dict[str, RowTally] = field(default_factory=lambda: defaultdict(RowTally))
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Remember the rows of each test, and refuse a mark that names none."""
-        known = {row.id for row in ROWS}
-        for item in items:
-            rows = tuple(str(mark.args[0]) for mark in item.iter_markers("reliability") if mark.args)
-            unknown = set(rows) - known
-            if unknown:
-                raise pytest.UsageError(f"{item.nodeid}: no such reliability row: {', '.join(unknown)}")
-            if rows:
-                self.rows_of_test[item.nodeid] = rows
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add one phase of one test to its rows."""
-        for row in self.rows_of_test.get(report.nodeid, ()):
+        for row in (str(value) for name, value in report.user_properties if name == _PROPERTY):
             tally = self.tallies[row]
             tally.seconds += report.duration
             if report.failed:
@@ -100,6 +104,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Switch the report on."""
-    if config.getoption("--reliability-report"):
+    """Switch the report on, in the process that prints it: a parallel worker knows only its own tests."""
+    if config.getoption("--reliability-report") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ReliabilityReport(), "gloader-reliability-report")
