@@ -6,13 +6,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gloader.core.version import __version__
+
 if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.loader import Loader
 
 __all__ = ["Dataset", "Loader", "__version__"]
-
-__version__ = "0.1.0"
 
 _HOMES = {"Dataset": "gloader.dataset", "Loader": "gloader.loader"}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import gloader
+from gloader.core.version import __version__
 from gloader.distributed.collective import gather_bytes, require_equal
 from gloader.distributed.wire import Listener
 from gloader.errors import RankError
@@ -100,7 +100,7 @@ def assemble(place: Place, facts: Facts) -> Team:
 
 
 def _own_card(place: Place, facts: Facts, listener: Listener) -> dict[str, Any]:
-    common = {"version": gloader.__version__, "sharing": place.is_shared, "world_size": place.world_size}
+    common = {"version": __version__, "sharing": place.is_shared, "world_size": place.world_size}
     return {
         "rank": place.rank,
         "machine_id": f"{_BOOT_ID.read_text().strip()} {os.stat(_NETWORK).st_ino}",  # noqa: PTH116 - no path
