@@ -24,7 +24,7 @@ import gloader
 from gloader.adapters.dgl import BlockLoader, to_blocks
 from gloader.adapters.pyg import NodeLoader, to_data
 from gloader.bench.environment import machine, versions
-from gloader.convert.in_memory import from_numpy
+from gloader.dataset import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +59,7 @@ def main() -> None:
 
 def _dataset(path: Path, args: argparse.Namespace) -> gloader.Dataset:
     rng = np.random.default_rng(0)
-    return from_numpy(
+    return Dataset.from_numpy(
         path,
         features=rng.standard_normal((args.nodes, args.dim), dtype=np.float32),
         labels=rng.integers(0, 8, args.nodes),

@@ -1,4 +1,7 @@
-"""Graphs in memory into a dataset directory, and back."""
+"""Graphs in memory into a dataset directory, and back: numpy arrays, PyG's ``Data``, DGL graphs.
+
+`Dataset` calls these functions by name; they know nothing of it, so that no file imports the other in a circle.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from gloader.convert.readers.labels import count_classes
 from gloader.convert.readers.splits import random_splits
 from gloader.convert.source import EdgeStream, Source
 from gloader.core.units import parse_bytes
-from gloader.dataset import Dataset
 from gloader.errors import ConfigError, ShapeError, SourceError
+from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
     import os
@@ -26,10 +29,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_CHUNK_ROWS = 1 << 16
+_MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 
 
-def from_numpy(
+def write_numpy(
     path: str | os.PathLike[str],
     *,
     features: NDArray[Any],
@@ -44,8 +47,8 @@ def from_numpy(
     num_classes: int | None = None,
     seed: int = 0,
     **options: Any,
-) -> Dataset:
-    """Write arrays as a dataset directory at ``path`` and open it.
+) -> None:
+    """Write arrays as a dataset directory at ``path``.
 
     Parameters
     ----------
@@ -83,86 +86,76 @@ def from_numpy(
         labels=classes,
         splits=found.splits(len(rows)) or random_splits(classes, seed=seed),
     )
-    return _write(source, path, options)
+    _write(source, path, options)
 
 
-def from_pyg(
+def write_pyg(
     data: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
-) -> Dataset:
-    """Write a `torch_geometric.data.Data` with x, edge_index, y and masks as a dataset directory and open it.
+) -> None:
+    """Write a `torch_geometric.data.Data` with x, edge_index, y and masks as a dataset directory at ``path``.
 
-    Parameters and errors are those of `from_numpy`.
+    Parameters and errors are those of `write_numpy`.
     """
     from gloader.convert.sources.pyg import data_source
 
     source = data_source(data, name=Path(path).name, origin="pyg", where="data", seed=seed, is_mapped=True)
-    return _write(source, path, options, num_classes=num_classes)
+    _write(source, path, options, num_classes=num_classes)
 
 
-def from_dgl(
+def write_dgl(
     graph: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
-) -> Dataset:
-    """Write a homogeneous `dgl.DGLGraph` with feat, label and masks as a dataset directory and open it.
+) -> None:
+    """Write a homogeneous `dgl.DGLGraph` with feat, label and masks as a dataset directory at ``path``.
 
-    Parameters and errors are those of `from_numpy`.
+    Parameters and errors are those of `write_numpy`.
     """
     from gloader.convert.sources.dgl import graph_source
 
     if not graph.is_homogeneous:
         raise SourceError("the graph is heterogeneous; convert it with dgl.to_homogeneous first")
     source = graph_source(graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed)
-    return _write(source, path, options, num_classes=num_classes)
+    _write(source, path, options, num_classes=num_classes)
 
 
-def to_numpy(dataset: Dataset) -> dict[str, NDArray[Any]]:
-    """Read a whole dataset into memory: what `from_numpy` takes, features as float32."""
-    graph = dataset.load_graph()
-    arrays: dict[str, NDArray[Any]] = {
-        "features": _all_rows(dataset),
-        "labels": dataset.labels,
-        "indptr": graph.indptr,
-        "indices": graph.indices,
-        "train": dataset.train,
-        "valid": dataset.valid,
-        "test": dataset.test,
-    }
-    return arrays if graph.edge_weight is None else arrays | {"edge_weight": graph.edge_weight}
-
-
-def to_pyg(dataset: Dataset) -> Any:
-    """Read a whole dataset into a `torch_geometric.data.Data` with x, edge_index, y, masks and perhaps edge_weight."""
+def to_pyg(arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """Return the arrays of `Dataset.to_numpy` as a `torch_geometric.data.Data`, with masks."""
     import torch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
         from torch_geometric.data import Data
 
-    arrays = to_numpy(dataset)
-    num_nodes = dataset.num_nodes
+    num_nodes = len(arrays["labels"])
     dst = np.repeat(np.arange(num_nodes), np.diff(arrays["indptr"]))
     data = Data(
         x=torch.from_numpy(arrays["features"]),
         edge_index=torch.from_numpy(np.stack([arrays["indices"].astype(np.int64), dst])),
         y=torch.tensor(arrays["labels"]),
     )
-    for name, key in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
+    for name, key in _MASKS:
         data[key] = torch.from_numpy(_mask(arrays[name], num_nodes))
     if "edge_weight" in arrays:
         data.edge_weight = torch.tensor(arrays["edge_weight"])
     return data
 
 
-def to_dgl(dataset: Dataset) -> Any:
-    """Read a whole dataset into a `dgl.DGLGraph` with feat, label and masks, and ids of int64 as DGL's own have."""
+def to_dgl(arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks and ids of int64 as DGL's own have."""
     import torch
 
     from gloader.convert.sources.dgl_graph import to_graph
 
-    graph = to_graph(dataset.load_graph())
-    graph.ndata["feat"] = torch.from_numpy(_all_rows(dataset))
-    graph.ndata["label"] = torch.tensor(dataset.labels)
-    for name, key in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
-        graph.ndata[key] = torch.from_numpy(_mask(getattr(dataset, name), dataset.num_nodes))
+    topology = CscGraph(
+        indptr=arrays["indptr"],
+        indices=arrays["indices"],
+        edge_weight=arrays.get("edge_weight"),
+        validate=False,
+    )
+    graph = to_graph(topology)
+    graph.ndata["feat"] = torch.from_numpy(arrays["features"])
+    graph.ndata["label"] = torch.tensor(arrays["labels"])
+    for name, key in _MASKS:
+        graph.ndata[key] = torch.from_numpy(_mask(arrays[name], len(arrays["labels"])))
     return graph
 
 
@@ -197,7 +190,7 @@ def _write(
     options: Mapping[str, Any],
     *,
     num_classes: int | None = None,
-) -> Dataset:
+) -> None:
     settings = dict(options)
     if (budget := settings.pop("memory_budget", None)) is not None:
         settings["memory_budget_bytes"] = parse_bytes(budget)
@@ -207,16 +200,6 @@ def _write(
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
     prepare(source, Path(path), PrepareOptions(**settings))
-    return Dataset.open(path)
-
-
-def _all_rows(dataset: Dataset) -> NDArray[np.float32]:
-    rows = np.empty((dataset.num_nodes, dataset.feature_dim), dtype=np.float32)
-    with dataset.open_features() as store:
-        for start in range(0, len(rows), _CHUNK_ROWS):
-            part = rows[start : start + _CHUNK_ROWS]
-            store.read_into(np.arange(start, start + len(part)), part)
-    return rows
 
 
 def _mask(ids: NDArray[np.int64], num_nodes: int) -> NDArray[np.bool_]:

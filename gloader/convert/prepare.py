@@ -17,7 +17,7 @@ from gloader.convert.plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, Progress
 from gloader.convert.readers.splits import check_splits
 from gloader.core.units import format_bytes
-from gloader.dataset import Dataset
+from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError, ShapeError, SourceError
 from gloader.memory.available import default_budget_bytes
 from gloader.ssd_store.write.errors import require_free_space
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.order.row_order import RowOrder
     from gloader.convert.source import FeatureStream, Source
-    from gloader.dataset.writer import DatasetWriter
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ def prepare(
         format_bytes(plan.dataset_bytes),
         format_bytes(plan.scratch_bytes),
     )
-    with Dataset.create(
+    with DatasetWriter(
         out,
         name=source.name,
         num_nodes=source.num_nodes,

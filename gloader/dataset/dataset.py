@@ -6,7 +6,7 @@ import hashlib
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.read.engine import IoMode
     from gloader.ssd_store.read.reader import Verify
     from gloader.types import IdArray
+
+_CHUNK_ROWS: Final = 1 << 16
 
 
 class Dataset:
@@ -90,12 +92,24 @@ class Dataset:
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> DatasetWriter:
-        """Begin a dataset at ``path``; it appears there, whole, when the returned writer's block ends without error."""
+        """Begin a dataset at ``path``; it appears there, whole, when the returned writer's block ends without error.
+
+        Parameters
+        ----------
+        path : the directory to create
+        name : a short name for people
+        num_nodes : N
+        num_classes : number of classes; labels are in 0..num_classes-1
+        overwrite : replace a dataset or store at ``path``, atomically, at the commit
+        metadata : more JSON values for the commit record
+        """
         return DatasetWriter(
-            Path(path),
-            metadata={**(metadata or {}), "name": name, "num_classes": num_classes},
+            path,
+            name=name,
             num_nodes=num_nodes,
+            num_classes=num_classes,
             overwrite=overwrite,
+            metadata=metadata,
             os_io=os_io,
         )
 
@@ -106,30 +120,43 @@ class Dataset:
 
     @staticmethod
     def from_numpy(path: str | os.PathLike[str], **arrays: Any) -> Dataset:
-        """Write arrays as a dataset at ``path`` and open it; see `gloader.convert.in_memory.from_numpy`."""
-        return _memory().from_numpy(path, **arrays)
+        """Write arrays as a dataset at ``path`` and open it; see `gloader.convert.in_memory.write_numpy`."""
+        _conversions().write_numpy(path, **arrays)
+        return Dataset.open(path)
 
     @staticmethod
     def from_pyg(data: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
-        """Write a PyG ``Data`` as a dataset at ``path`` and open it; see `gloader.convert.in_memory.from_pyg`."""
-        return _memory().from_pyg(data, path, **options)
+        """Write a PyG ``Data`` as a dataset at ``path`` and open it; see `gloader.convert.in_memory.write_pyg`."""
+        _conversions().write_pyg(data, path, **options)
+        return Dataset.open(path)
 
     @staticmethod
     def from_dgl(g: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
-        """Write a DGL graph as a dataset at ``path`` and open it; see `gloader.convert.in_memory.from_dgl`."""
-        return _memory().from_dgl(g, path, **options)
+        """Write a DGL graph as a dataset at ``path`` and open it; see `gloader.convert.in_memory.write_dgl`."""
+        _conversions().write_dgl(g, path, **options)
+        return Dataset.open(path)
 
     def to_numpy(self) -> dict[str, NDArray[Any]]:
-        """Return every array in memory, by name."""
-        return _memory().to_numpy(self)
+        """Return every array in memory, by name: what `from_numpy` takes, features as float32."""
+        graph = self.load_graph()
+        arrays: dict[str, NDArray[Any]] = {
+            "features": self._all_features(),
+            "labels": self.labels,
+            "indptr": graph.indptr,
+            "indices": graph.indices,
+            "train": self.train,
+            "valid": self.valid,
+            "test": self.test,
+        }
+        return arrays if graph.edge_weight is None else arrays | {"edge_weight": graph.edge_weight}
 
     def to_pyg(self) -> Any:
-        """Return the dataset as a PyG ``Data`` in memory."""
-        return _memory().to_pyg(self)
+        """Return the dataset as a PyG ``Data`` in memory: x, edge_index, y, masks and perhaps edge_weight."""
+        return _conversions().to_pyg(self.to_numpy())
 
     def to_dgl(self) -> Any:
-        """Return the dataset as a DGL graph in memory."""
-        return _memory().to_dgl(self)
+        """Return the dataset as a DGL graph in memory: feat, label and masks, ids of int64 as DGL's own have."""
+        return _conversions().to_dgl(self.to_numpy())
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -289,6 +316,15 @@ class Dataset:
             **settings,
         )
 
+    def _all_features(self) -> NDArray[np.float32]:
+        rows = np.empty((self.num_nodes, self.feature_dim), dtype=np.float32)
+        with self.open_features() as store:
+            # In pieces, so that the ids of a request stay small beside the rows.
+            for start in range(0, len(rows), _CHUNK_ROWS):
+                part = rows[start : start + _CHUNK_ROWS]
+                store.read_into(np.arange(start, start + len(part)), part)
+        return rows
+
     def _record(self, name: str) -> ArrayRecord:
         return self._manifest.arrays[name]
 
@@ -302,6 +338,6 @@ class Dataset:
             return file.map()
 
 
-def _memory() -> Any:
-    # By name and late: the conversions stand above this module.
+def _conversions() -> Any:
+    # By name and late: they stand above this room, need torch, PyG or DGL, and never name `Dataset` themselves.
     return import_module("gloader.convert.in_memory")

@@ -8,13 +8,14 @@ import numpy as np
 
 from gloader.errors import ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.staging import StagedDirectory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
-    from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray
@@ -28,6 +29,15 @@ class DatasetWriter:
 
     Topology and features are streamed in order through the returned writers; labels and splits are given whole.
 
+    Parameters
+    ----------
+    path : the directory to create
+    name : a short name for people
+    num_nodes : N
+    num_classes : number of classes; labels are in 0..num_classes-1
+    overwrite : replace a dataset or store at ``path``, atomically, at the commit
+    metadata : more JSON values for the commit record
+
     Raises
     ------
     StoreExistsError, StoreLockedError, StoreWriteError
@@ -35,10 +45,18 @@ class DatasetWriter:
     """
 
     def __init__(
-        self, path: Path, *, metadata: dict[str, Any], num_nodes: int, overwrite: bool, os_io: OsIO
+        self,
+        path: StrPath,
+        *,
+        name: str,
+        num_nodes: int,
+        num_classes: int,
+        overwrite: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        os_io: OsIO = REAL_OS,
     ) -> None:
         self._staged = StagedDirectory(path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, os_io=os_io)
-        self._metadata = metadata
+        self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
         self._num_nodes = num_nodes
         self._written: set[str] = set()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gloader
-from gloader.convert.in_memory import from_numpy
+from gloader.dataset import Dataset
 
 NUM_NODES, NUM_EDGES, DIM, NUM_CLASSES, NUM_TRAIN = 600, 4000, 24, 4, 100
 
@@ -20,7 +20,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gloader.Dataset:
     features = rng.standard_normal((NUM_NODES, DIM)).astype(np.float32)
     features[np.arange(NUM_NODES), labels] += 3
     order = rng.permutation(NUM_NODES)
-    return from_numpy(
+    return Dataset.from_numpy(
         tmp_path_factory.mktemp("adapters") / "tiny",
         features=features,
         labels=labels,

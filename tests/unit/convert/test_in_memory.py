@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.convert import in_memory
+from gloader.dataset import Dataset
 from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
 
 with warnings.catch_warnings():
@@ -33,13 +33,13 @@ def arrays():
 
 @pytest.fixture
 def dataset(arrays, tmp_path):
-    return in_memory.from_numpy(tmp_path / "dataset", **arrays)
+    return Dataset.from_numpy(tmp_path / "dataset", **arrays)
 
 
 def test_arrays_are_what_the_dataset_holds(dataset, arrays):
     src, dst = arrays["edge_index"]
     by_dst = np.argsort(dst, kind="stable")
-    found = in_memory.to_numpy(dataset)
+    found = dataset.to_numpy()
     np.testing.assert_array_equal(found["features"], arrays["features"])
     np.testing.assert_array_equal(found["labels"], arrays["labels"])
     np.testing.assert_array_equal(found["indices"], src[by_dst])
@@ -51,10 +51,10 @@ def test_arrays_are_what_the_dataset_holds(dataset, arrays):
 
 
 def test_every_way_back_and_forth_gives_the_same_dataset(dataset, tmp_path):
-    again = in_memory.from_numpy(tmp_path / "a", **in_memory.to_numpy(dataset))
+    again = Dataset.from_numpy(tmp_path / "a", **dataset.to_numpy())
     assert again.fingerprint == dataset.fingerprint
-    masked = in_memory.from_pyg(in_memory.to_pyg(dataset), tmp_path / "b")
-    assert in_memory.from_dgl(in_memory.to_dgl(dataset), tmp_path / "c").fingerprint == masked.fingerprint
+    masked = Dataset.from_pyg(dataset.to_pyg(), tmp_path / "b")
+    assert Dataset.from_dgl(dataset.to_dgl(), tmp_path / "c").fingerprint == masked.fingerprint
     for name in ("indptr", "indices", "edge_weight", "features", "labels"):
         assert masked.arrays[name].digest == dataset.arrays[name].digest
     assert set(masked.train) == set(dataset.train)  # masks have no order
@@ -68,19 +68,19 @@ def test_dgl_edge_lists_keep_their_weights(tmp_path, arrays):
         graph.edata["weight"] = torch.from_numpy(arrays["edge_weight"])
         graph.ndata["feat"] = torch.from_numpy(arrays["features"])
         graph.ndata["label"] = torch.from_numpy(arrays["labels"])
-        made = in_memory.from_dgl(graph, tmp_path / "made", seed=4)
+        made = Dataset.from_dgl(graph, tmp_path / "made", seed=4)
         with pytest.raises(SourceError, match=r"dgl\.to_homogeneous"):
-            in_memory.from_dgl(dgl.heterograph({("a", "r", "b"): ([0], [0])}), tmp_path / "hetero")
+            Dataset.from_dgl(dgl.heterograph({("a", "r", "b"): ([0], [0])}), tmp_path / "hetero")
     plain = {name: arrays[name] for name in ("features", "labels", "edge_index", "edge_weight")}
-    assert made.fingerprint == in_memory.from_numpy(tmp_path / "plain", **plain, seed=4).fingerprint
+    assert made.fingerprint == Dataset.from_numpy(tmp_path / "plain", **plain, seed=4).fingerprint
 
 
 def test_options_of_the_preparation_are_taken(arrays, tmp_path):
-    made = in_memory.from_numpy(
+    made = Dataset.from_numpy(
         tmp_path / "made", **arrays, dtype="float16", self_loops=True, memory_budget="200MB", num_classes=7
     )
     assert (made.feature_dtype, made.has_self_loops, made.num_classes) == ("float16", True, 7)
-    assert in_memory.to_numpy(made)["features"].dtype == np.float32
+    assert made.to_numpy()["features"].dtype == np.float32
 
 
 def test_pyg_data_without_masks_is_split_by_seed(tmp_path, arrays):
@@ -89,7 +89,7 @@ def test_pyg_data_without_masks_is_split_by_seed(tmp_path, arrays):
         edge_index=torch.from_numpy(arrays["edge_index"]),
         y=torch.from_numpy(arrays["labels"]),
     )
-    made = [in_memory.from_pyg(data, tmp_path / str(i), seed=i // 2) for i in range(3)]
+    made = [Dataset.from_pyg(data, tmp_path / str(i), seed=i // 2) for i in range(3)]
     assert made[0].fingerprint == made[1].fingerprint != made[2].fingerprint
     assert [len(made[0].train), len(made[0].valid), len(made[0].test)] == [36, 12, 12]
 
@@ -130,11 +130,11 @@ def test_pyg_data_without_masks_is_split_by_seed(tmp_path, arrays):
 def test_bad_arrays_are_refused_and_leave_nothing(arrays, tmp_path, changes, error, text):
     given = {name: value for name, value in (arrays | changes).items() if value is not None}
     with pytest.raises(error, match=text):
-        in_memory.from_numpy(tmp_path / "made", **given)
+        Dataset.from_numpy(tmp_path / "made", **given)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_existing_dataset_is_kept_unless_told_otherwise(dataset, arrays):
     with pytest.raises(FileExistsError):
-        in_memory.from_numpy(dataset.root, **arrays)
-    assert in_memory.from_numpy(dataset.root, **arrays, overwrite=True).fingerprint == dataset.fingerprint
+        Dataset.from_numpy(dataset.root, **arrays)
+    assert Dataset.from_numpy(dataset.root, **arrays, overwrite=True).fingerprint == dataset.fingerprint
