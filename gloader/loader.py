@@ -15,6 +15,7 @@ import torch
 
 from gloader.cache import parse_hotness
 from gloader.config import Features, IoStrategy, Layout, Policy
+from gloader.core.ids import as_ids
 from gloader.core.loader_state import LoaderState
 from gloader.core.order import EpochOrder
 from gloader.core.signals import close_in_finalizer, uninterrupted
@@ -609,12 +610,7 @@ def _bytes_or_none(value: str | int | None) -> int | None:
 
 def _checked_seeds(seeds: IdArray) -> IdArray:
     """Return a copy of ``seeds`` (n,) as int64; `EpochOrder` checks the values."""
-    ids = np.array(seeds)
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise SeedError(f"seeds must be one-dimensional integers, got {ids.dtype} of shape {ids.shape}")
-    if ids.dtype == np.uint64 and ids.size and ids.max() > np.iinfo(np.int64).max:
-        raise SeedError(f"seeds must be node ids, got {ids.max()}")
-    return ids.astype(np.int64, copy=False)
+    return as_ids(np.array(seeds), noun="seeds", error=SeedError)
 
 
 def _labels_beside_order(dataset: Dataset, order: EpochOrder) -> IdArray:

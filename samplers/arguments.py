@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.core.ids import as_ids, outside
 from gloader.errors import ConfigError, SeedError
 
 if TYPE_CHECKING:
@@ -52,14 +53,7 @@ def checked_seeds(seeds: IdArray, num_nodes: int) -> IdArray:
     SeedError
         They are no integers, have two dimensions or are out of range; the message lists up to five.
     """
-    ids = np.asarray(seeds)
-    if ids.ndim != 1:
-        raise SeedError(f"seeds have shape {ids.shape}; they must have one dimension")
-    if ids.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if ids.dtype.kind not in "iu":
-        raise SeedError(f"seeds have dtype {ids.dtype}; they must be integers")
-    if ids.min() < 0 or ids.max() >= num_nodes:
-        bad = ids[(ids < 0) | (ids >= num_nodes)]
+    ids = as_ids(seeds, noun="seeds", error=SeedError)
+    if len(bad := outside(ids, num_nodes)):
         raise SeedError(f"{len(bad)} seeds are not in 0..{num_nodes - 1}, among them {bad[:5].tolist()}")
-    return np.ascontiguousarray(ids, dtype=np.int64)
+    return ids

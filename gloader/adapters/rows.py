@@ -10,6 +10,7 @@ import numpy as np
 
 from gloader.cache import SlotCache, make_policy
 from gloader.cache.baselines import OnlineName
+from gloader.core.ids import as_ids, outside
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError, ForkError, SeedError
 from gloader.types import ReadStats
@@ -101,9 +102,8 @@ class CachedRows:
         return out
 
     def _checked(self, nodes: NDArray[np.integer[Any]]) -> IdArray:
-        ids = np.ascontiguousarray(nodes, dtype=np.int64)
-        if ids.size and (ids.min() < 0 or ids.max() >= self.source.num_rows):
-            bad = ids[(ids < 0) | (ids >= self.source.num_rows)]
+        ids = as_ids(nodes, noun="ids", error=SeedError)
+        if len(bad := outside(ids, self.source.num_rows)):
             raise SeedError(
                 f"{len(bad)} of {len(ids)} ids are not rows 0..{self.source.num_rows - 1}, "
                 f"among them {bad[:5].tolist()}"

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from gloader.core.hashing import GOLDEN, inverse, mix64, mix_int, unmix64
+from gloader.core.ids import outside
 from gloader.errors import ConfigError, SeedError
 
 if TYPE_CHECKING:
@@ -86,11 +87,8 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
 
 def _check_seeds(seeds: IdArray, num_nodes: int) -> None:
     """Raise SeedError listing up to five seeds that are no node ids or that repeat."""
-    outside = seeds[(seeds < 0) | (seeds >= num_nodes)]
-    if len(outside):
-        raise SeedError(
-            f"seeds must be node ids in 0..{num_nodes - 1}; these are not: {outside[:5].tolist()}"
-        )
+    if len(wrong := outside(seeds, num_nodes)):
+        raise SeedError(f"seeds must be node ids in 0..{num_nodes - 1}; these are not: {wrong[:5].tolist()}")
     if bool(np.all(seeds[1:] > seeds[:-1])):  # as splits are stored; sorting 100 million takes two seconds
         return
     ordered = np.sort(seeds)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.ids import as_ids, outside
 from gloader.errors import ChecksumError, ShapeError
 from gloader.ssd_store.format.array_reader import load_page_checksums, open_array, read_pages
 from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages
@@ -63,18 +64,15 @@ def load_elements(
 
 
 def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
-    ids = np.asarray(positions)
-    if len(record.shape) != 1 or ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+    noun = f"positions in {record.name!r}"
+    if len(record.shape) != 1:
         raise ShapeError(
-            f"elements of {record.name!r}, of shape {record.shape}, cannot be taken at {ids.dtype} positions of shape "
-            f"{ids.shape}; both must have one dimension, the positions integers"
+            f"{noun} cannot be taken: its shape is {record.shape}, and it must have one dimension"
         )
-    outside = ids[(ids < 0) | (ids >= record.shape[0])]
-    if outside.size:
-        raise ShapeError(
-            f"positions in {record.name!r} must be in 0..{record.shape[0] - 1}; these are not: {outside[:5].tolist()}"
-        )
-    return ids.astype(np.int64, copy=False)
+    ids = as_ids(positions, noun=noun, error=ShapeError)
+    if len(wrong := outside(ids, record.shape[0])):
+        raise ShapeError(f"{noun} must be in 0..{record.shape[0] - 1}; these are not: {wrong[:5].tolist()}")
+    return ids
 
 
 def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:

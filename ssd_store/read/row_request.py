@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from gloader.core.ids import as_ids, outside
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -56,14 +57,17 @@ def check_request(
     ShapeError
         ``rows`` or ``at`` are not integers in range, or a shape does not fit.
     """
-    rows = _as_ids("rows", rows)
+    rows = as_ids(rows, noun="rows", error=ShapeError)
     smallest, largest, is_sorted = _inspect(rows)
     if rows.shape[0] and (smallest < 0 or largest >= num_rows):
         raise _out_of_range("rows", rows, num_rows)
     if at is None:
         position, expected = NO_POSITIONS, (rows.shape[0], dim)
     else:
-        position, expected = _as_ids("at", at), (out.shape[0] if out.ndim else 0, dim)
+        position, expected = (
+            as_ids(at, noun="positions in `at`", error=ShapeError),
+            (out.shape[0] if out.ndim else 0, dim),
+        )
         if position.shape != rows.shape:
             raise ShapeError(f"at must give one position for each of {rows.shape[0]} rows, not {at.shape[0]}")
         smallest, largest, _ = _inspect(position)
@@ -76,16 +80,8 @@ def check_request(
     return RowRequest(rows=rows, position=position, is_sorted=bool(is_sorted))
 
 
-def _as_ids(name: str, ids: IdArray) -> IdArray:
-    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.dtype == np.uint64:
-        raise ShapeError(
-            f"{name} must be a one-dimensional array of int64, got {ids.dtype} of shape {ids.shape}"
-        )
-    return np.ascontiguousarray(ids, np.int64)
-
-
 def _out_of_range(name: str, ids: IdArray, limit: int) -> ShapeError:
-    wrong = ids[(ids < 0) | (ids >= limit)]
+    wrong = outside(ids, limit)
     listed = ", ".join(str(i) for i in wrong[:5])
     return ShapeError(f"{name}: {wrong.shape[0]} ids are out of range 0..{limit - 1}: {listed}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from gloader.core.ids import as_ids
 from gloader.core.numba_ops import to_int
 from gloader.errors import ChannelClosedError, ShapeError
 from gloader.ssd_store.format.checksum import extend_digest
@@ -127,12 +128,7 @@ def checked_rows(rows: IdArray, batch: int, num_rows: int) -> IdArray:
     ShapeError
         They are not integers in range that ascend, none twice.
     """
-    given = np.asarray(rows)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ShapeError(
-            f"batch {batch}: missing rows must be one-dimensional integers, got {given.dtype} of shape {given.shape}"
-        )
-    ids = np.ascontiguousarray(given, np.int64)
+    ids = as_ids(rows, noun=f"batch {batch}: missing rows", error=ShapeError)
     wrong = first_wrong(ids, num_rows)
     if wrong >= 0:
         raise ShapeError(

@@ -1,0 +1,51 @@
+"""The check that ids are ids: one-dimensional integers within a range. The caller names them and words its refusal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from gloader.errors import GloaderError
+    from gloader.types import IdArray
+
+_LARGEST = np.iinfo(np.int64).max
+
+
+def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError]) -> IdArray:
+    """Return ``values`` as contiguous int64 ids; nothing is rounded and nothing wraps. Pure.
+
+    Parameters
+    ----------
+    values : (n,) integers of any width and byte order; without elements, of any dtype
+    noun : what the message calls them, in the plural: "seeds"
+    error : class of the error
+
+    Returns
+    -------
+    (n,) int64, C-contiguous; not a copy if ``values`` are that already
+
+    Raises
+    ------
+    error
+        They have another number of dimensions, are no integers, or do not fit int64.
+    """
+    ids = np.asarray(values)
+    if ids.ndim != 1:
+        raise error(f"{noun} have shape {ids.shape}; they must have one dimension")
+    if ids.size and ids.dtype.kind not in "iu":
+        raise error(f"{noun} have dtype {ids.dtype}; they must be integers")
+    if ids.size and ids.dtype.kind == "u" and ids.dtype.itemsize == 8 and ids.max() > _LARGEST:
+        raise error(f"{noun} must be below 2**63; these are not: {ids[ids > _LARGEST][:5].tolist()}")
+    return np.ascontiguousarray(ids, dtype=np.int64)
+
+
+def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
+    """Return those of ``ids`` (n,) that are not in 0..limit-1, in their order; in the usual case none. Pure."""
+    # Two passes without a temporary array: this runs for every batch.
+    if ids.size == 0 or (ids.min() >= 0 and ids.max() < limit):
+        return ids[:0]
+    return ids[(ids < 0) | (ids >= limit)]
