@@ -20,7 +20,7 @@ from gloader.core.units import format_bytes
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError, ShapeError, SourceError
 from gloader.memory.available import default_budget_bytes
-from gloader.ssd_store.write.errors import require_free_space
+from gloader.ssd_store.write.disk_errors import require_free_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import numpy as np
 from gloader.errors import ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
-from gloader.ssd_store.write.staging import StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,13 +55,13 @@ class DatasetWriter:
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> None:
-        self._staged = StagedDirectory(path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, os_io=os_io)
+        self._directory = NewDirectory(path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, os_io=os_io)
         self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
         self._num_nodes = num_nodes
         self._written: set[str] = set()
 
     def __enter__(self) -> Self:
-        self._staged.__enter__()
+        self._directory.__enter__()
         return self
 
     def __exit__(
@@ -71,14 +71,14 @@ class DatasetWriter:
             try:
                 self._commit()
             except BaseException as error:
-                self._staged.__exit__(type(error), error, error.__traceback__)
+                self._directory.__exit__(type(error), error, error.__traceback__)
                 raise
-        self._staged.__exit__(exc_type, exc, traceback)
+        self._directory.__exit__(exc_type, exc, traceback)
 
     @property
     def scratch(self) -> Path:
         """A folder on the target's file system for temporary files; gone when the block ends."""
-        return self._staged.scratch()
+        return self._directory.scratch()
 
     def indptr(self) -> ArrayWriter:
         """Return the writer of the (N + 1,) int64 offsets."""
@@ -95,7 +95,7 @@ class DatasetWriter:
     def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
         """Return the writer of the (N, F) features, stored as ``dtype``."""
         self._written.add("features")
-        return self._staged.features(
+        return self._directory.features(
             "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
         )
 
@@ -118,7 +118,7 @@ class DatasetWriter:
 
     def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
         self._written.add(name)
-        return self._staged.array(name, dtype=dtype, shape=shape)
+        return self._directory.array(name, dtype=dtype, shape=shape)
 
     def _whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
         if array.shape != shape:
@@ -132,4 +132,4 @@ class DatasetWriter:
             raise ShapeError(
                 f"a dataset needs {', '.join(REQUIRED_ARRAYS)}; not written: {', '.join(missing)}"
             )
-        self._staged.commit(KIND, self._metadata)
+        self._directory.commit(KIND, self._metadata)

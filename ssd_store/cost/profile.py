@@ -23,6 +23,7 @@ from gloader.ssd_store.format.format import open_error
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.uring import probe_uring
+from gloader.ssd_store.write.atomic_file import write_atomically
 
 _LOG = logging.getLogger(__name__)
 
@@ -184,9 +185,7 @@ def remember_profile(folder: StrPath, profile: DeviceProfile) -> None:
     try:
         path = _profile_path(Path(folder))
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(json.dumps({"version": PROFILE_VERSION, **asdict(profile)}), "utf-8")
-        draft.replace(path)
+        write_atomically(path, json.dumps({"version": PROFILE_VERSION, **asdict(profile)}).encode())
     except OSError as error:
         _LOG.info("the device profile cannot be remembered: %s", error)
 

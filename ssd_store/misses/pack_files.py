@@ -11,8 +11,8 @@ import numpy as np
 
 from gloader.errors import SpillError, StoreOpenError
 from gloader.ssd_store.read.device_file import DeviceFile
-from gloader.ssd_store.spill.errors import spill_errors
 from gloader.ssd_store.spill.file import SpillFile
+from gloader.ssd_store.write.disk_errors import spill_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,10 @@ from typing import Final
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import FormatError
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, write_full
-from gloader.ssd_store.spill.errors import spill_errors
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
 from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.write.atomic_file import write_chunks_atomically
+from gloader.ssd_store.write.disk_errors import spill_errors
 from gloader.ssd_store.write.lock import lock_folder
 
 _LOG = logging.getLogger(__name__)
@@ -28,9 +29,11 @@ UNCLAIMED_GRACE_S: Final = 600.0  # a folder without owner may belong to a proce
 KILL_POINTS: Final = (
     "spill.after_mkdtemp",
     "spill.after_lock",
-    "spill.after_owner_write",
-    "spill.after_claim",
-    "spill.after_records_removed",
+    "owner.after_write",
+    "owner.after_fsync",
+    "owner.after_rename",
+    "owner.after_folder_fsync",
+    "spill.after_files_removed",
     "spill.after_owner_removed",
 )
 _NAMES: Final = 100
@@ -115,18 +118,15 @@ class SpillClaim:
         self._os_io.kill_point("spill.after_mkdtemp")
         self._fd = lock_folder(self.path, os_io=self._os_io)
         self._os_io.kill_point("spill.after_lock")
-        temporary = self.path / _OWNER_TEMPORARY
-        data = SpillOwner.this_process(os_io=self._os_io).to_json().encode()
-        fd = self._os_io.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            write_full(fd, memoryview(data), os_io=self._os_io)
-            # After a power loss the folder is removed only if its owner file is there to be read.
-            self._os_io.fsync(fd)
-        finally:
-            close_quietly(fd, os_io=self._os_io)
-        self._os_io.kill_point("spill.after_owner_write")
-        self._os_io.replace(temporary, self.path / OWNER_NAME)
-        self._os_io.kill_point("spill.after_claim")
+        owner = SpillOwner.this_process(os_io=self._os_io)
+        # Forced to the device: after a power loss the folder is removed only if its owner file is there to be read.
+        write_chunks_atomically(
+            self.path / OWNER_NAME,
+            [owner.to_json().encode()],
+            temporary=self.path / _OWNER_TEMPORARY,
+            label="owner",
+            os_io=self._os_io,
+        )
 
     def _give_up(self, error: BaseException | None) -> None:
         try:
@@ -231,12 +231,12 @@ def _remove_once(path: Path, os_io: OsIO) -> None:
     # The owner file goes last, so that a removal that is cut is finished by the next run.
     for name in sorted(names, key=lambda name: name == OWNER_NAME):
         if name == OWNER_NAME:
-            os_io.kill_point("spill.after_records_removed")
+            os_io.kill_point("spill.after_files_removed")
         try:
             os_io.unlink(path / name)
         except IsADirectoryError:
             os_io.rmtree(path / name)
-        except FileNotFoundError:  # a record that another thread deletes
+        except FileNotFoundError:  # a file that another thread removes
             continue
     os_io.kill_point("spill.after_owner_removed")
     os_io.rmdir(path)

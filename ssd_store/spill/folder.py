@@ -13,8 +13,7 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError, ForkError, SpillError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
-from gloader.ssd_store.spill.errors import require_free_disk, spill_errors
-from gloader.ssd_store.write.errors import free_bytes
+from gloader.ssd_store.write.disk_errors import free_bytes, require_spill_space, spill_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +113,7 @@ class SpillFolder:
                 "spill_budget or use smaller superbatches"
             )
         with spill_errors(self.path, f"checking the free disk space for {what}", os_io=self._os_io):
-            require_free_disk(self.path, num_bytes, f"{what} does not fit on the disk", os_io=self._os_io)
+            require_spill_space(self.path, num_bytes, f"{what} does not fit on the disk", os_io=self._os_io)
 
     def reserve_file(self, num_bytes: int, what: str) -> Path:
         """Take ``num_bytes`` of the budget for a file that the caller creates; return where.

@@ -25,7 +25,6 @@ from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.engine import mismatch
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.reader import default_gap_bytes
-from gloader.ssd_store.spill.errors import spill_errors
 from gloader.ssd_store.sweep import kernels
 from gloader.ssd_store.sweep.drivers import (
     DAMAGED,
@@ -42,6 +41,7 @@ from gloader.ssd_store.sweep.drivers import (
 from gloader.ssd_store.sweep.kernels import Sweep
 from gloader.ssd_store.sweep.uring_driver import READ_DEPTH, UringDriver
 from gloader.ssd_store.sweep.wanted_rows import WantedRows, require_going
+from gloader.ssd_store.write.disk_errors import spill_errors
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gloader.ssd_store.format.checksum import PAGE_BYTES, Digest, checksum_pages
 from gloader.ssd_store.format.manifest import ArrayRecord
 from gloader.ssd_store.format.npy_header import data_bytes, file_bytes, npy_header, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO
-from gloader.ssd_store.write.errors import write_errors
+from gloader.ssd_store.write.disk_errors import write_errors
 from gloader.ssd_store.write.page_file import BUFFER_BYTES, PageFile
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ _PAGES_BUFFER_BYTES: Final = 64 * 2**10
 
 
 class ArrayWriter:
-    """Appends rows, in order, to an array of a staged directory; `close` completes it.
+    """Appends rows, in order, to an array in a new directory; `close` completes it.
 
     Memory is two buffers, whatever the array's size. Use it in a ``with`` block or call `close`. Not
     thread-safe.
 
     Parameters
     ----------
-    folder : the staged directory
+    folder : the folder of the array's files
     name, dtype, shape : as in `ArrayRecord`
     pages : whether to keep a checksum for each page in ``<name>.pages``, as random reads need
     on_close : receives the record of the completed array

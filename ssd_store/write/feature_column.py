@@ -1,4 +1,4 @@
-"""Writes one column of feature rows into a directory of arrays."""
+"""A column of feature rows, written into a new directory."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.write.array_writer import ArrayWriter
-    from gloader.ssd_store.write.staging import StagedDirectory
 
 SCALE_SUFFIX: Final = ".scale"
 INT8_FEATURE: Final = "int8-row-scale"
 _STEP_BYTES: Final = 4 * 2**20
 
 
-class FeatureColumnWriter:
-    """A matrix of feature rows within a staged directory, cast to the stored dtype as they come.
+def check_feature_type(num_rows: int, dim: int, dtype: str) -> None:
+    """Check that a matrix of features can be stored. Pure.
 
     Parameters
     ----------
-    stage : the directory
-    name : of the array; int8 adds ``<name>.scale``
-    num_rows, dim : N and F
-    dtype : float32, float16, bfloat16 or int8 (with one scale for each row)
+    num_rows : N, 0 or more
+    dim : F, 1 or more
+    dtype : float32, float16, bfloat16 or int8
+
+    Raises
+    ------
+    ConfigError
+        The dtype is none of these.
+    ShapeError
+        The shape is not that of a matrix.
+    """
+    if dtype not in FEATURE_DTYPES:
+        raise ConfigError(f"features cannot be stored as {dtype!r}; allowed: {', '.join(FEATURE_DTYPES)}")
+    if num_rows < 0 or dim < 1:
+        raise ShapeError(f"features need num_rows >= 0 and dim >= 1, not {num_rows} and {dim}")
+
+
+class FeatureColumnWriter:
+    """A matrix of feature rows in a new directory, cast to the stored dtype as they come. Made by `NewDirectory`.
+
+    Parameters
+    ----------
+    rows : writer of the (N, F) array
+    scales : writer of the (N,) float32 scales of int8 rows; None: the rows are stored as floats
     check_finite : refuse NaN and infinity (int8 always does)
     """
 
     def __init__(
-        self,
-        stage: StagedDirectory,
-        name: str,
-        *,
-        num_rows: int,
-        dim: int,
-        dtype: str,
-        check_finite: bool = False,
+        self, rows: ArrayWriter, scales: ArrayWriter | None = None, *, check_finite: bool = False
     ) -> None:
-        if dtype not in FEATURE_DTYPES:
-            raise ConfigError(f"features cannot be stored as {dtype!r}; allowed: {', '.join(FEATURE_DTYPES)}")
-        if num_rows < 0 or dim < 1:
-            raise ShapeError(f"features need num_rows >= 0 and dim >= 1, not {num_rows} and {dim}")
-        self._name = name
-        self._dim = dim
-        self._dtype = dtype
+        self._rows = rows
+        self._scales = scales
         self._check_finite = check_finite
-        self._rows = stage.array(name, dtype=dtype, shape=(num_rows, dim), pages=True)
-        self._scales: ArrayWriter | None = None
-        if dtype == "int8":
-            self._scales = stage.array(name + SCALE_SUFFIX, dtype="float32", shape=(num_rows,))
-            stage.require_feature(INT8_FEATURE)
 
     @property
     def rows_written(self) -> int:
@@ -75,12 +77,13 @@ class FeatureColumnWriter:
         StoreWriteError
             The device refuses; nothing will be committed.
         """
-        shape = np.shape(chunk)
-        if len(shape) != 2 or shape[1] != self._dim:
+        shape, dim = np.shape(chunk), self._rows.shape[1]
+        if len(shape) != 2 or shape[1] != dim:
             raise ShapeError(
-                f"{self._name!r}, row {self.rows_written}: rows must have shape (n, {self._dim}), not {shape}"
+                f"{self._rows.name!r}, row {self.rows_written}: rows must have shape (n, {dim}), not {shape}"
             )
-        step = max(1, _STEP_BYTES // max(1, self._dim * chunk.dtype.itemsize))
+        # In steps, so that a cast needs a few MB of memory, whatever the chunk.
+        step = max(1, _STEP_BYTES // max(1, dim * chunk.dtype.itemsize))
         for start in range(0, chunk.shape[0], step):
             self._append_step(chunk[start : start + step])
 
@@ -110,7 +113,7 @@ class FeatureColumnWriter:
         if self._check_finite and chunk.dtype.kind == "f":
             check_finite_rows(chunk, first_row)
         if self._scales is None:
-            self._rows.append(cast_rows(chunk, self._dtype, first_row))
+            self._rows.append(cast_rows(chunk, self._rows.dtype, first_row))
             return
         levels, scales = quantize_rows(chunk, first_row)
         self._rows.append(levels)

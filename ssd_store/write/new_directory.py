@@ -1,50 +1,135 @@
-"""The locked folder in which a commit is prepared."""
+"""A directory of arrays while it is created: all of it appears under its name, or nothing does.
+
+`NewDirectory` writes into ``.<name>.staging`` beside the target, which one process at a time holds, and commits by
+one rename.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-from importlib.metadata import PackageNotFoundError, version
+import stat
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from gloader.errors import FormatError, ShapeError, StoreWriteError
-from gloader.ssd_store.format.manifest import ArrayRecord, is_plain_name
+from gloader.core.version import __version__
+from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
+from gloader.ssd_store.format.manifest import MANIFEST_NAMES, ArrayRecord, Manifest, is_plain_name
 from gloader.ssd_store.format.npy_header import data_bytes, file_bytes
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, make_parents, write_full
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_parents
 from gloader.ssd_store.write.array_writer import ArrayWriter
-from gloader.ssd_store.write.errors import require_free_space, write_errors
-from gloader.ssd_store.write.lock import LockedFolder, remove_tree
+from gloader.ssd_store.write.atomic_file import write_chunks_atomically
+from gloader.ssd_store.write.disk_errors import require_free_space, write_errors
+from gloader.ssd_store.write.feature_column import (
+    INT8_FEATURE,
+    SCALE_SUFFIX,
+    FeatureColumnWriter,
+    check_feature_type,
+)
+from gloader.ssd_store.write.lock import LockedFolder, lock_folder, remove_tree
+from gloader.ssd_store.write.publish import exists_error, publish_new, publish_over, restore_replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
 
 _LOG = logging.getLogger(__name__)
 
+_SUFFIX: Final = ".staging"  # on disk: a later build must find, and remove, what an earlier one left
+KILL_POINTS: Final = (
+    "new_directory.after_lock",
+    "writer.after_create",
+    "writer.after_data_write",
+    "writer.after_data_fsync",
+    "manifest.after_write",
+    "manifest.after_fsync",
+    "manifest.after_rename",
+    "manifest.after_folder_fsync",
+    "publish.after_rename",
+    "new_directory.after_commit",
+)
 
-class Stage:
-    """The locked staging folder, the arrays in it, and their removal."""
 
-    def __init__(self, target: Path, os_io: OsIO) -> None:
-        self.target = target
-        self.os_io = os_io
-        self.folder = LockedFolder(target.with_name(f".{target.name}.staging"), os_io=os_io)
-        self.records: dict[str, ArrayRecord] = {}
-        self.required_features: list[str] = []
+class NewDirectory:
+    """Creates a committed directory of arrays; a context manager that leaves nothing unless committed.
+
+    Parameters
+    ----------
+    path : the directory to create
+    manifest_name : ``dataset.json`` or ``store.json``
+    overwrite : replace a store or dataset at ``path``, atomically, at the commit
+    """
+
+    def __init__(
+        self, path: StrPath, *, manifest_name: str, overwrite: bool = False, os_io: OsIO = REAL_OS
+    ) -> None:
+        self._target = _resolve_target(path)
+        self._manifest_name = manifest_name
+        self._overwrite = overwrite
+        self._os_io = os_io
+        name = f".{self._target.name}{_SUFFIX}"
+        self._folder = LockedFolder(self._target.with_name(name), os_io=os_io)
         self._writers: dict[str, ArrayWriter] = {}
+        self._records: dict[str, ArrayRecord] = {}
+        self._required_features: list[str] = []
         self._scratch: Path | None = None
+        self._is_committed = False
+
+    def __enter__(self) -> Self:
+        """Create and lock the folder in which the commit is prepared.
+
+        Raises
+        ------
+        StoreExistsError
+            The target exists, and ``overwrite`` is not set or what exists is not ours to replace.
+        StoreLockedError
+            Another process is creating a store at this path.
+        StoreWriteError
+            The file system refuses.
+        """
+        with write_errors(self._folder.path, "creating the new folder", os_io=self._os_io):
+            make_parents(self._target, os_io=self._os_io)
+            self._folder.acquire()
+        self._os_io.kill_point("new_directory.after_lock")
+        try:
+            with write_errors(self._target, "looking at the target", os_io=self._os_io):
+                # Under the lock: what a crash left half replaced is nobody else's now.
+                restore_replaced(self._target, os_io=self._os_io)
+                self._check_target()
+        except BaseException as error:
+            self._discard(error)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_committed:
+            self._discard(error)
 
     @property
     def path(self) -> Path:
-        """The staging folder."""
-        return self.folder.path
+        """The directory that the commit creates."""
+        return self._target
 
-    def acquire(self) -> None:
-        """Create and lock the staging folder; raises `StoreLockedError` or `StoreWriteError`."""
-        with write_errors(self.path, "creating the staging folder", os_io=self.os_io):
-            make_parents(self.target, os_io=self.os_io)
-            self.folder.acquire()
-        self.os_io.kill_point("staging.after_lock")
+    def array(self, name: str, *, dtype: str, shape: tuple[int, ...], pages: bool = False) -> ArrayWriter:
+        """Start writing an array; each array is written once.
 
-    def array(self, name: str, dtype: str, shape: tuple[int, ...], *, pages: bool) -> ArrayWriter:
-        """Start writing an array; see `StagedDirectory.array`."""
+        Parameters
+        ----------
+        name : 1 to 100 of the characters A-Z a-z 0-9 _ . -
+        dtype : a key of `STORED_DTYPES`
+        shape : one dimension or more; rows are appended along the first
+        pages : keep a checksum for each page, as random reads need
+
+        Raises
+        ------
+        FormatError, ShapeError
+            The name, dtype or shape cannot be stored, or the name is taken.
+        StoreWriteError
+            There is no room for it, or the file cannot be created.
+        """
         if not is_plain_name(name):
             raise FormatError(f"array name {name!r}: use 1 to 100 of the characters A-Z a-z 0-9 _ . -")
         if not shape:
@@ -52,93 +137,188 @@ class Stage:
         if name in self._writers:
             raise ShapeError(f"array {name!r} was started already; each array is written once")
         num_bytes = data_bytes(dtype, shape)
-        with write_errors(self.path, "checking the free space", os_io=self.os_io):
-            require_free_space(self.path, file_bytes(num_bytes) + self._unwritten_bytes(), os_io=self.os_io)
+        with write_errors(self._folder.path, "checking the free space", os_io=self._os_io):
+            needed = file_bytes(num_bytes) + self._unwritten_bytes()
+            require_free_space(self._folder.path, needed, os_io=self._os_io)
         writer = ArrayWriter(
-            self.path,
+            self._folder.path,
             name=name,
             dtype=dtype,
             shape=shape,
             pages=pages,
-            on_close=lambda record: self.records.__setitem__(record.name, record),
-            os_io=self.os_io,
+            on_close=lambda record: self._records.__setitem__(record.name, record),
+            os_io=self._os_io,
         )
         self._writers[name] = writer
         return writer
 
+    def features(
+        self, name: str, *, num_rows: int, dim: int, dtype: str, check_finite: bool = False
+    ) -> FeatureColumnWriter:
+        """Start writing a matrix of feature rows with page checksums.
+
+        Parameters
+        ----------
+        name : of the array; int8 adds ``<name>.scale``
+        num_rows : N
+        dim : F
+        dtype : float32, float16, bfloat16 or int8 (with one scale for each row)
+        check_finite : refuse NaN and infinity (int8 always does)
+
+        Raises
+        ------
+        ConfigError, ShapeError
+            Features cannot be stored in this dtype or shape.
+        FormatError, StoreWriteError
+            As `array`.
+        """
+        check_feature_type(num_rows, dim, dtype)
+        rows = self.array(name, dtype=dtype, shape=(num_rows, dim), pages=True)
+        if dtype != "int8":
+            return FeatureColumnWriter(rows, check_finite=check_finite)
+        scales = self.array(name + SCALE_SUFFIX, dtype="float32", shape=(num_rows,))
+        self._required_features.append(INT8_FEATURE)
+        return FeatureColumnWriter(rows, scales, check_finite=check_finite)
+
     def scratch(self) -> Path:
-        """Return the folder for temporary files, created when first asked for."""
+        """Return a folder for temporary files on the target's file system, made when first asked for, gone at the end.
+
+        Raises
+        ------
+        StoreWriteError
+            It cannot be created.
+        """
         if self._scratch is None:
-            scratch = self.path / "scratch"
-            with write_errors(scratch, "creating the scratch folder", os_io=self.os_io):
-                self.os_io.mkdir(scratch)
+            scratch = self._folder.path / "scratch"
+            with write_errors(scratch, "creating the scratch folder", os_io=self._os_io):
+                self._os_io.mkdir(scratch)
             self._scratch = scratch
         return self._scratch
 
-    def complete(self) -> None:
+    def commit(self, kind: str, metadata: Mapping[str, Any]) -> Manifest:
+        """Make everything written so far durable and visible under the target's name, in one step.
+
+        Raises
+        ------
+        ShapeError
+            An array got fewer rows than declared.
+        FormatError
+            The metadata is not JSON.
+        StoreExistsError
+            The target appeared meanwhile.
+        StoreWriteError
+            The file system refuses; nothing is visible under the target's name.
+        """
+        self._complete()
+        manifest = Manifest(
+            kind=kind,
+            arrays=dict(self._records),
+            metadata=metadata,
+            required_features=tuple(dict.fromkeys(self._required_features)),
+            created_by=f"gloader {__version__}",
+        )
+        path = self._folder.path / self._manifest_name
+        with write_errors(self._target, "committing", os_io=self._os_io):
+            # The record comes last: it names data that is on the device already.
+            write_chunks_atomically(
+                path,
+                [manifest.to_bytes()],
+                temporary=path.with_name(path.name + ".tmp"),
+                label="manifest",
+                os_io=self._os_io,
+            )
+            leftover = self._publish()
+        self._is_committed = True
+        self._os_io.kill_point("new_directory.after_commit")
+        self._tidy(leftover)
+        return manifest
+
+    def _complete(self) -> None:
         """Close every array and remove the scratch folder."""
         for writer in self._writers.values():
             writer.close()
-        missing = self._writers.keys() - self.records.keys()
+        missing = self._writers.keys() - self._records.keys()
         if missing:
             raise StoreWriteError(errno.EIO, f"arrays {sorted(missing)} were given up; nothing was committed")
         if self._scratch is not None:
-            with write_errors(self._scratch, "removing the scratch folder", os_io=self.os_io):
-                remove_tree(self._scratch, os_io=self.os_io)
+            with write_errors(self._scratch, "removing the scratch folder", os_io=self._os_io):
+                remove_tree(self._scratch, os_io=self._os_io)
             self._scratch = None
 
-    def discard(self, error: BaseException | None) -> None:
-        """Remove everything; a failure to do so is a note on ``error``, or raised where there is none."""
+    def _publish(self) -> tuple[Path, int] | None:
+        """Give the new folder its name; return the replaced folder and the descriptor that locks it."""
+        if not self._overwrite or not _is_there(self._target, self._os_io):
+            publish_new(self._folder.path, self._target, os_io=self._os_io)
+            return None
+        # Replaced, the old folder has the new one's former name: held, so that no other creator takes it over.
+        fd = lock_folder(self._target, os_io=self._os_io)
+        try:
+            return publish_over(self._folder.path, self._target, os_io=self._os_io), fd
+        except BaseException:
+            close_quietly(fd, os_io=self._os_io)
+            raise
+
+    def _tidy(self, leftover: tuple[Path, int] | None) -> None:
+        """Remove the replaced folder; the commit stands, so a failure here is only logged."""
+        try:
+            if leftover is not None:
+                remove_tree(leftover[0], os_io=self._os_io)
+        except OSError as error:
+            _LOG.warning("%s is committed; what it replaced could not be removed: %s", self._target, error)
+        finally:
+            self._folder.release()
+            if leftover is not None:
+                close_quietly(leftover[1], os_io=self._os_io)
+
+    def _discard(self, error: BaseException | None) -> None:
+        """Remove everything; a failure to do so becomes a note on ``error``, or is raised if there is no error."""
+        path = self._folder.path
         try:
             for writer in self._writers.values():
                 writer.abort()
         except OSError as failure:
-            _LOG.warning("closing a file of %s failed: %s", self.path, failure)
+            _LOG.warning("closing a file of %s failed: %s", path, failure)
         try:
-            self.folder.remove()
+            self._folder.remove()
         except OSError as failure:
             if error is None:
                 raise StoreWriteError(
-                    failure.errno, f"the staging folder cannot be removed: {failure.strerror}", str(self.path)
+                    failure.errno, f"the new folder cannot be removed: {failure.strerror}", str(path)
                 ) from failure
-            error.add_note(f"and {self.path} could not be removed ({failure}); the next creation removes it")
+            error.add_note(f"and {path} could not be removed ({failure}); the next creation removes it")
 
     def _unwritten_bytes(self) -> int:
-        """Bytes that arrays already started will still need."""
+        """Return the bytes that arrays already started will still need."""
         row = {name: data_bytes(w.dtype, w.shape[1:]) for name, w in self._writers.items()}
         return sum((w.shape[0] - w.rows_written) * row[name] for name, w in self._writers.items())
 
+    def _check_target(self) -> None:
+        if not _is_there(self._target, self._os_io):
+            return
+        if not self._overwrite:
+            raise exists_error(self._target)
+        is_folder = stat.S_ISDIR(self._os_io.stat(self._target).st_mode)
+        names = self._os_io.listdir(self._target) if is_folder else ["a file"]
+        is_ours = any(name in names for name in MANIFEST_NAMES)
+        # Arrays without a record are what an interrupted copy leaves; anything else is somebody's data.
+        if not is_ours and not all(name.endswith((".npy", ".pages")) for name in names):
+            raise StoreExistsError(
+                errno.EEXIST,
+                "overwrite=True replaces a store or dataset, and this is neither; delete it yourself or "
+                "choose another path",
+                str(self._target),
+            )
 
-def write_manifest(path: Path, data: bytes, *, os_io: OsIO = REAL_OS) -> None:
-    """Write the commit record ``path``: all of it, durably, in one rename; raises `OSError` as `os` does."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os_io.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+
+def _is_there(path: Path, os_io: OsIO) -> bool:
     try:
-        try:
-            write_full(fd, memoryview(data), os_io=os_io)
-            os_io.kill_point("staging.after_manifest_write")
-            os_io.fsync(fd)
-            os_io.kill_point("staging.after_manifest_fsync")
-        finally:
-            os_io.close(fd)
-        os_io.replace(temporary, path)
-    except BaseException:
-        os_io.unlink(temporary)
-        raise
-    os_io.kill_point("staging.after_manifest_rename")
-    os_io.fsync_dir(path.parent)
-    os_io.kill_point("staging.after_folder_fsync")
+        os_io.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
-def created_by() -> str:
-    """Return the name and version of this build, for the manifest. Pure."""
-    try:
-        return f"gloader {version('gloader')}"
-    except PackageNotFoundError:
-        return "gloader"
-
-
-def resolve_target(path: StrPath) -> Path:
+def _resolve_target(path: StrPath) -> Path:
     """Follow links, so that the folder behind a link is created beside itself and the link survives."""
     target = Path(os.path.realpath(path))
     if not target.name:

@@ -24,18 +24,18 @@ def exists_error(target: Path, reason: str = "it exists already") -> StoreExists
     )
 
 
-def publish_new(staged: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Rename the folder ``staged`` to ``target``, which must not exist; durable on return.
+def publish_new(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Rename the folder ``new`` to ``target``, which must not exist; durable on return.
 
     Raises
     ------
     StoreExistsError
         ``target`` appeared meanwhile.
     OSError
-        The rename or its fsync failed; ``staged`` has its old name again.
+        The rename or its fsync failed; ``new`` has its old name again.
     """
     try:
-        os_io.rename_noreplace(staged, target)
+        os_io.rename_noreplace(new, target)
     except OSError as error:
         if error.errno in _TAKEN:
             raise exists_error(target) from error
@@ -44,12 +44,12 @@ def publish_new(staged: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
     try:
         os_io.fsync_dir(target.parent)
     except BaseException:
-        os_io.replace(target, staged)
+        os_io.replace(target, new)
         raise
 
 
-def publish_over(staged: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
-    """Give ``staged`` the name ``target``, whose folder is replaced; durable on return.
+def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
+    """Give ``new`` the name ``target``, whose folder is replaced; durable on return.
 
     One atomic exchange of names where the file system has it. Elsewhere two renames: a crash between them
     leaves the old folder as ``.<name>.replaced``, which `restore_replaced` puts back.
@@ -64,18 +64,18 @@ def publish_over(staged: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
         A rename or its fsync failed; both folders have their old names again.
     """
     try:
-        os_io.exchange(staged, target)
+        os_io.exchange(new, target)
     except OSError as error:
         if not is_unsupported(error):
             raise
-        return _publish_in_two_steps(staged, target, os_io)
+        return _publish_in_two_steps(new, target, os_io)
     os_io.kill_point("publish.after_exchange")
     try:
         os_io.fsync_dir(target.parent)
     except BaseException:
-        os_io.exchange(staged, target)
+        os_io.exchange(new, target)
         raise
-    return staged
+    return new
 
 
 def restore_replaced(target: Path, *, os_io: OsIO = REAL_OS) -> None:
@@ -99,16 +99,16 @@ def replaced_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.replaced")
 
 
-def _publish_in_two_steps(staged: Path, target: Path, os_io: OsIO) -> Path:
+def _publish_in_two_steps(new: Path, target: Path, os_io: OsIO) -> Path:
     replaced = replaced_path(target)
     os_io.replace(target, replaced)
     try:
         os_io.kill_point("publish.between_renames")
-        os_io.replace(staged, target)
+        os_io.replace(new, target)
         try:
             os_io.fsync_dir(target.parent)
         except BaseException:
-            os_io.replace(target, staged)
+            os_io.replace(target, new)
             raise
     except BaseException:
         os_io.replace(replaced, target)

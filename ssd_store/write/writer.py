@@ -9,23 +9,15 @@ import numpy as np
 from gloader.errors import ConfigError, ShapeError
 from gloader.ssd_store.format.manifest import STORE_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
-from gloader.ssd_store.write.array_writer import ArrayWriter
 from gloader.ssd_store.write.cast import FEATURE_DTYPES
-from gloader.ssd_store.write.feature_column import FeatureColumnWriter
-from gloader.ssd_store.write.staging import StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = [
-    "FEATURES",
-    "ArrayWriter",
-    "FeatureColumnWriter",
-    "FeatureWriter",
-    "StagedDirectory",
-]
+    from gloader.ssd_store.write.feature_column import FeatureColumnWriter
 
 FEATURES: Final = "features"
 FEATURE_STORE: Final = "feature_store"
@@ -51,9 +43,7 @@ class FeatureWriter:
         self._shape = (int(num_rows), int(dim))
         self._dtype = feature_dtype_name(dtype)
         self._check_finite = check_finite
-        self._directory = StagedDirectory(
-            path, manifest_name=STORE_MANIFEST, overwrite=overwrite, os_io=os_io
-        )
+        self._directory = NewDirectory(path, manifest_name=STORE_MANIFEST, overwrite=overwrite, os_io=os_io)
         self._column: FeatureColumnWriter | None = None
 
     def __enter__(self) -> Self:
@@ -62,7 +52,7 @@ class FeatureWriter:
         Raises
         ------
         StoreExistsError, StoreLockedError, StoreWriteError
-            As `StagedDirectory`.
+            As `NewDirectory`.
         ShapeError
             The dimension is not positive.
         """

@@ -12,7 +12,8 @@ from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
 from gloader.ssd_store.format.verify import verify_directory
 from gloader.ssd_store.os_io import REAL_OS, OsIO
-from gloader.ssd_store.write.writer import FeatureWriter, StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
+from gloader.ssd_store.write.writer import FeatureWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,13 +47,13 @@ class CreateInNewFolder(Create):
     """A dataset of several arrays with a scratch folder."""
 
     def run(self, folder: Path, os_io: OsIO) -> None:
-        with StagedDirectory(folder / "s", manifest_name=STORE_MANIFEST, os_io=os_io) as staged:
-            (staged.scratch() / "bucket").write_text("x")
-            with staged.array("ids", dtype="int64", shape=(600,)) as writer:
+        with NewDirectory(folder / "s", manifest_name=STORE_MANIFEST, os_io=os_io) as directory:
+            (directory.scratch() / "bucket").write_text("x")
+            with directory.array("ids", dtype="int64", shape=(600,)) as writer:
                 writer.append(np.arange(600))
-            with staged.features("features", num_rows=90, dim=61, dtype="float32") as column:
+            with directory.features("features", num_rows=90, dim=61, dtype="float32") as column:
                 column.append(NEW)
-            staged.commit("feature_store", {})
+            directory.commit("feature_store", {})
 
 
 class Overwrite:
@@ -68,7 +69,7 @@ class Overwrite:
 
 
 class TakeOver(Create):
-    """A new store where a dead creator left its staging folder."""
+    """A new store where a dead creator left its unfinished folder."""
 
     def prepare(self, folder: Path) -> None:
         (folder / ".s.staging" / "scratch").mkdir(parents=True)

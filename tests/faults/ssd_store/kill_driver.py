@@ -26,7 +26,7 @@ from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
 from gloader.ssd_store.format.verify import verify_directory
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
-from gloader.ssd_store.write.staging import KILL_POINTS
+from gloader.ssd_store.write.new_directory import KILL_POINTS
 from gloader.ssd_store.write.writer import FeatureWriter
 
 ROWS, DIM = 1000, 100  # 400 KB

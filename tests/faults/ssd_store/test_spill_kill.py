@@ -54,11 +54,13 @@ def test_sigkill_at_every_named_point(found: dict[str, Any]) -> None:
     left_and_removed = {
         "spill.after_mkdtemp": [[[]], 0, 1],
         "spill.after_lock": [[[]], 0, 1],
-        "spill.after_owner_write": [[["owner.json.tmp"]], 0, 1],
-        "spill.after_claim": [[["owner.json"]], 1, 0],
+        "owner.after_write": [[["owner.json.tmp"]], 0, 1],
+        "owner.after_fsync": [[["owner.json.tmp"]], 0, 1],
+        "owner.after_rename": [[["owner.json"]], 1, 0],
+        "owner.after_folder_fsync": [[["owner.json"]], 1, 0],
         "pack.in_sweep": [[[*files, "owner.json"]], 1, 0],
         "pack.after_sweep": [[[*files, "owner.json"]], 1, 0],
-        "spill.after_records_removed": [[["owner.json"]], 1, 0],
+        "spill.after_files_removed": [[["owner.json"]], 1, 0],
         "spill.after_owner_removed": [[[]], 0, 1],
     }
     assert found["points"] == {point: ["killed", *row, []] for point, row in left_and_removed.items()}

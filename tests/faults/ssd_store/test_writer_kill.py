@@ -57,8 +57,8 @@ def test_sigkill_at_thousands_of_random_times(folder):
 def test_sigkill_at_every_named_point(folder):
     found = drive("points", folder)
     assert len(found) > 15
-    committed = {"publish.after_rename new", "publish.after_exchange over", "staging.after_commit new"}
-    committed.add("staging.after_commit over")
+    committed = {"publish.after_rename new", "publish.after_exchange over", "new_directory.after_commit new"}
+    committed.add("new_directory.after_commit over")
     for name, (end, state, again) in found.items():
         before = "1" if name.endswith("over") else "absent"
         assert end == "killed", name

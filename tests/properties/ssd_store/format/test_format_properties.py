@@ -21,7 +21,8 @@ from gloader.ssd_store.format.format import (
 )
 from gloader.ssd_store.format.manifest import is_plain_name
 from gloader.ssd_store.format.verify import verify_directory
-from gloader.ssd_store.write.writer import FeatureWriter, StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
+from gloader.ssd_store.write.writer import FeatureWriter
 
 # fsync is most of the time on a disk, and nothing to these tests.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
@@ -95,11 +96,11 @@ def test_the_bytes_do_not_depend_on_the_chunks(dtype, shape, cuts, pages, random
         files = []
         for name, bounds in (("whole", []), ("parts", sorted(min(cut, shape[0]) for cut in cuts))):
             path = Path(folder) / name
-            with StagedDirectory(path, manifest_name=STORE_MANIFEST) as staged:
-                with staged.array("a", dtype=dtype, shape=shape, pages=pages) as writer:
+            with NewDirectory(path, manifest_name=STORE_MANIFEST) as directory:
+                with directory.array("a", dtype=dtype, shape=shape, pages=pages) as writer:
                     for chunk in np.split(array, bounds):
                         writer.append(chunk)
-                staged.commit("x", {})
+                directory.commit("x", {})
             files.append({file.name: file.read_bytes() for file in path.iterdir()})
             assert np.load(path / "a.npy", allow_pickle=False).tobytes() == array.tobytes()
         assert files[0] == files[1]

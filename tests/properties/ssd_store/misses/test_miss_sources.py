@@ -1,4 +1,4 @@
-"""Direct, staged and packed reads of the same misses give the same rows: those that were stored."""
+"""Direct, directory and packed reads of the same misses give the same rows: those that were stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.ssd_store.sweep import kernels
 from gloader.ssd_store.sweep.wanted_rows import collect_rows, collect_union
-from gloader.ssd_store.write.staging import StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
 from gloader.testing.suites import make_features, same_bits, widen
 
@@ -51,13 +51,13 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, NDArray
         path = tmp_path_factory.mktemp("stores") / f"{dtype}-{dim}"
         array = make_features(NUM_ROWS, dim, dtype, seed=dim)
         scale = np.random.default_rng(dim).random(NUM_ROWS, np.float32) if dtype == "int8" else None
-        with StagedDirectory(path, manifest_name="store.json") as stage:
-            with stage.array("features", dtype=dtype, shape=array.shape, pages=True) as writer:
+        with NewDirectory(path, manifest_name="store.json") as directory:
+            with directory.array("features", dtype=dtype, shape=array.shape, pages=True) as writer:
                 writer.append(array)
             if scale is not None:
-                with stage.array("features.scale", dtype="float32", shape=scale.shape) as writer:
+                with directory.array("features.scale", dtype="float32", shape=scale.shape) as writer:
                     writer.append(scale)
-            stage.commit("feature_store", {})
+            directory.commit("feature_store", {})
         found.append((path, array, widen(array, dtype, scale)))
     return found
 

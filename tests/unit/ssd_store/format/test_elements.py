@@ -11,7 +11,7 @@ from gloader.errors import ChecksumError, ShapeError, TruncatedStoreError
 from gloader.ssd_store.format import elements
 from gloader.ssd_store.format.elements import load_elements
 from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord
-from gloader.ssd_store.write.staging import StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ COUNT = 1_500_000  # of 512 a page: 2,930 pages, three steps of a scan
 
 
 def write(root: Path, array: NDArray[Any], *, pages: bool) -> ArrayRecord:
-    with StagedDirectory(root, manifest_name="dataset.json") as staged:
-        with staged.array("labels", dtype=array.dtype.name, shape=array.shape, pages=pages) as writer:
+    with NewDirectory(root, manifest_name="dataset.json") as directory:
+        with directory.array("labels", dtype=array.dtype.name, shape=array.shape, pages=pages) as writer:
             writer.append(array)
-        manifest = staged.commit("dataset", {})
+        manifest = directory.commit("dataset", {})
     return manifest.arrays["labels"]
 
 

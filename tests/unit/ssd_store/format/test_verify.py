@@ -8,7 +8,7 @@ import pytest
 from gloader.errors import ChecksumError, IncompleteStoreError, NotAStoreError, StoreOpenError, VersionError
 from gloader.ssd_store.format.format import DATA_OFFSET, STORE_MANIFEST, load_manifest, seal_manifest
 from gloader.ssd_store.format.verify import verify_array, verify_directory
-from gloader.ssd_store.write.writer import StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
 
 NUM_ROWS, DIM = 900, 33  # 118,800 bytes: 30 pages, the last one in part
@@ -18,13 +18,13 @@ NUM_ROWS, DIM = 900, 33  # 118,800 bytes: 30 pages, the last one in part
 def _store(tmp_path):
     path = tmp_path / "store"
     random = np.random.default_rng(0)
-    with StagedDirectory(path, manifest_name=STORE_MANIFEST) as staged:
-        with staged.features("features", num_rows=NUM_ROWS, dim=DIM, dtype="float32") as column:
+    with NewDirectory(path, manifest_name=STORE_MANIFEST) as directory:
+        with directory.features("features", num_rows=NUM_ROWS, dim=DIM, dtype="float32") as column:
             column.append(random.standard_normal((NUM_ROWS, DIM)))
         for name, shape in (("labels", (NUM_ROWS,)), ("empty", (0, 4))):
-            with staged.array(name, dtype="int64", shape=shape) as writer:
+            with directory.array(name, dtype="int64", shape=shape) as writer:
                 writer.append(random.integers(0, 9, shape))
-        staged.commit("feature_store", {"name": "x"})
+        directory.commit("feature_store", {"name": "x"})
     return path
 
 

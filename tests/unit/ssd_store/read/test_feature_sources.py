@@ -11,7 +11,7 @@ import pytest
 from gloader.errors import ShapeError
 from gloader.ssd_store import FeatureStore, RamFeatures
 from gloader.ssd_store.read.uring import probe_uring
-from gloader.ssd_store.write.staging import StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
 from gloader.testing.suites import FeatureSourceSuite, make_features, same_bits
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def store_levels(path: Path, array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None) -> None:
     """Write given elements as they are, which `FeatureStore.create` would cast or quantise."""
-    with StagedDirectory(path, manifest_name="store.json") as stage:
-        with stage.array("features", dtype=dtype, shape=array.shape, pages=True) as writer:
+    with NewDirectory(path, manifest_name="store.json") as directory:
+        with directory.array("features", dtype=dtype, shape=array.shape, pages=True) as writer:
             writer.append(array)
         if scale is not None:
-            with stage.array("features.scale", dtype="float32", shape=scale.shape) as writer:
+            with directory.array("features.scale", dtype="float32", shape=scale.shape) as writer:
                 writer.append(scale)
-        stage.commit("feature_store", {})
+        directory.commit("feature_store", {})
 
 
 class TestRam(FeatureSourceSuite):

@@ -12,7 +12,7 @@ import pytest
 from gloader.errors import ChecksumError, ConfigError, NotAStoreError, ShapeError, StoreError, StoreOpenError
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.read import engine
-from gloader.ssd_store.write.staging import StagedDirectory
+from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.suites import make_features, same_bits
 
 if TYPE_CHECKING:
@@ -107,14 +107,14 @@ def test_load_keeps_some_rows_in_memory(path: Path) -> None:
 
 
 def test_another_column_of_a_dataset(tmp_path: Path) -> None:
-    with StagedDirectory(tmp_path / "d", manifest_name="dataset.json") as stage:
-        with stage.features("features", num_rows=10, dim=128, dtype="float32") as writer:
+    with NewDirectory(tmp_path / "d", manifest_name="dataset.json") as directory:
+        with directory.features("features", num_rows=10, dim=128, dtype="float32") as writer:
             writer.append(FEATURES[:10])
-        with stage.features("paper", num_rows=7, dim=128, dtype="float32") as writer:
+        with directory.features("paper", num_rows=7, dim=128, dtype="float32") as writer:
             writer.append(FEATURES[20:27])
-        with stage.array("labels", dtype="int64", shape=(10,)) as labels:
+        with directory.array("labels", dtype="int64", shape=(10,)) as labels:
             labels.append(np.arange(10))
-        stage.commit("dataset", {})
+        directory.commit("dataset", {})
     with FeatureStore.open(tmp_path / "d", column="paper") as store:
         assert same_bits(read(store, range(7)), FEATURES[20:27])
     with pytest.raises(ConfigError, match=r"no column 'nope'; it has features, paper, labels"):

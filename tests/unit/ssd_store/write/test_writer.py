@@ -18,8 +18,9 @@ from gloader.errors import (
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
 from gloader.ssd_store.format.verify import verify_directory
+from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.ssd_store.write.page_file import BUFFER_BYTES
-from gloader.ssd_store.write.writer import FeatureWriter, StagedDirectory
+from gloader.ssd_store.write.writer import FeatureWriter
 from gloader.testing.faults import FaultyOS
 
 
@@ -209,8 +210,8 @@ def test_the_wrong_rows_are_refused_with_their_number(tmp_path, chunks, message)
 
 @pytest.mark.reliability("A9")
 def test_arrays_take_exactly_their_dtype_and_shape(tmp_path):
-    with StagedDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as staged:
-        writer = staged.array("ids", dtype="int64", shape=(4,))
+    with NewDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as directory:
+        writer = directory.array("ids", dtype="int64", shape=(4,))
         with pytest.raises(
             ShapeError, match="array 'ids', row 0: rows must be a numpy array of int64, not int32"
         ):
@@ -219,7 +220,7 @@ def test_arrays_take_exactly_their_dtype_and_shape(tmp_path):
             writer.append([1, 2, 3, 4])
         with pytest.raises(ShapeError, match=r"shape \('n',\), not \(2, 2\)"):
             writer.append(np.zeros((2, 2), np.int64))
-        matrix = staged.array("matrix", dtype="int64", shape=(2, 3))
+        matrix = directory.array("matrix", dtype="int64", shape=(2, 3))
         with pytest.raises(ShapeError, match=r"shape \('n', 3\), not \(2, 2\)"):
             matrix.append(np.zeros((2, 2), np.int64))
         writer.append(np.arange(4))
@@ -228,14 +229,14 @@ def test_arrays_take_exactly_their_dtype_and_shape(tmp_path):
         with pytest.raises(ShapeError, match="closed"):
             writer.append(np.arange(0))
         with pytest.raises(ShapeError, match="started already"):
-            staged.array("ids", dtype="int64", shape=(4,))
+            directory.array("ids", dtype="int64", shape=(4,))
         for name in ("../ids", "a/b", ""):
             with pytest.raises(FormatError):
-                staged.array(name, dtype="int64", shape=(4,))
+                directory.array(name, dtype="int64", shape=(4,))
         with pytest.raises(FormatError, match="cannot be stored"):
-            staged.array("x", dtype="object", shape=(4,))
+            directory.array("x", dtype="object", shape=(4,))
         with pytest.raises(ShapeError, match="at least one dimension"):
-            staged.array("y", dtype="int64", shape=())
+            directory.array("y", dtype="int64", shape=())
 
 
 def test_a_bad_dimension(tmp_path):
@@ -400,22 +401,22 @@ def test_an_exception_of_the_caller_passes_unchanged(tmp_path, error):
 
 
 def test_a_directory_without_commit_leaves_nothing(tmp_path):
-    with StagedDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as staged:
-        with staged.array("ids", dtype="int64", shape=(4,)) as writer:
+    with NewDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as directory:
+        with directory.array("ids", dtype="int64", shape=(4,)) as writer:
             writer.append(np.arange(4))
-        scratch = staged.scratch()
+        scratch = directory.scratch()
         (scratch / "bucket").write_text("x")
-        assert staged.scratch() == scratch
+        assert directory.scratch() == scratch
     assert names(tmp_path) == []
 
 
 def test_scratch_is_not_published(tmp_path):
-    with StagedDirectory(tmp_path / "s", manifest_name="dataset.json") as staged:
-        (staged.scratch() / "bucket").write_text("x")
-        assert staged.scratch().stat().st_dev == tmp_path.stat().st_dev
-        with staged.array("ids", dtype="int64", shape=(4,)) as writer:
+    with NewDirectory(tmp_path / "s", manifest_name="dataset.json") as directory:
+        (directory.scratch() / "bucket").write_text("x")
+        assert directory.scratch().stat().st_dev == tmp_path.stat().st_dev
+        with directory.array("ids", dtype="int64", shape=(4,)) as writer:
             writer.append(np.arange(4))
-        manifest = staged.commit("dataset", {"name": "x"})
+        manifest = directory.commit("dataset", {"name": "x"})
     assert load_manifest(tmp_path / "s", "dataset.json") == manifest
     assert names(tmp_path / "s") == ["dataset.json", "ids.npy"]
     assert manifest.metadata == {"name": "x"}
@@ -426,20 +427,20 @@ def test_scratch_is_not_published(tmp_path):
 def test_commit_refuses_an_unfinished_array(tmp_path):
     with (
         pytest.raises(ShapeError, match="row 2 is missing"),
-        StagedDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as staged,
+        NewDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as directory,
     ):
-        staged.array("ids", dtype="int64", shape=(4,)).append(np.arange(2))
-        staged.commit("x", {})
+        directory.array("ids", dtype="int64", shape=(4,)).append(np.arange(2))
+        directory.commit("x", {})
     assert names(tmp_path) == []
 
 
 def test_commit_refuses_an_array_that_was_given_up(tmp_path):
     with (
         pytest.raises(StoreWriteError, match=r"arrays \['ids'\] were given up"),
-        StagedDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as staged,
+        NewDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as directory,
     ):
-        staged.array("ids", dtype="int64", shape=(4,)).abort()
-        staged.commit("x", {})
+        directory.array("ids", dtype="int64", shape=(4,)).abort()
+        directory.commit("x", {})
     assert names(tmp_path) == []
 
 
