@@ -1,4 +1,4 @@
-"""The values that flow through gloader, and the seams between its parts.
+"""The values that flow through gloader, and the protocols between its parts.
 
 Shape legend, used in every docstring of the project:
 N nodes, E edges, F feature dimension, B seeds of a batch, U unique nodes of a batch, H hits, M misses,
@@ -71,7 +71,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStats:
-    """What one call of ``read_into`` cost."""
+    """The cost of one call of ``read_into``."""
 
     rows: int  # rows delivered
     requests: int  # reads issued to the device
@@ -99,17 +99,20 @@ class FeatureSource(Protocol):
     def read_into(
         self, rows: IdArray, out: NDArray[np.generic], /, *, at: IdArray | None = None
     ) -> ReadStats:
-        """Read ``rows`` (M,), in any order and with repeats, into ``out``; all of them, or raise.
+        """Read ``rows`` into ``out``; all of them, or raise.
 
-        Row i goes to ``out[i]``, or to ``out[at[i]]`` where ``at`` (M,) is given. ``out`` is C-contiguous, F wide,
-        and has the stored dtype or float32, to which the rows are then converted.
+        Parameters
+        ----------
+        rows : (M,) ids in 0..N-1, in any order, repeats allowed
+        out : (M, F), or (K, F) with ``at``; C-contiguous, of the stored dtype or float32, to which rows are converted
+        at : (M,) row of ``out`` for each of ``rows``; None: row i goes to ``out[i]``
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStep:
-    """What the host cache does for one batch.
+    """The work of the host cache for one batch: copies out of slots, misses to read, rows to admit.
 
     Positions count within ``SampledBatch.nodes``; every position is either a hit or a miss.
     """
@@ -140,6 +143,7 @@ class DeviceBlock:
     def edge_index(self) -> torch.Tensor:
         """(2, num_edges) int64: source and destination of each edge, as PyG's layers take it."""
         num_edges = self.indices.shape[0]
+        # Made of the block's own tensors, so that all of it stays on their device.
         dst = self.edge_ids.new_ones(self.num_dst).cumsum(0) - 1
         pair = self.edge_ids.new_empty((2, num_edges))
         pair[0] = self.indices

@@ -1,1 +1,1 @@
-"""Pieces that every room uses and that know none of them: order, hashing, units, signals, locks."""
+"""Pieces that every room uses and that know none of them: ids, order, hashing, units, signals, locks, memory."""

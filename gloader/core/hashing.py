@@ -36,9 +36,10 @@ def mix64(x: np.uint64) -> np.uint64:
     return x ^ (x >> _S31)
 
 
+# Each shift is undone by shifting until nothing is left of 64 bits, each product by the inverse modulo 2**64.
 @njit(cache=True, nogil=True, inline="always")
 def unmix64(x: np.uint64) -> np.uint64:
-    """Return what `mix64` made ``x`` of. Pure."""
+    """Return the word that `mix64` turns into ``x``. Pure."""
     x = (x ^ (x >> _S31) ^ (x >> _S62)) * _INVERSE_2
     x = (x ^ (x >> _S27) ^ (x >> _S54)) * _INVERSE_1
     return x ^ (x >> _S30) ^ (x >> _S60)
@@ -46,6 +47,7 @@ def unmix64(x: np.uint64) -> np.uint64:
 
 def mix_int(x: int) -> int:
     """Return `mix64` of a Python int below 2**64. Pure."""
+    # Python ints do not wrap: each product is cut to 64 bits, as the kernel's are.
     x = ((x ^ (x >> 30)) * int(MUL_1)) & _MASK
     x = ((x ^ (x >> 27)) * int(MUL_2)) & _MASK
     return x ^ (x >> 31)

@@ -1,4 +1,4 @@
-"""All there is to resume a loader: five numbers, as JSON."""
+"""The state of a loader, as JSON: where it stands in its stream of batches, and which stream that is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lock with waiting that a signal cannot break."""
+"""A lock that threads can wait on, and that a signal cannot break (docs/adr/0014-signals.md)."""
 
 from __future__ import annotations
 
@@ -31,21 +31,31 @@ class Monitor:
         self._bells: list[queue.SimpleQueue[None]] = []
 
     def when(self, is_ready: Callable[[], object], act: Callable[[], T], timeout_s: float | None = None) -> T:
-        """Return what ``act`` returns as soon as ``is_ready`` is true, or after ``timeout_s``; both have the lock."""
+        """Wait until ``is_ready`` is true, then call ``act``, both under the lock; return what ``act`` returns.
+
+        Parameters
+        ----------
+        is_ready : quick, asked at the start and after every `notify_all`
+        act : called once, with the lock still held, so that nothing changes between the two
+        timeout_s : seconds after which ``act`` is called in any case; None: waits for ever
+        """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             with self.lock:
                 if is_ready() or time.monotonic() >= deadline:
                     return act()
                 bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+                # Registered before the lock is let go, so that a change that comes now rings it.
                 self._bells.append(bell)
             try:
+                # In C, with nothing held: a signal that raises here breaks nothing.
                 bell.get(timeout=None if timeout_s is None else max(deadline - time.monotonic(), 0))
             except queue.Empty:
                 continue
 
     def notify_all(self) -> None:
         """Let whoever waits look again; with the lock held, after what is waited for has changed."""
+        # Bells of waits that timed out or were interrupted are among them: ringing one nobody hears is harmless.
         for bell in self._bells:
             bell.put(None)
         self._bells.clear()

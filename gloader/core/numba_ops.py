@@ -1,4 +1,4 @@
-"""What numba kernels cannot say in Python: a cache-line prefetch and a block copy."""
+"""Two machine operations for numba kernels, which Python has no words for: a cache-line prefetch and a block copy."""
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
 

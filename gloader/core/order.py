@@ -1,4 +1,4 @@
-"""Which seeds make up which batch: a permutation keyed by (seed, epoch), cut into batches."""
+"""The order of the seeds: a permutation keyed by (seed, epoch), cut into the batches of every rank."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
 
     Positions are ordered by a hash of (seed, epoch, position), so the result depends neither on a
     generator's state nor on the version of a random library.
+
+    Parameters
+    ----------
+    num_items : number of positions
+    seed : any integer, taken modulo 2**64
+    epoch : number of the epoch, from 0
 
     Returns
     -------
@@ -66,16 +72,23 @@ def _epoch_key(seed: int, epoch: int) -> int:
 def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> IdArray:
     """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` neighbours together. Pure.
 
-    The circle 0, 1, ..., num_items - 1 is cut into blocks from a place on that depends on (seed, epoch); one block
-    may so hold the last and the first items. The blocks are permuted; the short one that is left when ``block``
+    The circle 0, 1, ..., num_items - 1 is cut into blocks, from a place that depends on (seed, epoch), so that one
+    block may hold the last and the first items. The blocks are permuted. The short one that is left when ``block``
     does not divide ``num_items`` comes last, so that all others stay aligned to multiples of ``block``. As the
     first cut moves, every item is equally likely to be in the short block.
+
+    Parameters
+    ----------
+    num_items : number of positions
+    block : neighbours that stay together
+    seed, epoch : as in `epoch_permutation`
 
     Returns
     -------
     (num_items,) int64
     """
     num_whole = num_items // block
+    # Another word than the key of the blocks' permutation, or the cut and the order would go together.
     first = mix_int((_epoch_key(seed, epoch) + int(GOLDEN)) % 2**64) % max(num_items, 1)
     starts = block * epoch_permutation(num_whole, seed=seed, epoch=epoch)
     whole = (starts[:, None] + np.arange(block)).reshape(-1)
@@ -105,8 +118,9 @@ class _HeldEpochs:
         self._positions: dict[int, IdArray] = {}  # the one that was asked for last comes last
 
     def positions(self, epoch: int, order: EpochOrder) -> IdArray:
-        """Return those of ``epoch``, worked out by one thread where several ask."""
+        """Return the positions of ``epoch``, worked out by one thread, for which the others wait."""
         with self._lock:
+            # Taken out and put back, so that the dict stays in the order of use and its first entry may go.
             found = self._positions.pop(epoch, None)
             if found is None:
                 while len(self._positions) >= _EPOCHS_HELD:
@@ -204,12 +218,17 @@ class EpochOrder:
         return self.seeds[self.epoch_positions(epoch)] if self.shuffle else self.seeds
 
     def batch_seeds(self, ordered: IdArray, index: int, *, rank: int | None = None) -> IdArray:
-        """Return the part of step ``index`` of ``rank``, or of this rank, out of ``ordered`` (n,). Pure.
+        """Return the part of one step that one rank takes, out of ``ordered``. Pure.
 
-        ``ordered`` has one entry per seed: a result of `epoch_seeds`, or of `epoch_positions` for their positions.
+        Parameters
+        ----------
+        ordered : (n,) one entry per seed: a result of `epoch_seeds`, or of `epoch_positions` for their positions
+        index : number of the step within the epoch
+        rank : defaults to this rank
         """
         part = self.rank if rank is None else rank
         step = ordered[index * self.global_batch_size : (index + 1) * self.global_batch_size]
+        # Cut at multiples of len/W, rounded down: parts differ by one seed at most, and a full step divides evenly.
         low = part * len(step) // self.world_size
         high = (part + 1) * len(step) // self.world_size
         return step[low:high]

@@ -1,4 +1,4 @@
-"""Where gloader keeps what it may make again: datasets prepared on the fly, and what it learnt about disks."""
+"""The folder of what gloader may make again: datasets prepared on the fly, and what it learnt about disks."""
 
 from __future__ import annotations
 

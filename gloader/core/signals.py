@@ -1,8 +1,8 @@
-"""What a signal must not cut short: the start and the end of threads, and what holds a descriptor or a folder.
+"""Blocks that Ctrl-C and SIGTERM do not cut short: where threads start and end, where descriptors and folders open.
 
 Python runs the handler of a signal between any two lines of the main thread, and its exception goes on from there:
 also out of the middle of `threading`, whose locks are then held for ever, or given back twice, and from between the
-call that opened something and the line that keeps it.
+call that opened something and the line that keeps it. docs/adr/0014-signals.md says what else was tried.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+)  # those that end a run, and that Python code may turn into exceptions
 _AGAIN_S = 0.02  # long enough for the finalizer to return
 _ATTEMPTS = 8  # whoever presses Ctrl-C more often than this does not want to wait
 
@@ -34,6 +37,7 @@ def uninterrupted() -> Iterator[None]:
         with note:
             yield
     finally:
+        # Here the former handlers are back. Sent again, the signal meets them as it would have without the block.
         if note.arrived:
             signal.raise_signal(note.arrived[0])
 
@@ -45,6 +49,7 @@ def close_in_finalizer(close: Callable[[], object]) -> None:
         with note:
             close()
     finally:
+        # What a handler raises in a finalizer is lost, so it must run after this one: a timer sends the signal.
         if note.arrived:
             threading.Timer(_AGAIN_S, os.kill, (os.getpid(), note.arrived[0])).start()
 
@@ -56,7 +61,7 @@ def is_awaited() -> bool:
 
 
 class _Note:
-    """A handler that notes signals, in the place of those that there are, between ``__enter__`` and ``__exit__``."""
+    """A handler that notes signals; it takes the place of the real ones from ``__enter__`` to ``__exit__``."""
 
     def __init__(self) -> None:
         self.arrived: list[signal.Signals] = []
@@ -69,6 +74,7 @@ class _Note:
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 if callable(handler) and not isinstance(handler, _Note):
+                    # Kept first: a signal between the two lines meets the real handler, and __exit__ restores it.
                     self._handlers[number] = handler
                     signal.signal(number, self)
         except BaseException:  # one that is not kept back yet
@@ -76,6 +82,7 @@ class _Note:
             raise
 
     def __exit__(self, *_: object) -> None:
+        # One handler a call: the exception of one must not keep the other from coming back.
         if self._handlers:
             number, handler = self._handlers.popitem()
             try:

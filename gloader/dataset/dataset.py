@@ -42,7 +42,18 @@ _CHUNK_ROWS: Final = 1 << 16
 class Dataset:
     """A prepared graph on disk. Opening reads the commit record alone; arrays are read when first used.
 
-    Thread-safe; reads only; holds no file open.
+    Thread-safe; reads only; holds no file open. Made by `open`.
+
+    Parameters
+    ----------
+    root : the directory
+    manifest : its commit record
+    os_io : the system calls by which the arrays are read
+
+    Raises
+    ------
+    FormatError
+        The record lacks an array, or its shapes contradict each other.
     """
 
     def __init__(self, root: Path, manifest: Manifest, os_io: OsIO = REAL_OS) -> None:
@@ -52,6 +63,7 @@ class Dataset:
         self.root = root
         self._manifest = manifest
         self._os_io = os_io
+        # Checked at the door: later each array is opened by its own record, beside no other.
         indptr, features, labels = (self._record(name) for name in ("indptr", "features", "labels"))
         if (
             len(features.shape) != 2
@@ -160,7 +172,7 @@ class Dataset:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the preparation noted: name, source, options."""
+        """JSON values that the preparation noted: name, source, options."""
         return self._manifest.metadata
 
     @property
@@ -223,6 +235,7 @@ class Dataset:
     def fingerprint(self) -> str:
         """A digest of the content: equal for equal arrays, wherever they are stored."""
         digest = hashlib.sha256()
+        # Of the record alone: its digests stand for the bytes, so that no array is read.
         for name in sorted(self.arrays):
             record = self.arrays[name]
             digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
@@ -264,7 +277,7 @@ class Dataset:
 
     @cached_property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 id that each node has in the source; None where nodes kept theirs; verified, read-only.
+        """(N,) int64 id that each node has in the source, verified, read-only; None: nodes kept their ids.
 
         Everything else here counts nodes as the dataset stores them.
         """
@@ -284,6 +297,7 @@ class Dataset:
             )
         if self.original_ids is None:
             return values
+        # Node i of the store is original_ids[i] of the source: values are scattered, not gathered.
         ordered = np.empty_like(values)
         ordered[self.original_ids] = values
         return ordered
@@ -333,6 +347,7 @@ class Dataset:
 
     def _map(self, name: str) -> NDArray[Any]:
         record = self._record(name)
+        # Verified before it is mapped: a page that is touched later is believed.
         verify_array(self.root, record, os_io=self._os_io)
         with ArrayFile(self.root, record, os_io=self._os_io) as file:
             return file.map()

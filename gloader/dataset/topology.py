@@ -1,4 +1,4 @@
-"""The topology of a dataset, ready to be sampled at once, verified and moved into memory meanwhile."""
+"""The topology of a dataset: it can be sampled from at once, and is verified and moved into memory meanwhile."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def open_topology(
 
     Parameters
     ----------
+    dataset : whose topology it is
     in_memory : hold the topology, or leave it to the page cache
-    eager_bytes : size up to which a topology is small
-    upfront_bytes : size from which on indptr is left to the thread too
+    eager_bytes : size up to which a topology is read and verified here
+    upfront_bytes : size of indptr up to which it is verified here
 
     Raises
     ------
@@ -143,7 +144,7 @@ class Topology:
 
 
 class _Move:
-    """What the thread of a topology does. Owns the files until `run` ends, or `close`."""
+    """The work of a topology's thread: verify and move. Owns the files until `run` ends, or `close`."""
 
     def __init__(self, files: dict[str, ArrayFile], *, in_memory: bool, upfront: Collection[str]) -> None:
         self._files = files
@@ -165,6 +166,7 @@ class _Move:
         try:
             if all(name in self._done or self._take(name) for name in self._files):
                 if self._in_memory:
+                    # One assignment: a sampler sees the mapped graph or the one in memory, never a mixture.
                     self.graph = _graph(self._done)
                 self.is_complete = True
         except BaseException as error:  # noqa: BLE001 - it must reach the consumer, whatever its type
@@ -222,7 +224,7 @@ def _open_files(dataset: Dataset) -> dict[str, ArrayFile]:
 
 
 def _yield_to_others() -> None:
-    """Give this thread a low priority; on Linux that is a thread's own, elsewhere nothing happens."""
+    """Give this thread a low priority; nothing happens outside Linux, where a priority is the process's."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -1,4 +1,4 @@
-"""Writing a dataset directory: which arrays there must be, and that it appears whole or not at all."""
+"""The writer of a dataset directory: it knows which arrays there must be, and commits all of them or none."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ class DatasetWriter:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if exc is None:
+            # Inside __exit__, so that a commit that fails is discarded like a block that failed.
             try:
                 self._commit()
             except BaseException as error:
@@ -93,7 +94,19 @@ class DatasetWriter:
         return self._array("edge_weight", "float32", (num_edges,))
 
     def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
-        """Return the writer of the (N, F) features, stored as ``dtype``."""
+        """Return the writer of the (N, F) features.
+
+        Parameters
+        ----------
+        dim : F
+        dtype : as stored: float32, float16, bfloat16 or int8
+        check_finite : refuse NaN and infinity (int8 always does)
+
+        Raises
+        ------
+        ConfigError, ShapeError, StoreWriteError
+            As `NewDirectory.features`.
+        """
         self._written.add("features")
         return self._directory.features(
             "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
@@ -104,11 +117,21 @@ class DatasetWriter:
         self._whole("labels", labels, (self._num_nodes,))
 
     def original_ids(self, ids: IdArray) -> None:
-        """Write the (N,) ids that the nodes have in the source, where those are others."""
+        """Write the (N,) ids that the nodes have in the source; left out if they kept their ids."""
         self._whole("original_ids", ids, (self._num_nodes,))
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
-        """Write the node ids of the three splits."""
+        """Write the node ids of the three splits.
+
+        Parameters
+        ----------
+        train, valid, test : (n,) each, its own n
+
+        Raises
+        ------
+        StoreWriteError
+            The disk refuses.
+        """
         for name, ids in (("train", train), ("valid", valid), ("test", test)):
             self._whole(name, ids, (len(ids),))
 

@@ -1,4 +1,4 @@
-"""One array's file, open: it can be mapped at once and read and verified later, and both see the same file."""
+"""The open file of one array: mapped at once, read and verified later; both see the same file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 class ArrayFile:
     """An array of a store, its size and header checked. Owns a descriptor until `close`; a context manager.
+
+    Parameters
+    ----------
+    root : the directory
+    record : what its commit record says of the array
 
     Raises
     ------
@@ -51,7 +56,7 @@ class ArrayFile:
         return np.frombuffer(mapping, dtype=dtype, count=count, offset=DATA_OFFSET).reshape(shape)
 
     def load(self, *, is_cancelled: Callable[[], bool]) -> NDArray[Any] | None:
-        """Read the array into memory and verify it; None where ``is_cancelled`` (asked every few MB) ended it.
+        """Read the array into memory and verify it; None: ``is_cancelled``, asked every few MB, ended it.
 
         Raises
         ------
@@ -62,7 +67,7 @@ class ArrayFile:
         return as_stored(data, self._record) if self._read(data, is_cancelled) else None
 
     def verify(self, *, is_cancelled: Callable[[], bool]) -> bool:
-        """Read and verify the array, keeping nothing; False where ``is_cancelled`` ended it.
+        """Read and verify the array, keeping nothing; False: ``is_cancelled`` ended it.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Whole arrays, read into memory and verified against their digest."""
+"""Readers of whole arrays: into memory, verified against their digest on the way."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_STEP_BYTES: Final = 4 * 2**20
+_STEP_BYTES: Final = 4 * 2**20  # enough for a disk's full speed, little beside any budget
 
 
 def load_array(
     root: Path | str, record: ArrayRecord, *, verify: bool = True, os_io: OsIO = REAL_OS
 ) -> NDArray[np.generic]:
     """Read the whole array ``record`` of the store ``root`` into memory; verified while it is read.
+
+    Parameters
+    ----------
+    root : the directory
+    record : what its commit record says of the array
+    verify : compare the bytes with the digest of the record
 
     Returns
     -------
@@ -55,6 +61,11 @@ def load_page_checksums(
 ) -> NDArray[np.uint64]:
     """Read the page checksums of ``record``, themselves verified against its digest.
 
+    Parameters
+    ----------
+    root : the directory
+    record : what its commit record says of the array
+
     Returns
     -------
     (record.num_pages,) uint64, read-only
@@ -71,6 +82,7 @@ def load_page_checksums(
     path = Path(root) / record.pages_file
     data = _read_data(path, num_pages_of(record.num_pages * 8), digest=None, os_io=os_io)
     checksums = data.view(np.uint64)[: record.num_pages]
+    # The digest is over the checksums, so it vouches for this file too; the padding it does not cover must be zero.
     if digest_of(checksums) != record.digest or data[record.num_pages * 8 :].any():
         raise ChecksumError(
             f"{path}: the page checksums of {record.name!r} do not match the digest {record.digest} of the "
@@ -117,7 +129,7 @@ def read_pages(
     Parameters
     ----------
     digest : of all pages; checked when the last was read, so that nothing may be believed before the iterator ends
-    out : (num_pages * 4096,) aligned uint8 to read into; one buffer is used again and again when not given
+    out : (num_pages * 4096,) aligned uint8 to read into; None: one buffer is used again and again
 
     Yields
     ------

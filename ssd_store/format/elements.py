@@ -1,4 +1,4 @@
-"""Some elements of a one-dimensional array, verified, without the array in memory."""
+"""Readers of single elements of a stored one-dimensional array: verified, without the array in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-_RUN_PAGES: Final = 1024
+_RUN_PAGES: Final = 1024  # one read of 4 MiB at most, which is all the memory that is taken
 # Reading on through this many unwanted pages takes about as long as the next request's latency.
 _GAP_PAGES: Final = 64
 
@@ -30,11 +30,13 @@ def load_elements(
 ) -> NDArray[Any]:
     """Return the elements of ``record`` at ``positions``, with memory for them and one buffer.
 
-    Where the array has page checksums, only the pages that hold wanted elements are believed, and little else is
-    read. Where it has none, all of the file is read once, as its one digest says nothing about a part.
+    Page checksums, if the array has them, verify the pages that hold these elements, and little else is read. Without
+    them all of the file is read once, as its one digest says nothing about a part.
 
     Parameters
     ----------
+    root : the directory
+    record : what its commit record says of the array
     positions : (n,) integers in 0..len-1, in any order, repeats allowed
 
     Returns
@@ -53,6 +55,7 @@ def load_elements(
     wanted = _checked(positions, record)
     if wanted.size == 0:
         return np.empty(0, dtype=stored_dtype(record.dtype))
+    # Both readers go through the file once and take positions in file order; the result is put in the given order.
     read = _scan if record.pages_file is None else _pick
     if bool(np.all(wanted[1:] >= wanted[:-1])):
         return read(root, record, wanted, os_io)

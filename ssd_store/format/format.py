@@ -1,4 +1,4 @@
-"""The format in one place: names, constants, and opening a committed directory of arrays.
+"""The door of the format: its names and constants, and the opening of a committed directory of arrays.
 
 The bytes are described in docs/storage.md; the parts live in `npy_header`, `manifest` and `checksum`.
 """
@@ -83,7 +83,14 @@ _ADVICE = {
 def open_error(
     path: Path | str, error: OSError, kind: type[StoreOpenError] = StoreOpenError
 ) -> StoreOpenError:
-    """Return the error that says why ``path`` could not be opened and what to do. Pure."""
+    """Return the error that says why ``path`` could not be opened and what to do. Pure.
+
+    Parameters
+    ----------
+    path : what was to be opened
+    error : what the system said
+    kind : class of the returned error
+    """
     reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
     return kind(error.errno, f"cannot open as a store: {reason}", str(path))
 
@@ -105,6 +112,11 @@ def find_manifest_name(root: Path | str, *, os_io: OsIO = REAL_OS) -> str:
 
 def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS) -> Manifest:
     """Read and parse the manifest of the folder ``root``; the array files are not looked at.
+
+    Parameters
+    ----------
+    root : the directory
+    manifest_name : ``dataset.json`` or ``store.json``
 
     Raises
     ------
@@ -129,6 +141,11 @@ def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     """Read the manifest of the folder ``root`` and check that every file it names is there, whole.
 
     Sizes and headers are checked, contents are not: see `gloader.ssd_store.format.verify`.
+
+    Parameters
+    ----------
+    root : the directory
+    manifest_name : ``dataset.json`` or ``store.json``
 
     Raises
     ------
@@ -157,6 +174,11 @@ def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
 def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: OsIO = REAL_OS) -> None:
     """Check the size and the header of one file.
 
+    Parameters
+    ----------
+    path : the file
+    dtype, shape : as the commit record says
+
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError
@@ -171,6 +193,7 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
     except OSError as error:
         raise open_error(path, error) from error
     header = bytearray(DATA_OFFSET)
+    # Size before content: a cut file is told as cut, not as one with a damaged header.
     with file as fd:
         try:
             _check_size(path, os_io.fstat(fd).st_size, file_bytes(data_bytes(dtype, shape)))
@@ -190,6 +213,13 @@ def read_exactly(
     fd: int, buffer: memoryview, offset: int, *, path: Path | str, os_io: OsIO = REAL_OS
 ) -> None:
     """Fill ``buffer`` from ``offset``.
+
+    Parameters
+    ----------
+    fd : the open file
+    buffer : writable; its length is how much is read
+    offset : byte in the file
+    path : of the file, for messages
 
     Raises
     ------
@@ -234,6 +264,7 @@ def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
     try:
         read_exactly(fd, memoryview(data), 0, path=path, os_io=os_io)
     except TruncatedStoreError as error:
+        # It had this size a moment ago: somebody writes to it, which no commit of ours does.
         raise ChecksumError(f"{path}: the manifest was cut while it was read") from error
     return bytes(data)
 

@@ -1,4 +1,4 @@
-"""The commit record of a directory of arrays: what it says, and how it is parsed without trusting it.
+"""The commit record of a directory of arrays: its fields, its bytes, and a parser that trusts none of them.
 
 A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) are the same thing with another
 manifest name. docs/storage.md describes the bytes.
@@ -39,7 +39,7 @@ _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayRecord:
-    """What the commit record says about one array."""
+    """The commit record's words about one array."""
 
     name: str
     file: str  # basename within the directory
@@ -47,7 +47,7 @@ class ArrayRecord:
     shape: tuple[int, ...]
     num_bytes: int  # of the elements; the file adds the header page and pads to whole pages
     digest: str  # 16 hexadecimal digits over the page checksums
-    pages_file: str | None = None  # basename of the file of page checksums, where there is one
+    pages_file: str | None = None  # basename of the file of page checksums; None: the array has none
 
     @property
     def num_pages(self) -> int:
@@ -115,7 +115,7 @@ class Manifest:
             data = seal_manifest(self.to_json())
         except (TypeError, ValueError, RecursionError) as error:
             raise FormatError(f"the metadata of a {self.kind} must be JSON values: {error}") from error
-        parse_manifest(data, self.kind)
+        parse_manifest(data, self.kind)  # what is refused when read must not be written
         return data
 
 
@@ -156,7 +156,9 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
             f"{path}: the manifest does not match its own checksum: it is damaged or was edited by hand; "
             "restore it from a copy or prepare the data again"
         )
+    # Sealed, the bytes are as somebody wrote them, who need not be us: every field is checked all the same.
     body = _load_json(data, path)
+    # Versions first: a later one may have other fields.
     _check_versions(body, path)
     fields = _Fields(body, str(path))
     arrays = fields.mapping("arrays")
@@ -316,6 +318,7 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
 def _check_files_distinct(records: Mapping[str, ArrayRecord], path: Path | str) -> None:
     files = [record.file for record in records.values()]
     files += [record.pages_file for record in records.values() if record.pages_file]
+    # Some file systems do not tell upper from lower case: two such names would be one file there.
     folded = {name.casefold() for name in files}
     if len(folded) != len(files) or folded & set(MANIFEST_NAMES):
         raise FormatError(f"{path}: two arrays share a file")

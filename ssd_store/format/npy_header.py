@@ -80,7 +80,8 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     FormatError
         As `data_bytes`.
     """
-    data_bytes(dtype, shape)
+    data_bytes(dtype, shape)  # checks both
+    # Written by hand: numpy's own header differs by version, and this one is compared byte by byte.
     lengths = ", ".join(str(int(length)) for length in shape) + ("," if len(shape) == 1 else "")
     text = f"{{'descr': '{STORED_DTYPES[dtype]}', 'fortran_order': False, 'shape': ({lengths}), }}"
     padded = text.ljust(DATA_OFFSET - _PREFIX_BYTES - 1) + "\n"

@@ -1,4 +1,4 @@
-"""Reads everything a store holds and says what is not as it was written: any changed bit is found.
+"""Verification: reads everything a store holds and reports what is not as it was written, down to one bit.
 
 Memory is two buffers, whatever the store's size.
 """
@@ -70,6 +70,12 @@ def verify_directory(
 
     Damage is reported, not raised.
 
+    Parameters
+    ----------
+    path : the directory
+    manifest_name : ``dataset.json`` or ``store.json``
+    progress : called with bytes done and bytes in all, every few MB
+
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError
@@ -98,6 +104,11 @@ def verify_directory(
 
 def verify_array(path: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> None:
     """Check every byte of one array of the directory ``path``.
+
+    Parameters
+    ----------
+    path : the directory
+    record : what its commit record says of the array
 
     Raises
     ------
@@ -145,6 +156,7 @@ class _Check:
         return True
 
     def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
+        # First of the two files: the checksums must be sound before the data is compared with them.
         digest, num_words, padding = Digest(), record.num_pages, False
         try:
             for words in self._read(pages_file, num_pages_of(num_words * 8)):
@@ -178,6 +190,7 @@ class _Check:
         finally:
             if expected is not None:
                 expected.close()
+        # Page by page nothing was found, or there was nothing to compare with: the digest has the last word.
         if digest.hexdigest() != record.digest and len(self.problems) == num_reported:
             self._report(
                 record.file, f"the data does not match the digest {record.digest} of the commit record"

@@ -1,4 +1,4 @@
-"""A private folder that belongs to one process for life, and the removal of those whose process is dead."""
+"""The claim of a process to a private spill folder, and the removal of folders whose process is dead."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ class SpillClaim:
         raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
 
     def _claim(self) -> None:
+        # Locked before the owner file is there: whoever finds the file can tell by the lock whether the owner lives.
         self._os_io.kill_point("spill.after_mkdtemp")
         self._fd = lock_folder(self.path, os_io=self._os_io)
         self._os_io.kill_point("spill.after_lock")

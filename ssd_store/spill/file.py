@@ -1,4 +1,4 @@
-"""One new file of a spill folder, written at any offset, around the page cache where that is possible."""
+"""A new file of a spill folder, written at any offset and, if the file system can, around the page cache."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ class SpillFile:
         try:
             self._os_io.fallocate(self.fd, 0, num_bytes)
         except OSError as error:
+            # Reserving only makes a full disk show early; each write is checked all the same.
             if not is_unsupported(error):
                 raise
             _LOG.debug("%s: space cannot be reserved: %s", self.path, error)
@@ -109,4 +110,4 @@ class SpillFile:
     def _fall_back(self) -> None:
         _LOG.warning("%s: the file system refuses O_DIRECT, writing through the page cache", self.path)
         self.is_direct = False
-        self.fd = self._open(0)
+        self.fd = self._open(0)  # without O_EXCL: the file may be there, with bytes in it

@@ -1,4 +1,4 @@
-"""Temporary files on the disk, within a budget, in a folder that leaves with its process."""
+"""The folder of temporary files on the disk: within a budget, and gone with its process."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class SpillFolder:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be written now: what is left of the budget, or of the disk where that is less."""
+        """Bytes that may be written now: what is left of the budget or of the disk, whichever is less."""
         left = max(self.budget_bytes - self._used_bytes, 0)
         with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
             return min(left, free_bytes(self.path, os_io=self._os_io))
@@ -127,6 +127,7 @@ class SpillFolder:
         ForkError
             The folder belongs to the parent process.
         """
+        # Check and reservation under one lock: two packs that are made at once must not count on the same bytes.
         with self._lock:
             self.require_room(num_bytes, what)
             path = self.path / f"{next(self._numbers):08d}.spill"
@@ -160,6 +161,7 @@ class SpillFolder:
             Something cannot be removed; the next run removes it after this process has ended.
         """
         self._is_open = False
+        # A forked child has a copy of this object; the folder, and what is in it, is its parent's.
         if os.getpid() != self._pid:
             self._claim.release()
             return

@@ -75,6 +75,7 @@ class SpillOwner:
         Another boot of the same host has ended everything. Of another kernel on another host nothing is known:
         locks of a shared file system may be local to each host.
         """
+        # Process numbers and start times mean something only within one boot of one kernel.
         if self.boot_id != _boot_id(os_io):
             return self.host == os.uname().nodename
         try:

@@ -1,4 +1,4 @@
-"""Writes one array of known shape, row by row."""
+"""The writer of one array of known shape, row by row."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _LARGEST: Final = {
 
 
 def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
-    """Check that ``chunk`` (n, F), from row ``first_row`` of the store on, holds neither NaN nor infinity.
+    """Check that ``chunk`` (n, F), whose first row is number ``first_row`` of the store, holds no NaN and no infinity.
 
     Raises
     ------
@@ -44,6 +44,16 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     Rows of the stored dtype pass bit by bit; rows for bfloat16 may come as uint16, its bits. NaN and infinity
     stay what they are.
 
+    Parameters
+    ----------
+    chunk : (n, F)
+    dtype : as stored: float32, float16 or bfloat16
+    first_row : number of its first row in the store, for messages
+
+    Returns
+    -------
+    (n, F) of the stored dtype, bfloat16 as uint16; ``chunk`` itself if it is that already
+
     Raises
     ------
     ShapeError
@@ -63,6 +73,8 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
 def round_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return float32 ``values`` rounded to nearest even as bits of bfloat16; a NaN stays a (quiet) NaN."""
     bits = values.view(np.uint32)
+    # Add half of the last kept bit, less one if that bit is even: ties go to even. The carry of a NaN could end in
+    # another number, so NaNs are cut off instead and made quiet.
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x0040)
     return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
@@ -83,6 +95,7 @@ def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8]
     _require_floats(chunk, "int8", first_row)
     check_finite_rows(chunk, first_row)
     _require_range(chunk, "float32", first_row)
+    # In float64: a quotient of float32 numbers can round to the other side of a half.
     wide = chunk.astype(np.float64)
     scale = (np.abs(wide).max(axis=1, initial=0.0) / INT8_MAX).astype(np.float32)
     inverse = np.divide(1.0, scale, out=np.zeros(scale.shape, np.float64), where=scale > 0)

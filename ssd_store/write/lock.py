@@ -69,6 +69,7 @@ class LockedFolder:
             self.release()
 
     def _acquire(self) -> None:
+        # The folder may be renamed or removed between its creation and its lock; then the name is free again.
         for _ in range(_ATTEMPTS):
             if self._try_acquire():
                 return
@@ -80,6 +81,7 @@ class LockedFolder:
         try:
             fd = lock_folder(self.path, os_io=self._os_io)
             try:
+                # The lock is on what was opened; only the folder that has the name now is worth it.
                 is_same = os.path.samestat(self._os_io.fstat(fd), self._os_io.stat(self.path))
             except BaseException:
                 close_quietly(fd, os_io=self._os_io)

@@ -300,7 +300,7 @@ class NewDirectory:
         is_folder = stat.S_ISDIR(self._os_io.stat(self._target).st_mode)
         names = self._os_io.listdir(self._target) if is_folder else ["a file"]
         is_ours = any(name in names for name in MANIFEST_NAMES)
-        # Arrays without a record are what an interrupted copy leaves; anything else is somebody's data.
+        # An empty folder and arrays without a record may go; anything else is somebody's data.
         if not is_ours and not all(name.endswith((".npy", ".pages")) for name in names):
             raise StoreExistsError(
                 errno.EEXIST,

@@ -1,4 +1,4 @@
-"""One file of the format while it is written: the header page, then whole 4 KiB pages."""
+"""A file of the format while it is written: the header page, then whole 4 KiB pages."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ class PageFile:
     """Appends bytes to a new file through an aligned buffer. Owns its descriptor until `finish` or `abort`.
 
     Raises `OSError` as the system does; a failed file must be aborted.
+
+    Parameters
+    ----------
+    path : of a file that does not exist yet
+    header : the bytes before the data
+    on_pages : sees every page of data, in order, just before it is written
+    buffer_bytes : whole pages
     """
 
     __slots__ = ("_buffer", "_fd", "_filled", "_on_pages", "_os_io")
@@ -37,7 +44,7 @@ class PageFile:
         os_io: OsIO = REAL_OS,
     ) -> None:
         self._os_io = os_io
-        self._on_pages = on_pages  # sees every page of data, in order, just before it is written
+        self._on_pages = on_pages
         self._buffer = aligned_bytes(buffer_bytes)
         self._filled = 0
         self._fd = os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -67,7 +74,9 @@ class PageFile:
 
     def finish(self) -> None:
         """Force the content to the device and close. A failing fsync is final and never repeated."""
+        # After a failed fsync the kernel may have dropped the pages, and a second one would find nothing to write.
         self._os_io.fsync(self._fd)
+        # The close is checked too: some network file systems report a full disk only now.
         fd, self._fd = self._fd, -1
         self._os_io.close(fd)
 

@@ -1,4 +1,4 @@
-"""Moves a finished folder to its final name, atomically and durably."""
+"""The moves that give a finished folder its final name, atomically and durably."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def exists_error(target: Path, reason: str = "it exists already") -> StoreExists
 def publish_new(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
     """Rename the folder ``new`` to ``target``, which must not exist; durable on return.
 
+    Parameters
+    ----------
+    new : the finished folder
+    target : its final name, in the same parent folder
+
     Raises
     ------
     StoreExistsError
@@ -44,6 +49,7 @@ def publish_new(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
     try:
         os_io.fsync_dir(target.parent)
     except BaseException:
+        # A name that may be gone after a power loss is no commit: it is taken back, and the error is told.
         os_io.replace(target, new)
         raise
 
@@ -53,6 +59,11 @@ def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
 
     One atomic exchange of names where the file system has it. Elsewhere two renames: a crash between them
     leaves the old folder as ``.<name>.replaced``, which `restore_replaced` puts back.
+
+    Parameters
+    ----------
+    new : the finished folder
+    target : the folder to replace, in the same parent folder
 
     Returns
     -------
@@ -91,6 +102,7 @@ def restore_replaced(target: Path, *, os_io: OsIO = REAL_OS) -> None:
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
+        # The target is there: the second rename was done, or somebody made it anew. The old folder goes.
         remove_tree(replaced, os_io=os_io)
 
 

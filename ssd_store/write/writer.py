@@ -1,4 +1,4 @@
-"""Creates a stand-alone feature store."""
+"""The writer of a stand-alone feature store."""
 
 from __future__ import annotations
 
@@ -27,6 +27,20 @@ class FeatureWriter:
     """Creates a stand-alone feature store at ``path``; commits at the clean end of its ``with`` block.
 
     An exception in the block, of any kind, leaves nothing behind and propagates unchanged.
+
+    Parameters
+    ----------
+    path : the directory to create
+    num_rows : N
+    dim : F
+    dtype : as stored: float32, float16, bfloat16 or int8, as text or as numpy's
+    overwrite : replace a store or dataset at ``path``, atomically, at the commit
+    check_finite : refuse NaN and infinity (int8 always does)
+
+    Raises
+    ------
+    ConfigError
+        Features cannot be stored in this dtype.
     """
 
     def __init__(
