@@ -64,10 +64,7 @@ def check_request(
     if at is None:
         position, expected = NO_POSITIONS, (rows.shape[0], dim)
     else:
-        position, expected = (
-            _as_ids("at", at),
-            (out.shape[0] if out.ndim else 0, dim),
-        )
+        position, expected = _as_ids("at", at), (out.shape[0] if out.ndim else 0, dim)
         if position.shape != rows.shape:
             raise ShapeError(f"at must give one position for each of {rows.shape[0]} rows, not {at.shape[0]}")
         smallest, largest, _ = _inspect(position)
