@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from numba import njit
 
 from gloader.core.dtype_kernels import (
-    narrow_to_brains,
-    narrow_to_halves,
-    scale_bytes,
-    unscale_to_bytes,
-    widen_brains,
-    widen_halves,
+    dequantize_int8,
+    narrow_to_bfloat16,
+    narrow_to_float16,
+    requantize_int8,
+    widen_bfloat16,
+    widen_float16,
 )
 from gloader.core.numba_ops import copy_block, prefetch
 
@@ -110,11 +110,11 @@ def widen_hits(
         if tags[slot] != nodes[position]:
             return i
         if mode == BRAIN:
-            widen_brains(out, position * width, halves, slot * width, width)
+            widen_bfloat16(out, position * width, halves, slot * width, width)
         elif mode == HALF:
-            widen_halves(out, position * width, halves, slot * width, width)
+            widen_float16(out, position * width, halves, slot * width, width)
         else:
-            scale_bytes(out, position * width, octets, slot * width, width, scale[tags[slot]])
+            dequantize_int8(out, position * width, octets, slot * width, width, scale[tags[slot]])
     return -1
 
 
@@ -144,11 +144,11 @@ def narrow_admissions(
         node = nodes[position]
         tags[slot] = -1
         if mode == BRAIN:
-            is_exact = narrow_to_brains(halves, slot * width, bits, position * width, width)
+            is_exact = narrow_to_bfloat16(halves, slot * width, bits, position * width, width)
         elif mode == HALF:
-            is_exact = narrow_to_halves(halves, slot * width, bits, position * width, width)
+            is_exact = narrow_to_float16(halves, slot * width, bits, position * width, width)
         elif 0 <= node < scale.shape[0]:
-            is_exact = unscale_to_bytes(octets, slot * width, out, position * width, width, scale[node])
+            is_exact = requantize_int8(octets, slot * width, out, position * width, width, scale[node])
         else:
             return i, False
         if not is_exact:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from gloader.core.dtype_kernels import scale_bytes, widen_brains, widen_halves
+from gloader.core.dtype_kernels import dequantize_int8, widen_bfloat16, widen_float16
 from gloader.core.numba_ops import copy_block, prefetch
 from gloader.errors import ShapeError
 
@@ -142,8 +142,8 @@ def copy_extent(
         if mode == RAW:
             copy_block(out_bytes, where * row_bytes + skip, source, at, count)
         elif mode == HALF:
-            widen_halves(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+            widen_float16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
         elif mode == BRAIN:
-            widen_brains(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+            widen_bfloat16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
         else:
-            scale_bytes(out_floats, where * dim + skip, source, at, count, scale[rows[i]])
+            dequantize_int8(out_floats, where * dim + skip, source, at, count, scale[rows[i]])

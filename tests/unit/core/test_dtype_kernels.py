@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from gloader.core.dtype_kernels import (
-    narrow_to_brains,
-    narrow_to_halves,
-    scale_bytes,
-    unscale_to_bytes,
-    widen_brains,
-    widen_halves,
+    dequantize_int8,
+    narrow_to_bfloat16,
+    narrow_to_float16,
+    requantize_int8,
+    widen_bfloat16,
+    widen_float16,
 )
 
 ALL = np.arange(1 << 16, dtype=np.uint16)
@@ -19,18 +19,18 @@ ALL = np.arange(1 << 16, dtype=np.uint16)
 
 def test_every_half_is_numpys_float_and_comes_back() -> None:
     floats, again = np.empty(1 << 16, dtype=np.float32), np.empty(1 << 16, dtype=np.uint16)
-    widen_halves(floats, 0, ALL, 0, len(ALL))
+    widen_float16(floats, 0, ALL, 0, len(ALL))
     numbers = ~np.isnan(floats)
     assert np.array_equal(floats[numbers], ALL.view(np.float16)[numbers].astype(np.float32))
-    assert narrow_to_halves(again, 0, floats.view(np.uint32), 0, len(ALL))
+    assert narrow_to_float16(again, 0, floats.view(np.uint32), 0, len(ALL))
     assert np.array_equal(again, ALL)
 
 
 def test_every_bfloat16_is_the_upper_half_of_a_float_and_comes_back() -> None:
     floats, again = np.empty(1 << 16, dtype=np.float32), np.empty(1 << 16, dtype=np.uint16)
-    widen_brains(floats, 0, ALL, 0, len(ALL))
+    widen_bfloat16(floats, 0, ALL, 0, len(ALL))
     assert np.array_equal(floats.view(np.uint32), ALL.astype(np.uint32) << 16)
-    assert narrow_to_brains(again, 0, floats.view(np.uint32), 0, len(ALL))
+    assert narrow_to_bfloat16(again, 0, floats.view(np.uint32), 0, len(ALL))
     assert np.array_equal(again, ALL)
 
 
@@ -40,9 +40,9 @@ def test_every_byte_times_any_scale_comes_back() -> None:
     scales = np.concatenate([rng.random(2000), 10.0 ** rng.uniform(-44, 36, 2000), [1e-45, -2e-45, -1.5, 1]])
     floats, again = np.empty(256, dtype=np.float32), np.empty(256, dtype=np.uint8)
     for scale in scales.astype(np.float32):
-        scale_bytes(floats, 0, octets, 0, 256, scale)
+        dequantize_int8(floats, 0, octets, 0, 256, scale)
         assert np.array_equal(floats, octets.view(np.int8) * scale)
-        assert unscale_to_bytes(again, 0, floats, 0, 256, scale)
+        assert requantize_int8(again, 0, floats, 0, 256, scale)
         assert np.array_equal(again, octets)
 
 
@@ -50,13 +50,13 @@ def test_every_byte_times_any_scale_comes_back() -> None:
 def test_what_no_half_stands_for_is_noticed(value: float) -> None:
     bits = np.array([1.0, value], dtype=np.float32).view(np.uint32)
     taken = np.empty(2, dtype=np.uint16)
-    assert narrow_to_halves(taken, 0, bits, 0, 1)
-    assert not narrow_to_halves(taken, 0, bits, 0, 2)
+    assert narrow_to_float16(taken, 0, bits, 0, 1)
+    assert not narrow_to_float16(taken, 0, bits, 0, 2)
 
 
 def test_what_no_scaled_byte_stands_for_is_noticed() -> None:
     taken = np.empty(1, dtype=np.uint8)
     for value in (0.75, 128.0, -129.0, 1e30, np.inf, np.nan):
-        assert not unscale_to_bytes(taken, 0, np.array([value], dtype=np.float32), 0, 1, np.float32(1))
-    assert unscale_to_bytes(taken, 0, np.zeros(1, dtype=np.float32), 0, 1, np.float32(0))
-    assert not unscale_to_bytes(taken, 0, np.ones(1, dtype=np.float32), 0, 1, np.float32(0))
+        assert not requantize_int8(taken, 0, np.array([value], dtype=np.float32), 0, 1, np.float32(1))
+    assert requantize_int8(taken, 0, np.zeros(1, dtype=np.float32), 0, 1, np.float32(0))
+    assert not requantize_int8(taken, 0, np.ones(1, dtype=np.float32), 0, 1, np.float32(0))
