@@ -22,6 +22,7 @@ def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
 
     From numpy, whose allocator reuses what was freed, and asks for huge pages where `numpy.zeros` does not.
     """
+    # A page more than asked for, so that a page begins somewhere within the first one.
     raw = np.empty(num_bytes + _PAGE_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % _PAGE_BYTES
     return raw[start : start + num_bytes]
@@ -30,7 +31,7 @@ def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
 def warm_floats(num_floats: int) -> NDArray[np.float32]:
     """Return an uninitialised array (num_floats,) whose pages are touched now, not inside the first gather."""
     memory = aligned_bytes(4 * num_floats)
-    memory[::_PAGE_BYTES] = 0
+    memory[::_PAGE_BYTES] = 0  # one byte is enough for the system to find the page
     return memory.view(np.float32)
 
 
@@ -47,6 +48,7 @@ def mapped_bytes(num_bytes: int, *, touch: bool = True) -> NDArray[np.uint8]:
             mapping.madvise(mmap.MADV_HUGEPAGE)
         except (OSError, AttributeError, ValueError) as error:  # an older kernel: slower, not wrong
             _LOG.debug("no huge pages: %s", error)
+    # The view keeps the mapping alive: it has no other owner, and is unmapped with its last view.
     memory = np.frombuffer(mapping, np.uint8)
     if touch:
         memory[::_PAGE_BYTES] = 0

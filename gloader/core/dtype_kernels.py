@@ -90,7 +90,7 @@ def dequantize_int8(
 def narrow_to_float16(
     out: Bits16, out_start: int, values: NDArray[np.uint32], values_start: int, count: int
 ) -> bool:
-    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as float16; return whether exactly."""
+    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as float16; return if exactly."""
     to, start = np.uint64(out_start), np.uint64(values_start)
     lost = np.uint32(0)
     for k in range(np.uint64(count)):
@@ -105,7 +105,7 @@ def narrow_to_float16(
 def narrow_to_bfloat16(
     out: Bits16, out_start: int, values: NDArray[np.uint32], values_start: int, count: int
 ) -> bool:
-    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as bfloat16; return whether exactly."""
+    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as bfloat16; return if exactly."""
     to, start = np.uint64(out_start), np.uint64(values_start)
     lost = np.uint32(0)
     for k in range(np.uint64(count)):

@@ -44,6 +44,7 @@ class LoaderState:
         StateError
             A key is missing or unknown, or a value is malformed or of another version.
         """
+        # Exactly these keys: a state of another kind, or one that was edited, must not resume half right.
         if not isinstance(state, dict) or set(state) != set(_KEYS):
             found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
             raise StateError(f"a loader state has exactly the keys {list(_KEYS)}, got {found}")

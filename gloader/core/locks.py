@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Monitor:
-    """Does what `threading.Condition` does, where the main thread waits, and Ctrl-C may come at any moment.
+class SignalSafeCondition:
+    """A condition for the main thread too: it does what `threading.Condition` does, and Ctrl-C may come at any moment.
 
     A condition takes its lock, and takes it again after a wait, in Python code: an exception between two lines of that
-    leaves the lock held for ever, or given back twice. Here the lock is only used as ``with monitor.lock``, which no
+    leaves the lock held for ever, or given back twice. Here the lock is only used as ``with condition.lock``, which no
     signal can divide, and nothing is held during a wait.
 
     Attributes

@@ -66,5 +66,6 @@ def _copy_slice(target: Any, to: Any, source: Any, start: Any, length: Any) -> N
     target[to : to + length] = source[start : start + length]
 
 
+# NUMBA_DISABLE_JIT runs kernels as Python (the tests do so once), and an intrinsic has no Python body.
 prefetch = _no_prefetch if config.DISABLE_JIT else _prefetch
 copy_block = _copy_slice if config.DISABLE_JIT else _copy_block

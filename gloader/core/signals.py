@@ -32,7 +32,7 @@ def uninterrupted() -> Iterator[None]:
     Signals are handled in the main thread alone, and only where Python handles them: elsewhere, and inside another
     such block, this does nothing. The eighth signal is not kept back.
     """
-    note = _Note()
+    note = _SignalNote()
     try:
         with note:
             yield
@@ -44,7 +44,7 @@ def uninterrupted() -> Iterator[None]:
 
 def close_in_finalizer(close: Callable[[], object]) -> None:
     """Call ``close`` uninterrupted where Python ignores what is raised: a signal that came is sent once more, later."""
-    note = _Note()
+    note = _SignalNote()
     try:
         with note:
             close()
@@ -54,13 +54,13 @@ def close_in_finalizer(close: Callable[[], object]) -> None:
             threading.Timer(_AGAIN_S, os.kill, (os.getpid(), note.arrived[0])).start()
 
 
-def is_awaited() -> bool:
+def is_signal_pending() -> bool:
     """Return whether a signal is kept back: a wait inside `uninterrupted` that may take long should end then."""
     handlers = map(signal.getsignal, _SIGNALS)
-    return any(isinstance(handler, _Note) and handler.arrived for handler in handlers)
+    return any(isinstance(handler, _SignalNote) and handler.arrived for handler in handlers)
 
 
-class _Note:
+class _SignalNote:
     """A handler that notes signals; it takes the place of the real ones from ``__enter__`` to ``__exit__``."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class _Note:
         try:
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
-                if callable(handler) and not isinstance(handler, _Note):
+                if callable(handler) and not isinstance(handler, _SignalNote):
                     # Kept first: a signal between the two lines meets the real handler, and __exit__ restores it.
                     self._handlers[number] = handler
                     signal.signal(number, self)

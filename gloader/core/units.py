@@ -37,6 +37,7 @@ def parse_bytes(size: str | int) -> int:
         raise ConfigError(f"{size!r} is not a size; write bytes as 8GB, 512MiB or a whole number")
     if isinstance(size, int):
         return size
+    # KB is 1000 and KiB 1024, whatever the case: "8gb" is what people type.
     match = _SIZE.match(size)
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:

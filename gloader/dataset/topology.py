@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gloader.core.locks import Monitor
+from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import uninterrupted
 from gloader.samplers import CscGraph
 from gloader.ssd_store.format.array_file import ArrayFile
@@ -127,6 +127,7 @@ class Topology:
 
     def close(self) -> None:
         """End the verification and join its thread; the graph stays usable. Idempotent."""
+        # A join that a signal cuts short would take a running thread for ended.
         with uninterrupted():
             if self._move is not None:
                 self._move.cancelled.set()
@@ -154,7 +155,7 @@ class _Move:
         self.error: BaseException | None = None
         self.is_complete = False
         self._is_over = False
-        self._changed = Monitor()
+        self._changed = SignalSafeCondition()
         self._mapped = {name: file.map() for name, file in files.items()}
         for name in upfront:
             self._take(name)

@@ -10,8 +10,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from gloader.core.locks import Monitor
-from gloader.core.signals import is_awaited, uninterrupted
+from gloader.core.locks import SignalSafeCondition
+from gloader.core.signals import is_signal_pending, uninterrupted
 from gloader.distributed.accepting import accept_all
 from gloader.distributed.device_agreement import LedDevices
 from gloader.distributed.host_run import HostRun
@@ -60,7 +60,7 @@ class LoaderHost:
     def __init__(self, team: Team, *, stall_timeout_s: float) -> None:
         self._ranks = team.ranks
         self._timeout_s = stall_timeout_s or None
-        self._changed = Monitor()
+        self._changed = SignalSafeCondition()
         self._connections = accept_all(team)
         self._peers: list[Peer] = []
         self._ring: InterleavedRings | None = None
@@ -190,7 +190,7 @@ class LoaderHost:
         def is_over() -> bool:
             return not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers)
 
-        while not (is_awaited() or time.monotonic() > deadline):
+        while not (is_signal_pending() or time.monotonic() > deadline):
             if self._changed.when(is_over, is_over, _LINGERS_ON_S):
                 return
 

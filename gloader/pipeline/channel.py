@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
-from gloader.core.locks import Monitor
+from gloader.core.locks import SignalSafeCondition
 from gloader.errors import ChannelClosedError
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ class Channel(Generic[T]):
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._items: deque[T] = deque()
-        self._changed = Monitor()
+        self._changed = SignalSafeCondition()
         self._is_closed = False
         self._error: BaseException | None = None
 

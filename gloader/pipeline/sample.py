@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from gloader.cache import encode_ids
-from gloader.core.locks import Monitor
+from gloader.core.locks import SignalSafeCondition
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.threads import StageThread
 
@@ -97,7 +97,7 @@ class SamplerPool(Generic[B]):
         self._sample = sample
         self._arrange = arrange
         self._on_error = on_error
-        self._changed = Monitor()
+        self._changed = SignalSafeCondition()
         self._traces: _Lane[TraceEntry] = _Lane(traces_ahead if has_traces else 0)
         self._batches: _Lane[B] = _Lane(batches_ahead)
         self._has_traces = has_traces

@@ -9,7 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gloader.core.locks import Monitor
+from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import uninterrupted
 from gloader.errors import ChannelClosedError
 
@@ -177,7 +177,7 @@ def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -
     BaseException
         What the first of the tasks that failed raised.
     """
-    changed = Monitor()
+    changed = SignalSafeCondition()
     numbers = iter(range(len(tasks)))  # shared: each thread takes the next one
     is_cut = False
     done: dict[int, T] = {}

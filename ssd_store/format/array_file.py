@@ -49,6 +49,7 @@ class ArrayFile:
         The mapping keeps the file's inode open, as `numpy.memmap` does, until the last view of it is gone.
         """
         shape, dtype = self._record.shape, stored_dtype(self._record.dtype)
+        # The system maps no empty range.
         if self._record.num_bytes == 0:
             return np.empty(shape, dtype=dtype)
         mapping = mmap.mmap(self._file.number, DATA_OFFSET + self._record.num_bytes, access=mmap.ACCESS_READ)
@@ -63,6 +64,7 @@ class ArrayFile:
         ChecksumError, StoreReadError, TruncatedStoreError
             The bytes are not those that were written, or cannot be read.
         """
+        # Whole pages: the padding is read and verified with the elements, and cut off in the view.
         data = aligned_bytes(self._record.num_pages * PAGE_BYTES)
         return as_stored(data, self._record) if self._read(data, is_cancelled) else None
 

@@ -52,6 +52,7 @@ def load_array(
 def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generic]:
     """Return the bytes ``data`` of ``record``, padding included, as the read-only array they are. Pure."""
     array = data[: record.num_bytes].view(stored_dtype(record.dtype)).reshape(record.shape)
+    # It is shared by whoever asks, and a write to it would not reach the disk.
     array.flags.writeable = False
     return array
 
@@ -146,6 +147,7 @@ def read_pages(
     for start in range(0, size, _STEP_BYTES):
         step = buffer[: size - start] if out is None else out[start : start + _STEP_BYTES]
         read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
+        # Before the piece is handed on, while it is in the processor's cache.
         if digest is not None:
             part = checksums[: step.size // PAGE_BYTES]
             checksum_pages(step, start // PAGE_BYTES, part)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PAGE_BYTES: Final = 4096
 PAGE_WORDS: Final = PAGE_BYTES // 8
 
+# Constants of uint64: an int beside a uint64 would make numba compute in floats.
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
@@ -66,6 +67,7 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
     # Unsigned indices: a signed one costs a comparison for each word (negative indices wrap).
     at = np.uint64(first_word)
     end = at + _PAGE_WORDS
+    # Eight lanes that do not wait for one another: a single one would be bound by the latency of its multiplication.
     a = start
     b = start + _ONE
     c = start + _U2
@@ -84,6 +86,7 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
         g = _step(g, words[at + _U6])
         h = _step(h, words[at + _U7])
         at += _LANES
+    # In order, so that swapped lanes, hence swapped words, give another checksum.
     total = _step(a, b)
     total = _step(total, c)
     total = _step(total, d)
@@ -159,7 +162,7 @@ def checksum_pages(data: NDArray[np.uint8], first_page: int, out: NDArray[np.uin
             f"data must be contiguous uint8 of {out.size} pages of {PAGE_BYTES} bytes, "
             f"not {data.dtype} with {data.size} elements"
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # as in `Digest`
         checksum_words(data.reshape(-1).view(np.uint64), first_page, out)
 
 

@@ -70,6 +70,7 @@ __all__ = [
     "stored_dtype",
 ]
 
+# What to do about the errors that people meet; the system's own words say only what failed.
 _ADVICE = {
     errno.ENOENT: "there is nothing here; check the path",
     errno.ENOTDIR: "a store is a folder, and this is not one",
@@ -202,6 +203,7 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
             if isinstance(error, (StoreReadError, StoreOpenError)):
                 raise
             raise open_error(path, error) from error
+    # The record decides, and there is one header for it: nothing of the file's own header is parsed.
     if bytes(header) != npy_header(dtype, shape):
         raise FormatError(
             f"{path}: its header does not declare {dtype} of shape {shape} as the commit record does; "
@@ -258,6 +260,7 @@ def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
         size = os_io.fstat(fd).st_size
     except OSError as error:
         raise open_error(path, error) from error
+    # Before anything is allocated: the file may be anybody's.
     if size > MAX_MANIFEST_BYTES:
         raise FormatError(f"{path}: a manifest has at most {MAX_MANIFEST_BYTES} bytes, not {size}")
     data = bytearray(size)
@@ -281,6 +284,7 @@ def _list_folder(root: Path, os_io: OsIO) -> list[str]:
 def _without_manifest(
     root: Path, manifest_name: str, names: list[str]
 ) -> NotAStoreError | IncompleteStoreError:
+    # The record is renamed into place last, so data without one is a creation or a copy that was cut.
     if any(name.endswith((".npy", ".pages", ".json.tmp")) for name in names):
         return IncompleteStoreError(
             errno.ENOENT,

@@ -28,10 +28,12 @@ BYTE_ORDER: Final = "little"
 DATASET_MANIFEST: Final = "dataset.json"
 STORE_MANIFEST: Final = "store.json"
 MANIFEST_NAMES: Final = (STORE_MANIFEST, DATASET_MANIFEST)
+# Limits on what is parsed: far above what a dataset has, far below what would hurt.
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
 MAX_ARRAYS: Final = 10_000
 KNOWN_FEATURES: Final = frozenset({"int8-row-scale"})
 
+# A name becomes a file's: no folder, no hidden file, no dot or dash at the end.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9_])?")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
@@ -127,6 +129,7 @@ def is_plain_name(name: object) -> bool:
 def seal_manifest(body: Mapping[str, JsonValue]) -> bytes:
     """Return ``body`` as manifest bytes that end in the SHA-256 of everything before it. Pure."""
     text = json.dumps(body, indent=2, ensure_ascii=True, allow_nan=False)
+    # The checksum is the last member, so that it covers every byte before it and the file stays JSON.
     head = text.removesuffix("\n}").encode("ascii")
     return head + _trailer(head)
 
@@ -251,6 +254,7 @@ def _parse_record(name: str, body: object, path: Path | str) -> ArrayRecord:
     if not _DIGEST.fullmatch(digest):
         raise FormatError(f"{where}: the digest must have 16 hexadecimal digits, not {digest[:40]!r}")
     file, pages = fields.text("file"), fields.text_or_none("pages_file")
+    # Spelled out, not looked for: a record cannot name a file outside its folder, or another array's.
     if file != f"{name}.npy" or pages not in {None, f"{name}.pages"}:
         raise FormatError(
             f"{where}: its files must be {name}.npy and {name}.pages in the same folder, "
@@ -282,6 +286,7 @@ def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Parsers disagree about which of two equal members counts.
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a member occurs twice")

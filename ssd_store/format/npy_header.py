@@ -57,6 +57,7 @@ def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """
     if len(shape) > MAX_NDIM:
         raise FormatError(f"shape {shape} has {len(shape)} dimensions; at most {MAX_NDIM} are allowed")
+    # Python ints: a product of huge lengths must not wrap before it is compared.
     total = stored_dtype(dtype).itemsize
     for length in shape:
         if not 0 <= length <= MAX_DATA_BYTES:

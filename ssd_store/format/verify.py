@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _STEP_BYTES: Final = 4 * 2**20
 _STEP_PAGES: Final = _STEP_BYTES // PAGE_BYTES
-_MAX_PROBLEMS: Final = 1000
+_MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions, and the first few say where to look
 
 Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in all
 
@@ -89,6 +89,7 @@ def verify_directory(
     try:
         manifest = read_manifest(root, manifest_name, os_io=os_io)
     except ChecksumError as error:
+        # Damage like any other; without a record there is nothing else to compare with.
         problem = Problem(file=manifest_name, message=str(error))
         return VerifyReport(path=str(root), num_arrays=0, num_bytes=0, problems=(problem,))
     check = _Check(root, os_io, progress, sum(map(_total_bytes, manifest.arrays.values())))
@@ -179,6 +180,7 @@ class _Check:
         digest, num_reported = Digest(), len(self.problems)
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
+        # Both files are read side by side, so that memory does not grow with the number of pages.
         try:
             for data in self._read(record.file, record.num_pages):
                 first_page, checksums = digest.num_pages, actual[: data.size // PAGE_BYTES]

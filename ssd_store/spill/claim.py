@@ -61,6 +61,7 @@ class SpillClaim:
     def __init__(self, parent: Path, *, os_io: OsIO = REAL_OS) -> None:
         self._os_io = os_io
         self._fd = -1
+        # Before the folder is made: `__del__` and the handler below look at it, whatever comes first.
         self._owner_pid = 0  # of the process that has to remove the folder; 0: there is none
         self.path = parent
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
@@ -184,6 +185,7 @@ def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) 
 
 
 def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
+    # The parent is often /tmp, where anybody can make a link of this name: it is never followed.
     try:
         fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (NotADirectoryError, PermissionError):  # a link, a file, another user's

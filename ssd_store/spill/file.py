@@ -101,6 +101,7 @@ class SpillFile:
             if error.errno == errno.EAGAIN:
                 time.sleep(RETRY_PAUSE_S)
             return
+        # Some file systems take the flag when the file is opened and refuse the first write.
         if error.errno == errno.EINVAL and self.is_direct:
             self.abandon()
             self._fall_back()

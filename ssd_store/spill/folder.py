@@ -53,6 +53,7 @@ class SpillFolder:
         self._numbers = count()
         self._pid = os.getpid()
         self._is_open = True
+        # First the dead, so that what they left does not count against the space of this run.
         folder = spill_parent(parent)
         remove_dead_spills(folder, os_io=os_io)
         self._claim = SpillClaim(folder, os_io=os_io)

@@ -50,6 +50,7 @@ class SpillOwner:
         """
         try:
             members = json.loads(text)
+            # The types of the fields are checked below: a dataclass takes anything.
             owner = cls(**members)
         except (ValueError, TypeError, RecursionError) as error:
             raise FormatError(f"{text[:80]!r} is not the owner file of a spill folder") from error

@@ -58,12 +58,14 @@ class ArrayWriter:
         self._os_io = os_io
         self._on_close = on_close
         self._is_open = True
+        # Computed while the bytes pass, so that nothing is read back.
         self._digest = Digest()
         self._checksums = np.empty(BUFFER_BYTES // PAGE_BYTES, dtype=np.uint64)
         self._has_pages = pages
         self._num_bytes = data_bytes(dtype, shape)
         self._files: list[PageFile] = []
         with self._errors("creating the file"):
+            # Two files: if the second cannot be made, the first one's descriptor must go.
             try:
                 self._open_files(folder)
             except BaseException:
@@ -113,6 +115,7 @@ class ArrayWriter:
                 self._complete()
         finally:
             self.abort()
+        # Only now: an array without a record is one that was given up, and stops the commit.
         self._on_close(self._record())
 
     def abort(self) -> None:
@@ -152,6 +155,7 @@ class ArrayWriter:
         for file in self._files:  # the data first: writing it appends to the checksums
             file.write_out()
         self._os_io.kill_point("writer.after_data_write")
+        # All writes before the first fsync, so that the device may order them.
         for file in self._files:
             file.finish()
         self._os_io.kill_point("writer.after_data_fsync")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FEATURE_DTYPES: Final = ("float32", "float16", "bfloat16", "int8")
 INT8_MAX: Final = 127
+# Beyond these a finite value would become infinite.
 _LARGEST: Final = {
     "float16": 65504.0,
     "float32": float(np.finfo(np.float32).max),
@@ -61,6 +62,7 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     FeatureValueError
         A finite value is too large for ``dtype``; names the row.
     """
+    # Rows of the stored dtype pass unseen: whoever made them has rounded already.
     if chunk.dtype == np.dtype(np.uint16 if dtype == "bfloat16" else dtype):
         return chunk
     _require_floats(chunk, dtype, first_row)
@@ -113,6 +115,7 @@ def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
 
 def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
     largest = _LARGEST[dtype]
+    # A float16 fits everything, and float32 fits itself: no pass over the rows.
     if chunk.dtype.itemsize <= 2 or (dtype == "float32" and chunk.dtype == np.float32):
         return
     is_bad = (np.isfinite(chunk) & (np.abs(chunk) > largest)).any(axis=1)

@@ -115,6 +115,7 @@ class FeatureColumnWriter:
         if self._scales is None:
             self._rows.append(cast_rows(chunk, self._rows.dtype, first_row))
             return
+        # Together, so that both files always hold equally many rows.
         levels, scales = quantize_rows(chunk, first_row)
         self._rows.append(levels)
         self._scales.append(scales)

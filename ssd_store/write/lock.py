@@ -41,8 +41,10 @@ class LockedFolder:
             The file system refuses.
         """
         try:
+            # A signal between the lock and the line that keeps its descriptor would leave it held for good.
             with uninterrupted():
                 self._acquire()
+            # Outside: a dead creator may have left much, and removing it may be interrupted.
             empty_folder(self.path, os_io=self._os_io)
         except BaseException:
             self.remove()
@@ -62,6 +64,7 @@ class LockedFolder:
         OSError
             The folder cannot be removed; the next process to come here removes it.
         """
+        # In this order: without the lock, another process could take the folder over while it is removed.
         try:
             if self._fd >= 0:
                 remove_tree(self.path, os_io=self._os_io)
@@ -109,6 +112,7 @@ def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
     OSError
         There is no such folder, or the file system knows no locks.
     """
+    # On the folder itself: a lock file would be left behind, and would not move with a rename.
     fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

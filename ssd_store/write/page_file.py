@@ -56,6 +56,7 @@ class PageFile:
 
     def append(self, data: NDArray[np.uint8]) -> None:
         """Add the bytes ``data`` (n,)."""
+        # Through the buffer, however small the chunk: the device sees whole buffers, and `on_pages` whole pages.
         done = 0
         while done < data.size:
             count = min(data.size - done, self._buffer.size - self._filled)

@@ -75,6 +75,7 @@ def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
         A rename or its fsync failed; both folders have their old names again.
     """
     try:
+        # At every moment one of the two folders has the name.
         os_io.exchange(new, target)
     except OSError as error:
         if not is_unsupported(error):
@@ -96,6 +97,7 @@ def restore_replaced(target: Path, *, os_io: OsIO = REAL_OS) -> None:
         os_io.stat(replaced)
     except FileNotFoundError:
         return
+    # Without replacing: if both are there, the target is the newer one.
     try:
         os_io.rename_noreplace(replaced, target)
         _LOG.warning("restored %s, whose replacement was cut by a crash", target)

@@ -84,6 +84,7 @@ class FeatureWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A failed block commits nothing: half the rows would look like all of them.
         if error is not None:
             self._directory.__exit__(kind, error, trace)
             return

@@ -10,31 +10,33 @@ from types import FrameType
 
 import pytest
 
-from gloader.core.locks import Monitor
+from gloader.core.locks import SignalSafeCondition
 
 
 def test_what_is_ready_needs_no_wait() -> None:
-    assert Monitor().when(lambda: True, lambda: 7) == 7
+    assert SignalSafeCondition().when(lambda: True, lambda: 7) == 7
 
 
 def test_a_change_wakes_every_waiter() -> None:
-    monitor = Monitor()
+    condition = SignalSafeCondition()
     is_ready = False
     results: list[int] = []
     waiters = [
-        threading.Thread(target=lambda: results.append(monitor.when(lambda: is_ready, lambda: len(results))))
+        threading.Thread(
+            target=lambda: results.append(condition.when(lambda: is_ready, lambda: len(results)))
+        )
         for _ in range(3)
     ]
     for waiter in waiters:
         waiter.start()
     time.sleep(0.05)
-    with monitor.lock:
-        monitor.notify_all()  # nothing has changed: they go on waiting
+    with condition.lock:
+        condition.notify_all()  # nothing has changed: they go on waiting
     time.sleep(0.05)
     assert results == []
-    with monitor.lock:
+    with condition.lock:
         is_ready = True
-        monitor.notify_all()
+        condition.notify_all()
     for waiter in waiters:
         waiter.join()
     assert len(results) == 3
@@ -42,20 +44,20 @@ def test_a_change_wakes_every_waiter() -> None:
 
 def test_a_wait_has_an_end() -> None:
     began = time.monotonic()
-    assert Monitor().when(lambda: False, lambda: "late", 0.05) == "late"
+    assert SignalSafeCondition().when(lambda: False, lambda: "late", 0.05) == "late"
     assert 0.04 < time.monotonic() - began < 5
 
 
 def test_an_error_gives_the_lock_back() -> None:
-    monitor = Monitor()
+    condition = SignalSafeCondition()
 
     def fail() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        monitor.when(lambda: True, fail)
+        condition.when(lambda: True, fail)
     taken = []
-    thread = threading.Thread(target=lambda: taken.append(monitor.lock.acquire(timeout=5)))
+    thread = threading.Thread(target=lambda: taken.append(condition.lock.acquire(timeout=5)))
     thread.start()
     thread.join()
     assert taken == [True]
@@ -64,7 +66,7 @@ def test_an_error_gives_the_lock_back() -> None:
 @pytest.mark.reliability("D4")
 def test_ctrl_c_at_any_moment_leaves_the_lock_free_and_raises_nothing_else() -> None:
     """A `threading.Condition` fails this: "release unlocked lock", or a lock that is held for ever."""
-    monitor = Monitor()
+    condition = SignalSafeCondition()
     count, is_over, may_raise = 0, False, False
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -76,9 +78,9 @@ def test_ctrl_c_at_any_moment_leaves_the_lock_free_and_raises_nothing_else() -> 
     def produce() -> None:
         nonlocal count
         while not is_over:
-            with monitor.lock:
+            with condition.lock:
                 count += 1
-                monitor.notify_all()
+                condition.notify_all()
 
     def interrupt() -> None:
         draw = random.Random(0)  # noqa: S311 - moments, not secrets
@@ -99,7 +101,7 @@ def test_ctrl_c_at_any_moment_leaves_the_lock_free_and_raises_nothing_else() -> 
             seen = count
             try:
                 may_raise = True
-                monitor.when(lambda seen=seen: count > seen + 3, lambda: None)  # type: ignore[misc]
+                condition.when(lambda seen=seen: count > seen + 3, lambda: None)  # type: ignore[misc]
                 may_raise = False
             except KeyboardInterrupt:
                 interrupts += 1

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gloader.core.signals import close_in_finalizer, is_awaited, uninterrupted
+from gloader.core.signals import close_in_finalizer, is_signal_pending, uninterrupted
 from gloader.observe.instruments import Work
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
@@ -108,12 +108,12 @@ def test_other_threads_have_no_signals() -> None:
 
 
 def test_a_wait_inside_a_block_learns_of_a_signal() -> None:
-    assert not is_awaited()
+    assert not is_signal_pending()
     with pytest.raises(KeyboardInterrupt), uninterrupted():
-        assert not is_awaited()
+        assert not is_signal_pending()
         signal.raise_signal(signal.SIGINT)
-        assert is_awaited()
-    assert not is_awaited()
+        assert is_signal_pending()
+    assert not is_signal_pending()
 
 
 @BOTH

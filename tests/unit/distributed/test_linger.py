@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gloader.core.locks import Monitor
+from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import uninterrupted
 from gloader.distributed.host import LoaderHost
 
@@ -16,7 +16,7 @@ from gloader.distributed.host import LoaderHost
 def host_with(*, is_behind: bool) -> LoaderHost:
     """Return as much of a host as waits: a real one needs another process."""
     host = LoaderHost.__new__(LoaderHost)
-    host._changed = Monitor()
+    host._changed = SignalSafeCondition()
     host._timeout_s = None
     host._is_sharing = True
     host._peers = [SimpleNamespace(is_behind=lambda _num_taken: is_behind)]  # type: ignore[list-item]
