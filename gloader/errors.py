@@ -1,7 +1,7 @@
 """Every error that gloader raises, on one page.
 
-Each message says what is wrong, which value, what is allowed and how to fix it; where they exist it
-carries the path, the byte offset, the row or the batch.
+Each message says what is wrong, which value, what is allowed and how to fix it. It carries the path, the byte
+offset, the row or the batch, if there is one.
 """
 
 

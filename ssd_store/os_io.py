@@ -92,7 +92,7 @@ class OsIO:
         return os.statvfs(path)
 
     def mkdir(self, path: StrPath) -> None:
-        """Create one folder; `FileExistsError` where there is one."""
+        """Create one folder; `FileExistsError`: it exists."""
         os.mkdir(path)
 
     def replace(self, source: StrPath, target: StrPath) -> None:
@@ -100,9 +100,9 @@ class OsIO:
         os.replace(source, target)
 
     def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
-        """Rename ``source`` to ``target``; `FileExistsError` where there is one.
+        """Rename ``source`` to ``target``; `FileExistsError`: the target exists.
 
-        Where the file system has no such call, a plain rename, which still refuses a folder with content.
+        A file system without such a call gets a plain rename, which still refuses a folder with content.
         """
         try:
             _renameat2(source, target, _RENAME_NOREPLACE)

@@ -38,8 +38,8 @@ def warm_floats(num_floats: int) -> NDArray[np.float32]:
 def mapped_bytes(num_bytes: int, *, touch: bool = True) -> NDArray[np.uint8]:
     """Return whole pages of memory, ``num_bytes`` rounded up, that are unmapped when their last view goes.
 
-    For large memory that must go back to the system at once, where numpy's allocator might keep it. Its pages are
-    touched now unless ``touch`` is false, so that later uses need not wait for the system to find them.
+    Large memory goes back to the system at once this way; numpy's allocator might keep it. Pages are touched now
+    unless ``touch`` is false, so that later uses need not wait for the system to find them.
     """
     size = -(-num_bytes // _PAGE_BYTES) * _PAGE_BYTES
     mapping = mmap.mmap(-1, size)

@@ -140,11 +140,11 @@ class EpochOrder:
     fewer seeds than ranks is dropped, one with more is shared as evenly as possible.
 
     With ``seed_blocks`` b > 1 the permutation is one of blocks: the seeds are sorted by node id, cut into blocks of b
-    neighbours (at other places in each epoch, see `block_permutation`), and whole blocks are permuted. Where b divides
-    the global batch, a batch is made of whole blocks; where it does not, a block that reaches over the end of a batch
-    goes on in the next one. Fewer than b seeds may be left over; they come last in the epoch. Batches are then less
-    random, and their neighbourhoods overlap where neighbouring ids mean neighbouring nodes
-    (``gloader prepare --order community``). Without ``shuffle`` the seeds are taken as given and b changes nothing.
+    neighbours (at other places in each epoch, see `block_permutation`), and whole blocks are permuted. If b divides
+    the global batch, a batch is made of whole blocks; if not, a block that reaches over the end of a batch goes on in
+    the next one. Fewer than b seeds may be left over; they come last in the epoch. Batches are then less random, and
+    their neighbourhoods overlap if neighbouring ids mean neighbouring nodes (``gloader prepare --order community``).
+    Without ``shuffle`` the seeds are taken as given and b changes nothing.
     """
 
     seeds: IdArray  # (n,) unique node ids
@@ -199,13 +199,13 @@ class EpochOrder:
     def epoch_positions(self, epoch: int) -> IdArray:
         """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them; read-only. Pure.
 
-        For what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. Those of the last
-        few epochs asked for are kept.
+        They index what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. The positions
+        of the last few epochs asked for are kept.
         """
         return self._held.positions(epoch, self)
 
     def make_positions(self, epoch: int) -> IdArray:
-        """Work `epoch_positions` out. Pure."""
+        """Compute what `epoch_positions` returns and keeps. Pure."""
         num_seeds = len(self.seeds)
         if not self.shuffle:
             return np.arange(num_seeds, dtype=np.int64)

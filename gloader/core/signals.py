@@ -27,10 +27,10 @@ _ATTEMPTS = 8  # whoever presses Ctrl-C more often than this does not want to wa
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM back inside the block, which ends soon; behind it the first that came is handled.
+    """Keep Ctrl-C and SIGTERM back inside the block, which ends soon; after it the first that came is handled.
 
-    Signals are handled in the main thread alone, and only where Python handles them: elsewhere, and inside another
-    such block, this does nothing. The eighth signal is not kept back.
+    It does nothing outside the main thread, which alone handles signals, inside another such block, and for a signal
+    that Python does not handle. The eighth signal is not kept back: a disk may hang.
     """
     note = _SignalNote()
     try:
@@ -43,7 +43,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def close_in_finalizer(close: Callable[[], object]) -> None:
-    """Call ``close`` uninterrupted where Python ignores what is raised: a signal that came is sent once more, later."""
+    """Call ``close`` uninterrupted in a finalizer, whose exceptions Python ignores; a signal is sent again later."""
     note = _SignalNote()
     try:
         with note:

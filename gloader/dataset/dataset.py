@@ -249,7 +249,7 @@ class Dataset:
     def labels_of(self, nodes: IdArray) -> IdArray:
         """Return the class of each of ``nodes`` (n,) as (n,) int64, -1 where unlabelled; verified.
 
-        Holds no more than these labels in memory, where `labels` holds all N. Ask once for all seeds, not by batch.
+        Only these labels are held in memory; `labels` holds all N. Ask once for all seeds, not by batch.
 
         Raises
         ------

@@ -32,9 +32,9 @@ def open_topology(
 ) -> Topology:
     """Open the topology of ``dataset``; its graph can be sampled from when this returns.
 
-    A small topology is read and verified here. Of a larger one, only indptr is, and the edges are mapped; the
-    thread ``gloader-topology`` verifies them in file order and, with ``in_memory``, reads them into memory, where
-    ``Topology.graph`` then is. Every batch is the same before and after.
+    A small topology is read and verified here. Of a larger one, only indptr is, and the edges are mapped. The thread
+    ``gloader-topology`` verifies them in file order and, with ``in_memory``, reads them into memory; `Topology.graph`
+    is then there. Every batch is the same before and after.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Topology:
 
     @property
     def graph(self) -> CscGraph:
-        """The graph where it is now; hold it for a batch, not longer."""
+        """The graph, mapped or in memory; hold it for a batch, not longer, so that the mapping can go."""
         return self._place.graph if isinstance(self._place, _Move) else self._place
 
     @property
@@ -189,7 +189,7 @@ class _Move:
             file.close()
 
     def _take(self, name: str) -> bool:
-        """Verify array ``name`` and note where it will stay; return False where the move was cancelled."""
+        """Verify array ``name`` and keep the copy that stays; return False if the move was cancelled."""
         file, is_cancelled = self._files[name], self.cancelled.is_set
         if self._in_memory:
             array = file.load(is_cancelled=is_cancelled)

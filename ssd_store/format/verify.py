@@ -176,7 +176,7 @@ class _Check:
         return True
 
     def _data(self, record: ArrayRecord, pages_file: str | None) -> None:
-        """Compare the data page by page where there are sound checksums, else as a whole."""
+        """Compare the data page by page if there are sound checksums, else as a whole."""
         digest, num_reported = Digest(), len(self.problems)
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
