@@ -13,7 +13,7 @@ from gloader.convert.csc.external_csc import CscReport, build_csc
 from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.order.renumber import relabelled
 from gloader.convert.order.row_order import find_order
-from gloader.convert.plan import PreparePlan, plan_prepare
+from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, Progress
 from gloader.convert.readers.splits import check_splits
 from gloader.core.units import format_bytes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.csc.kernels import first_bad_edge, first_bad_weight
+from gloader.convert.csc.csc_kernels import first_bad_edge, first_bad_weight
 from gloader.convert.source import EdgeChunk
 from gloader.errors import GraphError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.csc.kernels import count_buckets, scatter_records
+from gloader.convert.csc.csc_kernels import count_buckets, scatter_records
 from gloader.errors import StoreWriteError
 
 if TYPE_CHECKING:

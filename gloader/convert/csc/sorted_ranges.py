@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.csc.kernels import (
+from gloader.convert.csc.csc_kernels import (
     count_in_degrees,
     mark_sources,
     merge_segments,

@@ -11,9 +11,9 @@ from gloader.convert.readers.csv_table import CsvTable, read_numbers
 from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.labels import count_classes, to_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
+from gloader.convert.readers.open_table import is_table, open_table
 from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.convert.readers.splits import random_splits, to_split
-from gloader.convert.readers.table_files import is_table, open_table
 from gloader.convert.readers.table_streams import TableEdges, TableFeatures
 from gloader.convert.source import FeatureStream, Source, Splits
 from gloader.convert.sources.npy import open_feature_file

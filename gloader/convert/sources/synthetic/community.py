@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from gloader.convert.source import EdgeChunk
-from gloader.convert.sources.synthetic.hashing import U64, draw, make_key, make_permutation, permute, to_unit
+from gloader.convert.sources.synthetic.draws import U64, draw, make_key, make_permutation, permute, to_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from gloader.convert.sources.synthetic.hashing import U64, draw, make_key
+from gloader.convert.sources.synthetic.draws import U64, draw, make_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

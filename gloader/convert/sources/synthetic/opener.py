@@ -8,8 +8,8 @@ import numpy as np
 
 from gloader.convert.source import Source, Splits
 from gloader.convert.sources.synthetic.community import community_classes, plan_community
+from gloader.convert.sources.synthetic.draws import make_key, make_permutation, permute_range
 from gloader.convert.sources.synthetic.features import SyntheticFeatures, class_centers, trait_centers
-from gloader.convert.sources.synthetic.hashing import make_key, make_permutation, permute_range
 from gloader.convert.sources.synthetic.rmat import node_traits, num_traits, plan_rmat, rmat_labels
 from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec, SyntheticSpec, parse_spec
 from gloader.core.units import format_bytes

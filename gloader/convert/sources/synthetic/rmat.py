@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from gloader.convert.source import EdgeChunk
-from gloader.convert.sources.synthetic.hashing import U64, draw, make_key, make_permutation, permute
+from gloader.convert.sources.synthetic.draws import U64, draw, make_key, make_permutation, permute
 from gloader.core.hashing import GOLDEN, mix64
 
 if TYPE_CHECKING:

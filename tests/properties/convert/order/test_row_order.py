@@ -10,7 +10,7 @@ from convert_helpers import ListEdges
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.convert import plan as prepare_plan
+from gloader.convert import prepare_plan
 from gloader.convert.csc import external_csc, scratch_csc, sorted_ranges
 from gloader.convert.options import PrepareOptions
 from gloader.convert.order import communities, ordered_rows

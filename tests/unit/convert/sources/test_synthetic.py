@@ -9,7 +9,7 @@ from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
 from gloader.convert.sources.synthetic import parse_spec
 from gloader.convert.sources.synthetic.community import community_starts, degree_quantiles
-from gloader.convert.sources.synthetic.hashing import make_permutation, permute_range
+from gloader.convert.sources.synthetic.draws import make_permutation, permute_range
 from gloader.convert.sources.synthetic.rmat import num_traits
 from gloader.errors import BudgetError
 

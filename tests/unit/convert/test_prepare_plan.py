@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from convert_helpers import ListEdges
 
-from gloader.convert import plan as prepare_plan
+from gloader.convert import prepare_plan
 from gloader.convert.options import PrepareOptions
-from gloader.convert.plan import plan_prepare
 from gloader.convert.prepare import check_source
+from gloader.convert.prepare_plan import plan_prepare
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.source import Source, Splits
 from gloader.errors import BudgetError, ConfigError, ShapeError, SourceError
