@@ -175,7 +175,7 @@ def _open_features(dataset: Dataset, home: str, advice: str | None) -> torch.Ten
 
 def _open_dgl(dataset: Dataset, seeds: IdArray, job: dict[str, Any]) -> Any:
     from gloader.adapters.dgl import to_dgl
-    from gloader.convert.sources.dgl_import import quiet_dgl
+    from gloader.convert.sources.dgl import quiet_dgl
 
     settings = job["settings"]
     keeps = settings.get("narrow_ids", False)

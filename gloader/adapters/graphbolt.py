@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gloader.adapters.rows import CachedRows
-from gloader.convert.sources.dgl_import import quiet_dgl
+from gloader.convert.sources.dgl import quiet_dgl
 from gloader.errors import ConfigError, MissingDependencyError
 from gloader.samplers import NeighborSampler
 from gloader.types import BatchId

@@ -16,8 +16,7 @@ from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
-from gloader.convert.readers.labels import count_classes
-from gloader.convert.readers.splits import random_splits
+from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import EdgeStream, Source
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -143,7 +142,7 @@ def to_dgl(arrays: Mapping[str, NDArray[Any]]) -> Any:
     """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks and ids of int64 as DGL's own have."""
     import torch
 
-    from gloader.convert.sources.dgl_graph import to_graph
+    from gloader.convert.sources.dgl import to_graph
 
     topology = CscGraph(
         indptr=arrays["indptr"],

@@ -14,8 +14,8 @@ from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.order.renumber import relabelled
 from gloader.convert.order.row_order import find_order
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
-from gloader.convert.progress import NO_PROGRESS, Progress
-from gloader.convert.readers.splits import check_splits
+from gloader.convert.progress import NO_PROGRESS, PrepareProgress
+from gloader.convert.readers.node_arrays import check_splits
 from gloader.core.units import format_bytes
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -79,7 +79,7 @@ def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePl
 
 
 def prepare(
-    source: Source, out: Path, options: PrepareOptions, *, progress: Progress = NO_PROGRESS
+    source: Source, out: Path, options: PrepareOptions, *, progress: PrepareProgress = NO_PROGRESS
 ) -> PrepareReport:
     """Write ``source`` as a dataset directory at ``out``: all of it, or nothing.
 
@@ -189,7 +189,11 @@ def check_source(source: Source) -> None:
 
 
 def _write_edges(
-    source: Source, writer: DatasetWriter, plan: PreparePlan, options: PrepareOptions, progress: Progress
+    source: Source,
+    writer: DatasetWriter,
+    plan: PreparePlan,
+    options: PrepareOptions,
+    progress: PrepareProgress,
 ) -> CscReport:
     return build_csc(
         source.edges,
@@ -209,7 +213,7 @@ def _write_features(
     writer: DatasetWriter,
     plan: PreparePlan,
     options: PrepareOptions,
-    progress: Progress,
+    progress: PrepareProgress,
 ) -> None:
     features = source.features
     row_bytes = features.dim * features.dtype.itemsize

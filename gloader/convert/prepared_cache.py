@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.convert.options import PrepareOptions, SourceOptions
-    from gloader.convert.progress import Progress
+    from gloader.convert.progress import PrepareProgress
 
 DATASET_MANIFEST = "dataset.json"
 _MAX_SLUG = 60
@@ -63,7 +63,7 @@ def _stamps(spec: str, paths: list[Path]) -> Iterator[tuple[str, int, int]]:
 
 
 def ensure_dataset(
-    spec: str, source: SourceOptions, prepare: PrepareOptions, *, progress: Progress | None = None
+    spec: str, source: SourceOptions, prepare: PrepareOptions, *, progress: PrepareProgress | None = None
 ) -> Path:
     """Return the dataset directory that ``spec`` means, preparing a source the first time it is asked for.
 

@@ -1,26 +1,31 @@
-"""Where a conversion reports how far it is."""
+"""The receiver of a conversion's progress."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class Progress(Protocol):
-    """Receives the progress of a conversion, stage after stage, from one thread."""
+class PrepareProgress(Protocol):
+    """Receives the progress of a conversion, step after step, from one thread."""
 
-    def advance(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Take note that ``done`` of ``total`` (None: unknown) ``unit`` of ``stage`` are through.
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        """Receive how much of a step is done.
 
-        Units are plural nouns such as "edges" and "rows".
+        Parameters
+        ----------
+        step : a phrase such as "reading edges"; a new one begins the next step
+        done : how many units are done
+        total : how many there are; None: unknown
+        unit : a plural noun such as "edges", "rows" or "bytes"
         """
         ...
 
 
 class NoProgress:
-    """Takes no note."""
+    """Ignores the progress."""
 
-    def advance(self, stage: str, done: int, total: int | None, unit: str) -> None:
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
         """Do nothing."""
 
 
-NO_PROGRESS: Progress = NoProgress()
+NO_PROGRESS: PrepareProgress = NoProgress()

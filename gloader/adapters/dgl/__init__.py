@@ -5,8 +5,8 @@ Importing this module imports DGL, which ``pip install 'gloader[dgl]'`` brings.
 
 from gloader.adapters.dgl.blocks import BlockBatch, BlockLoader, to_blocks
 from gloader.adapters.dgl.storage import GraphWithStores, RowStorage, wrap_graph
-from gloader.convert.sources.dgl_graph import from_graph as from_dgl
-from gloader.convert.sources.dgl_graph import to_graph as to_dgl
+from gloader.convert.sources.dgl import from_graph as from_dgl
+from gloader.convert.sources.dgl import to_graph as to_dgl
 
 __all__ = [
     "BlockBatch",

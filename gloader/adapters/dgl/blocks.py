@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gloader.adapters.loader_view import BatchStream, to_loader
-from gloader.convert.sources.dgl_import import quiet_dgl
+from gloader.convert.sources.dgl import quiet_dgl
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gloader.adapters.rows import CachedRows
-from gloader.convert.sources.dgl_import import quiet_dgl
+from gloader.convert.sources.dgl import quiet_dgl
 from gloader.errors import ForkError, ShapeError
 
 if TYPE_CHECKING:

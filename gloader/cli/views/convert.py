@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.text import Text
 
 from gloader.cli.views.screen import Screen
-from gloader.convert.progress import Progress as ConvertProgress
+from gloader.convert.progress import PrepareProgress
 from gloader.core.units import format_bytes, format_count, format_seconds
 
 _LINE_EVERY_S = 10.0
@@ -30,58 +30,60 @@ class _Rate(ProgressColumn):
 
 
 class BarView:
-    """One moving bar per stage."""
+    """One moving bar per step; implements `PrepareProgress`."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
-        self._stage: str | None = None
+        self._step: str | None = None
         self._task = TaskID(0)
 
-    def advance(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Move the bar of ``stage``; a new stage gets a bar of its own."""
-        if stage != self._stage:
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        """Move the bar of ``step``; the parameters are those of `PrepareProgress.advance`."""
+        if step != self._step:
             self._finish()
-            self._stage, self._task = stage, self._bars.add_task(stage, total=total, unit=unit)
+            self._step, self._task = step, self._bars.add_task(step, total=total, unit=unit)
         self._bars.update(self._task, completed=done, total=total)
 
     def _finish(self) -> None:
-        if self._stage is not None:
+        # A step of unknown length is complete where it stopped.
+        if self._step is not None:
             completed = self._bars.tasks[self._task].completed
             self._bars.update(self._task, total=completed)
 
 
 class LineView:
-    """One line when a stage ends, and every few seconds of a long one, for logs."""
+    """One line when a step ends, and every few seconds of a long one, for logs; implements `PrepareProgress`."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._stage: str | None = None
+        self._step: str | None = None
         self._done = ""
         self._started = self._written = self._last = time.monotonic()
 
-    def advance(self, stage: str, done: int, total: int | None, unit: str) -> None:
-        """Note the progress; write a line now and then."""
-        if stage != self._stage:
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        """Note the progress and write a line now and then; the parameters are those of `PrepareProgress.advance`."""
+        if step != self._step:
             self.finish()
-            self._stage, self._started = stage, self._last  # a stage begins where the one before it ended
+            # The last report of one step is the best known start of the next.
+            self._step, self._started = step, self._last
         self._last = time.monotonic()
         elapsed = self._last - self._started
         rate = f", {format_amount(done / elapsed, unit)}/s" if elapsed > 1 else ""
         self._done = f"{format_amount(done, unit)} in {format_seconds(elapsed)}{rate}"
         if self._last - self._written >= _LINE_EVERY_S:
             share = f" ({100 * done / total:.0f}%)" if total else ""
-            self._screen.say(f"{stage}: {self._done}{share}")
+            self._screen.say(f"{step}: {self._done}{share}")
             self._written = self._last
 
     def finish(self) -> None:
-        """Write the last line of the stage."""
-        if self._stage is not None:
-            self._screen.say(f"{self._stage}: {self._done}")
-            self._stage = None
+        """Write the last line of the step."""
+        if self._step is not None:
+            self._screen.say(f"{self._step}: {self._done}")
+            self._step = None
 
 
 @contextmanager
-def convert_view(screen: Screen) -> Iterator[ConvertProgress]:
+def convert_view(screen: Screen) -> Iterator[PrepareProgress]:
     """Show a conversion inside the block: bars on a terminal, lines elsewhere."""
     if not screen.has_bars:
         lines = LineView(screen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import count_buckets, scatter_records
-from gloader.errors import StoreWriteError
+from gloader.convert.csc.temporary_array import append_bytes, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,38 +112,3 @@ class EdgeSpill:
 
     def _path(self, bucket: int) -> Path:
         return self.folder / f"bucket-{bucket:05d}.edges"
-
-
-def append_bytes(path: Path, array: NDArray[Any]) -> None:
-    """Append the bytes of a contiguous ``array`` to the file at ``path``.
-
-    Raises
-    ------
-    StoreWriteError
-        The disk refuses.
-    """
-    try:
-        with path.open("ab", buffering=0) as file:
-            left = array.view(np.uint8).data
-            while left:
-                left = left[file.write(left) or 0 :]
-    except OSError as error:
-        raise StoreWriteError(
-            error.errno, f"writing {array.nbytes} bytes of temporary data to {path} failed: {error.strerror}"
-        ) from error
-
-
-def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
-    """Fill ``buffer`` from the open temporary file at ``path``.
-
-    Raises
-    ------
-    StoreWriteError
-        The file ends early.
-    """
-    done = 0
-    while done < len(buffer):
-        count = os.readv(descriptor, [buffer[done:]])
-        if count == 0:
-            raise StoreWriteError(f"temporary file {path} became shorter while it was read")
-        done += count

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from gloader.convert.csc.edge_rules import ruled_chunks
-from gloader.convert.csc.edge_spill import EdgeSpill, append_bytes, record_dtype
+from gloader.convert.csc.edge_spill import EdgeSpill, record_dtype
 from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRanges
-from gloader.convert.progress import NO_PROGRESS, Progress
+from gloader.convert.csc.temporary_array import TemporaryArray
+from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 
@@ -131,7 +132,7 @@ def build_csc(
     budget_bytes: int,
     scratch: Path,
     where: str = "edges",
-    progress: Progress = NO_PROGRESS,
+    progress: PrepareProgress = NO_PROGRESS,
 ) -> CscReport:
     """Write the edges to ``sink`` as CSC: the in-neighbours of each node, in input order.
 
@@ -201,7 +202,7 @@ def _deal_out(
     num_nodes: int,
     rules: EdgeRules,
     where: str,
-    progress: Progress,
+    progress: PrepareProgress,
 ) -> int:
     done = 0
     chunks = ruled_chunks(edges, num_nodes=num_nodes, rules=rules, max_edges=plan.chunk_edges, where=where)
@@ -212,38 +213,49 @@ def _deal_out(
     return done
 
 
-def _write(ranges: SortedRanges, sink: CscSink, total: int, scratch: Path, progress: Progress) -> int:
-    """Write the ranges; where edges merge, they pass through ``scratch``, as their number is known last."""
+def _write(ranges: SortedRanges, sink: CscSink, total: int, scratch: Path, progress: PrepareProgress) -> int:
+    """Write the ranges to ``sink`` and return the number of edges written; ``total`` were dealt out."""
+    if ranges.merges:
+        return _write_merged(ranges, sink, total, scratch, progress)
     with ExitStack() as stack:
         offsets = stack.enter_context(sink.indptr())
-        index_name = ranges.index_dtype.name
-        if ranges.merges:
-            indices: _Column = _TemporaryColumn(path=scratch / "indices.merged", dtype=ranges.index_dtype)
-            weights: _Column = _TemporaryColumn(path=scratch / "weights.merged", dtype=np.dtype(np.float32))
-        else:
-            indices = stack.enter_context(sink.indices(total, index_name))
-            weights = stack.enter_context(sink.edge_weight(total)) if ranges.has_weights else indices
-        written = _write_ranges(ranges, offsets, indices, weights, total=total, progress=progress)
-    if isinstance(indices, _TemporaryColumn) and isinstance(weights, _TemporaryColumn):
-        with sink.indices(written, index_name) as writer:
-            indices.move_to(writer)
-        if ranges.has_weights:
-            with sink.edge_weight(written) as writer:
-                weights.move_to(writer)
+        indices = stack.enter_context(sink.indices(total, ranges.index_dtype.name))
+        weights = stack.enter_context(sink.edge_weight(total)) if ranges.has_weights else None
+        return _write_ranges(ranges, offsets, indices, weights, total=total, progress=progress)
+
+
+def _write_merged(
+    ranges: SortedRanges, sink: CscSink, total: int, scratch: Path, progress: PrepareProgress
+) -> int:
+    # A sink wants to know the number of edges first, and merging tells it last: the edges wait in files.
+    index_dtype = ranges.index_dtype
+    indices = TemporaryArray(path=scratch / "indices.merged", dtype=index_dtype)
+    weights = TemporaryArray(path=scratch / "weights.merged", dtype=np.dtype(np.float32))
+    with sink.indptr() as offsets:
+        kept_weights = weights if ranges.has_weights else None
+        written = _write_ranges(ranges, offsets, indices, kept_weights, total=total, progress=progress)
+    with sink.indices(written, index_dtype.name) as writer:
+        _move(indices, written, writer)
+    if ranges.has_weights:
+        with sink.edge_weight(written) as writer:
+            _move(weights, written, writer)
     return written
 
 
-_Column: TypeAlias = "ChunkWriter | _TemporaryColumn"
+def _move(array: TemporaryArray, num_elements: int, writer: ChunkWriter) -> None:
+    for piece in array.pieces(num_elements, PIECE_BYTES // array.dtype.itemsize):
+        writer.append(piece)
+    array.remove()
 
 
 def _write_ranges(
     ranges: SortedRanges,
     offsets: ChunkWriter,
-    indices: _Column,
-    weights: _Column,
+    indices: ChunkWriter,
+    weights: ChunkWriter | None,
     *,
     total: int,
-    progress: Progress,
+    progress: PrepareProgress,
 ) -> int:
     offsets.append(np.zeros(1, np.int64))
     end, written, taken = 0, 0, 0
@@ -254,30 +266,9 @@ def _write_ranges(
             end = int(ends[-1])
         if part.indices.shape[0]:
             indices.append(part.indices)
-            if part.weights is not None:
+            if weights is not None and part.weights is not None:
                 weights.append(part.weights)
         written += part.indices.shape[0]
         taken += part.edges_taken
         progress.advance("sorting edges", taken, total, "edges")
     return written
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TemporaryColumn:
-    """An array of a length not yet known, in a file."""
-
-    path: Path
-    dtype: np.dtype[Any]
-
-    def append(self, chunk: NDArray[Any], /) -> None:
-        """Write the next elements."""
-        append_bytes(self.path, chunk)
-
-    def move_to(self, writer: ChunkWriter) -> None:
-        """Copy everything to ``writer`` and remove the file."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb", buffering=0) as file:
-            while (piece := np.fromfile(file, self.dtype, PIECE_BYTES // self.dtype.itemsize)).size:
-                writer.append(piece)
-        self.path.unlink()

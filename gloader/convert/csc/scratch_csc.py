@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from gloader.convert.csc.edge_spill import append_bytes, read_bytes
 from gloader.convert.csc.external_csc import build_csc
 from gloader.convert.csc.sorted_ranges import cut_ranges
+from gloader.convert.csc.temporary_array import TemporaryArray
 from gloader.convert.source import EdgeChunk
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import EdgeRules
-    from gloader.convert.progress import Progress
+    from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import EdgeStream
     from gloader.types import IdArray
 
@@ -60,42 +60,22 @@ class Unweighted:
             yield EdgeChunk(src=chunk.src, dst=chunk.dst, weight=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RawFile:
-    """An array without a header."""
-
-    path: Path
-    dtype: np.dtype[Any]
-
-    def append(self, chunk: NDArray[Any], /) -> None:
-        append_bytes(self.path, np.ascontiguousarray(chunk, self.dtype))
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return elements ``start`` ... ``stop - 1``."""
-        array = np.empty(stop - start, self.dtype)
-        if stop > start:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(start * self.dtype.itemsize)
-                read_bytes(file.fileno(), array.view(np.uint8).data, self.path)
-        return array
-
-
 @dataclass(slots=True, kw_only=True)
 class ScratchCsc:
     """The in-neighbours of every node, in two files of ``folder`` that go away with ``close()``."""
 
     folder: Path
     num_nodes: int
-    _offsets: _RawFile = field(init=False)
-    _sources: _RawFile = field(init=False)
+    _offsets: TemporaryArray = field(init=False)
+    _sources: TemporaryArray = field(init=False)
 
     def __post_init__(self) -> None:
         dtype = np.dtype(np.int32 if self.num_nodes < 2**31 else np.int64)
-        self._offsets = _RawFile(path=self.folder / "order.indptr", dtype=np.dtype(np.int64))
-        self._sources = _RawFile(path=self.folder / "order.indices", dtype=dtype)
+        self._offsets = TemporaryArray(path=self.folder / "order.indptr", dtype=np.dtype(np.int64))
+        self._sources = TemporaryArray(path=self.folder / "order.indices", dtype=dtype)
 
     def fill(
-        self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, where: str, progress: Progress
+        self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, where: str, progress: PrepareProgress
     ) -> None:
         """Sort ``edges`` into the files; raises as `build_csc`."""
         build_csc(
@@ -109,15 +89,15 @@ class ScratchCsc:
             progress=progress,
         )
 
-    def indptr(self) -> AbstractContextManager[_RawFile]:
+    def indptr(self) -> AbstractContextManager[TemporaryArray]:
         """Return the writer of the (N + 1,) int64 offsets."""
         return nullcontext(self._offsets)
 
-    def indices(self, num_edges: int, dtype: str) -> AbstractContextManager[_RawFile]:  # noqa: ARG002 - as CscSink
+    def indices(self, num_edges: int, dtype: str) -> AbstractContextManager[TemporaryArray]:  # noqa: ARG002 - as CscSink
         """Return the writer of the (E,) sources."""
         return nullcontext(self._sources)
 
-    def edge_weight(self, num_edges: int) -> AbstractContextManager[_RawFile]:
+    def edge_weight(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
         """Refuse: edges have no weights here."""
         raise NotImplementedError(f"the {num_edges} weights of a topology on its way are not kept")
 
@@ -136,8 +116,8 @@ class ScratchCsc:
 
     def close(self) -> None:
         """Remove the files. Idempotent."""
-        self._offsets.path.unlink(missing_ok=True)
-        self._sources.path.unlink(missing_ok=True)
+        self._offsets.remove()
+        self._sources.remove()
 
     def __enter__(self) -> Self:
         return self

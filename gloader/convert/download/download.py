@@ -25,7 +25,7 @@ from urllib.request import (
 )
 
 from gloader.convert.download.archive import extract_archive
-from gloader.convert.progress import NO_PROGRESS, Progress
+from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.core.units import format_bytes
 from gloader.errors import DownloadError, MissingDependencyError, SourceError
 
@@ -37,7 +37,7 @@ _PIECE_BYTES = 1 << 20
 _SPARE_BYTES = 1 << 28  # free disk that a download must leave
 
 
-def fetch_ogb(name: str, root: Path, *, progress: Progress = NO_PROGRESS) -> Path:
+def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS) -> Path:
     """Download the OGB data set ``name`` below ``root`` unless it is there, and return its folder.
 
     Raises
@@ -83,7 +83,9 @@ def _check_content(inner: Path, url: str) -> None:
         raise DownloadError(f"{url} does not hold {inner.name}/raw")
 
 
-def download(url: str, target: Path, *, sha256: str | None = None, progress: Progress = NO_PROGRESS) -> None:
+def download(
+    url: str, target: Path, *, sha256: str | None = None, progress: PrepareProgress = NO_PROGRESS
+) -> None:
     """Download ``url`` to ``target``, which appears only once its length, and digest if given, are right.
 
     Redirects are followed within the scheme of ``url`` (https, or http).
@@ -111,7 +113,7 @@ def download(url: str, target: Path, *, sha256: str | None = None, progress: Pro
         partial.unlink(missing_ok=True)
 
 
-def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: Progress) -> str:
+def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: PrepareProgress) -> str:
     header = response.headers.get("Content-Length")
     expected = int(header) if header is not None and header.isdigit() else None
     free = shutil.disk_usage(Path(file.name).parent).free

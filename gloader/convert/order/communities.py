@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import EdgeRules
-    from gloader.convert.progress import Progress
+    from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import Source
     from gloader.types import IdArray, LocalArray
 
@@ -30,7 +30,7 @@ _MAX_PIECE_EDGES = 1 << 22
 
 
 def community_order(
-    source: Source, *, rules: EdgeRules, budget_bytes: int, scratch: Path, progress: Progress
+    source: Source, *, rules: EdgeRules, budget_bytes: int, scratch: Path, progress: PrepareProgress
 ) -> IdArray:
     """Return the nodes (N,) community by community, the most used first.
 
@@ -64,7 +64,7 @@ def community_order(
     return _sorted_communities(labels, degrees)
 
 
-def _propagate(graph: ScratchCsc, max_edges: int, progress: Progress) -> tuple[NDArray[Any], IdArray]:
+def _propagate(graph: ScratchCsc, max_edges: int, progress: PrepareProgress) -> tuple[NDArray[Any], IdArray]:
     """Return the community (N,) and the out-degree (N,) of each node."""
     size = graph.num_nodes
     labels = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.csc.edge_spill import append_bytes, read_bytes
+from gloader.convert.csc.temporary_array import append_bytes, read_bytes
 from gloader.errors import ShapeError
 from gloader.ssd_store.write.cast import cast_rows, check_finite_rows
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.order.row_order import RowOrder
-    from gloader.convert.progress import Progress
+    from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
 
@@ -36,7 +36,7 @@ def ordered_rows(
     chunk_rows: int,
     range_rows: int,
     scratch: Path,
-    progress: Progress,
+    progress: PrepareProgress,
 ) -> Iterator[NDArray[Any]]:
     """Yield the rows of ``features`` in the order of the new ids, ``range_rows`` of them at a time.
 

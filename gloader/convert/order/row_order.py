@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.convert.options import EdgeRules, OrderName
-    from gloader.convert.progress import Progress
+    from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import Source
     from gloader.types import IdArray
 
@@ -46,7 +46,7 @@ def find_order(
     budget_bytes: int,
     max_edges: int,
     scratch: Path,
-    progress: Progress,
+    progress: PrepareProgress,
 ) -> RowOrder | None:
     """Return the order ``name`` of the nodes of ``source``, or None for that of the source itself.
 
@@ -86,7 +86,7 @@ def falling(degrees: IdArray) -> IdArray:
     return np.argsort(degrees, kind="stable")
 
 
-def _out_degrees(source: Source, *, rules: EdgeRules, max_edges: int, progress: Progress) -> IdArray:
+def _out_degrees(source: Source, *, rules: EdgeRules, max_edges: int, progress: PrepareProgress) -> IdArray:
     degrees = np.zeros(source.num_nodes, np.int64)
     where = str(source.edge_file or source.origin)
     done = 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from gloader.convert.csc.csc_kernels import expand_rows
 from gloader.convert.readers.file_edges import check_offsets
-from gloader.convert.readers.ids import check_id_dtype, to_ids
+from gloader.convert.readers.node_arrays import check_id_dtype, to_ids
 from gloader.convert.source import EdgeChunk
 from gloader.errors import ShapeError
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.readers.labels import to_labels
-from gloader.convert.readers.splits import to_split
+from gloader.convert.readers.node_arrays import to_labels, to_split
 from gloader.convert.source import Splits
 from gloader.errors import ShapeError, SourceError
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from gloader.convert.readers.regroup import Columns
-    from gloader.convert.readers.table import Number, TableError
+    from gloader.convert.readers.tables import Columns, Number, TableError
 
 _BLOCK_BYTES = 4 << 20
 _DELIMITERS = (",", "\t", ";", " ")
@@ -81,7 +80,7 @@ class CsvTable:
         return
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns``; see `Table.read`."""
+        """Yield the named ``columns``; see `TableFile.read`."""
         try:
             with _reading(self.path):
                 yield from self._read(columns)

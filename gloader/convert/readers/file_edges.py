@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import expand_rows
-from gloader.convert.readers.ids import check_id_dtype, to_ids
+from gloader.convert.readers.node_arrays import check_id_dtype, to_ids
 from gloader.convert.source import EdgeChunk
 from gloader.errors import GraphError, ShapeError
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gloader.convert.csc.csc_kernels import add_sparse_rows
 from gloader.convert.readers.file_edges import check_offsets
-from gloader.convert.readers.ids import to_ids
+from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.errors import ShapeError, SourceError
 

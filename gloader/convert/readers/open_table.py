@@ -10,7 +10,7 @@ from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.readers.table import Table
+    from gloader.convert.readers.tables import TableFile
 
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
@@ -21,7 +21,7 @@ def is_table(path: Path) -> bool:
     return plain_suffix(path) in CSV_SUFFIXES | PARQUET_SUFFIXES
 
 
-def open_table(path: Path) -> Table:
+def open_table(path: Path) -> TableFile:
     """Open the CSV or Parquet file at ``path``.
 
     Raises

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from gloader.convert.readers.regroup import Columns
-    from gloader.convert.readers.table import Number, TableError
+    from gloader.convert.readers.tables import Columns, Number, TableError
 
 _BATCH_ROWS = 1 << 17
 
@@ -49,7 +48,7 @@ class ParquetTable:
         return True
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns``; see `Table.read`. Only integer columns can be read as int64."""
+        """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
         done = 0
         try:
             with pq.ParquetFile(self.path) as file:

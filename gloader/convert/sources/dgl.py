@@ -1,26 +1,66 @@
-"""``dgl:FILE``: a graph that DGL saved with ``dgl.save_graphs(FILE, [graph])``."""
+"""DGL graphs: ``dgl:FILE`` as a source, topologies from and to `dgl.DGLGraph`, and the one import of DGL."""
 
 from __future__ import annotations
 
+import os
+import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
-from gloader.convert.readers.labels import count_classes
-from gloader.convert.readers.splits import random_splits
+from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
-from gloader.convert.sources.dgl_import import quiet_dgl
-from gloader.errors import SourceError
+from gloader.errors import GraphError, MissingDependencyError, SourceError
+from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    import torch
+    from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
 
 _MAGIC = (0xDD2E4FF046B4A13F).to_bytes(8, "little")  # of every file of dgl.save_graphs
+_INT32_MAX = 2**31 - 1
+
+
+@contextmanager
+def quiet_dgl(who: str) -> Iterator[Any]:
+    """Import DGL with its torch backend, without its warnings and without the file it writes in $HOME.
+
+    Parameters
+    ----------
+    who : what needs it, for the message
+
+    Raises
+    ------
+    MissingDependencyError
+        DGL is not installed, or cannot be imported.
+    """
+    before = os.environ.get("DGLBACKEND")
+    os.environ["DGLBACKEND"] = "pytorch"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                import dgl
+            except ImportError as error:
+                raise MissingDependencyError(
+                    f"{who} DGL ({error}); install it with: pip install 'gloader[dgl]'"
+                ) from error
+            yield dgl
+    finally:
+        if before is None:
+            del os.environ["DGLBACKEND"]
+        else:
+            os.environ["DGLBACKEND"] = before
 
 
 def open_dgl(argument: str, options: SourceOptions) -> Source:
@@ -97,6 +137,76 @@ def graph_source(
     )
 
 
+def from_graph(graph: Any, *, weight: str | None = None) -> CscGraph:
+    """Return the topology of a homogeneous DGL graph; its (E,) sources are shared, not copied.
+
+    Edges are in the order of DGL's CSC form. Where DGL numbers them otherwise (a graph made of an edge list),
+    ``graph.adj_tensors("csc")[2]`` has the number that DGL gives to each position.
+
+    Parameters
+    ----------
+    graph : a `dgl.DGLGraph` on the CPU
+    weight : name of edge data (E,) to sample by; those are copied into CSC order
+
+    Raises
+    ------
+    GraphError
+        The graph is heterogeneous, on a GPU, or has no such edge data.
+    """
+    if not graph.is_homogeneous:
+        raise GraphError(
+            f"the graph has node types {graph.ntypes} and edge types {graph.etypes}; convert it with "
+            "dgl.to_homogeneous(g) first"
+        )
+    if graph.device.type != "cpu":
+        raise GraphError(f"the graph is on {graph.device}; pass graph.cpu()")
+    indptr, indices, edge_ids = graph.adj_tensors("csc")
+    return CscGraph(
+        indptr=indptr.numpy().astype(np.int64, copy=False),
+        indices=indices.numpy(),
+        edge_weight=None if weight is None else _weights(graph, weight, edge_ids),
+        validate=False,  # DGL checked the ids when it made the graph
+    )
+
+
+def to_graph(graph: CscGraph, *, keep_ids: bool = False) -> Any:
+    """Return ``graph`` as a `dgl.DGLGraph`; edge e is position e of ``indices``.
+
+    Edges with int64 ids are shared, not copied. Ids of int32 are widened, a copy, since DGL 1.1's fused neighbour
+    sampler aborts the process on int32 graphs; with ``keep_ids`` they are shared too, in an int32 graph, whose seeds
+    are int32 and whose sampler must be ``NeighborSampler(..., fused=False)``.
+
+    Parameters
+    ----------
+    graph : the topology
+    keep_ids : give an int32 graph for int32 ids; its (N + 1,) offsets are copied
+
+    Raises
+    ------
+    GraphError
+        ``keep_ids`` for a graph of 2**31 edges or more, whose offsets do not fit int32.
+    """
+    import torch
+
+    indptr: NDArray[Any] = graph.indptr
+    indices: NDArray[Any] = graph.indices
+    if indices.dtype == np.int32 and keep_ids:
+        if graph.num_edges > _INT32_MAX:
+            raise GraphError(f"{graph.num_edges} edges do not fit an int32 graph; leave keep_ids out")
+        indptr = indptr.astype(np.int32)
+    else:
+        indices = indices.astype(np.int64, copy=False)
+    sources = _shared(indices)
+    with quiet_dgl("converting to DGL needs") as dgl:
+        made = dgl.graph(
+            ("csc", (_shared(indptr), sources, torch.empty(0, dtype=sources.dtype))),
+            num_nodes=graph.num_nodes,
+        )
+    if graph.edge_weight is not None:
+        made.edata["weight"] = _shared(graph.edge_weight)
+    return made
+
+
 def _load(path: Path) -> tuple[Any, dict[str, Any]]:
     if not path.is_file():
         raise SourceError(f"{path} does not exist or is not a file; dgl: takes a file of dgl.save_graphs")
@@ -116,3 +226,21 @@ def _load(path: Path) -> tuple[Any, dict[str, Any]]:
     if not graphs[0].is_homogeneous:
         raise SourceError(f"{path} holds a heterogeneous graph; convert it with dgl.to_homogeneous first")
     return graphs[0], extra
+
+
+def _weights(graph: Any, name: str, edge_ids: torch.Tensor) -> NDArray[Any]:
+    if name not in graph.edata:
+        raise GraphError(f"the graph has no edge data {name!r}; it has {sorted(graph.edata) or 'none'}")
+    values = graph.edata[name].reshape(-1)
+    ordered = values[edge_ids.long()] if len(edge_ids) else values
+    weights: NDArray[Any] = ordered.detach().numpy()
+    return weights if weights.dtype in (np.float32, np.float64) else weights.astype(np.float32)
+
+
+def _shared(array: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor over the memory of ``array``, which nobody writes to: torch has no read-only tensors."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

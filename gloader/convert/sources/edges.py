@@ -9,12 +9,11 @@ import numpy as np
 
 from gloader.convert.readers.csv_table import CsvTable, read_numbers
 from gloader.convert.readers.file_features import CsrFeatures
-from gloader.convert.readers.labels import count_classes, to_labels
+from gloader.convert.readers.node_arrays import count_classes, random_splits, to_labels, to_split
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_table, open_table
 from gloader.convert.readers.parquet_table import ParquetTable
-from gloader.convert.readers.splits import random_splits, to_split
-from gloader.convert.readers.table_streams import TableEdges, TableFeatures
+from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import FeatureStream, Source, Splits
 from gloader.convert.sources.npy import open_feature_file
 from gloader.errors import ConfigError, SourceError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
-    from gloader.convert.readers.table import Table
+    from gloader.convert.readers.tables import TableFile
     from gloader.types import IdArray
 
 
@@ -85,7 +84,7 @@ def _open_features(path: Path) -> FeatureStream:
     return TableFeatures(table=table, num_rows=_count_rows(table))
 
 
-def _count_rows(table: Table) -> int:
+def _count_rows(table: TableFile) -> int:
     if isinstance(table, CsvTable):
         return table.count_rows()
     return table.num_rows or 0

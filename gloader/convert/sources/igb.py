@@ -9,7 +9,7 @@ import numpy as np
 
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
-from gloader.convert.readers.labels import to_labels
+from gloader.convert.readers.node_arrays import to_labels
 from gloader.convert.readers.npy_file import NpyFile, raising_source_errors
 from gloader.convert.source import Source, Splits
 from gloader.errors import ConfigError, SourceError

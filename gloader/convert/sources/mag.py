@@ -10,9 +10,8 @@ import numpy as np
 
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
-from gloader.convert.readers.labels import count_classes, to_labels
+from gloader.convert.readers.node_arrays import count_classes, to_labels, to_split
 from gloader.convert.readers.npy_file import NpyFile
-from gloader.convert.readers.splits import to_split
 from gloader.convert.source import Source, Splits
 from gloader.errors import ShapeError, SourceError
 

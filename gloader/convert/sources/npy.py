@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.readers.file_edges import CscEdges, PairEdges
 from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
-from gloader.convert.readers.labels import count_classes, to_labels
+from gloader.convert.readers.node_arrays import count_classes, random_splits, to_labels, to_split
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.splits import random_splits, to_split
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.errors import ShapeError, SourceError
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from gloader.convert.readers.csv_table import CsvTable, read_numbers
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
-from gloader.convert.readers.labels import count_classes, to_labels
+from gloader.convert.readers.node_arrays import count_classes, to_labels, to_split
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.splits import to_split
-from gloader.convert.readers.table_streams import TableEdges, TableFeatures
+from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.errors import SourceError
 

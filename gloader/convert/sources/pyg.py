@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
-from gloader.convert.readers.labels import count_classes
-from gloader.convert.readers.splits import random_splits
+from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
 from gloader.errors import ShapeError, SourceError
 

@@ -61,7 +61,7 @@ def test_every_way_back_and_forth_gives_the_same_dataset(dataset, tmp_path):
 
 
 def test_dgl_edge_lists_keep_their_weights(tmp_path, arrays):
-    from gloader.convert.sources.dgl_import import quiet_dgl
+    from gloader.convert.sources.dgl import quiet_dgl
 
     with quiet_dgl("this test needs") as dgl:
         graph = dgl.graph(tuple(torch.from_numpy(arrays["edge_index"])), num_nodes=N)

@@ -10,7 +10,7 @@ import torch
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
 from gloader.convert.sources import dgl as source_module
-from gloader.convert.sources.dgl_import import quiet_dgl
+from gloader.convert.sources.dgl import quiet_dgl
 from gloader.errors import MissingDependencyError, SourceError
 
 N, E = 40, 120

@@ -1,4 +1,4 @@
-"""The nodes of the three parts of a task: checked, drawn at random, or read from masks."""
+"""Arrays of node ids, labels and splits from files: checked, and widened to int64 without ever wrapping."""
 
 from __future__ import annotations
 
@@ -6,16 +6,87 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.readers.ids import to_ids
 from gloader.convert.source import Splits
-from gloader.errors import ShapeError, SourceError
+from gloader.errors import GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
 
+# of the labelled nodes: train and valid; the rest are the test nodes
 _SHARES = (0.6, 0.2)
+
+
+def check_id_dtype(dtype: np.dtype[Any], where: str) -> None:
+    """Refuse ids that are not native integers. Pure.
+
+    Raises
+    ------
+    GraphError
+        ``dtype`` is a float, a bool, of foreign byte order or no number; names ``where``.
+    """
+    if dtype.kind not in "iu" or not dtype.isnative:
+        raise GraphError(
+            f"{where} has dtype {dtype.str!r}; node ids and offsets must be native integers: save them with "
+            ".astype('int64')"
+        )
+
+
+def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
+    """Return ``values`` (n,) as int64; ``first`` is the number of the first one in its file. Pure.
+
+    Raises
+    ------
+    GraphError
+        As `check_id_dtype`, or an unsigned value does not fit into int64.
+    """
+    check_id_dtype(values.dtype, where)
+    if values.dtype == np.uint64:
+        bad = np.flatnonzero(values > np.uint64(2**63 - 1))
+        if bad.size:
+            raise GraphError(
+                f"{where}: entry {first + int(bad[0])} is {values[bad[0]]}; ids must be below 2**63"
+            )
+    return np.ascontiguousarray(values, np.int64)
+
+
+def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
+    """Return the labels (N,) or (N, 1) as int64 (N,), -1 where a float is NaN. Pure.
+
+    Raises
+    ------
+    ShapeError
+        There is more than one label per node.
+    SourceError
+        A label is not a whole number of at least -1; names ``where``, the row and the value.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ShapeError(f"{where} has shape {values.shape}; labels must be (N,): one class per node")
+    if values.dtype.kind not in "iufb":
+        raise SourceError(f"{where} has dtype {values.dtype}; labels must be whole numbers")
+    if values.dtype.kind == "f":
+        unlabelled = np.isnan(values)
+        values = np.where(unlabelled, values.dtype.type(-1), values)
+        _refuse_labels(values, (np.floor(values) != values) | (np.abs(values) > 2**53), where)
+    _refuse_labels(values, values < -1, where)
+    return np.ascontiguousarray(values, np.int64)
+
+
+def count_classes(labels: IdArray) -> int:
+    """Return the number of classes that ``labels`` (N,) need: the largest plus one, at least 1. Pure."""
+    return max(1, int(labels.max(initial=-1)) + 1)
+
+
+def _refuse_labels(values: NDArray[Any], is_bad: NDArray[np.bool_], where: str) -> None:
+    bad = np.flatnonzero(is_bad)
+    if bad.size:
+        raise SourceError(
+            f"{where}: row {int(bad[0])} has label {values[bad[0]]}; labels are classes 0, 1, ..., or -1 or NaN where "
+            "there is none"
+        )
 
 
 def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:

@@ -1,25 +1,25 @@
-"""Edges and feature rows out of tables, as streams."""
+"""Tables of numbers in files, whatever their format, and the edge and feature streams over them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gloader.convert.readers.file_edges import with_inverse
-from gloader.convert.readers.ids import to_ids
-from gloader.convert.readers.regroup import regroup
+from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.source import EdgeChunk
 from gloader.errors import GraphError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    from gloader.convert.readers.regroup import Columns
-    from gloader.convert.readers.table import Number, Table
+Number: TypeAlias = Literal["int64", "float32", "float64"]
+TableError: TypeAlias = type[GraphError] | type[SourceError]
+Columns: TypeAlias = tuple[NDArray[Any], ...]
 
 _SOURCE_NAMES = ("src", "source", "from", "u", "row")
 _DESTINATION_NAMES = ("dst", "target", "destination", "to", "v", "col")
@@ -27,11 +27,47 @@ _WEIGHT_NAMES = ("weight", "edge_weight", "w")
 _FEATURE: Number = "float32"
 
 
+class TableFile(Protocol):
+    """Named columns of numbers, read as a stream. Every call of a method starts again at the first row."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names; c0, c1, ... where the file has none."""
+        ...
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the names are the file's."""
+        ...
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows, or None where only reading tells."""
+        ...
+
+    def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
+        """Yield the named ``columns`` as arrays of the dtypes given, some thousands of rows at a time.
+
+        Raises
+        ------
+        error
+            A value is missing or is no such number; names the file, the row and the value.
+        SourceError
+            The file is truncated or corrupt.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEdges:
     """The edges of a table: a row is an edge."""
 
-    table: Table
+    table: TableFile
     src: str  # column
     dst: str  # column
     weight: str | None = None  # column
@@ -39,7 +75,9 @@ class TableEdges:
     add_inverse: bool = False  # the reverse of each edge right behind it, as OGB does
 
     @classmethod
-    def open(cls, table: Table, *, known_edges: int | None = None, add_inverse: bool = False) -> TableEdges:
+    def open(
+        cls, table: TableFile, *, known_edges: int | None = None, add_inverse: bool = False
+    ) -> TableEdges:
         """Find the columns by their names (src, dst, weight and the like), or else take the first two or three.
 
         Raises
@@ -98,7 +136,7 @@ class TableEdges:
 class TableFeatures:
     """The feature rows of a table: a row is a node, a column is a feature."""
 
-    table: Table
+    table: TableFile
     num_rows: int
 
     @property
@@ -118,6 +156,35 @@ class TableFeatures:
 
     def _read(self) -> Iterator[Columns]:
         return self.table.read(dict.fromkeys(self.table.names, _FEATURE), error=SourceError)
+
+
+def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
+    """Yield the rows of ``chunks`` in order, ``max_rows`` at a time; the last group may be shorter.
+
+    Every chunk is a tuple of as many arrays, all of the same length. Memory is two groups.
+    """
+    held: list[Columns] = []
+    count = 0
+    for chunk in chunks:
+        start, length = 0, chunk[0].shape[0]
+        while start < length:
+            stop = min(length, start + max_rows - count)
+            held.append(tuple(column[start:stop] for column in chunk))
+            count += stop - start
+            start = stop
+            if count == max_rows:
+                yield _joined(held)
+                held, count = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(pieces: list[Columns]) -> Columns:
+    return (
+        pieces[0]
+        if len(pieces) == 1
+        else tuple(np.concatenate(column) for column in zip(*pieces, strict=True))
+    )
 
 
 def _named(names: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gloader.convert.readers.splits import check_splits, random_splits
+from gloader.convert.readers.node_arrays import check_splits, random_splits
 from gloader.convert.source import Splits
 from gloader.errors import SourceError
 
