@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import gloader
+from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes, format_count
 from gloader.errors import GloaderError
 
@@ -221,9 +222,3 @@ def _probe(base: Path) -> list[Finding]:
         else "reads use threads instead, at more CPU time; allow io_uring to the process",
     )
     return [Finding(name="disk rates", value=text), direct, uring]
-
-
-def nearest_existing(path: Path) -> Path:
-    """Return ``path``, or the nearest folder above it that exists."""
-    absolute = path.expanduser().absolute()
-    return next(folder for folder in (absolute, *absolute.parents) if folder.exists())

@@ -1,4 +1,4 @@
-"""A source turned into a dataset directory, within a memory budget."""
+"""Conversion of a source into a dataset directory, within a memory budget."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 
 from gloader.convert.csc.external_csc import CscReport, build_csc
 from gloader.convert.order.ordered_rows import ordered_rows
-from gloader.convert.order.renumber import relabelled
+from gloader.convert.order.renumber import renumbered
 from gloader.convert.order.row_order import find_order
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.convert.readers.node_arrays import check_splits
+from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -37,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareReport:
-    """What a conversion did."""
+    """Sizes, counts and times of a finished conversion."""
 
     path: Path
     num_nodes: int
@@ -47,7 +48,7 @@ class PrepareReport:
     feature_dtype: str
     order: OrderName
     seconds: float
-    order_seconds: float  # of finding it
+    order_seconds: float  # spent on finding the order
     edge_seconds: float
     feature_seconds: float
     dataset_bytes: int  # on disk
@@ -56,7 +57,13 @@ class PrepareReport:
 
 
 def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
-    """Check ``source`` and say what turning it into a dataset at ``out`` takes; nothing is written.
+    """Check a source and return what its conversion takes; nothing is written.
+
+    Parameters
+    ----------
+    source : its arrays of one entry per node are checked; edges and features are not read
+    out : the folder that the dataset would have
+    options : of the conversion
 
     Raises
     ------
@@ -74,7 +81,7 @@ def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePl
     check_source(source)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     plan = plan_prepare(source, options, budget_bytes=budget)
-    require_free_space(_existing_parent(out), plan.dataset_bytes + plan.scratch_bytes)
+    require_free_space(nearest_existing(out.absolute().parent), plan.dataset_bytes + plan.scratch_bytes)
     return plan
 
 
@@ -85,6 +92,13 @@ def prepare(
 
     Edges are read once, or twice where nodes are put in another order, and sorted within the budget; features
     pass through in chunks. Besides the budget, a running interpreter with the libraries takes about 200 MB.
+
+    Parameters
+    ----------
+    source : the graph
+    out : the folder to make; it appears when the dataset is complete
+    options : of the conversion
+    progress : receives the steps
 
     Raises
     ------
@@ -97,13 +111,7 @@ def prepare(
     """
     started = time.perf_counter()
     plan = plan_source(source, out, options)
-    _LOG.info(
-        "preparing %s: at most %s of memory, %s on disk and %s of temporary files",
-        source.origin,
-        format_bytes(plan.memory_bytes),
-        format_bytes(plan.dataset_bytes),
-        format_bytes(plan.scratch_bytes),
-    )
+    _log_plan(source, plan)
     with DatasetWriter(
         out,
         name=source.name,
@@ -116,18 +124,11 @@ def prepare(
             "has_self_loops": options.self_loops,
         },
     ) as writer:
-        order = find_order(
-            source,
-            options.order,
-            rules=options.rules,
-            budget_bytes=plan.edge_budget_bytes,
-            max_edges=plan.chunk_edges,
-            scratch=writer.scratch,
-            progress=progress,
-        )
+        order = _find_order(source, writer, plan, options, progress)
         order_done = time.perf_counter()
+        # Edges, labels and splits get their new ids here; the rows of the features change places as they are written.
         if order is not None:
-            source = relabelled(source, order)
+            source = renumbered(source, order)
             writer.original_ids(order.original_ids)
         edges = _write_edges(source, writer, plan, options, progress)
         edges_done = time.perf_counter()
@@ -154,7 +155,7 @@ def prepare(
 
 
 def check_source(source: Source) -> None:
-    """Refuse a source whose parts contradict each other. Pure.
+    """Refuse a source whose parts contradict each other; edges and features are not read. Pure.
 
     Raises
     ------
@@ -188,6 +189,34 @@ def check_source(source: Source) -> None:
     check_splits(source.splits, labels, where=source.origin)
 
 
+def _log_plan(source: Source, plan: PreparePlan) -> None:
+    _LOG.info(
+        "preparing %s: at most %s of memory, %s on disk and %s of temporary files",
+        source.origin,
+        format_bytes(plan.memory_bytes),
+        format_bytes(plan.dataset_bytes),
+        format_bytes(plan.scratch_bytes),
+    )
+
+
+def _find_order(
+    source: Source,
+    writer: DatasetWriter,
+    plan: PreparePlan,
+    options: PrepareOptions,
+    progress: PrepareProgress,
+) -> RowOrder | None:
+    return find_order(
+        source,
+        options.order,
+        rules=options.rules,
+        budget_bytes=plan.edge_budget_bytes,
+        max_edges=plan.chunk_edges,
+        scratch=writer.scratch,
+        progress=progress,
+    )
+
+
 def _write_edges(
     source: Source,
     writer: DatasetWriter,
@@ -202,7 +231,7 @@ def _write_edges(
         rules=options.rules,
         budget_bytes=plan.edge_budget_bytes,
         scratch=writer.scratch,
-        where=str(source.edge_file or source.origin),
+        where=source.edge_origin,
         progress=progress,
     )
 
@@ -238,12 +267,6 @@ def _write_features(
 
 
 def _float_chunks(features: FeatureStream, max_rows: int) -> Iterator[NDArray[Any]]:
+    # The store casts floats only; integers and bools become the floats of the same values.
     for chunk in features.chunks(max_rows):
         yield chunk if chunk.dtype.kind == "f" else chunk.astype(np.float32)
-
-
-def _existing_parent(path: Path) -> Path:
-    parent = path.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    return parent

@@ -1,4 +1,4 @@
-"""What a conversion will need, known before it starts."""
+"""Plan of a conversion: the memory and the disk that it takes, known before it starts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,26 @@ if TYPE_CHECKING:
     from gloader.convert.source import Source
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-_WRITER_BYTES = 24 << 20  # the buffers of the array writers
-_CHUNK_BYTES = 16 << 20  # of feature rows as they come; larger gains nothing
-_COPIES = 3  # of a feature chunk at once: as read, as float32, as stored; one more where rows change places
+# The buffers of the array writers.
+_WRITER_BYTES = 24 << 20
+# Bytes of feature rows read at a time; larger chunks are not faster.
+_CHUNK_BYTES = 16 << 20
+# Copies of a feature chunk alive at once: as read, as float32, as stored. Rows that change places add one.
+_CHUNK_COPIES = 3
 _PAGE_BYTES = 4096
-_MAX_RANGES = 4096  # files that rows are dealt out to when they are put in another order
+# A checksum of each page, in `features.pages`.
+_CHECKSUM_BYTES = 8
+# Files that rows are dealt out to when they are put in another order; all are written in turns.
+_MAX_RANGES = 4096
+# Sorting the original ids of a range: an id, its position, and a copy of either.
+_ROW_SORT_BYTES = 24
+# Bytes per node that the checks of labels and splits take.
+_CHECK_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """How much memory and disk a conversion takes, and how the memory is shared out."""
+    """Memory and disk that a conversion takes, and the shares of its parts."""
 
     budget_bytes: int
     memory_bytes: int  # at most, of what the conversion allocates
@@ -39,14 +49,20 @@ class PreparePlan:
 
 
 def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) -> PreparePlan:
-    """Share ``budget_bytes`` of memory out and count the bytes on disk. Pure.
+    """Divide a memory budget between the parts of a conversion, and count the bytes on disk. Pure.
+
+    Parameters
+    ----------
+    source : its sizes count; nothing is read
+    options : of the conversion; their own budget is not looked at
+    budget_bytes : memory that the conversion stays within
 
     Raises
     ------
     BudgetError
         The O(N) arrays and the smallest useful buffers do not fit; says needed and allowed.
     ConfigError
-        The feature dtype cannot be stored, or the order of the nodes is none we know.
+        The feature dtype cannot be stored, or the order of the nodes is unknown.
     """
     if options.order not in ORDER_NODE_BYTES:
         raise ConfigError(
@@ -56,13 +72,10 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         raise ConfigError(
             f"features cannot be stored as {options.dtype!r}; allowed: {', '.join(_DTYPE_BYTES)}"
         )
-    splits = source.splits
-    resident = source.resident_bytes + source.labels.nbytes + 2 * source.num_nodes
-    resident += splits.train.nbytes + splits.valid.nbytes + splits.test.nbytes + _WRITER_BYTES
-    resident += ORDER_NODE_BYTES[options.order] * source.num_nodes
+    resident = _resident_bytes(source, options)
     row_bytes = source.features.dim * max(4, source.features.dtype.itemsize)
     is_ordered = options.order != "none"
-    copies = _COPIES + is_ordered  # of a feature chunk
+    copies = _CHUNK_COPIES + is_ordered
     least_rows = copies * row_bytes * (2 if is_ordered else 1)
     if resident + least_rows > budget_bytes:
         raise BudgetError(
@@ -78,6 +91,8 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         rules=options.rules,
         budget_bytes=free,
     )
+    # Edges are done before features begin, so that each has the whole. Rows that change places share it between
+    # the chunk that is read and the range that is put in order.
     for_chunks = free // 2 if is_ordered else free
     chunk_rows = max(1, min(_CHUNK_BYTES, for_chunks // copies) // max(1, row_bytes))
     range_rows, range_bytes = source.num_nodes, 0
@@ -99,13 +114,20 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
     )
 
 
+def _resident_bytes(source: Source, options: PrepareOptions) -> int:
+    """Bytes of memory that are taken from the start to the end."""
+    per_node = _CHECK_BYTES + ORDER_NODE_BYTES[options.order]
+    arrays = source.resident_bytes + source.labels.nbytes + source.splits.num_bytes
+    return arrays + per_node * source.num_nodes + _WRITER_BYTES
+
+
 def _spilled_row_bytes(source: Source, options: PrepareOptions) -> int:
     return source.features.dim * spill_dtype(options.dtype).itemsize
 
 
 def _ordered_row_bytes(source: Source, options: PrepareOptions) -> int:
     """Bytes of memory per row of a range that is being put in order, the sort of its original ids included."""
-    return _spilled_row_bytes(source, options) + 24
+    return _spilled_row_bytes(source, options) + _ROW_SORT_BYTES
 
 
 def _range_rows(source: Source, options: PrepareOptions, budget_bytes: int) -> int:
@@ -133,18 +155,21 @@ def _edge_bytes(source: Source) -> int:
 def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
     num_nodes, dim = source.num_nodes, source.features.dim
     features = num_nodes * (dim * _DTYPE_BYTES[options.dtype] + 4 * (options.dtype == "int8"))
-    checksums = features // _PAGE_BYTES * 8
-    splits = source.splits.train.nbytes + source.splits.valid.nbytes + source.splits.test.nbytes
+    checksums = features // _PAGE_BYTES * _CHECKSUM_BYTES
     edges = _max_edges(source, options) * _edge_bytes(source)
-    ids = 16 if options.order == "none" else 24
-    return features + checksums + edges + ids * num_nodes + splits + 20 * _PAGE_BYTES
+    # An offset and a label per node, int64 each; in another order also the id of the source.
+    per_node = 16 if options.order == "none" else 24
+    # Headers and the commit record: a few pages for each of at most ten files.
+    small = 20 * _PAGE_BYTES
+    return features + checksums + edges + per_node * num_nodes + source.splits.num_bytes + small
 
 
 def _edge_scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:
     record = record_dtype(num_nodes=source.num_nodes, has_weights=source.edges.has_weights).itemsize
     spill = _max_edges(source, options) * record
     merged = _max_edges(source, options) * _edge_bytes(source) if options.rules.merges else 0
-    first_sort = 0  # what an order is found on: gone before the edges are sorted for the dataset
+    # Communities are found on a sorted topology of their own.
+    first_sort = 0
     if options.order == "community":
         index_bytes = 4 if source.num_nodes < 2**31 else 8
         first_sort = _max_edges(source, options) * index_bytes + 8 * (source.num_nodes + 1)

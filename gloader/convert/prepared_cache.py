@@ -1,4 +1,4 @@
-"""The user's gloader folder, where sources that are trained on directly are prepared once."""
+"""Cache of prepared datasets: a source that is trained on directly is prepared once, in the user's gloader folder."""
 
 from __future__ import annotations
 
@@ -22,21 +22,30 @@ if TYPE_CHECKING:
 
 DATASET_MANIFEST = "dataset.json"
 _MAX_SLUG = 60
-# What a dataset holds does not depend on these, so they do not make it another one.
-_IRRELEVANT = frozenset({"memory_budget_bytes", "overwrite"})
+# A dataset holds the same whatever their values, so they do not make it another one.
+_NOT_IN_DIGEST = frozenset({"memory_budget_bytes", "overwrite"})
 
 
 def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> Path:
-    """Return where a source that is prepared on the fly belongs: a readable name and a digest.
+    """Return the folder of a source that is prepared on the fly: a readable name and a digest.
 
     The digest covers the version, the source, every option that changes the result, and the sizes and times of
     the files that the source reads, so that an edited file is prepared anew instead of being ignored.
+
+    Parameters
+    ----------
+    spec : the source, such as ``builtin:digits``
+    source : options of the source
+    prepare : options of the conversion
     """
     options = {**asdict(source), **asdict(prepare)}
-    kept = {name: str(value) for name, value in options.items() if name not in _IRRELEVANT}
+    kept = {name: str(value) for name, value in options.items() if name not in _NOT_IN_DIGEST}
     paths = [value for value in options.values() if isinstance(value, Path)]
-    identity = json.dumps([gloader.__version__, _anchored(spec), kept, sorted(_stamps(spec, paths))])
+    identity = json.dumps(
+        [gloader.__version__, _with_absolute_path(spec), kept, sorted(_file_stamps(spec, paths))]
+    )
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
+    # For people who look into the folder; the digest alone tells datasets apart.
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec).strip("-.")
     return home_dir() / "datasets" / f"{slug[:_MAX_SLUG]}-{digest}"
 
@@ -47,13 +56,13 @@ def _argument_path(spec: str) -> Path | None:
     return path.resolve() if argument and path.exists() else None
 
 
-def _anchored(spec: str) -> str:
+def _with_absolute_path(spec: str) -> str:
     """Return ``spec`` with the file or folder that it names made absolute."""
     path = _argument_path(spec)
     return spec if path is None else f"{spec.partition(':')[0]}:{path}"
 
 
-def _stamps(spec: str, paths: list[Path]) -> Iterator[tuple[str, int, int]]:
+def _file_stamps(spec: str, paths: list[Path]) -> Iterator[tuple[str, int, int]]:
     named = _argument_path(spec)
     for path in paths if named is None else [named, *paths]:
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
@@ -70,6 +79,9 @@ def ensure_dataset(
     Parameters
     ----------
     spec : the path of a prepared dataset, or a source such as ``builtin:digits``
+    source : options of the source
+    prepare : options of the conversion
+    progress : receives the steps of a conversion; None: nobody does
 
     Raises
     ------
@@ -94,7 +106,7 @@ def ensure_dataset(
     if (target / DATASET_MANIFEST).is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Another process may have finished the same dataset meanwhile: it is as good as ours.
+    # Another process may have finished the same dataset meanwhile: it has the same digest, so it is the same.
     with suppress(StoreExistsError):
         convert(open_source(spec, source), target, prepare, progress=progress or NO_PROGRESS)
     return target

@@ -1,4 +1,4 @@
-"""The names of sources, and who opens each."""
+"""Registry of sources: the prefix of each and the function that opens it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Opener: TypeAlias = Callable[[str, SourceOptions], Source]
 
+# Names, not functions: a module is imported when its source is asked for, as some need torch or DGL.
 # prefix: (module below gloader.convert.sources, function (argument, options) -> Source, how the source is written)
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
@@ -33,7 +34,7 @@ SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
 
 def is_source(spec: str) -> bool:
-    """Whether ``spec`` starts with the prefix of a source, rather than being the path of a dataset. Pure."""
+    """Whether ``spec`` starts with the prefix of a source; otherwise it is a path. Pure."""
     return spec.partition(":")[0] in _OPENERS and ":" in spec
 
 

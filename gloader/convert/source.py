@@ -1,4 +1,4 @@
-"""What a conversion reads: a graph as streams, never as whole arrays."""
+"""Sources of a conversion: a graph as streams of edges and feature rows, never as whole arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EdgeStream(Protocol):
 
     @property
     def num_edges(self) -> int | None:
-        """Number of edges, or None where only reading tells."""
+        """Number of edges; None: unknown until they are read."""
         ...
 
     @property
@@ -73,10 +73,15 @@ class Splits:
     valid: IdArray
     test: IdArray
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all ids."""
+        return self.train.nbytes + self.valid.nbytes + self.test.nbytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A graph with features, labels and splits that is about to become a dataset."""
+    """A graph with features, labels and splits that a conversion turns into a dataset."""
 
     name: str  # a short name for people, such as "ogbn-arxiv"
     origin: str  # the source as it was asked for, such as "ogb:ogbn-arxiv"
@@ -88,3 +93,8 @@ class Source:
     splits: Splits
     edge_file: Path | None = None  # where the edges come from, for messages
     resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
+
+    @property
+    def edge_origin(self) -> str:
+        """The file of the edges, or else the source, for messages."""
+        return str(self.edge_file or self.origin)

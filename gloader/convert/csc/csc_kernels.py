@@ -1,4 +1,4 @@
-"""The loops of the external counting sort and of sparse feature rows. Callers validate, kernels assume."""
+"""Loops of the external counting sort and of sparse feature rows. Callers check the arrays, kernels do not."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def scatter_records(
     cursor: IdArray,
     records: Any,
 ) -> None:
-    """Write each edge to its bucket's next place; destinations become offsets in the bucket."""
+    """Write each edge to its bucket's next free slot; destinations become offsets in the bucket."""
     mask = (np.int64(1) << shift) - 1
     for i in range(dst.shape[0]):
         bucket = dst[i] >> shift
-        place = cursor[bucket]
-        cursor[bucket] = place + 1
-        records[place]["dst"] = dst[i] & mask
-        records[place]["src"] = src[i]
+        slot = cursor[bucket]
+        cursor[bucket] = slot + 1
+        records[slot]["dst"] = dst[i] & mask
+        records[slot]["src"] = src[i]
         if weight is not None:
-            records[place]["weight"] = weight[i]
+            records[slot]["weight"] = weight[i]
 
 
 @njit(cache=True, nogil=True)
@@ -75,15 +75,15 @@ def scatter_sources(
     indices: NDArray[Any],
     weights: NDArray[np.float32] | None,
 ) -> None:
-    """Write each source with a destination in [first, last) to that destination's next place."""
+    """Write each source with a destination in [first, last) to that destination's next free slot."""
     for i in range(records.shape[0]):
         node = np.int64(records[i]["dst"])
         if first <= node < last:
-            place = cursor[node]
-            cursor[node] = place + 1
-            indices[place] = records[i]["src"]
+            slot = cursor[node]
+            cursor[node] = slot + 1
+            indices[slot] = records[i]["src"]
             if weights is not None:
-                weights[place] = records[i]["weight"]
+                weights[slot] = records[i]["weight"]
 
 
 @njit(cache=True, nogil=True)
@@ -92,6 +92,7 @@ def merge_segments(indptr: IdArray, indices: NDArray[Any], merged: IdArray) -> i
 
     ``indptr`` (n + 1,) bounds the segments, and ``merged`` (n,) receives how many of each are left.
     """
+    # What is left never overtakes what is read: the result may overwrite the input.
     end = 0
     for node in range(indptr.shape[0] - 1):
         segment = indices[indptr[node] : indptr[node + 1]]
@@ -109,13 +110,14 @@ def merge_segments(indptr: IdArray, indices: NDArray[Any], merged: IdArray) -> i
 def merge_weighted_segments(
     indptr: IdArray, indices: NDArray[Any], weights: NDArray[np.float32], merged: IdArray
 ) -> int:
-    """Do as `merge_segments`; an edge's weight is the larger of two sums: its own weights, its reverse's.
+    """Merge as `merge_segments` does; an edge's weight is the larger of two sums: its own weights, its reverse's.
 
     The sign bit of a weight says that it is the reverse's. Sums run in input order, in float64.
     """
     end = 0
     for node in range(indptr.shape[0] - 1):
         low, high = indptr[node], indptr[node + 1]
+        # A stable sort, so that the weights of parallel edges are added in input order.
         order = np.argsort(indices[low:high], kind="mergesort")
         sources = indices[low:high][order]
         values = weights[low:high][order]
@@ -181,6 +183,7 @@ def add_sparse_rows(
 
     ``indptr`` (n + 1,) bounds the rows' entries in ``columns`` and ``values``, counted from ``indptr[0]``.
     """
+    # The offsets are those of the whole file; columns and values are the part that was read.
     base = indptr[0]
     for row in range(out.shape[0]):
         for i in range(indptr[row] - base, indptr[row + 1] - base):

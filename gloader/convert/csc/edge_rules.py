@@ -1,4 +1,4 @@
-"""The edges of a source after validation and after the rules that the user asked for."""
+"""Edge rules: chunks of a source are checked, stripped of self loops, mirrored and given new self loops."""
 
 from __future__ import annotations
 
@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from gloader.convert.source import EdgeStream
 
 
-def ruled_chunks(
+def chunks_after_rules(
     edges: EdgeStream, *, num_nodes: int, rules: EdgeRules, max_edges: int, where: str
 ) -> Iterator[tuple[int, EdgeChunk]]:
-    """Yield the edges that a dataset shall hold, each chunk with the number of edges read for it.
+    """Yield the edges of a dataset, each chunk with the number of edges that were read for it.
 
     The reverse of an edge, where ``rules.symmetrize`` asks for it, carries its weight with the sign bit set,
     so that the merge can tell the two apart. Self loops have no reverse.
+
+    Parameters
+    ----------
+    edges : the stream of the source, read once
+    num_nodes : N; ids lie in 0..N-1
+    rules : what to do with the edges
+    max_edges : edges read at a time; a chunk has up to twice as many after its reverse edges were added
+    where : the source, for messages
 
     Raises
     ------
@@ -41,18 +49,26 @@ def ruled_chunks(
         if rules.symmetrize:
             chunk = _with_reverse(chunk)  # noqa: PLW2901
         yield count, chunk
+    # The given loops were dropped above, so that every node has exactly one, of weight 1.
     if rules.self_loops:
         for start in range(0, num_nodes, max_edges):
             yield 0, _loops(start, min(num_nodes, start + max_edges), has_weights=edges.has_weights)
 
 
 def check_chunk(chunk: EdgeChunk, *, num_nodes: int, first: int, where: str) -> None:
-    """Refuse a bad id or weight; ``first`` is the number of the chunk's first edge. Pure.
+    """Refuse a bad id or weight. Pure.
+
+    Parameters
+    ----------
+    chunk : the edges
+    num_nodes : N; ids lie in 0..N-1
+    first : number of the chunk's first edge in the stream, for messages
+    where : the source, for messages
 
     Raises
     ------
     GraphError
-        As `ruled_chunks`.
+        As `chunks_after_rules`.
     """
     bad = int(first_bad_edge(chunk.src, chunk.dst, num_nodes))
     if bad >= 0:
@@ -82,6 +98,7 @@ def _with_reverse(chunk: EdgeChunk) -> EdgeChunk:
     reverse = _without_loops(chunk)
     weight = None
     if chunk.weight is not None and reverse.weight is not None:
+        # The sign bit alone marks the reverse: -0.0 is a marked weight of 0.
         weight = np.concatenate([chunk.weight, -reverse.weight])
     return EdgeChunk(
         src=np.concatenate([chunk.src, reverse.dst]),

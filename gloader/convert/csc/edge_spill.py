@@ -1,4 +1,4 @@
-"""Edges dealt out to destination ranges: held in memory while they fit, in one file per range beyond that."""
+"""Edges by ranges of destinations: in memory while they fit, and in one file per range beyond that."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 def record_dtype(*, num_nodes: int, has_weights: bool) -> np.dtype[np.void]:
     """Return the layout of a spilled edge: destination within its range, source, weight. Pure."""
+    # 32 bits hold any offset within a bucket, so that the destination takes half of its size.
     fields: list[tuple[str, type]] = [
         ("dst", np.uint32),
         ("src", np.int32 if num_nodes < 2**31 else np.int64),
@@ -32,7 +33,7 @@ def record_dtype(*, num_nodes: int, has_weights: bool) -> np.dtype[np.void]:
 
 @dataclass(slots=True, kw_only=True)
 class EdgeSpill:
-    """The edges of a graph by bucket: ``d >> shift`` is the bucket of destination d; in input order.
+    """The edges of a graph by bucket, in input order; destination d lies in bucket ``d >> shift``.
 
     Owns the files ``bucket-*.edges`` in ``folder`` until ``close()``.
     """
@@ -64,6 +65,7 @@ class EdgeSpill:
         records = np.empty(chunk.dst.shape[0], self.dtype)
         scatter_records(chunk.src, chunk.dst, chunk.weight, self.shift, bounds[:-1].copy(), records)
         self.counts += counts
+        # Once a record is on disk all later ones go there too: the files are read in input order.
         if not self.spilled_bytes and self._held_now + records.nbytes <= self.held_bytes:
             self._held.append((records, bounds))
             self._held_now += records.nbytes
@@ -80,6 +82,7 @@ class EdgeSpill:
         path = self._path(bucket)
         if not self.spilled_bytes or not self.counts[bucket]:
             return
+        # One buffer for the whole file: a piece is only good until the next.
         buffer = np.empty(min(max_records, int(self.counts[bucket])), self.dtype)
         with path.open("rb", buffering=0) as file:
             left = int(self.counts[bucket])
@@ -94,7 +97,7 @@ class EdgeSpill:
         self._path(bucket).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of everything held and remove the files."""
+        """Release the records in memory and remove the files. Idempotent."""
         self._held.clear()
         for bucket in range(self.num_buckets):
             self.drop(bucket)

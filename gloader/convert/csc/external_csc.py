@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import ruled_chunks
+from gloader.convert.csc.edge_rules import chunks_after_rules
 from gloader.convert.csc.edge_spill import EdgeSpill, record_dtype
 from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRanges
 from gloader.convert.csc.temporary_array import TemporaryArray
@@ -30,14 +30,21 @@ if TYPE_CHECKING:
     from gloader.convert.options import EdgeRules
     from gloader.convert.source import EdgeStream
 
+# Each bucket is a file that is opened and closed once per chunk: more of them would cost more than they help.
 _MAX_BUCKETS = 256
+# Larger chunks are not read faster; smaller ones spend their time in calls.
 _MAX_CHUNK_EDGES = 2_000_000
 _MIN_CHUNK_EDGES = 4_096
-_BUCKET_NODES = 2**18  # a range whose counters fit into an ordinary second-level cache
+# The counters of a range this wide fit into an ordinary second-level cache.
+_BUCKET_NODES = 2**18
+# Edges per node where the source does not say their number.
+_USUAL_DEGREE = 32
+# Bytes of counters per node of a bucket: degrees, their sums, and the cursors of the scatter, int64 each.
+_COUNTER_BYTES = 24
 
 
 class ChunkWriter(Protocol):
-    """Takes an array in order, piece by piece; closed at the end of its block."""
+    """Receives an array in order, piece by piece."""
 
     def append(self, chunk: NDArray[Any], /) -> None:
         """Write the next rows."""
@@ -45,7 +52,7 @@ class ChunkWriter(Protocol):
 
 
 class CscSink(Protocol):
-    """Where the sorted topology goes; `gloader.dataset.writer.DatasetWriter` is one."""
+    """Receives the sorted topology; `gloader.dataset.writer.DatasetWriter` is one."""
 
     def indptr(self) -> AbstractContextManager[ChunkWriter]:
         """Return the writer of the (N + 1,) int64 offsets."""
@@ -62,7 +69,7 @@ class CscSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CscPlan:
-    """How the sort shares its memory out."""
+    """Shares of the memory budget that reading, holding and sorting edges get."""
 
     shift: int  # bucket b holds the destinations d with d >> shift == b
     num_buckets: int
@@ -74,7 +81,7 @@ class CscPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CscReport:
-    """What the sort did."""
+    """Numbers of edges and bytes that went through the sort."""
 
     edges_read: int
     num_edges: int  # written
@@ -84,7 +91,15 @@ class CscReport:
 def plan_csc(
     num_nodes: int, num_edges: int | None, *, has_weights: bool, rules: EdgeRules, budget_bytes: int
 ) -> CscPlan:
-    """Share ``budget_bytes`` out between reading, holding and sorting edges. Pure.
+    """Divide a memory budget between reading, holding and sorting edges. Pure.
+
+    Parameters
+    ----------
+    num_nodes : N
+    num_edges : edges of the source; None: unknown, and taken to be 32 a node
+    has_weights : whether every edge has a float32 weight
+    rules : what happens to the edges
+    budget_bytes : memory that both passes stay within
 
     Raises
     ------
@@ -95,17 +110,21 @@ def plan_csc(
     per_edge = _chunk_edge_bytes(record, has_weights=has_weights, rules=rules)
     sorted_edge = _sorted_edge_bytes(num_nodes, has_weights=has_weights, rules=rules)
     factor = 2 if rules.symmetrize else 1
-    expected = 32 * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
+    expected = (
+        _USUAL_DEGREE * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
+    )
     # Half of what may be sorted at once, because real destinations are skewed.
     per_bucket = max(1, budget_bytes // 4 // sorted_edge)
     shift = _bucket_shift(num_nodes, -(-expected // per_bucket))
-    counters = 24 << shift
+    counters = _COUNTER_BYTES << shift
     needed = counters + per_edge * _MIN_CHUNK_EDGES + sorted_edge * _MIN_CHUNK_EDGES + PIECE_BYTES
     if needed > budget_bytes:
         raise BudgetError(
             f"sorting edges of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory budget "
             f"leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
         )
+    # Chunks and held records are alive together, the sort comes after them: a quarter for a chunk, up to half for
+    # what is held, and all that is not held for the sort.
     free = budget_bytes - counters - PIECE_BYTES
     chunk = max(_MIN_CHUNK_EDGES, min(_MAX_CHUNK_EDGES, free // 4 // per_edge))
     held = max(0, free - max(chunk * per_edge, free // 2))
@@ -141,9 +160,14 @@ def build_csc(
 
     Parameters
     ----------
+    edges : the stream of the source, read once
+    sink : receives the offsets, the sources and the weights
+    num_nodes : N; ids lie in 0..N-1
+    rules : what happens to the edges
     budget_bytes : memory that both passes stay within
     scratch : an existing folder for temporary files; they are gone when this returns or raises
     where : the source, for messages
+    progress : receives the steps "reading edges" and "sorting edges"
 
     Raises
     ------
@@ -176,7 +200,7 @@ def build_csc(
 
 
 def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
-    """Return the bits of a node id that count within its bucket."""
+    """Return how many low bits of a node id say where it is in its bucket."""
     buckets = min(_MAX_BUCKETS, max(wanted_buckets, -(-num_nodes // _BUCKET_NODES)))
     return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
@@ -205,7 +229,9 @@ def _deal_out(
     progress: PrepareProgress,
 ) -> int:
     done = 0
-    chunks = ruled_chunks(edges, num_nodes=num_nodes, rules=rules, max_edges=plan.chunk_edges, where=where)
+    chunks = chunks_after_rules(
+        edges, num_nodes=num_nodes, rules=rules, max_edges=plan.chunk_edges, where=where
+    )
     for count, chunk in chunks:
         spill.append(chunk)
         done += count
@@ -257,9 +283,11 @@ def _write_ranges(
     total: int,
     progress: PrepareProgress,
 ) -> int:
+    # The offsets of a range follow those of the one before it; the first of all is 0.
     offsets.append(np.zeros(1, np.int64))
     end, written, taken = 0, 0, 0
     for part in ranges:
+        # The later parts of a node of very many edges bring edges alone: the first part brought its degree.
         if part.degrees.shape[0]:
             ends = np.cumsum(part.degrees) + end
             offsets.append(ends)

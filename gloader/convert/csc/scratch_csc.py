@@ -1,4 +1,4 @@
-"""A topology in temporary files, read in pieces as often as one likes."""
+"""A compressed topology in temporary files, read in pieces, as often as needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from gloader.convert.source import EdgeStream
     from gloader.types import IdArray
 
-_BLOCK_NODES = 1 << 18  # offsets read at a time
+# Offsets read at a time: 2 MB.
+_BLOCK_NODES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +40,19 @@ class CscPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unweighted:
+class UnweightedEdges:
     """An edge stream without its weights."""
 
     edges: EdgeStream
 
     @property
     def num_edges(self) -> int | None:
-        """Number of edges, or None where only reading tells."""
+        """Number of edges; None: unknown until they are read."""
         return self.edges.num_edges
 
     @property
     def has_weights(self) -> bool:
-        """No."""
+        """Always false."""
         return False
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
@@ -62,7 +63,7 @@ class Unweighted:
 
 @dataclass(slots=True, kw_only=True)
 class ScratchCsc:
-    """The in-neighbours of every node, in two files of ``folder`` that go away with ``close()``."""
+    """The in-neighbours of every node, in two files of ``folder``. Owns them until ``close()``; a `CscSink`."""
 
     folder: Path
     num_nodes: int
@@ -77,7 +78,16 @@ class ScratchCsc:
     def fill(
         self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, where: str, progress: PrepareProgress
     ) -> None:
-        """Sort ``edges`` into the files; raises as `build_csc`."""
+        """Sort edges into the files; raises as `build_csc`.
+
+        Parameters
+        ----------
+        edges : a stream without weights, read once
+        rules : what happens to the edges
+        budget_bytes : memory of the sort
+        where : the source, for messages
+        progress : receives the steps of the sort
+        """
         build_csc(
             edges,
             self,
@@ -103,6 +113,7 @@ class ScratchCsc:
 
     def pieces(self, max_edges: int) -> Iterator[CscPiece]:
         """Yield all nodes in order with their in-neighbours; of a node that has more, the first ``max_edges``."""
+        # One offset more than nodes: the last one bounds the last node, and is the first of the next block.
         for block in range(0, self.num_nodes, _BLOCK_NODES):
             bounds = self._offsets.read(block, min(self.num_nodes, block + _BLOCK_NODES) + 1)
             for start, stop in cut_ranges(np.diff(bounds), max_edges):

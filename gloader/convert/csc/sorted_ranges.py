@@ -1,4 +1,4 @@
-"""The second pass of the external sort: dealt-out edges, range by range, in order of their destinations."""
+"""Second pass of the external sort: the edges of a spill, range by range, in order of their destinations."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class SortedRange:
     degrees: IdArray  # (n,) edges of each node; empty where the nodes were counted by an earlier part
     indices: NDArray[Any]
     weights: NDArray[np.float32] | None
-    edges_taken: int  # dealt-out edges that went into it
+    edges_taken: int  # edges of the spill that went into it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRanges:
-    """The second pass: the dealt-out edges range by range, sorted and, where asked for, merged."""
+    """The ranges of a spill in order: an iterable that sorts, merges if asked to, and drops each file behind it."""
 
     spill: EdgeSpill
     num_nodes: int
@@ -58,6 +58,7 @@ class SortedRanges:
     def __iter__(self) -> Iterator[SortedRange]:
         for bucket in range(self.spill.num_buckets):
             first_node = bucket << self.spill.shift
+            # Degrees first: they say which nodes of the bucket can be sorted together.
             degrees = np.zeros(min(self.num_nodes - first_node, 1 << self.spill.shift), np.int64)
             for piece in self._pieces(bucket):
                 count_in_degrees(piece, degrees)
@@ -73,6 +74,7 @@ class SortedRanges:
 
     def _sort(self, bucket: int, start: int, stop: int, degrees: IdArray) -> SortedRange:
         """Sort the edges to nodes ``start`` ... ``stop - 1`` of a bucket by counting."""
+        # A counting sort: each node's sources go to its own segment, in input order, which keeps the sort stable.
         indptr = np.concatenate([[0], np.cumsum(degrees)])
         indices = np.empty(int(indptr[-1]), self.index_dtype)
         weights = np.empty(int(indptr[-1]), np.float32) if self.has_weights else None
@@ -96,6 +98,7 @@ class SortedRanges:
 
     def _hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
         """Pass on the edges of a node that has more of them than can be sorted at once."""
+        # Without a merge the input order is the result: the edges pass through piece by piece.
         if not self.merges:
             yield self._part(degree, [], None, taken=0)
             for piece in self._pieces(bucket):
@@ -103,6 +106,8 @@ class SortedRanges:
                 weights = mine["weight"] if self.has_weights else None
                 yield self._part(None, mine["src"], weights, taken=mine.shape[0])
             return
+        # With a merge the sources themselves are counted, range of ids by range of ids. The spill is read twice for
+        # each, as the degree has to be known before the first edge is written.
         parts = list(self._source_ranges())
         count = sum(int(self._mark(bucket, node, first, stop)[0].sum()) for first, stop in parts)
         yield self._part(count, [], None, taken=degree)
@@ -124,6 +129,7 @@ class SortedRanges:
 
     def _source_ranges(self) -> Iterator[tuple[int, int]]:
         """Cut the sources into ranges whose marks and sums take no more than the sort may."""
+        # 17 bytes for a source: a mark, and two sums of 8.
         step = max(1, self.max_edges // 8)
         for first in range(0, self.num_nodes, step):
             yield first, min(self.num_nodes, first + step)

@@ -1,4 +1,4 @@
-"""Zip files from elsewhere, unpacked without trusting them.
+"""Unpacking of zip files from elsewhere, without trusting them.
 
 Every member is checked before the first byte is written, and the bytes are counted while they are.
 """
@@ -26,22 +26,25 @@ if TYPE_CHECKING:
     from io import RawIOBase
 
 _COPY_BYTES = 1 << 20
-_MIN_ALLOWED_BYTES = 1 << 26  # below this much, no ratio is suspicious
+# Below this much, no ratio is suspicious: text of one letter packs far better than 200 to 1.
+_MIN_ALLOWED_BYTES = 1 << 26
+# All that `zipfile` raises on damage. NotImplementedError: an unknown compression method; RuntimeError: an encrypted
+# member; OSError: a damaged bz2 stream.
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
     lzma.LZMAError,
     EOFError,
-    NotImplementedError,  # a compression method of another age
-    RuntimeError,  # an encrypted zip
+    NotImplementedError,
+    RuntimeError,
     struct.error,
-    OSError,  # bz2 on damaged streams
+    OSError,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveLimits:
-    """What an archive may grow to."""
+    """Limits of what an archive may unpack to."""
 
     max_bytes: int = 500 * 10**9
     max_ratio: int = 200  # unpacked over packed bytes; deflate's bombs reach 1,000
@@ -57,7 +60,7 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One entry as it declares itself."""
+    """One entry, as the archive's directory declares it."""
 
     name: str
     size: int
@@ -66,7 +69,13 @@ class _Member:
 
 
 def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> None:
-    """Unpack a zip file into the new folder ``target``, or leave nothing.
+    """Unpack a zip file into a new folder, or leave nothing.
+
+    Parameters
+    ----------
+    archive : the zip file
+    target : the folder to make
+    limits : on the bytes and the members
 
     Raises
     ------
@@ -85,6 +94,7 @@ def extract_archive(archive: Path, target: Path, *, limits: ArchiveLimits = DEFA
     if not archive.is_file():
         raise SourceError(f"{archive} does not exist or is not a file")
     allowed = limits.allowed_bytes(archive.stat().st_size)
+    # Everything is checked before the first byte is written; the folder appears whole, by a rename.
     with _reading(archive):
         _check_directory_size(archive, limits)
         _check_members(archive, _members(archive), allowed, limits)
@@ -117,7 +127,8 @@ def _reading(archive: Path) -> Iterator[None]:
 def _check_members(
     archive: Path, members: Iterable[_Member], allowed_bytes: int, limits: ArchiveLimits
 ) -> None:
-    root = Path("/target")  # any absolute folder without links serves to compare
+    # Names are compared below any absolute folder without links: nothing is looked up on disk.
+    root = Path("/target")
     total = 0
     files: set[Path] = set()
     folders: set[Path] = set()
@@ -126,28 +137,30 @@ def _check_members(
             raise UnsafeArchiveError(f"{archive} has more than {limits.max_members} members")
         if not (member.is_file or member.is_folder):
             raise UnsafeArchiveError(f"{archive}: member {member.name!r} is a link or a device")
-        place = _check_name(archive, member.name, root)
+        path = _checked_path(archive, member.name, root)
         total += member.size
         if member.size < 0 or total > allowed_bytes:
             raise UnsafeArchiveError(
                 f"{archive} holds more than {format_bytes(allowed_bytes)} at member {member.name!r}; "
                 f"it has {format_bytes(archive.stat().st_size)} itself"
             )
-        if place in files or (member.is_file and (place in folders or place == root)):
+        # On a second write the first could be a link by then, and the file would land where it points.
+        if path in files or (member.is_file and (path in folders or path == root)):
             raise UnsafeArchiveError(f"{archive}: member {member.name!r} would overwrite another")
-        folders.update(parent for parent in place.parents if parent.is_relative_to(root))
-        (files if member.is_file else folders).add(place)
+        folders.update(parent for parent in path.parents if parent.is_relative_to(root))
+        (files if member.is_file else folders).add(path)
     if files & folders:
         raise UnsafeArchiveError(
             f"{archive}: {min(files & folders).relative_to(root)} is both a file and a folder"
         )
 
 
-def _check_name(archive: Path, name: str, root: Path) -> Path:
-    place = Path(os.path.normpath(root / name))
-    if not place.is_relative_to(root) or "\\" in name or "\0" in name or PureWindowsPath(name).drive:
+def _checked_path(archive: Path, name: str, root: Path) -> Path:
+    # A backslash, a drive and a zero byte mean something on other systems, and nothing good here.
+    path = Path(os.path.normpath(root / name))
+    if not path.is_relative_to(root) or "\\" in name or "\0" in name or PureWindowsPath(name).drive:
         raise UnsafeArchiveError(f"{archive}: member {name!r} would be written outside the target folder")
-    return place
+    return path
 
 
 def _write_members(archive: Path, folder: Path) -> None:
@@ -157,32 +170,35 @@ def _write_members(archive: Path, folder: Path) -> None:
             if member.is_folder:
                 (root / member.name).mkdir(parents=True, exist_ok=True)
         for member, content in _contents(archive):
-            place = (root / member.name).resolve()
-            if not place.is_relative_to(root):  # again, at the place it matters
+            # Checked again with the links that are really there, right before the write.
+            path = (root / member.name).resolve()
+            if not path.is_relative_to(root):
                 raise UnsafeArchiveError(f"{archive}: member {member.name!r} leads outside the target folder")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _write_file(archive, member, content, place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_file(archive, member, content, path)
 
 
-def _write_file(archive: Path, member: _Member, content: IO[bytes], place: Path) -> None:
+def _write_file(archive: Path, member: _Member, content: IO[bytes], path: Path) -> None:
+    # The declared size was checked against the limits: no more than that is written, whatever the stream holds.
     left = member.size
-    with place.open("xb", buffering=0) as file:
+    with path.open("xb", buffering=0) as file:
         while piece := content.read(_COPY_BYTES):
             left -= len(piece)
             if left < 0:
                 raise UnsafeArchiveError(f"{archive}: member {member.name!r} is larger than it declares")
-            _write_piece(file, piece, place)
+            _write_piece(file, piece, path)
     if left:
         raise SourceError(f"{archive}: member {member.name!r} ends {left} bytes early")
 
 
-def _write_piece(file: RawIOBase, piece: bytes, place: Path) -> None:
+def _write_piece(file: RawIOBase, piece: bytes, path: Path) -> None:
     rest = memoryview(piece)
     try:
         while rest:
             rest = rest[file.write(rest) or 0 :]
-    except OSError as error:  # told apart from damage to the archive, which is often an OSError too
-        raise StoreWriteError(f"{place} cannot be written: {error.strerror}; nothing was unpacked") from error
+    # Told apart here from damage to the archive, which is often an OSError too.
+    except OSError as error:
+        raise StoreWriteError(f"{path} cannot be written: {error.strerror}; nothing was unpacked") from error
 
 
 def _members(path: Path) -> Iterator[_Member]:
@@ -202,7 +218,8 @@ def _contents(path: Path) -> Iterator[tuple[_Member, IO[bytes]]]:
 
 
 def _zip_member(info: zipfile.ZipInfo) -> _Member:
-    kind = stat.S_IFMT(info.external_attr >> 16)  # 0 where the archive was made without Unix modes
+    # 0: the archive was made without Unix modes.
+    kind = stat.S_IFMT(info.external_attr >> 16)
     return _Member(
         name=info.filename,
         size=info.file_size,
@@ -216,6 +233,8 @@ def _check_directory_size(archive: Path, limits: ArchiveLimits) -> None:
     if not zipfile.is_zipfile(archive):
         raise zipfile.BadZipFile("it has no directory of members at its end")
     with archive.open("rb") as file:
+        # The end record (22 bytes) may be followed by a comment of up to 64 KiB, and a zip64 archive has a record
+        # and a locator of 76 bytes in front of it.
         file.seek(max(0, archive.stat().st_size - (1 << 16) - 22 - 76))
         tail = file.read()
     end = tail.rfind(b"PK\x05\x06")

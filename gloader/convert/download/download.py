@@ -1,4 +1,4 @@
-"""Downloads: whole and checked, or not at all."""
+"""Downloads that end up whole and checked, or not at all."""
 
 from __future__ import annotations
 
@@ -34,11 +34,18 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _PIECE_BYTES = 1 << 20
-_SPARE_BYTES = 1 << 28  # free disk that a download must leave
+# Free disk that a download must leave.
+_SPARE_BYTES = 1 << 28
 
 
 def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS) -> Path:
-    """Download the OGB data set ``name`` below ``root`` unless it is there, and return its folder.
+    """Download an OGB data set unless it is there, and return its folder.
+
+    Parameters
+    ----------
+    name : of the data set, such as "ogbn-arxiv"
+    root : the folder that holds, or will hold, the data sets
+    progress : receives the step "download"
 
     Raises
     ------
@@ -55,7 +62,9 @@ def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS)
     if folder.is_dir():
         return folder
     entry = _ogb_entry(name)
+    # The table of OGB has addresses of http, and the archive has no digest to check.
     url = urlunsplit(urlsplit(entry["url"])._replace(scheme="https"))
+    # Everything happens in a folder of its own, whose last rename makes the data set appear whole.
     is_new_root = not root.exists()
     scratch = root / f".{folder.name}.{secrets.token_hex(4)}.partial"
     scratch.mkdir(parents=True)
@@ -86,9 +95,16 @@ def _check_content(inner: Path, url: str) -> None:
 def download(
     url: str, target: Path, *, sha256: str | None = None, progress: PrepareProgress = NO_PROGRESS
 ) -> None:
-    """Download ``url`` to ``target``, which appears only once its length, and digest if given, are right.
+    """Download a file, which appears only once its length, and its digest if given, are right.
 
     Redirects are followed within the scheme of ``url`` (https, or http).
+
+    Parameters
+    ----------
+    url : the address
+    target : the file to make
+    sha256 : hexadecimal digest that the file must have; None: any
+    progress : receives the step "download", in bytes
 
     Raises
     ------
@@ -117,6 +133,7 @@ def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: Prepar
     header = response.headers.get("Content-Length")
     expected = int(header) if header is not None and header.isdigit() else None
     free = shutil.disk_usage(Path(file.name).parent).free
+    # Refused before the first byte, not after hours.
     if expected is not None and expected + _SPARE_BYTES > free:
         raise DownloadError(f"{url} has {format_bytes(expected)}, the disk has {format_bytes(free)} free")
     digest, done = hashlib.sha256(), 0
@@ -125,6 +142,7 @@ def _receive(response: HTTPResponse, file: IO[bytes], url: str, progress: Prepar
         digest.update(piece)
         done += len(piece)
         progress.advance("download", done, expected, "bytes")
+    # A connection that breaks looks like the end of the body: only the length tells.
     if expected is not None and done != expected:
         raise DownloadError(f"{url} ended after {done} of {expected} bytes")
     return digest.hexdigest()
@@ -148,7 +166,8 @@ class _SameScheme(HTTPRedirectHandler):
 
 
 def _opener() -> OpenerDirector:
-    """Return an opener that knows http and https only: no file, ftp or data addresses."""
+    """Return an opener that knows http and https only."""
+    # `urllib.request.build_opener` would add handlers for file, ftp and data addresses.
     opener = OpenerDirector()
     for handler in (
         ProxyHandler,
@@ -163,7 +182,8 @@ def _opener() -> OpenerDirector:
 
 
 def _ogb_entry(name: str) -> dict[str, str]:
-    spec = importlib.util.find_spec("ogb")  # found, not imported: importing it asks the network for updates
+    # Found, not imported: importing ogb asks the network for updates.
+    spec = importlib.util.find_spec("ogb")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
             f"downloading {name} needs the ogb package; install it with: pip install 'gloader[ogb]'"

@@ -1,4 +1,4 @@
-"""An order of the nodes in which communities lie together, by label propagation over a topology on disk.
+"""Community order: label propagation over a topology on disk puts the nodes of a community together.
 
 Label propagation: Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007. Nodes take the commonest label among their
 in-neighbours, one after another in the order of their ids, until hardly any of them moves.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from gloader.convert.csc.scratch_csc import ScratchCsc, Unweighted
+from gloader.convert.csc.scratch_csc import ScratchCsc, UnweightedEdges
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from gloader.convert.source import Source
     from gloader.types import IdArray, LocalArray
 
+# After five passes 95% of the nodes have their last label (Raghavan et al.); each further one reads all edges.
 _MAX_PASSES = 8
-_SETTLED = 1000  # of so many nodes one may still move
+# Settled: of so many nodes, at most one changed its label in a pass.
+_SETTLED_NODES = 1000
+# Edges in memory at a time: 16 MB of int32 ids.
 _MAX_PIECE_EDGES = 1 << 22
 
 
@@ -40,8 +43,11 @@ def community_order(
 
     Parameters
     ----------
+    source : its edges are read once
+    rules : what happens to the edges; given and added self loops do not count
     budget_bytes : memory for edges; arrays of one entry per node (at most 64 B) come on top
     scratch : an existing folder for temporary files; they are gone when this returns or raises
+    progress : receives the steps
 
     Raises
     ------
@@ -50,11 +56,11 @@ def community_order(
     StoreWriteError
         The disk refuses a temporary file.
     """
-    where = str(source.edge_file or source.origin)
+    where = source.edge_origin
     max_edges = max(1, min(_MAX_PIECE_EDGES, budget_bytes // 16))
     with ScratchCsc(folder=scratch, num_nodes=source.num_nodes) as graph:
         graph.fill(
-            Unweighted(edges=source.edges),
+            UnweightedEdges(edges=source.edges),
             rules=replace(rules, self_loops=False),
             budget_bytes=budget_bytes,
             where=where,
@@ -71,14 +77,15 @@ def _propagate(graph: ScratchCsc, max_edges: int, progress: PrepareProgress) -> 
     votes = np.zeros(size, np.int32)
     has_sources = np.zeros(size, np.bool_)
     degrees = np.zeros(size, np.int64)
-    for turn in range(_MAX_PASSES):
+    for number in range(_MAX_PASSES):
         moved = 0
         for piece in graph.pieces(max_edges):
-            if turn == 0:
+            # The first pass reads every edge anyway: degrees are counted on the way.
+            if number == 0:
                 count_sources(piece.first, piece.indptr, piece.indices, degrees, has_sources)
             moved += move_nodes(piece.first, piece.indptr, piece.indices, labels, votes)
-        progress.advance("finding communities", turn + 1, _MAX_PASSES, "passes")
-        if moved * _SETTLED <= size:
+        progress.advance("finding communities", number + 1, _MAX_PASSES, "passes")
+        if moved * _SETTLED_NODES <= size:
             break
     for piece in graph.pieces(max_edges):
         adopt_sources(piece.first, piece.indptr, piece.indices, has_sources, labels)
@@ -88,6 +95,7 @@ def _propagate(graph: ScratchCsc, max_edges: int, progress: PrepareProgress) -> 
 def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
     """Return the nodes by falling mean degree of their community, its label, their own degree, and id."""
     size = labels.shape[0]
+    # Every array here has N entries of 8 bytes: each is let go as soon as the next is made.
     members = np.bincount(labels, minlength=size)
     mean = np.bincount(labels, weights=degrees, minlength=size) / np.maximum(members, 1)
     del members
@@ -96,9 +104,9 @@ def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
     rank = np.empty_like(labels)
     rank[by_mean] = np.arange(size, dtype=labels.dtype)
     del by_mean
-    place = rank[labels]
+    community_rank = rank[labels]
     del rank
-    return np.lexsort((np.negative(degrees, out=degrees), place))
+    return np.lexsort((np.negative(degrees, out=degrees), community_rank))
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,4 @@
-"""Feature rows put in a new order within a memory budget: dealt out to ranges of the new ids, then range by range.
+"""Feature rows in a new order, within a memory budget: dealt out to ranges of new ids, then put in order by range.
 
 Both passes read and write in long stretches; no row is read or written alone. The rows of a range arrive in the order
 of their original ids, so that nothing but the rows has to be kept.
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
 
-_PIECE_BYTES = 4 << 20  # read back at a time
+# Bytes read back at a time.
+_PIECE_BYTES = 4 << 20
 
 
 def ordered_rows(
@@ -40,13 +41,17 @@ def ordered_rows(
 ) -> Iterator[NDArray[Any]]:
     """Yield the rows of ``features`` in the order of the new ids, ``range_rows`` of them at a time.
 
-    Where that is all of them, they are put in order in memory. The arrays are only good until the next.
+    An array is only good until the next.
 
     Parameters
     ----------
+    features : (N, F) rows by original id, read once
+    order : new ids and original ids of the nodes
     dtype : that the rows will be stored as; they are cast to it here, except to int8
-    chunk_rows : read at a time
+    chunk_rows : rows read at a time
+    range_rows : rows put in order at a time; N or more: all of them, in memory
     scratch : an existing folder for temporary files
+    progress : receives the step "ordering features"
 
     Raises
     ------
@@ -82,6 +87,7 @@ def ordered_rows(
             return
         for first, path in zip(ranges, paths, strict=True):
             part = out[: min(range_rows, num_rows - first)]
+            # Rows were dealt out in order of their original ids: sorting these says which row came when.
             arrival = np.argsort(order.original_ids[first : first + part.shape[0]])
             _collect(path, arrival, part)
             path.unlink()
@@ -101,6 +107,7 @@ def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     floats = chunk if chunk.dtype.kind == "f" else chunk.astype(np.float32)
     if dtype != "int8":
         return cast_rows(floats, dtype, first_row)
+    # int8 is what the writer makes of float32; only values that it would refuse are found here.
     check_finite_rows(floats, first_row)
     return cast_rows(floats, "float32", first_row)
 

@@ -1,4 +1,4 @@
-"""A source under another numbering of its nodes; features apart, which `ordered_rows` puts in order."""
+"""Renumbering of the nodes of a source: edges, labels and splits; `ordered_rows` does the features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelabelledEdges:
+class RenumberedEdges:
     """An edge stream whose nodes have new ids."""
 
     edges: EdgeStream
@@ -28,7 +28,7 @@ class RelabelledEdges:
 
     @property
     def num_edges(self) -> int | None:
-        """Number of edges, or None where only reading tells."""
+        """Number of edges; None: unknown until they are read."""
         return self.edges.num_edges
 
     @property
@@ -37,30 +37,29 @@ class RelabelledEdges:
         return self.edges.has_weights
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time, in the memory of so many plain ones.
+        """Yield the edges in order, at most ``max_edges`` at a time.
 
         Raises
         ------
         GraphError
-            An id is out of range or a weight is not a finite number of at least 0; in the ids of the source.
+            An id is out of range or a weight is not a finite number of at least 0. The message has the ids
+            of the source.
         """
         done = 0
-        for chunk in self.edges.chunks(
-            max(1, 2 * max_edges // 3)
-        ):  # as there are three copies instead of two
+        # Old and new ids are alive together, three copies instead of two: smaller chunks take the memory of plain ones.
+        for chunk in self.edges.chunks(max(1, 2 * max_edges // 3)):
+            # Before the lookup: a bad id would read past the end of the table, or wrap around.
             check_chunk(chunk, num_nodes=self.new_ids.shape[0], first=done, where=self.where)
             done += chunk.src.shape[0]
             yield EdgeChunk(src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst], weight=chunk.weight)
 
 
-def relabelled(source: Source, order: RowOrder) -> Source:
+def renumbered(source: Source, order: RowOrder) -> Source:
     """Return ``source`` with edges, labels and splits in the new numbering; the features stay as they are. Pure."""
     splits = source.splits
     return replace(
         source,
-        edges=RelabelledEdges(
-            edges=source.edges, new_ids=order.new_ids, where=str(source.edge_file or source.origin)
-        ),
+        edges=RenumberedEdges(edges=source.edges, new_ids=order.new_ids, where=source.edge_origin),
         labels=np.ascontiguousarray(source.labels[order.original_ids]),
         splits=Splits(
             train=order.new_ids[splits.train],

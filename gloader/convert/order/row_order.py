@@ -1,4 +1,4 @@
-"""Where each node's row stands in a dataset: the order of the source, or one that keeps rows used together close."""
+"""Node orders of a dataset: as in the source, by falling degree, or by community."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from gloader.convert.csc.edge_rules import ruled_chunks
+from gloader.convert.csc.edge_rules import chunks_after_rules
 from gloader.convert.order.communities import community_order
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def find_order(
     scratch: Path,
     progress: PrepareProgress,
 ) -> RowOrder | None:
-    """Return the order ``name`` of the nodes of ``source``, or None for that of the source itself.
+    """Find the order of the nodes under which their rows are stored; None: that of the source.
 
     The edges are read once. ``degree`` lists the nodes by falling out-degree, which is how often they are
     somebody's in-neighbour; parallel edges count each. ``community``: see `community_order`. Equal sources have
@@ -57,9 +57,13 @@ def find_order(
 
     Parameters
     ----------
+    source : its edges are read once, unless ``name`` is "none"
+    name : the order
+    rules : what happens to the edges before they are counted
     budget_bytes : memory for edges; the arrays of one entry per node (`ORDER_NODE_BYTES`) come on top
     max_edges : edges read at a time
     scratch : an existing folder for temporary files; they are gone when this returns or raises
+    progress : receives the steps
 
     Raises
     ------
@@ -77,20 +81,21 @@ def find_order(
             )
         )
     degrees = _out_degrees(source, rules=rules, max_edges=max_edges, progress=progress)
-    return RowOrder.of(falling(degrees))
+    return RowOrder.of(by_falling_degree(degrees))
 
 
-def falling(degrees: IdArray) -> IdArray:
+def by_falling_degree(degrees: IdArray) -> IdArray:
     """Return the nodes by falling degree, those of equal degree by id; ``degrees`` (N,) is overwritten."""
+    # Negated in place, so that the stable sort keeps nodes of equal degree in order of their ids.
     np.negative(degrees, out=degrees)
     return np.argsort(degrees, kind="stable")
 
 
 def _out_degrees(source: Source, *, rules: EdgeRules, max_edges: int, progress: PrepareProgress) -> IdArray:
     degrees = np.zeros(source.num_nodes, np.int64)
-    where = str(source.edge_file or source.origin)
+    where = source.edge_origin
     done = 0
-    for count, chunk in ruled_chunks(
+    for count, chunk in chunks_after_rules(
         source.edges, num_nodes=source.num_nodes, rules=rules, max_edges=max_edges, where=where
     ):
         count_nodes(chunk.src, degrees)

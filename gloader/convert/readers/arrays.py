@@ -1,4 +1,4 @@
-"""Graphs that are already in memory, as the streams a conversion reads."""
+"""Edge and feature streams over arrays that are in memory, or mapped into it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gloader.convert.csc.csc_kernels import expand_rows
 from gloader.convert.readers.file_edges import check_offsets
-from gloader.convert.readers.node_arrays import check_id_dtype, to_ids
+from gloader.convert.readers.node_arrays import check_id_array, to_ids
 from gloader.convert.source import EdgeChunk
 from gloader.errors import ShapeError
 
@@ -30,6 +30,31 @@ class ArrayEdges:
     where: str  # what holds them, for messages
     weight: NDArray[np.generic] | None = None  # (E,)
 
+    @classmethod
+    def of(
+        cls, edge_index: NDArray[np.generic], *, where: str, weight: NDArray[np.generic] | None = None
+    ) -> ArrayEdges:
+        """Check one array of sources and destinations.
+
+        Parameters
+        ----------
+        edge_index : (2, E) integers
+        where : what holds it, for messages
+        weight : (E,) real numbers; None: unweighted
+
+        Raises
+        ------
+        ShapeError
+            The array has another shape or other numbers, or the weights are not one per edge.
+        """
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            raise ShapeError(
+                f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
+            )
+        if weight is not None and weight.shape != edge_index.shape[1:]:
+            raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
+        return cls(src=edge_index[0], dst=edge_index[1], where=where, weight=weight)
+
     @property
     def num_edges(self) -> int:
         """E."""
@@ -47,7 +72,7 @@ class ArrayEdges:
             yield EdgeChunk(
                 src=to_ids(self.src[part], first=start, where=f"{self.where} sources"),
                 dst=to_ids(self.dst[part], first=start, where=f"{self.where} destinations"),
-                weight=None if self.weight is None else np.ascontiguousarray(self.weight[part], np.float32),
+                weight=_float_part(self.weight, part),
             )
 
 
@@ -69,7 +94,14 @@ class ArrayCscEdges:
         where: str,
         weight: NDArray[np.generic] | None = None,
     ) -> ArrayCscEdges:
-        """Check the offsets.
+        """Check the arrays of a topology.
+
+        Parameters
+        ----------
+        indptr : (N + 1,) offsets of any integer dtype
+        indices : (E,) sources of any integer dtype
+        where : what holds them, for messages
+        weight : (E,) real numbers; None: unweighted
 
         Raises
         ------
@@ -79,9 +111,7 @@ class ArrayCscEdges:
             An array is not one-dimensional, or the weights are not one per edge.
         """
         for name, array in (("indptr", indptr), ("indices", indices)):
-            check_id_dtype(array.dtype, f"{where} {name}")
-            if array.ndim != 1:
-                raise ShapeError(f"{where} {name} has shape {array.shape}; it must be one-dimensional")
+            check_id_array(array.dtype, array.shape, f"{where} {name}")
         if weight is not None and weight.shape != indices.shape:
             raise ShapeError(f"{where}: weights have shape {weight.shape} for {len(indices)} edges")
         offsets = to_ids(indptr, first=0, where=f"{where} indptr")
@@ -100,6 +130,7 @@ class ArrayCscEdges:
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order of their destinations, at most ``max_edges`` at a time."""
+        # A chunk begins in the row in which the one before it ended, or later: rows are found in one walk.
         row = 0
         for start in range(0, self.num_edges, max_edges):
             part = slice(start, start + max_edges)
@@ -109,7 +140,7 @@ class ArrayCscEdges:
             yield EdgeChunk(
                 src=src,
                 dst=dst,
-                weight=None if self.weight is None else np.ascontiguousarray(self.weight[part], np.float32),
+                weight=_float_part(self.weight, part),
             )
 
 
@@ -138,3 +169,7 @@ class ArrayFeatures:
         """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
         for start in range(0, self.num_rows, max_rows):
             yield np.ascontiguousarray(self.rows[start : start + max_rows])
+
+
+def _float_part(weight: NDArray[np.generic] | None, part: slice) -> NDArray[np.float32] | None:
+    return None if weight is None else np.ascontiguousarray(weight[part], np.float32)

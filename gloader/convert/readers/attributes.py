@@ -1,4 +1,4 @@
-"""Features, labels, splits and weights out of the named arrays that other libraries save."""
+"""Named arrays of a saved graph: its features, labels, splits and weights, under the names that libraries use."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
+# PyG's data sets have masks, OGB's splits are ids; "val" and "valid" are both common.
 _PARTS = {
     "train": ("train_mask", "train_idx"),
     "valid": ("val_mask", "valid_mask", "val_idx", "valid_idx"),
@@ -51,7 +52,15 @@ class Attributes:
         return name
 
     def features(self, *names: str) -> NDArray[np.generic]:
-        """Return the feature matrix (N, F)."""
+        """Return the features (N, F) under the first of ``names`` that is there.
+
+        Raises
+        ------
+        SourceError
+            None is.
+        ShapeError
+            The array is not two-dimensional, or holds no real numbers.
+        """
         name = self.require(*names, what="features")
         rows = self.arrays[name]
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
@@ -62,12 +71,20 @@ class Attributes:
         return rows
 
     def labels(self, *names: str) -> IdArray:
-        """Return the label of each node (N,), -1 where it has none."""
+        """Return the label of each node (N,), -1 where it has none; raises as `to_labels` and `require`."""
         name = self.require(*names, what="labels")
         return to_labels(self.arrays[name], where=f"{self.where}: {name}")
 
     def splits(self, num_nodes: int) -> Splits | None:
-        """Return the splits, or None where no part is there. Of several splits, the first."""
+        """Return the splits; None: no part is there. Of masks (N, k) of several splits, the first counts.
+
+        Raises
+        ------
+        SourceError
+            Some parts are there and some are not.
+        ShapeError, GraphError
+            As `to_split`.
+        """
         names = {part: self.find(*candidates) for part, candidates in _PARTS.items()}
         if all(name is None for name in names.values()):
             return None
@@ -78,17 +95,19 @@ class Attributes:
         )
 
     def weights(self, *names: str, num_edges: int) -> NDArray[np.generic] | None:
-        """Return the weight of each edge (E,), or None where there is none or it is not one number per edge."""
+        """Return the weight of each edge (E,); None: there is none, or it is not one number per edge."""
         name = self.find(*names)
         if name is None:
             return None
         raw = self.arrays[name]
+        # PyG keeps edge features (E, k) under the same name as weights: those are not an error, but no weights.
         return raw.reshape(-1) if raw.dtype.kind in "fiub" and raw.size == num_edges else None
 
     def _part(self, name: str, num_nodes: int) -> IdArray:
         values = self.arrays[name]
         if values.ndim == 2:
             values = values[:, 0]
+        # Masks saved before torch had bools are bytes.
         if values.dtype == np.uint8 and name.endswith("_mask"):
             values = values.astype(np.bool_)
         return to_split(values, num_nodes=num_nodes, where=f"{self.where}: {name}")

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 4 << 20
 _DELIMITERS = (",", "\t", ";", " ")
 _COMMENTS = ("#", "%")
-_SNIFFED_LINES = 1000  # comment lines before the first row that are looked through
+# More comment lines than this before the first row are taken for a file of another kind.
+_SNIFFED_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class CsvTable:
         SourceError
             The file cannot be read.
         """
+        # Enough for the header and the separator; the rows are never read here.
         with _reading(path), _text(path) as file:
             lines = list(islice(file, _SNIFFED_LINES))
         comments = next((i for i, line in enumerate(lines) if not line.startswith(_COMMENTS)), len(lines))
@@ -98,7 +100,8 @@ class CsvTable:
         return sum(chunk[0].shape[0] for chunk in self.read({self.names[0]: "float64"}, error=SourceError))
 
     def _read(self, columns: Mapping[str, Number]) -> Iterator[Columns]:
-        if not self._has_rows():  # pyarrow refuses an empty file
+        # pyarrow refuses an empty file, which is an empty table to us.
+        if not self._has_rows():
             return
         reader = pacsv.open_csv(
             self.path,
@@ -106,6 +109,7 @@ class CsvTable:
                 block_size=_BLOCK_BYTES, skip_rows=self.skipped_lines, column_names=list(self.names)
             ),
             parse_options=pacsv.ParseOptions(delimiter=self.delimiter),
+            # Without nulls of its own, pyarrow would take words such as "null" for missing numbers.
             convert_options=pacsv.ConvertOptions(
                 column_types={name: pa.type_for_alias(number) for name, number in columns.items()},
                 include_columns=list(columns),
@@ -115,6 +119,7 @@ class CsvTable:
         with reader:
             for batch in reader:
                 for name, number in columns.items():
+                    # Floats become NaN where empty; integers have no such value.
                     if number == "int64" and batch.column(name).null_count:
                         raise pa.ArrowInvalid(f"column {name} has empty fields")
                 yield tuple(
@@ -128,6 +133,7 @@ class CsvTable:
 
     def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
         """Return the error for the first bad row, found by reading the text line by line."""
+        # pyarrow's message does not always name the row, and never the line.
         with _text(self.path) as file:
             rows = csv.reader(islice(file, self.skipped_lines, None), delimiter=self.delimiter)
             for row, fields in enumerate(fields for fields in rows if fields):
@@ -187,7 +193,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def read_numbers(path: Path, number: Number = "float64") -> np.ndarray[tuple[int, int], np.dtype[np.generic]]:
-    """Return a small table (rows, columns) whole.
+    """Read a small table (rows, columns) whole, such as labels.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Edges in array files, as streams."""
+"""Edge streams over array files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import expand_rows
-from gloader.convert.readers.node_arrays import check_id_dtype, to_ids
+from gloader.convert.readers.node_arrays import check_id_array, check_id_dtype, to_ids
 from gloader.convert.source import EdgeChunk
 from gloader.errors import GraphError, ShapeError
 
@@ -34,7 +34,14 @@ class PairEdges:
     def open(
         cls, file: NpyFile, *, prefers_rows: bool, weight: NpyFile | None = None, add_inverse: bool = False
     ) -> PairEdges:
-        """Check the arrays' shapes and dtypes; ``prefers_rows`` reads a (2, 2) array as two rows of an edge each.
+        """Check the arrays' shapes and dtypes.
+
+        Parameters
+        ----------
+        file : (E, 2) or (2, E) integers
+        prefers_rows : read a (2, 2) array as two rows of an edge each
+        weight : (E,) real numbers; None: unweighted
+        add_inverse : stream the reverse of each edge right behind it
 
         Raises
         ------
@@ -47,6 +54,7 @@ class PairEdges:
         check_id_dtype(file.dtype, file.where)
         if len(shape) != 2 or 2 not in shape:
             raise ShapeError(f"{file.where} has shape {shape}; edges are an (E, 2) or a (2, E) array")
+        # The shape of such a file is reversed, and so is what the reader of a (2, 2) array prefers.
         if file.is_fortran:
             prefers_rows = not prefers_rows
         is_rowwise = shape[1] == 2 and (prefers_rows or shape[0] != 2)
@@ -88,6 +96,7 @@ class PairEdges:
             for rows in self.file.rows(count):
                 yield rows[:, 0], rows[:, 1]
             return
+        # Sources fill the first half of the file, destinations the second: two readers walk side by side.
         half = self.num_given
         yield from zip(self.file.flat(count, stop=half), self.file.flat(count, start=half), strict=True)
 
@@ -104,6 +113,12 @@ class CscEdges:
     def open(cls, indptr: NpyFile, indices: NpyFile, weight: NpyFile | None = None) -> CscEdges:
         """Read and check the offsets; the indices stay on disk.
 
+        Parameters
+        ----------
+        indptr : (N + 1,) offsets of any integer dtype
+        indices : (E,) sources of any integer dtype
+        weight : (E,) real numbers; None: unweighted
+
         Raises
         ------
         GraphError
@@ -112,9 +127,7 @@ class CscEdges:
             An array is not one-dimensional, or the weights are not one per edge.
         """
         for file in (indptr, indices):
-            check_id_dtype(file.dtype, file.where)
-            if len(file.shape) != 1:
-                raise ShapeError(f"{file.where} has shape {file.shape}; it must be one-dimensional")
+            check_id_array(file.dtype, file.shape, file.where)
         if weight is not None:
             check_weight_file(weight, indices.size)
         offsets = to_ids(indptr.read(), first=0, where=indptr.where)
@@ -145,7 +158,13 @@ class CscEdges:
 
 
 def check_offsets(indptr: IdArray, num_entries: int, *, where: str) -> None:
-    """Refuse offsets that do not cut ``num_entries`` entries into rows. Pure.
+    """Refuse offsets that do not cut the entries of a compressed matrix into rows. Pure.
+
+    Parameters
+    ----------
+    indptr : (n + 1,) offsets
+    num_entries : entries to cut
+    where : what holds the offsets, for messages
 
     Raises
     ------
@@ -184,7 +203,7 @@ def check_weight_file(weight: NpyFile, num_edges: int) -> None:
 
 
 def weight_chunks(weight: NpyFile | None, max_edges: int) -> Iterator[NDArray[np.float32] | None]:
-    """Yield the weights chunk by chunk, or None for ever."""
+    """Yield the weights chunk by chunk; for no file, None without end, to be zipped with chunks of edges."""
     while weight is None:
         yield None
     for piece in weight.flat(max_edges):

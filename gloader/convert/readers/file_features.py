@@ -1,4 +1,4 @@
-"""Feature rows in array files, as streams."""
+"""Feature streams over array files: dense, and compressed sparse rows."""
 
 from __future__ import annotations
 
@@ -85,12 +85,14 @@ class CsrFeatures:
         GraphError
             The row offsets contradict the columns.
         """
+        # scipy writes the format's name as bytes, older versions as text.
         kind = NpyFile.open(path, "format").read().item()
         name = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
         if name != "csr":
             raise SourceError(f"{path} holds a sparse matrix of format {name!r}; save features.tocsr()")
         shape = NpyFile.open(path, "shape").read()
         columns, values = NpyFile.open(path, "indices"), NpyFile.open(path, "data")
+        # Each array is a member of its own, so that columns and values are streamed side by side.
         offsets_file = NpyFile.open(path, "indptr")
         indptr = to_ids(offsets_file.read(), first=0, where=offsets_file.where)
         check_offsets(indptr, columns.size, where=offsets_file.where)
@@ -125,6 +127,7 @@ class CsrFeatures:
                 ids = to_ids(columns.take(count), first=first, where=self.columns.where)
                 data = np.ascontiguousarray(values.take(count), np.float32)
                 rows = np.zeros((offsets.shape[0] - 1, self.dim), np.float32)
+                # The kernel adds, so that duplicates count as in scipy, and stops at the first bad column.
                 bad = int(add_sparse_rows(offsets, ids, data, rows))
                 if bad >= 0:
                     raise SourceError(

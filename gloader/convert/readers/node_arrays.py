@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-# of the labelled nodes: train and valid; the rest are the test nodes
-_SHARES = (0.6, 0.2)
+# Shares of the labelled nodes that random splits give to train and valid; the rest are the test nodes.
+_TRAIN_SHARE, _VALID_SHARE = 0.6, 0.2
 
 
 def check_id_dtype(dtype: np.dtype[Any], where: str) -> None:
@@ -34,7 +34,13 @@ def check_id_dtype(dtype: np.dtype[Any], where: str) -> None:
 
 
 def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
-    """Return ``values`` (n,) as int64; ``first`` is the number of the first one in its file. Pure.
+    """Return ids of any integer dtype as int64. Pure.
+
+    Parameters
+    ----------
+    values : (n,) ids; they are returned uncopied where they are int64 already
+    first : number of the first one in its file, for messages
+    where : the file, for messages
 
     Raises
     ------
@@ -42,6 +48,7 @@ def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
         As `check_id_dtype`, or an unsigned value does not fit into int64.
     """
     check_id_dtype(values.dtype, where)
+    # The only integers that int64 does not hold; a cast would wrap them into negative ids.
     if values.dtype == np.uint64:
         bad = np.flatnonzero(values > np.uint64(2**63 - 1))
         if bad.size:
@@ -49,6 +56,26 @@ def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
                 f"{where}: entry {first + int(bad[0])} is {values[bad[0]]}; ids must be below 2**63"
             )
     return np.ascontiguousarray(values, np.int64)
+
+
+def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
+    """Refuse an array that is not (n,) native integers. Pure.
+
+    Parameters
+    ----------
+    dtype, shape : of the array
+    where : what holds it, for messages
+
+    Raises
+    ------
+    GraphError
+        As `check_id_dtype`.
+    ShapeError
+        The array is not one-dimensional.
+    """
+    check_id_dtype(dtype, where)
+    if len(shape) != 1:
+        raise ShapeError(f"{where} has shape {shape}; it must be one-dimensional")
 
 
 def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
@@ -68,6 +95,7 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
     if values.dtype.kind not in "iufb":
         raise SourceError(f"{where} has dtype {values.dtype}; labels must be whole numbers")
     if values.dtype.kind == "f":
+        # Beyond 2**53 float64 skips whole numbers, so that the label meant is not known.
         unlabelled = np.isnan(values)
         values = np.where(unlabelled, values.dtype.type(-1), values)
         _refuse_labels(values, (np.floor(values) != values) | (np.abs(values) > 2**53), where)
@@ -92,13 +120,20 @@ def _refuse_labels(values: NDArray[Any], is_bad: NDArray[np.bool_], where: str) 
 def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
     """Refuse ids out of range, ids given twice, and nodes without a label in train or valid. Pure.
 
-    Test nodes may have no label: some public tasks keep those to themselves.
+    Test nodes may have no label: some public tasks keep their test labels secret.
+
+    Parameters
+    ----------
+    splits : node ids of each part
+    labels : (N,) classes, -1 where unlabelled
+    where : the source, for messages
 
     Raises
     ------
     SourceError
         Names ``where``, the split, the position and the node.
     """
+    # The number of the part that each node is in; 0: none. One byte per node, whatever the size of the splits.
     owner = np.zeros(labels.shape[0], np.uint8)
     names = ("train", "valid", "test")
     for number, (name, ids) in enumerate(
@@ -116,6 +151,7 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
             raise SourceError(
                 f"{where}: node {node} is in {names[owner[node] - 1]} and in {name}; a node has one part"
             )
+        # An id given twice marks one node only, so that fewer nodes are marked than ids were given.
         owner[ids] = number
         if np.count_nonzero(owner == number) != ids.shape[0]:
             node = _first_repeat(ids)
@@ -131,8 +167,8 @@ def random_splits(labels: IdArray, *, seed: int) -> Splits:
     """Deal the labelled nodes out at random: 60% train, 20% valid, 20% test. Pure; equal seeds, equal splits."""
     labelled = np.flatnonzero(labels >= 0)
     shuffled = np.random.default_rng(seed).permutation(labelled)
-    first = round(_SHARES[0] * labelled.shape[0])
-    second = first + round(_SHARES[1] * labelled.shape[0])
+    first = round(_TRAIN_SHARE * labelled.shape[0])
+    second = first + round(_VALID_SHARE * labelled.shape[0])
     return Splits(
         train=np.sort(shuffled[:first]),
         valid=np.sort(shuffled[first:second]),
@@ -141,7 +177,13 @@ def random_splits(labels: IdArray, *, seed: int) -> Splits:
 
 
 def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
-    """Return node ids from an array of ids (n,) or from a mask of bools (N,). Pure.
+    """Return the node ids of a split. Pure.
+
+    Parameters
+    ----------
+    values : ids (n,) or (n, 1), or a mask (N,) of bools
+    num_nodes : N
+    where : what holds them, for messages
 
     Raises
     ------

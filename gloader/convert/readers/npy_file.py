@@ -50,6 +50,7 @@ class NpyFile:
             except ValueError as error:
                 raise SourceError(f"{where} is not a .npy array: {error}") from error
             offset = file.tell()
+        # Objects are pickles, and reading a pickle runs code.
         if dtype.hasobject or dtype.names is not None:
             raise SourceError(
                 f"{where} holds Python objects or records (dtype {dtype}), which are never read; save plain numbers"
@@ -67,7 +68,14 @@ class NpyFile:
 
     @classmethod
     def raw(cls, path: Path, *, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
-        """Take the file at ``path`` as rows of numbers without any header; its size says how many."""
+        """Open a file of numbers without a header; its size says how many rows it has.
+
+        Parameters
+        ----------
+        path : the file
+        dtype : of the numbers, byte order included
+        row_shape : shape of a row; (): a row is one number
+        """
         with raising_source_errors(str(path)):
             held = path.stat().st_size
         row_bytes = prod(row_shape) * dtype.itemsize
@@ -99,7 +107,14 @@ class NpyFile:
         return NpyReader(self, start=start)
 
     def flat(self, max_elements: int, *, start: int = 0, stop: int | None = None) -> Iterator[NDArray[Any]]:
-        """Yield elements ``start`` ... ``stop - 1`` in disk order, ``max_elements`` at a time, as new arrays."""
+        """Yield elements in disk order as new arrays.
+
+        Parameters
+        ----------
+        max_elements : of an array; only the last is shorter
+        start : number of the first element
+        stop : number behind the last element; None: the end of the file
+        """
         stop = self.size if stop is None else stop
         with self.reader(start=start) as reader:
             for at in range(start, stop, max_elements):
@@ -108,6 +123,7 @@ class NpyFile:
     def rows(self, max_rows: int) -> Iterator[NDArray[Any]]:
         """Yield consecutive rows of the array as it lies on disk, at most ``max_rows`` at a time."""
         width = prod(self.shape[1:])
+        # Rows without columns take no bytes: there is nothing to read, however many there are.
         if width == 0:
             return
         for piece in self.flat(max_rows * width):
@@ -126,6 +142,7 @@ class NpyFile:
                 held = archive.getinfo(f"{self.member}.npy").file_size
         else:
             held = self.path.stat().st_size
+        # Asked once at the start: a conversion of hours shall not end at the last bytes of a short download.
         if held < self.data_offset + self.num_bytes:
             raise SourceError(
                 f"{self.where} is truncated: its header promises {self.num_bytes} bytes of shape {self.shape} and "
@@ -171,7 +188,8 @@ class NpyReader:
         if not is_member:
             self._file.seek(offset)
             return
-        while offset:  # a deflated member has to be read through
+        # A deflated member cannot be entered in the middle: it is read through.
+        while offset:
             skipped = len(self._file.read(min(_SKIP_BYTES, offset)))
             if not skipped:
                 raise EOFError(f"{offset} bytes before the wanted ones are missing")
@@ -180,6 +198,7 @@ class NpyReader:
     def _read_full(self, buffer: memoryview) -> None:
         done = 0
         while done < len(buffer):
+            # A raw file may return less than was asked for, and 0 at its end.
             count = self._file.readinto(buffer[done:])  # type: ignore[attr-defined] # all that _opened gives have it
             if not count:
                 raise EOFError(f"it ends {len(buffer) - done} bytes early")

@@ -1,4 +1,4 @@
-"""Which reader opens which table file, told by the file's name."""
+"""Opening of table files: the suffix of the name decides the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Parquet file as a stream of numbers."""
+"""A Parquet file as a stream of numbers, one batch of rows at a time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.tables import Columns, Number, TableError
 
+# Rows in memory at a time: 2 MB of two int64 columns, and large enough for pyarrow's own speed.
 _BATCH_ROWS = 1 << 17
 
 
@@ -52,6 +53,7 @@ class ParquetTable:
         done = 0
         try:
             with pq.ParquetFile(self.path) as file:
+                # Before the first row is read: a wrong type is a wrong column, not a wrong value.
                 for name, number in columns.items():
                     self._check_type(name, file.schema_arrow.field(name).type, number, error)
                 for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns)):

@@ -47,7 +47,7 @@ class TableFile(Protocol):
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows, or None where only reading tells."""
+        """Number of rows; None: unknown until they are read."""
         ...
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
@@ -80,6 +80,12 @@ class TableEdges:
     ) -> TableEdges:
         """Find the columns by their names (src, dst, weight and the like), or else take the first two or three.
 
+        Parameters
+        ----------
+        table : its rows are the edges
+        known_edges : number of rows where something else than the table tells; None: as the table says
+        add_inverse : stream the reverse of each edge right behind it
+
         Raises
         ------
         SourceError
@@ -94,6 +100,7 @@ class TableEdges:
         weight = _named(names, _WEIGHT_NAMES)
         if src is None or dst is None:
             src, dst = names[:2] if names else ("c0", "c1")
+            # A third column with a name of its own may be anything, such as a time.
             if not table.has_names and len(names) == 3:
                 weight = names[2]
         return cls(
@@ -102,7 +109,7 @@ class TableEdges:
 
     @property
     def num_edges(self) -> int | None:
-        """Number of edges, or None where only reading tells."""
+        """Number of edges; None: unknown until they are read."""
         given = self.table.num_rows if self.known_edges is None else self.known_edges
         return given if given is None or not self.add_inverse else 2 * given
 
@@ -116,7 +123,9 @@ class TableEdges:
         if not self.table.names:
             return
         first = 0
-        for src, dst, *weight in regroup(self._read(), max(1, max_edges // (1 + self.add_inverse))):
+        # With the reverse edges a chunk is twice as large as what is read for it.
+        num_read = max(1, max_edges // (1 + self.add_inverse))
+        for src, dst, *weight in regroup(self._read(), num_read):
             chunk = EdgeChunk(
                 src=to_ids(src, first=first, where=f"{self.table.path}, column {self.src!r}"),
                 dst=to_ids(dst, first=first, where=f"{self.table.path}, column {self.dst!r}"),

@@ -1,1 +1,1 @@
-"""Sources of graphs, one a file; `gloader.convert.registry` names them."""
+"""Sources of graphs, one per file; `gloader.convert.registry` names them."""

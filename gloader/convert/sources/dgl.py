@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from gloader.convert.options import SourceOptions
 
-_MAGIC = (0xDD2E4FF046B4A13F).to_bytes(8, "little")  # of every file of dgl.save_graphs
+# The first bytes of every file of dgl.save_graphs.
+_MAGIC = (0xDD2E4FF046B4A13F).to_bytes(8, "little")
 _INT32_MAX = 2**31 - 1
 
 
@@ -44,6 +45,7 @@ def quiet_dgl(who: str) -> Iterator[Any]:
     MissingDependencyError
         DGL is not installed, or cannot be imported.
     """
+    # DGL reads the backend from the environment, or asks for it in a file in $HOME, when it is first imported.
     before = os.environ.get("DGLBACKEND")
     os.environ["DGLBACKEND"] = "pytorch"
     try:
@@ -77,6 +79,7 @@ def open_dgl(argument: str, options: SourceOptions) -> Source:
     ShapeError
         A tensor has the wrong shape or dtype.
     """
+    # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
     path = Path(argument).expanduser()
     graph, extra = _load(path)
     source = graph_source(
@@ -99,7 +102,9 @@ def graph_source(
 
     Parameters
     ----------
-    where : what holds it, for messages; the file that it came from, if any
+    graph : a homogeneous `dgl.DGLGraph` on the CPU
+    name, origin : of the source
+    where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
     extra : tensors that stand beside the graph
 
@@ -128,6 +133,7 @@ def graph_source(
             indptr,
             indices,
             where=str(where),
+            # DGL numbers the edges of an edge list in the order of the list; no numbers: the order is that of the CSC.
             weight=weight[edge_ids] if weight is not None and len(edge_ids) else weight,
         ),
         features=ArrayFeatures(rows=rows),
@@ -210,6 +216,7 @@ def to_graph(graph: CscGraph, *, keep_ids: bool = False) -> Any:
 def _load(path: Path) -> tuple[Any, dict[str, Any]]:
     if not path.is_file():
         raise SourceError(f"{path} does not exist or is not a file; dgl: takes a file of dgl.save_graphs")
+    # DGL's own reader does not say that a file is of another kind.
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise SourceError(
@@ -219,7 +226,8 @@ def _load(path: Path) -> tuple[Any, dict[str, Any]]:
         try:
             graphs, extra = dgl.load_graphs(str(path))
         except (dgl.DGLError, RuntimeError, ValueError, KeyError) as error:
-            reason = str(error).partition("\n")[0].rpartition("Check failed: ")[2]  # without the C++ stack
+            # The first line without the C++ stack that follows it.
+            reason = str(error).partition("\n")[0].rpartition("Check failed: ")[2]
             raise SourceError(f"{path} is damaged, DGL cannot read it: {reason}") from error
     if len(graphs) != 1:
         raise SourceError(f"{path} holds {len(graphs)} graphs; save one")
@@ -238,7 +246,7 @@ def _weights(graph: Any, name: str, edge_ids: torch.Tensor) -> NDArray[Any]:
 
 
 def _shared(array: NDArray[Any]) -> torch.Tensor:
-    """Return a tensor over the memory of ``array``, which nobody writes to: torch has no read-only tensors."""
+    """Return a tensor over the memory of ``array``; torch has no read-only tensors, and nobody writes to this one."""
     import torch
 
     with warnings.catch_warnings():

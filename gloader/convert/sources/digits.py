@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 NUM_NEIGHBORS = 10
+# Pixels are whole numbers 0..16; divided by this they become features in [0, 1].
 _MAX_PIXEL = 16
 
 
@@ -50,12 +51,13 @@ def open_builtin(argument: str, options: SourceOptions) -> Source:
 
 
 def nearest_neighbor_edges(points: NDArray[np.int64], num_neighbors: int) -> tuple[IdArray, IdArray]:
-    """Return source and destination of every edge of the symmetrised k-nearest-neighbour graph. Pure.
+    """Return source and destination (E,) of every edge of the symmetrised k-nearest-neighbour graph. Pure.
 
     Distances are exact because ``points`` (N, F) are whole numbers; equal ones go to the lower id. Edges are
     sorted by destination, then source, each once.
     """
     num = len(points)
+    # |a - b|^2 = |a|^2 + |b|^2 - 2ab in whole numbers: no rounding, so that every machine finds the same neighbours.
     squares = (points * points).sum(axis=1)
     distances = squares[:, None] + squares[None, :] - 2 * points @ points.T
     np.fill_diagonal(distances, np.iinfo(np.int64).max)
@@ -66,13 +68,20 @@ def nearest_neighbor_edges(points: NDArray[np.int64], num_neighbors: int) -> tup
 
 
 def stratified_splits(labels: IdArray, *, train: float, valid: float, seed: int) -> Splits:
-    """Deal the nodes of every class to the three parts in the given shares. Pure."""
+    """Split the nodes of every class into three parts, in the same shares. Pure.
+
+    Parameters
+    ----------
+    labels : (N,) classes
+    train, valid : shares in [0, 1]; the rest are the test nodes
+    seed : key of the permutation that decides
+    """
     num = len(labels)
-    place = permute_range(0, num, num, make_permutation(num, seed, "splits"))
+    rank = permute_range(0, num, num, make_permutation(num, seed, "splits"))
     parts: tuple[list[IdArray], ...] = ([], [], [])
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        members = members[np.argsort(place[members])]
+        members = members[np.argsort(rank[members])]
         cuts = np.round(np.array([train, train + valid]) * len(members)).astype(np.int64)
         for part, ids in zip(parts, np.split(members, cuts), strict=True):
             part.append(ids)

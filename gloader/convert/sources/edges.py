@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def open_edges(argument: str, options: SourceOptions) -> Source:
-    """Open the edge list ``argument`` with the features and labels that ``options`` name.
+    """Open an edge list with the features and labels that ``options`` name.
 
     The edge list is a ``.csv``, ``.tsv`` or ``.txt`` (also ``.gz``), with or without a header, or a
     ``.parquet``: columns src, dst and perhaps weight, or else the first two (and, of three without names, the
@@ -85,6 +85,7 @@ def _open_features(path: Path) -> FeatureStream:
 
 
 def _count_rows(table: TableFile) -> int:
+    # A CSV file says its length only by being read; a Parquet file has it in its footer.
     if isinstance(table, CsvTable):
         return table.count_rows()
     return table.num_rows or 0
@@ -93,6 +94,7 @@ def _count_rows(table: TableFile) -> int:
 def _read_labels(path: Path) -> IdArray:
     if not is_table(path):
         return to_labels(NpyFile.open(path).read(), where=str(path))
+    # A Parquet table of several columns is a mistake; a CSV of several is refused by its shape.
     if isinstance(open_table(path), ParquetTable):
         return to_labels(_read_parquet_column(path), where=str(path))
     return to_labels(read_numbers(path), where=str(path))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _DIM = 1024
+# IGB's sizes disagree about the name of the larger set.
 _LABEL_FILES = {19: ("node_label_19.npy",), 2983: ("node_label_2K.npy", "node_label_2983.npy")}
 _MAGIC = b"\x93NUMPY"
 
@@ -45,6 +46,7 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     paper = processed / "paper"
     features = NpyFeatures.open(_open_floats(paper / "node_feat.npy", row_shape=(_DIM,)))
     num_classes, label_file = _find_labels(paper, classes)
+    # The label files of the larger sizes cover only the first nodes.
     labels = np.full(features.num_rows, -1, np.int64)
     given = to_labels(label_file.read(), where=label_file.where)[: features.num_rows]
     labels[: given.shape[0]] = given
@@ -64,6 +66,7 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
 
 def sequential_splits(labels: IdArray) -> Splits:
     """Cut the labelled nodes, in order of their ids, into 60% train, 20% valid and 20% test. Pure."""
+    # Rounded down, as IGB's own loader does.
     labelled = np.flatnonzero(labels >= 0)
     first = int(0.6 * labelled.shape[0])
     second = first + int(0.2 * labelled.shape[0])
@@ -80,12 +83,12 @@ def _parse(argument: str) -> tuple[Path, int | None]:
 
 
 def _find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
-    wanted = _LABEL_FILES if classes is None else {classes: _LABEL_FILES[classes]}
-    for count, names in wanted.items():
+    candidates = _LABEL_FILES if classes is None else {classes: _LABEL_FILES[classes]}
+    for count, names in candidates.items():
         for name in names:
             if (paper / name).exists():
                 return count, _open_floats(paper / name, row_shape=())
-    names = tuple(name for group in wanted.values() for name in group)
+    names = tuple(name for group in candidates.values() for name in group)
     raise SourceError(f"{paper} holds no {' or '.join(names)}")
 
 

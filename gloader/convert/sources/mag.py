@@ -75,6 +75,7 @@ def _load(path: Path) -> Mapping[str, Any]:
             f"{path} is missing; mag240m:DIR names the folder that OGB-LSC's archive unpacks to"
         )
     try:
+        # weights_only refuses everything that is not listed, so that no code of the file runs.
         with torch.serialization.safe_globals(_array_constructors()):
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
@@ -90,6 +91,7 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 def _array_constructors() -> list[Any]:
     """Return what rebuilds numpy arrays and scalars of integers and floats, under numpy 1's names and numpy 2's."""
+    # A pickled array names the functions that rebuild it; numpy 2 renamed their module, and files have either name.
     multiarray = np.core.multiarray if np.lib.NumpyVersion(np.__version__) < "2.0.0" else np._core.multiarray  # type: ignore[attr-defined] # noqa: SLF001
     rebuild, scalar = multiarray._reconstruct, multiarray.scalar  # noqa: SLF001 - pickles of arrays name it
     names = ("numpy.core.multiarray", "numpy._core.multiarray")

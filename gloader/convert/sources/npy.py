@@ -102,6 +102,7 @@ class _ArrayFolder:
     def open(cls, path: Path) -> _ArrayFolder:
         if not path.is_dir():
             raise SourceError(f"{path} is not a folder; npy:DIR names a folder of .npy and .npz files")
+        # Files of their own win over members of an archive, see `find`.
         archives = [path / name for name in _ARCHIVES if (path / name).exists()]
         return cls(path=path, archived={name: file for file in archives for name in npz_members(file)})
 
@@ -122,7 +123,8 @@ class _ArrayFolder:
         )
 
     def edges(self) -> EdgeStream:
-        """Return the topology in whichever form it is there."""
+        """Return the topology, in the form that the folder has."""
+        # The compressed form first: a folder that has both gains nothing from sorting its edges again.
         weight = self.find("edge_weight")
         if (indptr := self.find("indptr")) is not None:
             return CscEdges.open(indptr, self.require("indices"), weight)

@@ -1,7 +1,7 @@
 """``ogb:NAME``: a node-classification data set of the Open Graph Benchmark, read from OGB's own folder.
 
-OGB's loader is not used: it holds everything in memory, and reads its own pickle on the second load. What it
-would deliver, edge order and added reverse edges included, is what comes out here.
+OGB's loader is not used: it holds everything in memory, and reads its own pickle on the second load. The streams
+here have the edges that it returns, in its order, added reverse edges included.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT_VARIABLE = "GLOADER_OGB_ROOT"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OgbInfo:
-    """What OGB's table of data sets says about one; see ``ogb/nodeproppred/master.csv`` of the ogb package."""
+    """A row of OGB's table of data sets; see ``ogb/nodeproppred/master.csv`` of the ogb package."""
 
     num_classes: int | None
     add_inverse_edge: bool
@@ -45,6 +45,7 @@ _KNOWN = {
     "ogbn-products": OgbInfo(num_classes=47, add_inverse_edge=True, split="sales_ranking"),
     "ogbn-papers100M": OgbInfo(num_classes=172, add_inverse_edge=False, split="time"),
 }
+# Why a data set does not fit: the rest of a sentence that begins with its name.
 _UNFIT = {
     "ogbn-mag": "has nodes of several types",
     "ogbn-proteins": "has 112 labels per node and no node features",
@@ -99,6 +100,7 @@ def find_ogb_folder(name: str, root: Path) -> Path:
     DownloadError, MissingDependencyError
         It cannot be downloaded.
     """
+    # OGB's loaders for PyG and DGL unpack to folders of their own, with the same files in ``raw``.
     plain = name.replace("-", "_")
     folders = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl", root / name]
     if root.name in {plain, name}:
@@ -196,7 +198,8 @@ class _BinaryLayout:
 
 
 def _read_info(name: str, folder: Path) -> OgbInfo:
-    """Return what ``meta_dict.json`` says, or else the table, or else what can be seen."""
+    """Return the row of ``meta_dict.json``, or else that of the table, or else an empty one."""
+    # Written by OGB's DatasetSaver; the downloaded data sets have none.
     path = folder / "meta_dict.json"
     if not path.exists():
         return _KNOWN.get(name, OgbInfo(num_classes=None, add_inverse_edge=False, split=None))

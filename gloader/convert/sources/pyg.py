@@ -12,7 +12,7 @@ from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
-from gloader.errors import ShapeError, SourceError
+from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,9 @@ def data_source(
 
     Parameters
     ----------
-    where : what holds it, for messages; the file that it came from, if any
+    data : the object; only its dense tensors count
+    name, origin : of the source
+    where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
     is_mapped : whether its tensors take no memory of their own
 
@@ -65,21 +67,16 @@ def data_source(
     found = Attributes(arrays=_arrays(data, where), where=str(where))
     rows = found.features("x")
     edges = found.arrays[found.require("edge_index", what="edges")]
-    if edges.ndim != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
-        raise ShapeError(
-            f"{where}: edge_index has shape {edges.shape} and dtype {edges.dtype}; expected ids of shape (2, E)"
-        )
     labels = found.labels("y")
     return Source(
         name=name,
         origin=origin,
         num_nodes=len(rows),
         num_classes=count_classes(labels),
-        edges=ArrayEdges(
-            src=edges[0],
-            dst=edges[1],
+        edges=ArrayEdges.of(
+            edges,
             where=f"{where}: edge_index",
-            weight=found.weights("edge_weight", "edge_attr", num_edges=edges.shape[1]),
+            weight=found.weights("edge_weight", "edge_attr", num_edges=edges.size // 2),
         ),
         features=ArrayFeatures(rows=rows),
         labels=labels,
@@ -116,7 +113,8 @@ def _reason(error: Exception) -> str:
 
 def _data_classes() -> list[Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
+        # torch_geometric warns about torch's own deprecations at import.
+        warnings.simplefilter("ignore")
         from torch_geometric.data import Data
         from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
         from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
@@ -127,7 +125,8 @@ def _data_classes() -> list[Any]:
 def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:
     import torch
 
-    if isinstance(loaded, tuple | list) and loaded:  # a processed InMemoryDataset: (data, slices, class)
+    # A processed InMemoryDataset is a tuple: data, slices, class.
+    if isinstance(loaded, tuple | list) and loaded:
         if len(loaded) > 1 and loaded[1] is not None:
             raise SourceError(f"{path} holds several graphs; save one Data")
         loaded = loaded[0]
@@ -136,6 +135,7 @@ def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:
         loaded = to_dict()
     if not isinstance(loaded, Mapping):
         raise SourceError(f"{path} holds a {type(loaded).__name__}; expected a torch_geometric Data")
+    # numpy has no bfloat16: such tensors are widened. Sparse and quantized ones are no arrays of numbers at all.
     return {
         str(key): (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
         for key, value in loaded.items()

@@ -67,8 +67,3 @@ def test_full_disk_is_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr(machine_check, "_probe", lambda _base: [])
     (finding,) = machine_check.check_disk(tmp_path)
     assert (finding.severity, "1 B free" in finding.value) == ("note", True)
-
-
-def test_nearest_existing_climbs(tmp_path: Path) -> None:
-    assert machine_check.nearest_existing(tmp_path / "a" / "b") == tmp_path
-    assert machine_check.nearest_existing(tmp_path) == tmp_path

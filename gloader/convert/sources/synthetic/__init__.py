@@ -1,4 +1,4 @@
-"""Graphs made of nothing but a specification and a seed, of any size, as streams."""
+"""Synthetic graphs of any size, as streams: a specification and a seed are all that is stored."""
 
 from gloader.convert.sources.synthetic.opener import DEMO_SPEC, open_synthetic
 from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec, parse_spec

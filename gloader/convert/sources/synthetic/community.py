@@ -1,4 +1,4 @@
-"""A degree-corrected community graph, edge by edge.
+"""Degree-corrected community graph, edge by edge.
 
 Before ids are shuffled, community c owns the positions ``starts[c] ... starts[c + 1] - 1``, the nodes of
 highest expected degree first. Edge pair p draws a community by size, a node in it by expected degree, whether
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from gloader.convert.sources.synthetic.spec import CommunitySpec
     from gloader.types import IdArray
 
+# Knots of the inverse degree distribution, which is linear between them.
 _NUM_KNOTS = 4096
-_DRAWS = U64(8)  # room for the draws of one pair
+# Numbers of draws set aside for one pair of edges, of which five are used; with more, graphs would change.
+_DRAWS = U64(8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,6 @@ class CommunityEdges:
             with np.errstate(over="ignore"):
                 _fill_edges(
                     first,
-                    U64(self.num_nodes),
                     self.starts,
                     self.quantiles,
                     self.homophily,
@@ -160,7 +161,6 @@ def _pick(u: float, first: int, size: int, quantiles: NDArray[np.float64]) -> in
 @njit(cache=True, nogil=True)
 def _fill_edges(
     first: int,
-    num_nodes: np.uint64,
     starts: NDArray[np.int64],
     quantiles: NDArray[np.float64],
     homophily: float,
@@ -169,24 +169,27 @@ def _fill_edges(
     src: NDArray[np.int64],
     dst: NDArray[np.int64],
 ) -> None:
-    count, total = src.shape[0], np.int64(num_nodes)
+    count, total = src.shape[0], starts[-1]
+    num_nodes = U64(total)
     for pair in range(first >> 1, (first + count + 1) >> 1):
         at = U64(pair) * _DRAWS
-        home = _community_of(np.int64(to_unit(draw(key, at)) * total), starts)
-        size = starts[home + 1] - starts[home]
-        u = _pick(to_unit(draw(key, at + U64(1))), starts[home], size, quantiles)
+        community = _community_of(np.int64(to_unit(draw(key, at)) * total), starts)
+        size = starts[community + 1] - starts[community]
+        u = _pick(to_unit(draw(key, at + U64(1))), starts[community], size, quantiles)
         if to_unit(draw(key, at + U64(2))) >= homophily and size < total:
-            # A position outside the home community; its community is drawn by size.
+            # A position outside the node's own community; its community is drawn by size.
             away = np.int64(to_unit(draw(key, at + U64(3))) * (total - size))
-            if away >= starts[home]:
+            if away >= starts[community]:
                 away += size
-            home = _community_of(away, starts)
-            size = starts[home + 1] - starts[home]
-        v = _pick(to_unit(draw(key, at + U64(4))), starts[home], size, quantiles)
-        if u == v:  # no self loops, unless there is only one node
+            community = _community_of(away, starts)
+            size = starts[community + 1] - starts[community]
+        v = _pick(to_unit(draw(key, at + U64(4))), starts[community], size, quantiles)
+        # No self loops, unless there is only one node.
+        if u == v:
             v = (v + 1) % total
         a = np.int64(permute(U64(u), num_nodes, perm))
         b = np.int64(permute(U64(v), num_nodes, perm))
+        # A chunk may begin with the second edge of a pair, and end with the first.
         k = 2 * pair - first
         if k >= 0:
             src[k], dst[k] = a, b

@@ -1,4 +1,4 @@
-"""Addressed randomness: a draw is a hash of what it is for, so any part of a graph can be made alone."""
+"""Addressed random draws: a draw is a hash of its purpose and number, so that any part of a graph can be made alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def to_unit(bits: np.uint64) -> float:
 
 @njit(cache=True, nogil=True)
 def permute(x: np.uint64, size: np.uint64, perm: NDArray[np.uint64]) -> np.uint64:
-    """Return where the permutation ``perm`` of [0, size) sends ``x``.
+    """Return the image of ``x`` under the permutation ``perm`` of [0, size).
 
     Each step is a bijection of [0, 2**bits); values beyond ``size`` walk on along their cycle (Black and
     Rogaway, CT-RSA'02), so no table of N entries is needed.
@@ -59,6 +59,7 @@ def _permute_range(
 
 def make_key(seed: int, purpose: str) -> np.uint64:
     """Return the key of the draws that serve ``purpose`` in a graph of ``seed``. Pure."""
+    # The length is hashed too, as two purposes may share their first eight letters.
     state = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
     for word in (seed, len(purpose)):
         state = mix_int(state ^ mix_int((word + int(GOLDEN)) % 2**64))
@@ -66,7 +67,15 @@ def make_key(seed: int, purpose: str) -> np.uint64:
 
 
 def make_permutation(size: int, seed: int, purpose: str) -> NDArray[np.uint64]:
-    """Return the constants of a permutation of [0, size) for `permute`. Pure."""
+    """Return the constants of a permutation for `permute`. Pure.
+
+    Parameters
+    ----------
+    size : the permutation is one of [0, size)
+    seed : of the graph
+    purpose : tells the permutations of a graph apart, such as "ids"
+    """
+    # Odd factors are what makes a multiplication modulo 2**bits a bijection.
     bits = max(1, (size - 1).bit_length())
     key = int(make_key(seed, purpose))
     odd = [mix_int((key + j) % 2**64) | 1 for j in range(3)]
@@ -74,8 +83,20 @@ def make_permutation(size: int, seed: int, purpose: str) -> NDArray[np.uint64]:
 
 
 def permute_range(start: int, stop: int, size: int, perm: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return where ``perm`` sends each of ``start`` ... ``stop - 1``, all below ``size``. Pure."""
+    """Return the image of a range of numbers under a permutation. Pure.
+
+    Parameters
+    ----------
+    start, stop : the numbers ``start`` ... ``stop - 1``
+    size : the permutation is one of [0, size); ``stop`` is at most this
+    perm : (6,) its constants, from `make_permutation`
+
+    Returns
+    -------
+    (stop - start,) numbers in [0, size)
+    """
     out = np.empty(stop - start, np.int64)
-    with np.errstate(over="ignore"):  # hashes wrap; compiled kernels do not check, interpreted ones do
+    # Hashes wrap around by design; compiled kernels do not check, interpreted ones warn.
+    with np.errstate(over="ignore"):
         _permute_range(U64(start), U64(size), perm, out)
     return out

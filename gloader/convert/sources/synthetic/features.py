@@ -1,4 +1,4 @@
-"""Feature rows that show what a node is, under much noise."""
+"""Synthetic features: the centre of a node's class or traits, under much noise."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LOW = U64(0xFFFF)
 _S16, _S32, _S48 = U64(16), U64(32), U64(48)
+# Of the sum of four uniform 16-bit numbers: its mean, and one over its standard deviation.
 _NOISE_MEAN = 2 * 65535
 _NOISE_SCALE = np.float32(1.0 / np.sqrt((65536.0**2 - 1.0) / 3.0))
 
@@ -44,7 +45,7 @@ class SyntheticFeatures:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """Always float32."""
+        """float32."""
         return np.dtype(np.float32)
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
@@ -54,7 +55,14 @@ class SyntheticFeatures:
 
 
 def class_centers(num_classes: int, dim: int, *, signal: float, seed: int) -> NDArray[np.float32]:
-    """Return one random direction of length ``signal`` for each class (K, F). Pure."""
+    """Return one random direction for each class (K, F). Pure.
+
+    Parameters
+    ----------
+    num_classes, dim : K and F
+    signal : length of every direction; the noise of a feature has deviation 1
+    seed : of the graph
+    """
     return (signal * _directions(num_classes, dim, seed)).astype(np.float32)
 
 
@@ -62,11 +70,18 @@ def trait_centers(num_traits: int, dim: int, *, signal: float, seed: int) -> NDA
     """Return the centre of each combination of traits (2**num_traits, F), of length about ``signal``. Pure.
 
     Each trait adds or takes away its own direction.
+
+    Parameters
+    ----------
+    num_traits, dim : number of binary traits, and F
+    signal : length of a centre, about; the noise of a feature has deviation 1
+    seed : of the graph
     """
     bits = (np.arange(1 << num_traits)[:, None] >> np.arange(num_traits)) & 1
     directions = _directions(num_traits, dim, seed) * (signal / np.sqrt(num_traits))
     centers = np.zeros((1 << num_traits, dim))
-    for trait in range(num_traits):  # not a matrix product, whose order of additions differs between machines
+    # Not a matrix product, whose order of additions differs between machines.
+    for trait in range(num_traits):
         centers += (2.0 * bits[:, trait, None] - 1.0) * directions[trait]
     return centers.astype(np.float32)
 
@@ -74,7 +89,8 @@ def trait_centers(num_traits: int, dim: int, *, signal: float, seed: int) -> NDA
 def _directions(count: int, dim: int, seed: int) -> NDArray[np.float64]:
     zeros = np.zeros((1, dim), np.float32)
     rows = _make_rows(0, np.zeros(count, np.int64), zeros, make_key(seed, "centers")).astype(np.float64)
-    lengths = np.array([math.sqrt(math.fsum(row * row)) for row in rows])  # exact, the same on every machine
+    # Exact sums are the same on every machine.
+    lengths = np.array([math.sqrt(math.fsum(row * row)) for row in rows])
     return rows / np.maximum(lengths[:, None], 1e-12)
 
 

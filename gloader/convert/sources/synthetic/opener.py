@@ -1,4 +1,4 @@
-"""``synthetic:SPEC`` as a source."""
+"""``synthetic:SPEC``: opens a source of the kind that the specification names."""
 
 from __future__ import annotations
 
@@ -75,19 +75,20 @@ def _open_rmat(spec: RmatSpec, origin: str) -> Source:
 
 
 def _make_splits(spec: SyntheticSpec) -> Splits:
-    """Deal the nodes to the three parts by a permutation, so that the shares are exact."""
+    """Split the nodes by their rank in a permutation, so that the shares are exact."""
     perm = make_permutation(spec.nodes, spec.seed, "splits")
-    place = permute_range(0, spec.nodes, spec.nodes, perm)
+    rank = permute_range(0, spec.nodes, spec.nodes, perm)
     first = round(spec.train * spec.nodes)
     second = min(spec.nodes, first + round(spec.valid * spec.nodes))
     return Splits(
-        train=np.flatnonzero(place < first),
-        valid=np.flatnonzero((place >= first) & (place < second)),
-        test=np.flatnonzero(place >= second),
+        train=np.flatnonzero(rank < first),
+        valid=np.flatnonzero((rank >= first) & (rank < second)),
+        test=np.flatnonzero(rank >= second),
     )
 
 
 def _check_memory(spec: SyntheticSpec, budget_bytes: int | None) -> None:
+    # Bytes per node: labels, splits and the permutation that deals them out; R-MAT adds traits and an int32 vote each.
     per_node = 32 if isinstance(spec, CommunitySpec) else 40 + 4 * num_traits(spec.classes)
     needed = per_node * spec.nodes
     if budget_bytes is not None and needed > budget_bytes:

@@ -1,4 +1,4 @@
-"""An R-MAT graph, edge by edge, and labels that depend on its neighbourhoods."""
+"""R-MAT graph, edge by edge, and labels that depend on its neighbourhoods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)
+# Draws of a pair until it lies in [0, N): a quarter or more of the square does, so that hardly any pair fails.
 _MAX_ATTEMPTS = 64
+# Edges read at a time while labels are counted.
 _LABEL_CHUNK = 1 << 20
 
 
@@ -79,6 +81,12 @@ def rmat_labels(spec: RmatSpec, edges: RmatEdges, traits: IdArray) -> IdArray:
     """Return the label of every node (N,): the majority of each trait over its in-edges, its own on a tie.
 
     Reads the edges once and holds 4 N ceil(log2(classes)) bytes.
+
+    Parameters
+    ----------
+    spec : of the graph
+    edges : its stream
+    traits : (N,) binary traits of each node, one bit each
     """
     votes = np.zeros((spec.nodes, num_traits(spec.classes)), np.int32)
     for chunk in edges.chunks(_LABEL_CHUNK):
@@ -115,6 +123,7 @@ def _count_votes(
             if votes[i, j] != 0:
                 bit = 1 if votes[i, j] > 0 else 0
             label |= bit << j
+        # The traits tell 2**k labels apart, which may be more than there are classes.
         out[i] = label % classes
 
 
@@ -136,9 +145,11 @@ def _fill_edges(
     for i in range(src.shape[0]):
         state = draw(key, U64(first + i))
         u, v = 0, 0
-        for _ in range(_MAX_ATTEMPTS):  # the square has 2**scale nodes; a pair outside [0, N) is redrawn
+        # The square has 2**scale nodes; a pair outside [0, N) is redrawn.
+        for _ in range(_MAX_ATTEMPTS):
             u, v, bits = 0, 0, U64(0)
             for level in range(scale):
+                # One 64-bit draw decides four levels, 16 bits each.
                 if level & 3 == 0:
                     state += GOLDEN
                     bits = mix64(state)

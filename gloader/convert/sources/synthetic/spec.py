@@ -1,4 +1,4 @@
-"""The text after ``synthetic:``, as checked values."""
+"""Specifications of synthetic graphs: the text after ``synthetic:``, as checked values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from gloader.errors import ConfigError
 
+# The edge sort has 256 buckets and 32 bits for the offset in a bucket: 2**40 nodes.
 MAX_NODES = 1 << 40
 MAX_EDGES = 1 << 50
 MAX_CLASSES = 1 << 16
@@ -29,9 +30,8 @@ class CommunitySpec:
     communities: int = 0  # 0: one for each class; more give a class several communities
     homophily: float = 0.6  # the share of edges that stay inside a community
     exponent: float = 2.3  # of the power law of expected degrees, above 2; smaller is heavier
-    signal: float = (
-        1.7  # distance of a class's centre from the origin; the noise of a feature has deviation 1
-    )
+    # distance of a class's centre from the origin; the noise of a feature has deviation 1
+    signal: float = 1.7
     train: float = 0.6  # the share of nodes to train on
     valid: float = 0.2  # the share of nodes to validate on; the rest are the test nodes
 

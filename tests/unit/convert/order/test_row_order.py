@@ -9,7 +9,7 @@ from gloader.convert.options import EdgeRules
 from gloader.convert.order import communities
 from gloader.convert.order.communities import adopt_sources, community_order, count_sources, move_nodes
 from gloader.convert.order.ordered_rows import ordered_rows
-from gloader.convert.order.renumber import RelabelledEdges
+from gloader.convert.order.renumber import RenumberedEdges
 from gloader.convert.order.row_order import RowOrder, find_order
 from gloader.convert.progress import NO_PROGRESS
 from gloader.convert.readers.arrays import ArrayFeatures
@@ -141,9 +141,9 @@ def test_bad_edges_are_named_as_in_the_source_and_leave_nothing(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
-def test_relabelled_edges_keep_order_weights_and_the_messages_of_the_source():
+def test_renumbered_edges_keep_order_weights_and_the_messages_of_the_source():
     stream = ListEdges([(0, 1, 0.5), (2, 0, 1.5), (1, 1, 2.0)], weighted=True)
-    edges = RelabelledEdges(edges=stream, new_ids=np.array([2, 0, 1]), where="npy:x")
+    edges = RenumberedEdges(edges=stream, new_ids=np.array([2, 0, 1]), where="npy:x")
     chunks = list(edges.chunks(3))
     assert [len(chunk.src) for chunk in chunks] == [2, 1]
     assert [(u, v) for chunk in chunks for u, v in zip(chunk.src, chunk.dst, strict=True)] == [
@@ -152,7 +152,7 @@ def test_relabelled_edges_keep_order_weights_and_the_messages_of_the_source():
         (0, 0),
     ]
     assert [w for chunk in chunks for w in chunk.weight] == [0.5, 1.5, 2.0]
-    bad = RelabelledEdges(edges=ListEdges([(0, -1)]), new_ids=np.arange(3), where="npy:x")
+    bad = RenumberedEdges(edges=ListEdges([(0, -1)]), new_ids=np.arange(3), where="npy:x")
     with pytest.raises(GraphError, match=r"edge 0 .* has destination -1"):
         list(bad.chunks(2))
 
