@@ -7,15 +7,16 @@ from typing import Any, Literal
 
 from cyclopts import App, Parameter
 
-from gloader.cli.flags import DEFAULT_OUTPUT, Fanout, OutputFlags
+from gloader.cli.flags import DEFAULT_OUTPUT, Fanout, OutputFlags, Size
+from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen, facts
-from gloader.core.units import format_bytes, format_count
+from gloader.core.units import format_bytes, format_count, format_seconds
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerWorkload:
-    """What is sampled from."""
+    """Graph and batches of the sampler's benchmark."""
 
     graph: Literal["rmat", "powerlaw"] = "rmat"
     """Kind of synthetic graph."""
@@ -42,7 +43,7 @@ class SamplerWorkload:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectorWorkload:
-    """What is sampled and planned."""
+    """Graph, batches and cache of the planner's benchmark."""
 
     graph: Literal["rmat", "powerlaw"] = "rmat"
     """Kind of synthetic graph."""
@@ -68,8 +69,44 @@ class InspectorWorkload:
     """Evaluate the other policies as well."""
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherWorkload:
+    """Rows of the gather's benchmark."""
+
+    dims: tuple[int, ...] = (64, 100, 128, 512, 1632)
+    """Numbers of float32 in a row, one measurement each."""
+    rows: int = 100_000
+    """Rows of a gather."""
+    table: Size = 1 << 31
+    """Size of the table that is gathered from."""
+    repeats: int = 7
+    """Repeats, of which the median counts."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochWorkload:
+    """Batches and cache of the loader's benchmark."""
+
+    fanout: Fanout = (10, 10, 10)
+    """Neighbours sampled per node, one number per hop."""
+    batch_size: int = 1000
+    """Seeds per batch."""
+    cache_share: float = 0.1
+    """Rows in the host cache, as a share of the nodes."""
+    epochs: int = 3
+    """Counted epochs, of which the median counts."""
+    threads: int | None = None
+    """Sampling threads; as many as this process has cores when not given."""
+    seed: int = 0
+    """Key of the order and the sampling."""
+
+
 _WORKLOAD = SamplerWorkload()
 _INSPECTOR_WORKLOAD = InspectorWorkload()
+_GATHER_WORKLOAD = GatherWorkload()
+_EPOCH_WORKLOAD = EpochWorkload()
 
 
 def build_app() -> App:
@@ -77,6 +114,8 @@ def build_app() -> App:
     app = App(name="bench", help="Measure a part of gloader on this machine.")
     app.command(sampler)
     app.command(inspector)
+    app.command(gather)
+    app.command(epoch)
     return app
 
 
@@ -109,12 +148,7 @@ def sampler(
             seed=workload.seed,
             with_dgl=workload.dgl,
         )
-    if not output.json:
-        screen.console.print(facts(_rates(report)))
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1) + "\n")
-    screen.result(report)
+    _finish(screen, report, _rates(report), out)
 
 
 def inspector(
@@ -147,12 +181,94 @@ def inspector(
             seed=workload.seed,
             policies=workload.policies,
         )
-    if not output.json:
-        screen.console.print(facts(_plan_rates(report)))
+    _finish(screen, report, _plan_rates(report), out)
+
+
+def gather(
+    *,
+    workload: GatherWorkload = _GATHER_WORKLOAD,
+    out: Path | None = None,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> None:
+    """Measure rows gathered from memory per second, beside torch's index_select on one thread.
+
+    Parameters
+    ----------
+    out
+        Also write the JSON document to this file.
+    """
+    from gloader.bench.gather import bench_gather
+
+    screen = Screen.open(is_json=output.json)
+    with screen.console.status("gathering"):
+        report = bench_gather(
+            dims=workload.dims,
+            rows=workload.rows,
+            table_bytes=workload.table or 0,
+            repeats=workload.repeats,
+        )
+    _finish(screen, report, _gather_rates(report), out)
+
+
+def epoch(
+    *,
+    dataset: str = "synthetic:demo",
+    workload: EpochWorkload = _EPOCH_WORKLOAD,
+    out: Path | None = None,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> None:
+    """Measure the seconds of an epoch of batches from the SSD, beside the same epoch in memory. Nothing is trained.
+
+    Parameters
+    ----------
+    dataset
+        A prepared folder, or any source of `gloader prepare`, which is then prepared once under $GLOADER_HOME.
+    out
+        Also write the JSON document to this file.
+    """
+    screen = Screen.open(is_json=output.json)
+    opened = open_or_prepare(dataset, screen, memory_budget=None)
+    from gloader.bench.epoch import bench_epoch
+
+    with screen.console.status("running epochs"):
+        report = bench_epoch(
+            opened,
+            fanouts=workload.fanout,
+            batch_size=workload.batch_size,
+            cache_share=workload.cache_share,
+            epochs=workload.epochs,
+            threads=workload.threads,
+            seed=workload.seed,
+        )
+    _finish(screen, report, _epoch_rates(report), out)
+
+
+def _finish(screen: Screen, report: dict[str, Any], rows: dict[str, str], out: Path | None) -> None:
+    if not screen.is_json:
+        screen.console.print(facts(rows))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
     screen.result(report)
+
+
+def _gather_rates(report: dict[str, Any]) -> dict[str, str]:
+    return {
+        f"rows of {result['row_bytes']:,} B": f"{format_count(result['rows_per_s']['gloader'])} rows/s, "
+        f"{result['ratio']:.2f} of index_select"
+        for result in report["results"]
+    }
+
+
+def _epoch_rates(report: dict[str, Any]) -> dict[str, str]:
+    return {
+        "epoch from the SSD": f"{format_seconds(report['seconds_per_epoch'])}, "
+        f"{format_count(report['seeds_per_second'])} seeds/s, {format_count(report['rows_per_second'])} rows/s",
+        "epoch in memory": format_seconds(report["ram_seconds_per_epoch"]),
+        "ratio": f"{report['ratio_to_ram']:.2f}",
+        "rows from memory": f"{100 * report['hit_rate']:.1f}%",
+        "read in an epoch": format_bytes(report["bytes_read_per_epoch"]),
+    }
 
 
 def _plan_rates(report: dict[str, Any]) -> dict[str, str]:
@@ -175,7 +291,7 @@ def _plan_rates(report: dict[str, Any]) -> dict[str, str]:
 def _rates(report: dict[str, Any]) -> dict[str, str]:
     rows = {
         f"gloader, {report['threads']} threads": f"{format_count(report['edges_per_second'])} edges/s",
-        "gloader, 1 thread": f"{format_count(report['edges_per_second_one_thread'])} edges/s",
+        "gloader, 1 thread": f"{format_count(report['edges_per_cpu_second_one_thread'])} edges/s of processor time",
     }
     if report["ratio_to_dgl"] is None:
         return rows | {"dgl": "not measured"}

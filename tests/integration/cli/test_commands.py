@@ -318,6 +318,39 @@ def test_bench_sampler_prints_its_promised_keys(run_json: Callable[..., Json]) -
     assert "ratio_to_dgl" in report
 
 
+def test_bench_sampler_prints_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    size = [
+        "--num-nodes",
+        "2000",
+        "--num-edges",
+        "20000",
+        "--batches",
+        "2",
+        "--repeats",
+        "1",
+        "--batch-size",
+        "64",
+    ]
+    assert main(["bench", "sampler", *size, "--no-dgl"]) == 0
+    out = capsys.readouterr().out
+    assert "gloader, 1 thread" in out
+    assert "not measured" in out
+
+
+def test_bench_gather_prints_a_result_for_each_width(run_json: Callable[..., Json], tmp_path: Path) -> None:
+    size = ["--dims", "4", "--dims", "16", "--rows", "100", "--table", "64KiB", "--repeats", "1"]
+    report = run_json("bench", "gather", *size, "--out", str(tmp_path / "gather.json"))
+    assert [result["row_bytes"] for result in report["results"]] == [16, 64]
+    assert json.loads((tmp_path / "gather.json").read_text()) == report
+
+
+def test_bench_epoch_prints_seconds_from_the_ssd_and_in_memory(run_json: Callable[..., Json]) -> None:
+    size = ["--dataset", "builtin:digits", "--fanout", "3,2", "--batch-size", "256", "--epochs", "1"]
+    report = run_json("bench", "epoch", *size)
+    assert min(report["seconds_per_epoch"], report["ram_seconds_per_epoch"]) > 0
+    assert report["workload"]["dataset"] == "digits"
+
+
 def _signature(folder: Path) -> dict[str, tuple[int, ...]]:
     files = [folder, *folder.rglob("*")]
     stats = {str(file): file.stat() for file in files}
