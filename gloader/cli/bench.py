@@ -1,4 +1,4 @@
-"""`gloader bench`: measurements that a user can repeat."""
+"""`gloader bench`: measurements of a part of gloader that a user can repeat."""
 
 import json
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ class EpochWorkload:
     """Key of the order and the sampling."""
 
 
-_WORKLOAD = SamplerWorkload()
+_SAMPLER_WORKLOAD = SamplerWorkload()
 _INSPECTOR_WORKLOAD = InspectorWorkload()
 _GATHER_WORKLOAD = GatherWorkload()
 _EPOCH_WORKLOAD = EpochWorkload()
@@ -121,7 +121,7 @@ def build_app() -> App:
 
 def sampler(
     *,
-    workload: SamplerWorkload = _WORKLOAD,
+    workload: SamplerWorkload = _SAMPLER_WORKLOAD,
     out: Path | None = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
@@ -148,7 +148,7 @@ def sampler(
             seed=workload.seed,
             with_dgl=workload.dgl,
         )
-    _finish(screen, report, _rates(report), out)
+    _finish(screen, report, _sampler_rates(report), out)
 
 
 def inspector(
@@ -226,9 +226,10 @@ def epoch(
     out
         Also write the JSON document to this file.
     """
+    from gloader.bench.epoch import bench_epoch
+
     screen = Screen.open(is_json=output.json)
     opened = open_or_prepare(dataset, screen, memory_budget=None)
-    from gloader.bench.epoch import bench_epoch
 
     with screen.console.status("running epochs"):
         report = bench_epoch(
@@ -288,11 +289,12 @@ def _plan_rates(report: dict[str, Any]) -> dict[str, str]:
     return rows
 
 
-def _rates(report: dict[str, Any]) -> dict[str, str]:
+def _sampler_rates(report: dict[str, Any]) -> dict[str, str]:
     rows = {
         f"gloader, {report['threads']} threads": f"{format_count(report['edges_per_second'])} edges/s",
         "gloader, 1 thread": f"{format_count(report['edges_per_cpu_second_one_thread'])} edges/s of processor time",
     }
+    # Missing, or switched off with --no-dgl.
     if report["ratio_to_dgl"] is None:
         return rows | {"dgl": "not measured"}
     rows[str(report["dgl_setting"])] = f"{format_count(report['dgl_edges_per_second'])} edges/s"

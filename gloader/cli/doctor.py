@@ -18,7 +18,7 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("proble
 
 
 def doctor(*, path: Path | None = None, output: OutputFlags = DEFAULT_OUTPUT) -> int:
-    """Say what this machine offers and what to fix. The disk is probed for about a second.
+    """Show what this machine has and what to fix. The disk is probed for about a second.
 
     What the disk can do is remembered, so that features on it are read accordingly.
     Exits with status 1 when something makes gloader unusable.

@@ -1,4 +1,4 @@
-"""How a command ends: its exit status and the one line that says why."""
+"""Ends of a command: its exit status, and the one line that says why."""
 
 import signal
 import sys
@@ -29,6 +29,7 @@ from gloader.errors import (
     VersionError,
 )
 
+# 128 + the number of the signal, as shells report it: SIGINT is 2, SIGTERM is 15.
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPT, EXIT_TERMINATED = 0, 1, 2, 130, 143
 
 # What the user can put right by giving something else; every other error is a failure of the run.
@@ -49,6 +50,7 @@ _USAGE_ERRORS = (
     UnsafeArchiveError,
     VersionError,
 )
+# Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
 
 
@@ -64,6 +66,7 @@ def interruption_behind(error: BaseException) -> int | None:
 
     Leaving a block that a signal cut short can raise something else: torch's `with device:` does.
     """
+    # An exception raised while another one passes keeps that one as its context.
     context: BaseException | None = error
     while context is not None:
         if isinstance(context, KeyboardInterrupt):
@@ -75,7 +78,7 @@ def interruption_behind(error: BaseException) -> int | None:
 
 
 def describe(error: BaseException) -> str:
-    """Return what happened in one paragraph, with the notes that the stages added. Pure."""
+    """Return what happened in one paragraph, with the notes that stages and ranks added. Pure."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
@@ -101,6 +104,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 @contextmanager
 def termination_unwinds() -> Iterator[None]:
     """Turn SIGTERM into an orderly exit with status 143 inside the block."""
+    # Python lets the main thread alone set signal handlers; a command in another thread leaves them as they are.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -53,7 +53,9 @@ def infer(
             device=resolve_device(device),
             on_progress=lambda fraction: bars.update(bar, completed=fraction),
         )
+    # Written under another name and renamed: a file of predictions is whole or not there.
     content = BytesIO()
+    # The dataset may hold its nodes in another order than the source.
     np.save(content, opened.in_original_order(predicted), allow_pickle=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content.getbuffer())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def info(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> None:
-    """Say what a prepared dataset holds. Reads the commit record alone and writes nothing.
+    """Show what a prepared dataset holds. Reads the commit record alone and writes nothing.
 
     Parameters
     ----------
@@ -67,9 +67,10 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
 
 
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield what the preparation noted, a line each; switches that are off are left out."""
+    """Yield the notes of the preparation as name and text; switches that are off are left out."""
     for name, value in metadata.items():
         if isinstance(value, Mapping):
             yield from _notes(value)
+        # The name and the classes have lines of their own.
         elif name not in {"name", "num_classes"} and value is not False:
             yield name, "yes" if value is True else str(value)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectFlags:
-    """Which batches are sampled."""
+    """Flags of the batches that are sampled."""
 
     fanout: Fanout = (15, 10, 5)
     """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
@@ -50,7 +50,7 @@ def inspect(
     out: Path | None = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Sample an epoch and say what every cache policy would read from the SSD at every cache size.
+    """Sample an epoch and show what every cache policy would read from the SSD at every cache size.
 
     Nothing is trained and no feature is read. Sizes are shares of the feature rows; every policy starts with an empty
     cache, except that static sets are in memory already.
@@ -78,9 +78,11 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
     from gloader.inspector import inspect_trace, sample_trace
     from gloader.memory.available import available_memory_bytes
 
+    # Half of the budget for the topology, a quarter for each of two traces.
     budget = flags.memory_budget or available_memory_bytes() // 2
     graph = dataset.load_graph(in_memory=dataset.topology_bytes <= budget // 2)
     threads = flags.threads or len(os.sched_getaffinity(0))
+    # Epoch 0 is what a run would sample; epoch 1 is what it could presample to choose a static set from.
     trace, presampled = (
         sample_trace(
             graph,
@@ -145,6 +147,7 @@ def _write(out: Path, inspection: "Inspection", report: dict[str, Any], screen: 
 
     out.mkdir(parents=True, exist_ok=True)
     (out / "inspect.json").write_text(json.dumps(report, indent=1) + "\n")
+    # Without matplotlib the figures are still there, as JSON.
     try:
         save_picture(inspection, out / "inspect.png", title=str(report["dataset"]))
     except MissingDependencyError as error:

@@ -1,4 +1,4 @@
-"""What this machine offers gloader, what is missing, and what to do about it."""
+"""Checks of the machine: what it has, what is missing, and how to mend it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _OPTIONAL = {
     "matplotlib": "gloader[plot]",
 }
 _MIN_PYTHON = (3, 11)
+# Below these a run works, with smaller settings than the defaults: a note, not a problem.
 _MIN_MEMORY_BYTES = 2 << 30
 _MIN_FREE_BYTES = 5 << 30
 _MIN_DESCRIPTORS = 256
@@ -43,7 +44,7 @@ class Finding:
 
 
 def diagnose(folder: Path) -> list[Finding]:
-    """Look at everything; probing the disk of ``folder`` takes about a second."""
+    """Return the findings of every check; probing the disk of ``folder`` takes about a second."""
     return [
         *check_versions(),
         check_cores(),
@@ -56,7 +57,7 @@ def diagnose(folder: Path) -> list[Finding]:
 
 
 def check_versions() -> list[Finding]:
-    """Return the versions of Python and of the packages that gloader stands on."""
+    """Return the versions of Python and of the packages that gloader needs or can use."""
     python = ".".join(map(str, sys.version_info[:3]))
     findings = [
         Finding(name="python", value=python)
@@ -100,6 +101,7 @@ def check_cores() -> Finding:
 
 def cpu_quota(cgroup: Path) -> float | None:
     """Return the cores that the cgroup mounted at ``cgroup`` allows (version 2 or 1), or None without a limit."""
+    # Version 2 has one file of two words; version 1 has a file for each.
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()[:2]
     except (OSError, ValueError):
@@ -108,6 +110,7 @@ def cpu_quota(cgroup: Path) -> float | None:
             period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
+    # Without a limit the quota is "max" in version 2 and -1 in version 1.
     return int(quota) / int(period) if quota.isdigit() else None
 
 
@@ -126,6 +129,7 @@ def check_memory() -> Finding:
 
 def check_cuda() -> Finding:
     """Return the GPU that torch sees."""
+    # A torch whose libraries do not fit the system fails with OSError.
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -144,6 +148,7 @@ def check_cuda() -> Finding:
 
 def check_kernel_cache(package: Path) -> Finding:
     """Return where compiled kernels are kept between runs."""
+    # numba keeps kernels beside the source files unless it is told otherwise.
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(chosen) if chosen else package / "__pycache__"
     if os.access(nearest_existing(folder), os.W_OK):
@@ -184,6 +189,7 @@ def check_disk(folder: Path) -> list[Finding]:
             else "datasets go to $GLOADER_HOME or the OUT of `gloader prepare`; choose a larger disk",
         )
     ]
+    # The probe writes a file: what cannot be written cannot be measured.
     if not os.access(base, os.W_OK):
         fix = "name a writable folder on the disk that holds your datasets with --path"
         return [

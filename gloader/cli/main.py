@@ -1,4 +1,4 @@
-"""`gloader`: parses the command line, runs one command, and turns every error into one line and a status."""
+"""The `gloader` command: parses the words, runs one command, and turns every error into one line and a status."""
 
 import os
 import sys
@@ -58,6 +58,7 @@ def normalise(words: Sequence[str]) -> list[str]:
     """Return the command line with every flag hyphenated: ``--batch_size=8`` becomes ``--batch-size=8``. Pure."""
     normal: list[str] = []
     for position, word in enumerate(words):
+        # Everything behind a bare "--" is an argument, however it looks.
         if word == "--":
             return [*normal, *words[position:]]
         flag, equals, value = word.partition("=")
@@ -84,7 +85,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if error.code == EXIT_TERMINATED:
             report(RuntimeError("terminated"))
         raise
-    except BrokenPipeError:  # the reader of stdout, such as `head`, has left
+    # The reader of stdout, such as `head`, has left. Closing stderr keeps Python from complaining at exit.
+    except BrokenPipeError:
         sys.stderr.close()
         return EXIT_OK
     except REPORTED_ERRORS as error:
@@ -92,6 +94,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         report(error)
         return exit_status(error)
+    # A signal may surface as another error, which is no bug of ours; every other exception is.
     except Exception as error:
         hidden = interruption_behind(error)
         if hidden is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @Parameter(name="*", group=Group("Conversion", sort_key=1))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareFlags:
-    """How the graph is converted."""
+    """Flags of the conversion."""
 
     memory_budget: Size = None
     """Memory that the conversion may use, such as 1GB; half of what is free when not given."""
@@ -52,7 +52,7 @@ class PrepareFlags:
 @Parameter(name="*", group=Group("Source", sort_key=0))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFlags:
-    """What a source needs besides its name."""
+    """Flags of the source, besides its name."""
 
     features: Path | None = None
     """edges: a .npy or .npz file of feature rows."""
@@ -99,6 +99,7 @@ def prepare(
     out
         The folder to make.
     """
+    # Imported here: numba and the sources load only when something is converted.
     from gloader.cli.views.convert import convert_view
     from gloader.convert.prepare import prepare as convert
     from gloader.convert.registry import open_source
@@ -114,6 +115,7 @@ def prepare(
 
 
 def _describe(report: "PrepareReport") -> dict[str, str]:
+    # Rules may add edges as well as merge them: the number read is worth saying only where it differs.
     dropped = report.edges_read - report.num_edges
     change = "" if dropped == 0 else f" from {report.edges_read:,} read"
     spilled = (

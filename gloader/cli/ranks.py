@@ -1,4 +1,4 @@
-"""`torchrun ... -m gloader train`: the part of a command in a group of ranks."""
+"""Ranks of a command: `torchrun ... -m gloader train` starts one process for each."""
 
 import logging
 import os
@@ -16,13 +16,15 @@ from gloader.training.group import RankGroup
 from gloader.training.rendezvous import fresh_store
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-_AFTER_STALL_S = 60.0  # a stalled stage is reported by name before the group gives up
-_FIRST_SPEAKS_S = 2.0  # for the rank that had an error before the others say that they heard of it
+# The group waits longer than a stage may stall, so that the stage is named before the group gives up.
+_AFTER_STALL_S = 60.0
+# Ranks that merely hear of an error wait this long, so that the rank that had it speaks first.
+_FIRST_SPEAKS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What torchrun says about this process."""
+    """Place of this process among those that torchrun started."""
 
     world_size: int = 1
     local_rank: int = 0
@@ -31,7 +33,7 @@ class Launch:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "Launch":
-        """Return what the environment says; one process alone where torchrun did not start it.
+        """Return what the environment says; a process that torchrun did not start is alone.
 
         Raises
         ------
@@ -50,10 +52,15 @@ class Launch:
 
 @contextmanager
 def joined_ranks(launch: Launch, *, device: str, stall_timeout_s: float) -> Iterator[RankGroup]:
-    """Join the ranks that torchrun started, inside the block; alone where it started none.
+    """Join the ranks that torchrun started, inside the block; without torchrun the group is one rank.
 
-    An error gets a note that names the rank. A rank that merely hears of another one's error waits a little, so that
-    the cause is shown first.
+    An error gets a note that names the rank.
+
+    Parameters
+    ----------
+    launch : place of this process among the ranks
+    device : "auto", "cpu" or "cuda:0"; ranks on GPUs talk over nccl
+    stall_timeout_s : seconds after which a stage counts as stalled
 
     Raises
     ------
@@ -76,7 +83,7 @@ def joined_ranks(launch: Launch, *, device: str, stall_timeout_s: float) -> Iter
     except Exception as error:
         error.add_note(f"on rank {rank}")
         raise
-    # Only after success: with a rank that is gone, it might wait for it.
+    # Only after success: it would wait for a rank that is gone.
     distributed.destroy_process_group()
 
 
@@ -95,6 +102,7 @@ def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
     from torch.distributed.rendezvous import rendezvous
 
     is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    # Before anything else touches a GPU: the first use of CUDA makes a context on the current device.
     if is_cuda:
         if launch.local_rank >= torch.cuda.device_count():
             raise ConfigError(
@@ -102,6 +110,7 @@ def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
                 "as many ranks, or use --device cpu"
             )
         torch.cuda.set_device(launch.local_rank)
+    # The store of an earlier attempt may still hold its keys after a restart: the ranks agree on a fresh one.
     try:
         found, rank, world_size = next(rendezvous("env://", timeout=timeout))
         distributed.init_process_group(

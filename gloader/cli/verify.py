@@ -15,6 +15,7 @@ from gloader.core.units import format_bytes
 if TYPE_CHECKING:
     from gloader.ssd_store.format.verify import VerifyReport
 
+# Problems shown to people; one bad disk can damage thousands of pages.
 _MAX_SHOWN = 20
 
 

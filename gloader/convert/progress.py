@@ -21,11 +21,11 @@ class PrepareProgress(Protocol):
         ...
 
 
-class NoProgress:
+class _NoProgress:
     """Ignores the progress."""
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Do nothing."""
+        pass
 
 
-NO_PROGRESS: PrepareProgress = NoProgress()
+NO_PROGRESS: PrepareProgress = _NoProgress()

@@ -1,1 +1,1 @@
-"""What commands show on the screen while they run."""
+"""Views of commands while they run, and of their results."""

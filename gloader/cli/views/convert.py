@@ -1,4 +1,4 @@
-"""The progress of a conversion, for people."""
+"""Progress of a conversion, for people."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class _Rate(ProgressColumn):
         return Text(f"{done}  {format_amount(speed, unit)}/s" if speed else done, style="cyan")
 
 
-class BarView:
+class _BarView:
     """One moving bar per step; implements `PrepareProgress`."""
 
     def __init__(self, bars: Progress) -> None:
@@ -38,7 +38,7 @@ class BarView:
         self._task = TaskID(0)
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Move the bar of ``step``; the parameters are those of `PrepareProgress.advance`."""
+        """Move the bar of ``step``; a new step gets a bar of its own."""
         if step != self._step:
             self._finish()
             self._step, self._task = step, self._bars.add_task(step, total=total, unit=unit)
@@ -51,7 +51,7 @@ class BarView:
             self._bars.update(self._task, total=completed)
 
 
-class LineView:
+class _LineView:
     """One line when a step ends, and every few seconds of a long one, for logs; implements `PrepareProgress`."""
 
     def __init__(self, screen: Screen) -> None:
@@ -61,7 +61,7 @@ class LineView:
         self._started = self._written = self._last = time.monotonic()
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
-        """Note the progress and write a line now and then; the parameters are those of `PrepareProgress.advance`."""
+        """Note the progress; write a line now and then."""
         if step != self._step:
             self.finish()
             # The last report of one step is the best known start of the next.
@@ -85,8 +85,9 @@ class LineView:
 @contextmanager
 def convert_view(screen: Screen) -> Iterator[PrepareProgress]:
     """Show a conversion inside the block: bars on a terminal, lines elsewhere."""
+    # A log has no bars: moving text would fill it.
     if not screen.has_bars:
-        lines = LineView(screen)
+        lines = _LineView(screen)
         yield lines
         lines.finish()
         return
@@ -97,4 +98,4 @@ def convert_view(screen: Screen) -> Iterator[PrepareProgress]:
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
     with Progress(*columns, console=screen.console) as bars:
-        yield BarView(bars)
+        yield _BarView(bars)

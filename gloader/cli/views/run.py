@@ -1,4 +1,4 @@
-"""A training run, for people: bars while it moves, a row per epoch, and the closing table."""
+"""Progress and result of a training run, for people: bars, a row per epoch, and the closing table."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -19,12 +19,19 @@ _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}
 
 
 class RunView:
-    """Renders the runs of one command; implements `gloader.training.reporter.Reporter`. A context manager."""
+    """Shows the runs of one command; implements `gloader.training.reporter.Reporter`. A context manager.
+
+    Parameters
+    ----------
+    screen : of the command
+    explains : show in full what is held where and why; otherwise two lines
+    is_baseline : a second training on the same data, of which that was said already
+    """
 
     def __init__(self, screen: Screen, *, explains: bool = False, is_baseline: bool = False) -> None:
         self._screen = screen
-        self._explains = explains and not is_baseline  # in full; otherwise two lines
-        self._is_baseline = is_baseline  # what is held where was said already
+        self._explains = explains and not is_baseline
+        self._is_baseline = is_baseline
         self._num_epochs = 0
         self._task: TaskID | None = None
         self._bars: Progress | None = None
@@ -53,7 +60,7 @@ class RunView:
         of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
         again = f", continuing after epoch {start.first_epoch}" if start.first_epoch else ""
         self._screen.say(
-            f"run{of}: {start.num_parameters:,} parameters on {_place(start)}, "
+            f"run{of}: {start.num_parameters:,} parameters on {_device_text(start)}, "
             f"{start.num_epochs} epochs of {start.num_batches} batches{again}"
         )
         self._num_epochs = start.num_epochs
@@ -92,6 +99,7 @@ class RunView:
     def _move(self, description: str, done: float, total: float, figures: str) -> None:
         if self._bars is None:
             return
+        # One bar at a time: that of the epoch goes when the evaluation begins.
         if self._task is None or self._bars.tasks[0].description != description:
             if self._task is not None:
                 self._bars.remove_task(self._task)
@@ -99,14 +107,22 @@ class RunView:
         self._bars.update(self._task, completed=done, total=total, figures=figures)
 
 
-def _place(start: "RunStart") -> str:
+def _device_text(start: "RunStart") -> str:
+    # A rank knows the index of its own device only.
     if start.num_ranks == 1:
         return start.device
     return f"{start.num_ranks} ranks ({start.device.partition(':')[0]})"
 
 
 def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str, Any] | None = None) -> None:
-    """Write the closing table of a run, or of several, from the content of ``result.json``."""
+    """Write the closing table of a run, or of several.
+
+    Parameters
+    ----------
+    screen : of the command
+    result : the content of ``result.json``
+    mlp : the same of an MLP without edges; None: none was trained
+    """
     rows = {"test accuracy": _accuracy(result, "test_acc")}
     if mlp is not None:
         rows["  of an MLP on the same features"] = _accuracy(mlp, "test_acc")
@@ -127,6 +143,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
 
 
 def _accuracy(result: Mapping[str, Any], name: str) -> str:
+    # The deviation stands beside the mean where several runs were made.
     value, deviation = result[name], result.get(f"{name}_std")
     if value is None:
         return "not evaluated"

@@ -1,4 +1,4 @@
-"""Where a command writes: people read the console, programs read JSON from stdout."""
+"""Output of a command: a console for people, JSON on stdout for programs."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """The two audiences of one command."""
+    """Output of one command, for people and for programs."""
 
     console: Console  # tables, bars and lines for people; on stderr when stdout carries JSON
     is_json: bool
@@ -36,6 +36,7 @@ class Screen:
     def result(self, values: Mapping[str, object]) -> None:
         """Write the result for programs, where asked for."""
         if self.is_json:
+            # Past the console, which would wrap and colour the text; flushed, so that a pipe has it at once.
             sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
             sys.stdout.flush()
 
@@ -54,7 +55,8 @@ class _LogView(logging.Handler):
 
 
 def show_logs(console: Console | None) -> None:
-    """Show what the library logs on ``console`` and nowhere else; nowhere at all where None."""
+    """Show what the library logs on ``console`` and nowhere else; None: show nothing."""
+    # The handler of an earlier command in this process would write every line twice.
     logger = logging.getLogger("gloader")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _LogView)]:
         logger.removeHandler(handler)
