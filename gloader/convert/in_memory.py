@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+# The names of the masks in PyG and DGL.
 _MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
+_TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
+_SPLITS = ("train", "valid", "test")
 
 
 def write_numpy(
@@ -36,30 +39,27 @@ def write_numpy(
     *,
     features: NDArray[Any],
     labels: NDArray[Any],
-    edge_index: NDArray[Any] | None = None,
-    indptr: NDArray[Any] | None = None,
-    indices: NDArray[Any] | None = None,
-    edge_weight: NDArray[Any] | None = None,
-    train: NDArray[Any] | None = None,
-    valid: NDArray[Any] | None = None,
-    test: NDArray[Any] | None = None,
     num_classes: int | None = None,
     seed: int = 0,
-    **options: Any,
+    **arrays_and_options: Any,
 ) -> None:
     """Write arrays as a dataset directory at ``path``.
 
+    The parameters from ``edge_index`` on are keywords of ``arrays_and_options``.
+
     Parameters
     ----------
-    features : (N, F), may be memory-mapped
+    path : the folder to make
+    features : (N, F) real numbers, may be memory-mapped
     labels : (N,) classes, -1 or NaN where unlabelled
+    num_classes : None: the largest label plus one
+    seed : of the random splits
     edge_index : (2, E) sources and destinations; or
     indptr, indices : (N + 1,) and (E,), the in-neighbours of each node
-    edge_weight : (E,)
-    train, valid, test : ids or masks; all three or none, which splits the labelled nodes 60/20/20 by ``seed``
-    num_classes : where the labels do not show it
-    options : of the preparation: ``symmetrize``, ``self_loops``, ``deduplicate``, ``dtype``, ``order``,
-        ``memory_budget``, ``overwrite``; see `PrepareOptions`
+    edge_weight : (E,) real numbers of at least 0; left out: unweighted
+    train, valid, test : ids or masks; all three or none, which splits the labelled nodes 60/20/20
+    symmetrize, self_loops, deduplicate, dtype, order, memory_budget, overwrite : of the preparation; see
+        `PrepareOptions`
 
     Raises
     ------
@@ -68,7 +68,9 @@ def write_numpy(
     SourceError, ShapeError, GraphError, BudgetError, StoreExistsError, StoreWriteError
         As `gloader.convert.prepare.prepare`.
     """
-    given = {"train_idx": train, "valid_idx": valid, "test_idx": test, "x": features, "y": labels}
+    # What is not an array by its name is an option, which the preparation knows or refuses.
+    arrays = {name: arrays_and_options.pop(name, None) for name in (*_TOPOLOGY, *_SPLITS)}
+    given = {"x": features, "y": labels} | {f"{name}_idx": arrays[name] for name in _SPLITS}
     found = Attributes(
         arrays={name: np.asanyarray(array) for name, array in given.items() if array is not None},
         where="from_numpy",
@@ -80,20 +82,29 @@ def write_numpy(
         origin="numpy",
         num_nodes=len(rows),
         num_classes=count_classes(classes) if num_classes is None else num_classes,
-        edges=_edges(edge_index, indptr, indices, edge_weight, num_nodes=len(rows)),
+        edges=_edges(arrays, num_nodes=len(rows)),
         features=ArrayFeatures(rows=rows),
         labels=classes,
         splits=found.splits(len(rows)) or random_splits(classes, seed=seed),
     )
-    _write(source, path, options)
+    _write(source, path, arrays_and_options)
 
 
 def write_pyg(
     data: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
 ) -> None:
-    """Write a `torch_geometric.data.Data` with x, edge_index, y and masks as a dataset directory at ``path``.
+    """Write a `torch_geometric.data.Data` as a dataset directory.
 
-    Parameters and errors are those of `write_numpy`.
+    Parameters
+    ----------
+    data : with x, edge_index, y and masks, perhaps edge_weight
+    path : the folder to make
+    num_classes, seed, options : as `write_numpy`
+
+    Raises
+    ------
+    GloaderError
+        As `write_numpy`.
     """
     from gloader.convert.sources.pyg import data_source
 
@@ -104,9 +115,18 @@ def write_pyg(
 def write_dgl(
     graph: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
 ) -> None:
-    """Write a homogeneous `dgl.DGLGraph` with feat, label and masks as a dataset directory at ``path``.
+    """Write a `dgl.DGLGraph` as a dataset directory.
 
-    Parameters and errors are those of `write_numpy`.
+    Parameters
+    ----------
+    graph : homogeneous, with feat, label and masks, perhaps weights of edges
+    path : the folder to make
+    num_classes, seed, options : as `write_numpy`
+
+    Raises
+    ------
+    GloaderError
+        As `write_numpy`; a graph of several types is refused.
     """
     from gloader.convert.sources.dgl import graph_source
 
@@ -121,7 +141,8 @@ def to_pyg(arrays: Mapping[str, NDArray[Any]]) -> Any:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
+        # torch_geometric warns about torch's own deprecations at import.
+        warnings.simplefilter("ignore")
         from torch_geometric.data import Data
 
     num_nodes = len(arrays["labels"])
@@ -158,22 +179,10 @@ def to_dgl(arrays: Mapping[str, NDArray[Any]]) -> Any:
     return graph
 
 
-def _edges(
-    edge_index: NDArray[Any] | None,
-    indptr: NDArray[Any] | None,
-    indices: NDArray[Any] | None,
-    weight: NDArray[Any] | None,
-    *,
-    num_nodes: int,
-) -> EdgeStream:
+def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> EdgeStream:
+    edge_index, indptr, indices, weight = (arrays[name] for name in _TOPOLOGY)
     if edge_index is not None and indptr is None and indices is None:
-        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
-            raise ShapeError(
-                f"edge_index has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
-            )
-        if weight is not None and weight.shape != edge_index.shape[1:]:
-            raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
-        return ArrayEdges(src=edge_index[0], dst=edge_index[1], where="edge_index", weight=weight)
+        return ArrayEdges.of(edge_index, where="edge_index", weight=weight)
     if edge_index is None and indptr is not None and indices is not None:
         if indptr.shape != (num_nodes + 1,):
             raise ShapeError(
