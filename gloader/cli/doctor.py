@@ -1,4 +1,4 @@
-"""`gloader doctor`."""
+"""`gloader doctor`: checks of this machine, as a table."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`gloader infer`."""
+"""`gloader infer`: predictions of a trained model for every node."""
 
 from io import BytesIO
 from pathlib import Path

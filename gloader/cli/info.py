@@ -1,4 +1,4 @@
-"""`gloader info`."""
+"""`gloader info`: the content of a prepared dataset."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`gloader inspect`."""
+"""`gloader inspect`: the reads of every cache policy at every cache size."""
 
 import json
 import os

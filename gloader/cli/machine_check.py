@@ -100,7 +100,7 @@ def check_cores() -> Finding:
 
 
 def cpu_quota(cgroup: Path) -> float | None:
-    """Return the cores that the cgroup mounted at ``cgroup`` allows (version 2 or 1), or None without a limit."""
+    """Return the cores that the cgroup mounted at ``cgroup`` allows (version 2 or 1); None: no limit."""
     # Version 2 has one file of two words; version 1 has a file for each.
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()[:2]

@@ -1,4 +1,4 @@
-"""`gloader prepare`."""
+"""`gloader prepare`: a source turned into a dataset directory."""
 
 import shlex
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""`gloader report`."""
+"""`gloader report`: one HTML page of runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`gloader verify`."""
+"""`gloader verify`: every byte of a dataset against its checksums."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

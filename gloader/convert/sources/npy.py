@@ -107,7 +107,7 @@ class _ArrayFolder:
         return cls(path=path, archived={name: file for file in archives for name in npz_members(file)})
 
     def find(self, name: str) -> NpyFile | None:
-        """Return the array ``name``, or None where there is none."""
+        """Return the array ``name``; None: there is none."""
         if (self.path / f"{name}.npy").exists():
             return NpyFile.open(self.path / f"{name}.npy")
         return NpyFile.open(self.archived[name], name) if name in self.archived else None
