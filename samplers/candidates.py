@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from gloader.samplers import damage
+from gloader.samplers import graph_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,9 @@ class Candidates:
         of_edge = self.of_edge[:num_edges]
         self.count = self._map.relabel(graph.indices, work.edges[:num_edges], self.nodes, 0, of_edge)
         if self.count < 0:
-            raise damage.bad_neighbor(graph, work.nodes[:num_dst], self.offsets, work.edges, -1 - self.count)
+            raise graph_errors.bad_neighbor(
+                graph, work.nodes[:num_dst], self.offsets, work.edges, -1 - self.count
+            )
         for name in ("chances", "tops", "numbers"):
             setattr(self, name, _grown(getattr(self, name), self.count))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gloader.errors import ConfigError, SeedError
-from gloader.samplers import damage, pick, poisson
+from gloader.samplers import graph_errors, pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
 from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
@@ -75,11 +75,11 @@ def enter_seeds(work: Workspace, seeds: IdArray) -> int:
 
 def fetch_degrees(graph: CscGraph, work: Workspace, first: int, last: int) -> None:
     """Write where the in-edges of the nodes ``first:last`` of the batch begin, and how many there are."""
-    bad = pick.fetch_degrees(
+    bad = pick_kernels.fetch_degrees(
         graph.indptr, graph.num_edges, work.nodes, first, last, work.starts, work.degrees
     )
     if bad >= 0:
-        raise damage.bad_degree(graph, int(work.nodes[bad]))
+        raise graph_errors.bad_degree(graph, int(work.nodes[bad]))
 
 
 def weighted_block(
@@ -97,11 +97,11 @@ def weighted_block(
     edge_ids = work.edges[:num_edges].copy()
     edge_weight = work.weights[:num_edges].copy()
     if normalize:
-        poisson.scale_to_degree(work.degrees, num_dst, indptr, edge_weight)
+        poisson_kernels.scale_to_degree(work.degrees, num_dst, indptr, edge_weight)
     indices = np.empty(num_edges, dtype=np.int32)
     num_src = work.map.relabel(graph.indices, edge_ids, work.nodes, num_dst, indices)
     if num_src < 0:
-        raise damage.bad_neighbor(graph, work.nodes[:num_dst], indptr, edge_ids, -1 - num_src)
+        raise graph_errors.bad_neighbor(graph, work.nodes[:num_dst], indptr, edge_ids, -1 - num_src)
     return Block(
         indptr=indptr,
         indices=indices,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.errors import ConfigError
-from gloader.samplers import labor_chances, pick, poisson
+from gloader.samplers import labor_chances, pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
 from gloader.samplers.graph_source import GraphSource, source_of
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
@@ -127,11 +127,11 @@ class LaborSampler:
         indptr: LocalArray,
     ) -> None:
         fanout = self.fanouts[hop]
-        expected = pick.count_uniform(work.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
+        expected = pick_kernels.count_uniform(work.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
         room = checked_total(expected, hop, batch_id, self.fanouts)
         work.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
         rows = (graph.indices, work.starts, work.degrees, num_dst, fanout, key, indptr)
-        while poisson.pick_by_fanout(*rows, work.edges, work.weights) == poisson.OVERFLOW:
+        while poisson_kernels.pick_by_fanout(*rows, work.edges, work.weights) == poisson_kernels.OVERFLOW:
             checked_total(len(work.edges) + 1, hop, batch_id, self.fanouts)
             work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
 
@@ -154,8 +154,8 @@ class LaborSampler:
                 break
             before = expected
         labor_chances.solve(*rows, fanout, chances, candidates.scales)
-        poisson.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
-        poisson.pick_candidates(
+        poisson_kernels.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
+        poisson_kernels.pick_candidates(
             work.starts,
             *rows,
             chances,

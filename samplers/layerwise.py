@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from gloader.errors import ConfigError
-from gloader.samplers import column_norms, damage, poisson
+from gloader.samplers import column_norms, graph_errors, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
 from gloader.samplers.graph_source import GraphSource, source_of
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
@@ -144,11 +144,11 @@ class LayerSampler:
             column_norms.neighborhood_norms(*rows, self.adjacency == "gcn", norms)
             if self.adjacency == "gcn":
                 column_norms.divide_by_degree(graph.indptr, candidates.nodes, norms)
-            poisson.numbers_of(candidates.nodes, count, key, candidates.numbers)
+            poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
         candidates.numbers[:count] = 0  # the choice is made: whoever has a chance is taken
-        poisson.pick_candidates(
+        poisson_kernels.pick_candidates(
             work.starts,
             candidates.offsets,
             num_dst,
@@ -174,9 +174,9 @@ class LayerSampler:
         scale = self._graph_scales[hop]
         rows = (graph.indices, work.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
         work.reserve_edges(4096)
-        while (outcome := poisson.pick_by_node(*rows, work.edges, work.weights)) < 0:
-            if outcome <= poisson.DAMAGED:
-                raise damage.bad_edge(graph, poisson.DAMAGED - outcome)
+        while (outcome := poisson_kernels.pick_by_node(*rows, work.edges, work.weights)) < 0:
+            if outcome <= poisson_kernels.DAMAGED:
+                raise graph_errors.bad_edge(graph, poisson_kernels.DAMAGED - outcome)
             checked_total(len(work.edges) + 1, hop, batch_id, self.layer_sizes)
             work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
 
@@ -189,7 +189,7 @@ class LayerSampler:
             last = min(first + _NODES_PER_CALL, graph.num_nodes)
             bad = column_norms.add_graph_norms(graph.indptr, graph.indices, first, last, is_gcn, norms)
             if bad >= 0:
-                raise damage.bad_edge(graph, bad)
+                raise graph_errors.bad_edge(graph, bad)
         if is_gcn:
             norms /= np.diff(graph.indptr) + 1.0
         return norms.astype(np.float32)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.errors import ConfigError
-from gloader.samplers import damage, pick, weighted
+from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed, checked_seeds
 from gloader.samplers.graph_source import GraphSource, source_of
 from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers
@@ -134,7 +134,7 @@ class NeighborSampler:
                 f"lower the batch size or fanouts={self.fanouts}"
             )
         work.reserve(most_nodes + 1, last)
-        edge_ids = np.empty(num_edges + pick.SLACK, dtype=np.int64)
+        edge_ids = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         indices = np.empty(num_edges, dtype=np.int32)
         key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
@@ -142,7 +142,7 @@ class NeighborSampler:
         edge_ids = edge_ids[:num_edges]
         num_src = work.map.relabel(graph.indices, edge_ids, work.nodes, last, indices)
         if num_src < 0:
-            raise damage.bad_neighbor(graph, work.nodes[first:last], indptr, edge_ids, -1 - num_src)
+            raise graph_errors.bad_neighbor(graph, work.nodes[first:last], indptr, edge_ids, -1 - num_src)
         return Block(
             indptr=indptr,
             indices=indices,
@@ -156,7 +156,7 @@ class NeighborSampler:
         self, graph: CscGraph, work: Workspace, fanout: int, first: int, last: int, indptr: LocalArray
     ) -> int:
         if self.weighted:
-            total: int = weighted.count_weighted(
+            total: int = weighted_kernels.count_weighted(
                 graph.edge_weight,
                 work.starts,
                 work.degrees,
@@ -168,7 +168,9 @@ class NeighborSampler:
                 indptr,
             )
         else:
-            total = pick.count_uniform(work.degrees, first, last, fanout, self.replace, MAX_LOCAL, indptr)
+            total = pick_kernels.count_uniform(
+                work.degrees, first, last, fanout, self.replace, MAX_LOCAL, indptr
+            )
         return total
 
     def _pick(
@@ -188,19 +190,19 @@ class NeighborSampler:
         rows = (work.nodes, work.starts, work.degrees, first, last)
         if not self.weighted:
             if self.replace:
-                pick.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
+                pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
             else:
-                pick.pick_uniform(*rows, key, indptr, out, work.bits)
+                pick_kernels.pick_uniform(*rows, key, indptr, out, work.bits)
             return
         if self.replace:
             work.reserve_scratch(int(work.degrees[first:last].max(initial=0)))
-            bad = weighted.pick_weighted_with_replacement(
+            bad = weighted_kernels.pick_weighted_with_replacement(
                 graph.edge_weight, *rows, fanout, key, indptr, out, work.scratch, importance
             )
         else:
             work.reserve_scratch(max(fanout, 0))
-            bad = weighted.pick_weighted(
+            bad = weighted_kernels.pick_weighted(
                 graph.edge_weight, *rows, fanout, key, indptr, out, work.scratch, importance
             )
         if bad >= 0:
-            raise damage.bad_weights(graph, int(work.nodes[bad]))
+            raise graph_errors.bad_weights(graph, int(work.nodes[bad]))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gloader.samplers import relabel
+from gloader.samplers import relabel_kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ class DenseMap:
         if self._base + self._labels.shape[0] > LABEL_END:
             self._labels.fill(0)
             self._base = 1
-        repeats: int = relabel.enter_dense(seeds, nodes, self._base, self._labels)
+        repeats: int = relabel_kernels.enter_dense(seeds, nodes, self._base, self._labels)
         self._used = seeds.shape[0]
         return repeats
 
@@ -61,7 +61,7 @@ class DenseMap:
         self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
     ) -> int:
         """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
-        total: int = relabel.relabel_dense(
+        total: int = relabel_kernels.relabel_dense(
             graph_indices, edge_ids, nodes, num_nodes, self._base, self._labels, out
         )
         self._used = total
@@ -85,7 +85,9 @@ class HashMap:
         self._used = 0
         self._reserve(nodes[:0], seeds.shape[0])
         self._used = seeds.shape[0]
-        repeats: int = relabel.enter_hashed(seeds, nodes, self._base, self._keys, self._labels, self._shift)
+        repeats: int = relabel_kernels.enter_hashed(
+            seeds, nodes, self._base, self._keys, self._labels, self._shift
+        )
         return repeats
 
     def relabel(
@@ -94,7 +96,7 @@ class HashMap:
         """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
         largest = min(num_nodes + edge_ids.shape[0], self._num_nodes)
         self._reserve(nodes[:num_nodes], largest)
-        total: int = relabel.relabel_hashed(
+        total: int = relabel_kernels.relabel_hashed(
             graph_indices,
             self._num_nodes,
             edge_ids,
@@ -115,7 +117,7 @@ class HashMap:
             return
         self._allocate(max(self._keys.shape[0], 1 << (2 * num_nodes - 1).bit_length()))
         self._base = 1
-        relabel.enter_hashed(entered, entered, self._base, self._keys, self._labels, self._shift)
+        relabel_kernels.enter_hashed(entered, entered, self._base, self._keys, self._labels, self._shift)
 
     def _allocate(self, slots: int) -> None:
         self._keys: IdArray = np.empty(slots, dtype=np.int64)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from unit.samplers import oracle
 
-from gloader.samplers import pick, rng
+from gloader.samplers import pick_kernels, rng
 
 
 def picked(degree: int, count: int, *, start: int, node: int, words: int = 64) -> list[int]:
     bits = np.zeros(words, dtype=np.uint64)
     indptr = np.array([0, count], dtype=np.int32)
-    edge_ids = np.empty(count + pick.SLACK, dtype=np.int64)
+    edge_ids = np.empty(count + pick_kernels.SLACK, dtype=np.int64)
     with np.errstate(over="ignore"):
-        pick.pick_uniform(
+        pick_kernels.pick_uniform(
             np.array([node]),
             np.array([start]),
             np.array([degree]),
@@ -60,10 +60,10 @@ def test_slack_is_only_behind_the_last_edge() -> None:
     nodes, degrees = np.arange(3), np.array([100, 3, 100])
     starts = np.array([0, 100, 103])
     indptr = np.array([0, 2, 5, 7], dtype=np.int32)
-    edge_ids = np.full(7 + pick.SLACK, -1, dtype=np.int64)
+    edge_ids = np.full(7 + pick_kernels.SLACK, -1, dtype=np.int64)
     key, bits = rng.layer_key(0, 0, 0, 0), np.zeros(64, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        pick.pick_uniform(nodes, starts, degrees, 0, 3, key, indptr, edge_ids, bits)
+        pick_kernels.pick_uniform(nodes, starts, degrees, 0, 3, key, indptr, edge_ids, bits)
     assert edge_ids[2:5].tolist() == [100, 101, 102]
     assert (edge_ids[:2] < 100).all()
     assert (edge_ids[5:7] >= 103).all()
