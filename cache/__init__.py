@@ -1,11 +1,11 @@
-"""Which feature rows stay in memory: traces in, plans out, and the executors of a plan."""
+"""The host cache of feature rows: traces in, plans out, and the executors of a plan. Imported as ``gloader.cache``."""
 
 if __name__ != "gloader.cache":
     raise ImportError("import this package as gloader.cache")
 
 from gloader.cache.actions import batch_step
+from gloader.cache.baseline_kernels import OnlineName
 from gloader.cache.baselines import OnlinePolicy, Policy, StaticPolicy, make_policy
-from gloader.cache.batch_reader import NO_ROWS
 from gloader.cache.belady import hotness_levels, plan_belady
 from gloader.cache.curve import MissCurve, belady_curve, lru_curve, next_use_counts, static_curve
 from gloader.cache.device_plan import (
@@ -31,15 +31,15 @@ from gloader.cache.planner import (
     slot_bytes,
 )
 from gloader.cache.slot_cache import SlotCache
-from gloader.cache.slots import SlotMap
 from gloader.cache.static import (
+    SlotMap,
     access_counts,
     hottest_by_degree,
     hottest_first,
     inclusion_probabilities,
     out_degrees,
 )
-from gloader.cache.trace import Trace
+from gloader.cache.trace import NO_ROWS, Trace
 from gloader.cache.trace_code import decode_ids, encode_ids
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "DeviceShare",
     "MissCurve",
     "NodeTable",
+    "OnlineName",
     "OnlinePolicy",
     "PlannerName",
     "Policy",

@@ -1,4 +1,4 @@
-"""What the host cache does with an access, in four bytes, and the step that a batch of these means."""
+"""Actions: what the host cache does with an access, in four bytes, and the step that a batch of these means."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADMIT: Final = -2
 ON_DEVICE: Final = -(2**31)
 MAX_CAPACITY: Final = 2**31 - 4  # the largest slot whose ADMIT code is not ON_DEVICE
 
-_IDENTITY: Final = np.empty(0, dtype=np.int64)  # stands for an order that changes nothing
+_IDENTITY: Final = np.empty(0, dtype=np.int64)  # an order that changes nothing
 
 
 def batch_step(
@@ -35,8 +35,9 @@ def batch_step(
 
     Parameters
     ----------
-    nodes : in the order of the actions: the batch's own, or ascending where the plan is of a `Trace`
-    order : (U,) int32 or int64, ``argsort`` of the batch's nodes where these were sorted: what happens to
+    actions : (U,) int32, the codes above
+    nodes : (U,) in the order of the actions: the batch's own, or ascending if the plan is of a `Trace`
+    order : (U,) int32 or int64, ``argsort`` of the batch's nodes if these were sorted: what happens to
         ``nodes[p]`` is said of position ``order[p]``. Positions are ascending without it, ``miss_row`` with it
 
     Raises
@@ -52,12 +53,11 @@ def batch_step(
             + ("" if order is None else f" in an order of {len(mapped)}")
             + ": the plan belongs to another batch"
         )
-    hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = np.empty((6, num), dtype=np.int64)
-    hits, misses, admits = _expand(
-        np.ascontiguousarray(nodes), actions, mapped, hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot
-    )  # fmt: skip
+    out = np.empty((6, num), dtype=np.int64)
+    hits, misses, admits = _expand(np.ascontiguousarray(nodes), actions, mapped, out)
     if hits < 0:
         raise PlanError(f"the order of a batch of {num} nodes names positions outside 0..{num - 1}")
+    hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = out
     return CacheStep(
         hit_pos=hit_pos[:hits],
         hit_slot=hit_slot[:hits],
@@ -73,14 +73,20 @@ def _expand(
     nodes: NDArray[np.integer],
     actions: Actions,
     order: NDArray[np.integer],
-    hit_pos: IdArray,
-    hit_slot: IdArray,
-    miss_pos: IdArray,
-    miss_row: IdArray,
-    admit_pos: IdArray,
-    admit_slot: IdArray,
+    out: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Return the numbers of hits, misses and admissions, or -1 where ``order`` leaves the batch."""
+    """Write the six arrays of the step to ``out`` (6, U); return hits, misses and admissions.
+
+    The first is -1 if ``order`` leaves the batch.
+    """
+    hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = (
+        out[0],
+        out[1],
+        out[2],
+        out[3],
+        out[4],
+        out[5],
+    )
     hits, misses, admits = 0, 0, 0
     num = actions.shape[0]
     is_mapped = order.shape[0] > 0

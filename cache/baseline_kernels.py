@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from numba import njit
 
 from gloader.cache.actions import ADMIT, BYPASS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -26,6 +28,21 @@ FIRST_GHOST: Final = 1 << 40  # so far from 0, which means never, that no queue 
 _MAX_MARKS: Final = 3
 _SMALL, _MAIN = 0, 1
 _SMALL_SHARE: Final = 10
+
+OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]
+
+
+class QueueState(NamedTuple):
+    """The arrays behind an online policy, which its kernel reads and writes."""
+
+    slot_of: NDArray[np.int32]  # (N,) -1 where not cached
+    content: IdArray  # (C,) -1 where empty
+    links: NDArray[np.int32]  # (2, C) towards the head, towards the tail
+    marks: NDArray[np.uint8]  # (C,) visits since the row came or was spared
+    stamps: IdArray  # (C,) the step in which the row came
+    ends: IdArray  # (2, 3) head, tail and length of each queue
+    cursor: IdArray  # (3,) step, hand or slots used, ghosts so far
+    ghosts: IdArray  # (N,) when the row was evicted after one visit; of policies with ghosts only
 
 
 @njit(cache=True, nogil=True)
@@ -56,7 +73,7 @@ def _push_head(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _enter(state: Any, actions: Actions, position: int, node: int, slot: int) -> None:
+def _enter(state: QueueState, actions: Actions, position: int, node: int, slot: int) -> None:
     """Let ``node`` take ``slot`` from the row that holds it, if any."""
     old = state.content[slot]
     if old >= 0:
@@ -69,7 +86,7 @@ def _enter(state: Any, actions: Actions, position: int, node: int, slot: int) ->
 
 
 @njit(cache=True, nogil=True)
-def _mark_hits(nodes: Nodes, actions: Actions, state: Any, most: int) -> None:
+def _mark_hits(nodes: Nodes, actions: Actions, state: QueueState, most: int) -> None:
     """Decide the hits, and count a visit for each, up to ``most``."""
     for position in range(nodes.shape[0]):
         slot = state.slot_of[nodes[position]]
@@ -80,7 +97,7 @@ def _mark_hits(nodes: Nodes, actions: Actions, state: Any, most: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def fifo(nodes: Nodes, actions: Actions, state: Any) -> None:
+def fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """First in, first out: the slots are a ring."""
     capacity = state.content.shape[0]
     _mark_hits(nodes, actions, state, 0)
@@ -94,7 +111,7 @@ def fifo(nodes: Nodes, actions: Actions, state: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def clock(nodes: Nodes, actions: Actions, state: Any) -> None:
+def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """FIFO with a second chance for rows that were visited."""
     capacity = state.content.shape[0]
     _mark_hits(nodes, actions, state, 1)
@@ -115,7 +132,7 @@ def clock(nodes: Nodes, actions: Actions, state: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def lru(nodes: Nodes, actions: Actions, state: Any) -> None:
+def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """Keep the C rows used last, the order within a batch being that of its positions."""
     capacity = state.content.shape[0]
     ends = state.ends[0]
@@ -157,7 +174,7 @@ def _push_tail(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def sieve(nodes: Nodes, actions: Actions, state: Any) -> None:
+def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """One queue in order of entry; a hand sweeps from tail to head, spares visited rows and takes the first other."""
     capacity = state.content.shape[0]
     ends = state.ends[0]
@@ -187,7 +204,7 @@ def sieve(nodes: Nodes, actions: Actions, state: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def s3fifo(nodes: Nodes, actions: Actions, state: Any) -> None:
+def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """Try rows in a small queue of a tenth; rows visited twice there, or missed soon after, join the main queue."""
     capacity = state.content.shape[0]
     num_ghosts = capacity - max(capacity // _SMALL_SHARE, 1)
@@ -213,7 +230,7 @@ def s3fifo(nodes: Nodes, actions: Actions, state: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _evict_s3fifo(state: Any, entered_small: int, entered_main: int) -> int:
+def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> int:
     """Return an unlinked slot whose row did not enter in this step; its row leaves in `_enter`."""
     target = max(state.content.shape[0] // _SMALL_SHARE, 1)
     small, main = state.ends[_SMALL], state.ends[_MAIN]
@@ -236,3 +253,20 @@ def _evict_s3fifo(state: Any, entered_small: int, entered_main: int) -> int:
                 return slot
             state.marks[slot] -= 1
         _push_head(state.links, main, slot)
+
+
+class OnlineKernel(NamedTuple):
+    """A line of the table of online policies."""
+
+    decide: Callable[[Nodes, Actions, QueueState], None]
+    has_ghosts: bool = False  # whether it remembers rows after their eviction, 8 bytes a node
+
+
+# A new online policy is a kernel above and a line here; its name joins `OnlineName` and `gloader.config.Policy`.
+ONLINE_KERNELS: Final[dict[str, OnlineKernel]] = {
+    "lru": OnlineKernel(lru),
+    "fifo": OnlineKernel(fifo),
+    "clock": OnlineKernel(clock),
+    "sieve": OnlineKernel(sieve),
+    "s3fifo": OnlineKernel(s3fifo, has_ghosts=True),
+}

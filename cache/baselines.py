@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
 
-from gloader.cache import baseline_kernels as kernels
 from gloader.cache.actions import BYPASS, MAX_CAPACITY, batch_step
-from gloader.cache.batch_reader import NO_ROWS
-from gloader.cache.slots import SlotMap
+from gloader.cache.baseline_kernels import FIRST_GHOST, ONLINE_KERNELS, STEP, OnlineName, QueueState
+from gloader.cache.static import SlotMap
+from gloader.cache.trace import NO_ROWS
 from gloader.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from gloader.cache.actions import Actions
     from gloader.types import CacheStep, IdArray
 
-PolicyName = Literal["lru", "fifo", "clock", "sieve", "s3fifo", "static", "none"]
-OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]
-
-_KERNELS: Final[dict[str, Callable[..., None]]] = {
-    "lru": kernels.lru,
-    "fifo": kernels.fifo,
-    "clock": kernels.clock,
-    "sieve": kernels.sieve,
-    "s3fifo": kernels.s3fifo,
-}
+PolicyName = Literal[OnlineName, "static", "none"]
 
 
 class Policy(Protocol):
@@ -53,19 +42,6 @@ class Policy(Protocol):
         ...
 
 
-class QueueState(NamedTuple):
-    """The arrays behind an online policy."""
-
-    slot_of: NDArray[np.int32]  # (N,) -1 where not cached
-    content: IdArray  # (C,) -1 where empty
-    links: NDArray[np.int32]  # (2, C) towards the head, towards the tail
-    marks: NDArray[np.uint8]  # (C,) visits since the row came or was spared
-    stamps: IdArray  # (C,) the step in which the row came
-    ends: IdArray  # (2, 3) head, tail and length of each queue
-    cursor: IdArray  # (3,) step, hand or slots used, ghosts so far
-    ghosts: IdArray  # (N,) when the row was evicted after one visit; S3-FIFO only
-
-
 class OnlinePolicy:
     """LRU, FIFO, CLOCK, SIEVE or S3-FIFO over slots. Costs 4 bytes a node and 30 a slot (S3-FIFO: 12 and 30).
 
@@ -85,11 +61,12 @@ class OnlinePolicy:
     """
 
     def __init__(self, name: OnlineName, *, num_nodes: int, capacity: int) -> None:
-        if name not in _KERNELS:
-            raise ConfigError(f"policy {name!r} is not one of {', '.join(_KERNELS)}")
+        if name not in ONLINE_KERNELS:
+            raise ConfigError(f"policy {name!r} is not one of {', '.join(ONLINE_KERNELS)}")
         if not 0 <= capacity <= MAX_CAPACITY:
             raise ConfigError(f"capacity is {capacity}; it must be in 0..{MAX_CAPACITY} slots")
-        self._kernel = _KERNELS[name]
+        kernel = ONLINE_KERNELS[name]
+        self._decide = kernel.decide
         self._state = QueueState(
             slot_of=np.empty(num_nodes, dtype=np.int32),
             content=np.empty(capacity, dtype=np.int64),
@@ -98,7 +75,7 @@ class OnlinePolicy:
             stamps=np.empty(capacity, dtype=np.int64),
             ends=np.empty((2, 3), dtype=np.int64),
             cursor=np.empty(3, dtype=np.int64),
-            ghosts=np.empty(num_nodes if name == "s3fifo" else 0, dtype=np.int64),
+            ghosts=np.empty(num_nodes if kernel.has_ghosts else 0, dtype=np.int64),
         )
         self.restart()
 
@@ -131,8 +108,8 @@ class OnlinePolicy:
         _require_ids(ids, len(self._state.slot_of))
         actions[:] = BYPASS
         if len(self._state.content):
-            self._state.cursor[0] += 1
-            self._kernel(ids, actions, self._state)
+            self._state.cursor[STEP] += 1
+            self._decide(ids, actions, self._state)
 
     def restart(self) -> None:
         """Empty the cache and forget what was visited."""
@@ -142,7 +119,7 @@ class OnlinePolicy:
         for zero in (state.marks, state.stamps, state.ghosts):
             zero.fill(0)
         state.ends[:] = (-1, -1, 0)
-        state.cursor[:] = (0, 0, kernels.FIRST_GHOST)
+        state.cursor[:] = (0, 0, FIRST_GHOST)
 
 
 class StaticPolicy:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from gloader.cache.batch_reader import NO_ROWS
-from gloader.cache.slots import SlotMap
-from gloader.cache.static import hottest_first
+from gloader.cache.static import SlotMap, hottest_first
+from gloader.cache.trace import NO_ROWS
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from gloader.cache.actions import ADMIT, ON_DEVICE, batch_step, select_misses
-from gloader.cache.batch_reader import lengths_of
+from gloader.cache.trace import lengths_of
 from gloader.errors import PlanError
 from gloader.types import CacheStep, IdArray
 

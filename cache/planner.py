@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 import numpy as np
 
 from gloader.cache.actions import ON_DEVICE, count_actions
+from gloader.cache.baseline_kernels import ONLINE_KERNELS
 from gloader.cache.baselines import PolicyName, make_policy
-from gloader.cache.batch_reader import NO_ROWS, BatchReader
 from gloader.cache.belady import plan_belady
 from gloader.cache.next_use import NodeTable
 from gloader.cache.plan import CachePlan, initial_content
+from gloader.cache.trace import NO_ROWS, BatchReader
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -264,4 +265,5 @@ def slot_bytes(name: PlannerName) -> int:
 
 def node_bytes(name: PlannerName) -> int:
     """Return the bytes that the planner keeps per node of the graph; Belady's may be fewer: `table_bytes`. Pure."""
-    return _MAP_BYTES + (_GHOST_BYTES if name == "s3fifo" else 0)
+    kernel = ONLINE_KERNELS.get(name)
+    return _MAP_BYTES + (_GHOST_BYTES if kernel and kernel.has_ghosts else 0)

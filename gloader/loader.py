@@ -34,8 +34,8 @@ from gloader.pipeline.open_tiers import FeatureTier, TierSettings, open_feature_
 from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.run import PipelineRun
 from gloader.pipeline.threads import run_together
+from gloader.samplers.arguments import checked_fanouts
 from gloader.samplers.make import require_layout
-from gloader.samplers.neighbor import checked_fanouts
 from gloader.types import BatchId, IdArray, ReadyBatch
 
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ if __name__ != "gloader.samplers":
         "import this package as gloader.samplers, not samplers: two names would make two of every class"
     )
 
-from gloader.samplers.graph import CscGraph
-from gloader.samplers.graph_source import GraphSource
+from gloader.samplers.graph import CscGraph, GraphSource
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.make import make_sampler, preferred_layout, workspace_node_bytes
-from gloader.samplers.merged import MergedBatch, MergedBlockSampler
-from gloader.samplers.neighbor import NeighborSampler
+from gloader.samplers.merged import MergedBatch
+from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 
 __all__ = [
     "CscGraph",

@@ -1,4 +1,4 @@
-"""What every sampler checks before a kernel runs."""
+"""Checks of a sampler's arguments, before a kernel runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ def checked_fanouts(fanouts: Sequence[int], *, noun: str = "fanouts") -> tuple[i
 
 
 def checked_seed(seed: int) -> int:
-    """Return ``seed`` modulo 2**64; ConfigError where it is no integer. Pure."""
+    """Return ``seed`` modulo 2**64. Pure.
+
+    Raises
+    ------
+    ConfigError
+        It is no integer.
+    """
     if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
         raise ConfigError(f"seed is {seed!r}; it must be an integer")
     return int(seed) % 2**64

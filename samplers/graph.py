@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numba import njit
 
 from gloader.errors import GraphError
-from gloader.samplers import graph_checks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,6 +85,27 @@ class CscGraph:
         return degrees
 
 
+class GraphSource(Protocol):
+    """Something whose graph may move, as from a mapped file into memory, but never changes a value."""
+
+    @property
+    def graph(self) -> CscGraph:
+        """The graph where it is now; called once per batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlace:
+    """A graph that stays where it is."""
+
+    graph: CscGraph
+
+
+def source_of(graph: CscGraph | GraphSource) -> GraphSource:
+    """Return ``graph`` as a source. Pure."""
+    return InPlace(graph=graph) if isinstance(graph, CscGraph) else graph
+
+
 def _store(graph: CscGraph, field: str, array: NDArray[Any]) -> None:
     object.__setattr__(graph, field, array)  # the dataclass is frozen; this is its constructor
 
@@ -130,7 +151,7 @@ def _check_length(edge_weight: NDArray[Any], num_edges: int) -> None:
 
 def _check_indptr(indptr: IdArray) -> None:
     for start in range(0, indptr.shape[0] - 1, CHUNK):
-        at = graph_checks.first_descent(indptr, start, min(start + CHUNK, indptr.shape[0] - 1))
+        at = _first_descent(indptr, start, min(start + CHUNK, indptr.shape[0] - 1))
         if at >= 0:
             raise GraphError(
                 f"indptr is not monotone: indptr[{at + 1}] = {indptr[at + 1]} "
@@ -140,7 +161,7 @@ def _check_indptr(indptr: IdArray) -> None:
 
 def _check_indices(indices: NDArray[Any], num_nodes: int) -> None:
     for start in range(0, indices.shape[0], CHUNK):
-        at = graph_checks.first_outside(indices, start, min(start + CHUNK, indices.shape[0]), num_nodes)
+        at = _first_outside(indices, start, min(start + CHUNK, indices.shape[0]), num_nodes)
         if at >= 0:
             raise GraphError(
                 f"indices[{at}] = {indices[at]} is not a node: ids must be in 0..{num_nodes - 1}, "
@@ -152,8 +173,36 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
     if edge_weight is None:
         return
     for start in range(0, edge_weight.shape[0], CHUNK):
-        at = graph_checks.first_bad_weight(edge_weight, start, min(start + CHUNK, edge_weight.shape[0]))
+        at = _first_bad_weight(edge_weight, start, min(start + CHUNK, edge_weight.shape[0]))
         if at >= 0:
             raise GraphError(
                 f"edge_weight[{at}] = {edge_weight[at]}; weights must be finite and not negative"
             )
+
+
+@njit(cache=True, nogil=True)
+def _first_descent(indptr: IdArray, start: int, stop: int) -> int:
+    """Return the first i in [start, stop) with ``indptr[i + 1] < indptr[i]``, or -1. Pure."""
+    for i in range(start, stop):
+        if indptr[i + 1] < indptr[i]:
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _first_outside(indices: NDArray[Any], start: int, stop: int, num_nodes: int) -> int:
+    """Return the first i in [start, stop) with ``indices[i]`` outside 0..num_nodes-1, or -1. Pure."""
+    for i in range(start, stop):
+        if indices[i] < 0 or indices[i] >= num_nodes:
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _first_bad_weight(edge_weight: NDArray[Any], start: int, stop: int) -> int:
+    """Return the first i in [start, stop) whose weight is negative, infinite or not a number, or -1. Pure."""
+    for i in range(start, stop):
+        weight = edge_weight[i]
+        if not 0 <= weight < float("inf"):
+            return i
+    return -1

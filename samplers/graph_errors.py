@@ -1,4 +1,4 @@
-"""What a sampler raises when a kernel meets an entry that no sound graph has. Pure.
+"""Errors for entries that no sound graph has, met by a kernel while it samples. Pure.
 
 A graph may be sampled from before its checksums were compared, see `gloader.dataset.topology`.
 """
@@ -34,9 +34,11 @@ def bad_neighbor(
 
     Parameters
     ----------
+    graph : the topology
     nodes : (D,) the destinations of the hop
     indptr : (>= D + 1,) where the edges of each begin in ``edge_ids``
-    edge_ids : positions in the graph's ``indices``
+    edge_ids : (>= at + 1,) positions in the graph's ``indices``
+    at : position in ``edge_ids``
     """
     position = int(edge_ids[at])
     row = int(np.searchsorted(indptr[: len(nodes) + 1], at, side="right")) - 1

@@ -1,4 +1,4 @@
-"""The hops of a batch, one after the other: what every sampler of layered blocks does around its own picking."""
+"""The hops of a batch, one after the other: the frame around the picking of every sampler of layered blocks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def sample_layers(
     sample_hop: SampleHop,
 ) -> SampledBatch:
     """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
+
+    Parameters
+    ----------
+    graph : the topology, where it is now
+    pool : lends this call its scratch memory
+    batch_id : the address of the batch, part of the random key
+    seeds : (B,) distinct node ids; B = 0 gives an empty batch
+    num_hops : L
+    sample_hop : the sampler's own part
 
     Raises
     ------
@@ -74,7 +83,19 @@ def enter_seeds(work: Workspace, seeds: IdArray) -> int:
 
 
 def fetch_degrees(graph: CscGraph, work: Workspace, first: int, last: int) -> None:
-    """Write where the in-edges of the nodes ``first:last`` of the batch begin, and how many there are."""
+    """Write where the in-edges of the nodes ``first:last`` of the batch begin, and how many there are.
+
+    Parameters
+    ----------
+    graph : the topology
+    work : the batch so far; ``starts[first:last]`` and ``degrees[first:last]`` are written
+    first, last : positions in ``work.nodes``; those before ``first`` were fetched by an earlier hop
+
+    Raises
+    ------
+    GraphError
+        The in-edges of a node do not lie within the graph's.
+    """
     bad = pick_kernels.fetch_degrees(
         graph.indptr, graph.num_edges, work.nodes, first, last, work.starts, work.degrees
     )
@@ -89,7 +110,10 @@ def weighted_block(
 
     Parameters
     ----------
-    indptr : (num_dst + 1,), where the edges of each destination begin in ``work.edges``
+    graph : the topology
+    work : the batch so far
+    num_dst : D, destinations of the hop
+    indptr : (D + 1,) int32, where the edges of each destination begin in ``work.edges``
     normalize : make the weights of each destination add up to its in-degree
     """
     num_edges = int(indptr[-1])
@@ -113,7 +137,18 @@ def weighted_block(
 
 
 def checked_total(total: int, hop: int, batch_id: BatchId, fanouts: tuple[int, ...]) -> int:
-    """Return ``total`` in-edges or edges of a hop, or raise ConfigError where there are 2**31 or more. Pure."""
+    """Return ``total``, the in-edges or edges of a hop, after the check that int32 offsets can hold it. Pure.
+
+    Parameters
+    ----------
+    total : edges; a kernel that gave up counting returns -1
+    hop, batch_id, fanouts : for the message
+
+    Raises
+    ------
+    ConfigError
+        There are 2**31 edges or more.
+    """
     if not 0 <= total <= MAX_LOCAL:
         raise ConfigError(
             f"hop {hop} of {batch_id} would have 2**31 edges or more; lower the batch size or fanouts={fanouts}"

@@ -1,28 +1,35 @@
-"""LABOR (Balin, Catalyurek: "Layer-neighbor sampling: defusing neighborhood explosion in GNNs", NeurIPS'23)."""
+"""LABOR (Balin, Catalyurek: "Layer-neighbor sampling: defusing neighborhood explosion in GNNs", NeurIPS'23).
+
+Destination s takes source t with chance min(1, scale_s * chance_t). The scale makes the variance at s that of
+``fanout`` neighbours drawn from its d in-edges: the sum over them of 1 / min(1, scale_s * chance_t) is d * d / fanout
+(section 3 of the paper). LABOR-0 has chance_t = 1; each iteration moves chance to sources that destinations share.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numba import njit
 
 from gloader.errors import ConfigError
-from gloader.samplers import labor_chances, pick_kernels, poisson_kernels
+from gloader.samplers import pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
-from gloader.samplers.graph_source import GraphSource, source_of
+from gloader.samplers.graph import GraphSource, source_of
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
 from gloader.samplers.rng import layer_key
-from gloader.samplers.workspace import Workspace, WorkspacePool
+from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gloader.samplers.candidates import Candidates
+    from numpy.typing import NDArray
+
     from gloader.samplers.graph import CscGraph
     from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 _ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
-_MOST_ITERATIONS = 100
+_MOST_ITERATIONS = 100  # gains shrink fast; the bound is for a graph on which they never fall below the above
 
 
 class LaborSampler:
@@ -129,6 +136,8 @@ class LaborSampler:
         fanout = self.fanouts[hop]
         expected = pick_kernels.count_uniform(work.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
         room = checked_total(expected, hop, batch_id, self.fanouts)
+        # The number of edges is random, ``expected`` in the mean: an eighth more is nearly always enough, and one that
+        # is not costs a second pass with the same draws.
         work.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
         rows = (graph.indices, work.starts, work.degrees, num_dst, fanout, key, indptr)
         while poisson_kernels.pick_by_fanout(*rows, work.edges, work.weights) == poisson_kernels.OVERFLOW:
@@ -149,11 +158,11 @@ class LaborSampler:
         chances.fill(1.0)
         before = np.inf
         for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
-            expected = labor_chances.improve(*rows, fanout, chances, candidates.tops)
+            expected = _improve_chances(*rows, fanout, chances, candidates.tops)
             if self.iterations < 0 and expected > before * (1 - _ENOUGH):
                 break
             before = expected
-        labor_chances.solve(*rows, fanout, chances, candidates.scales)
+        _solve_scales(*rows, fanout, chances, candidates.scales)
         poisson_kernels.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
         poisson_kernels.pick_candidates(
             work.starts,
@@ -165,3 +174,70 @@ class LaborSampler:
             work.edges,
             work.weights,
         )
+
+
+@njit(cache=True, nogil=True)
+def scale_for(
+    chances: NDArray[np.float64], candidate: LocalArray, first: int, last: int, fanout: int
+) -> float:
+    """Return the scale of the destination with in-edges ``first:last``, infinity if it takes them all. Pure.
+
+    With the set of sources whose chance reaches 1 given, the equation is linear. That set is empty at scale 0 and
+    only grows from one solution to the next, so this ends, in practice after a few passes.
+    """
+    degree = last - first
+    if fanout < 0 or degree <= fanout:
+        return np.inf
+    target = degree * (degree / fanout)
+    scale, certain_before = 0.0, -1
+    while True:
+        rest, certain = 0.0, 0
+        for at in range(first, last):
+            chance = chances[candidate[at]]
+            if scale * chance >= 1.0:
+                certain += 1
+            else:
+                rest += 1.0 / chance
+        if certain <= certain_before or certain == degree:
+            return scale
+        certain_before = certain
+        scale = rest / (target - certain)
+
+
+@njit(cache=True, nogil=True)
+def _solve_scales(
+    offsets: IdArray,
+    num_dst: int,
+    candidate: LocalArray,
+    fanout: int,
+    chances: NDArray[np.float64],
+    scales: NDArray[np.float64],
+) -> None:
+    """Write the scale of every destination."""
+    for i in range(num_dst):
+        scales[i] = scale_for(chances, candidate, offsets[i], offsets[i + 1], fanout)
+
+
+@njit(cache=True, nogil=True)
+def _improve_chances(
+    offsets: IdArray,
+    num_dst: int,
+    candidate: LocalArray,
+    fanout: int,
+    chances: NDArray[np.float64],
+    tops: NDArray[np.float64],
+) -> float:
+    """Raise every chance to the largest that a destination asks for; return the number of nodes expected now.
+
+    A step never raises the number expected: with the new chances every scale is at most 1.
+    """
+    tops[: chances.shape[0]] = 0.0
+    for i in range(num_dst):
+        scale = scale_for(chances, candidate, offsets[i], offsets[i + 1], fanout)
+        for at in range(offsets[i], offsets[i + 1]):
+            tops[candidate[at]] = max(tops[candidate[at]], scale)
+    expected = 0.0
+    for t in range(chances.shape[0]):
+        chances[t] = min(chances[t] * tops[t], 1.0)
+        expected += chances[t]
+    return expected

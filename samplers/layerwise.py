@@ -2,29 +2,33 @@
 
 LADIES: Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional networks",
 NeurIPS'19. FastGCN: Chen, Ma, Xiao, ICLR'18.
+
+The rows of the adjacency are destinations, its columns sources. The squared entry of an edge is 1 / d_dst**2 for a
+mean and 1 / ((d_dst + 1) (d_src + 1)) for GCN. The kernels add up entries without the factor of the source, which is
+the same along a column and is divided out once per column.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numba import njit
 
 from gloader.errors import ConfigError
-from gloader.samplers import column_norms, graph_errors, poisson_kernels
+from gloader.samplers import graph_errors, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
-from gloader.samplers.graph_source import GraphSource, source_of
+from gloader.samplers.graph import GraphSource, source_of
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
-from gloader.samplers.rng import layer_key
-from gloader.samplers.workspace import Workspace, WorkspacePool
+from gloader.samplers.rng import layer_key, to_int
+from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from gloader.samplers.candidates import Candidates
     from gloader.samplers.graph import CscGraph
     from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
@@ -141,9 +145,9 @@ class LayerSampler:
         else:
             norms = candidates.tops[:count]
             rows = (work.degrees, candidates.offsets, num_dst, candidates.of_edge)
-            column_norms.neighborhood_norms(*rows, self.adjacency == "gcn", norms)
+            _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
             if self.adjacency == "gcn":
-                column_norms.divide_by_degree(graph.indptr, candidates.nodes, norms)
+                _divide_by_degree(graph.indptr, candidates.nodes, norms)
             poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
@@ -173,7 +177,7 @@ class LayerSampler:
     ) -> None:
         scale = self._graph_scales[hop]
         rows = (graph.indices, work.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
-        work.reserve_edges(4096)
+        work.reserve_edges(4096)  # a guess; it doubles until the edges fit, with the same draws each time
         while (outcome := poisson_kernels.pick_by_node(*rows, work.edges, work.weights)) < 0:
             if outcome <= poisson_kernels.DAMAGED:
                 raise graph_errors.bad_edge(graph, poisson_kernels.DAMAGED - outcome)
@@ -187,7 +191,7 @@ class LayerSampler:
         norms = np.zeros(graph.num_nodes)
         for first in range(0, graph.num_nodes, _NODES_PER_CALL):
             last = min(first + _NODES_PER_CALL, graph.num_nodes)
-            bad = column_norms.add_graph_norms(graph.indptr, graph.indices, first, last, is_gcn, norms)
+            bad = _add_graph_norms(graph.indptr, graph.indices, first, last, is_gcn, norms)
             if bad >= 0:
                 raise graph_errors.bad_edge(graph, bad)
         if is_gcn:
@@ -222,3 +226,61 @@ def _poisson_scale(norms: NDArray[np.float64], size: int) -> float:
     scales = (size - np.arange(size)) / rest[:size]  # with the first 0, 1, ... chances at 1
     certain = int(np.argmax(scales * ordered[:size] < 1.0))
     return float(scales[certain])
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _squared_entry(degree: int, is_gcn: bool) -> float:
+    return 1.0 / (degree + 1.0) if is_gcn else 1.0 / (float(degree) * degree)
+
+
+@njit(cache=True, nogil=True)
+def _neighborhood_norms(
+    degrees: IdArray,
+    offsets: IdArray,
+    num_dst: int,
+    candidate: LocalArray,
+    is_gcn: bool,
+    norms: NDArray[np.float64],
+) -> None:
+    """Write the norms of the candidates over the rows of the destinations."""
+    norms[:] = 0.0
+    for i in range(num_dst):
+        if degrees[i]:
+            entry = _squared_entry(degrees[i], is_gcn)
+            for at in range(offsets[i], offsets[i + 1]):
+                norms[candidate[at]] += entry
+
+
+@njit(cache=True, nogil=True)
+def _divide_by_degree(graph_indptr: IdArray, nodes: IdArray, norms: NDArray[np.float64]) -> None:
+    """Divide the norm of each of ``nodes`` by its in-degree and one."""
+    for t in range(norms.shape[0]):
+        norms[t] /= graph_indptr[nodes[t] + 1] - graph_indptr[nodes[t]] + 1.0
+
+
+@njit(cache=True, nogil=True)
+def _add_graph_norms(
+    graph_indptr: IdArray,
+    graph_indices: NDArray[Any],
+    first: int,
+    last: int,
+    is_gcn: bool,
+    norms: NDArray[np.float64],
+) -> int:
+    """Add the rows of the nodes ``first:last`` to the norms of all columns (N,).
+
+    Returns -1, or the first edge that is out of range or whose source is no node: the graph is damaged.
+    """
+    end_of_nodes = np.uint64(norms.shape[0])
+    for node in range(first, last):
+        begin, end = graph_indptr[node], graph_indptr[node + 1]
+        if begin < 0 or end < begin or end > graph_indices.shape[0]:
+            return max(begin, 0)
+        if begin < end:
+            entry = _squared_entry(end - begin, is_gcn)
+            for edge in range(begin, end):
+                source = to_int(graph_indices[edge])
+                if np.uint64(source) >= end_of_nodes:
+                    return edge
+                norms[source] += entry
+    return -1

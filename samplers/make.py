@@ -1,7 +1,8 @@
-"""From a sampler's name to the sampler."""
+"""The table of samplers: from a name and its options to the sampler."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -9,45 +10,68 @@ from gloader.config import Layout
 from gloader.errors import ConfigError
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
-from gloader.samplers.merged import MergedBlockSampler
-from gloader.samplers.neighbor import NeighborSampler
+from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.samplers.graph import CscGraph
-    from gloader.samplers.graph_source import GraphSource
+    from gloader.samplers.graph import CscGraph, GraphSource
     from gloader.types import Sampler
 
-_MAKERS: dict[str, Callable[..., Sampler]] = {
-    "neighbor": NeighborSampler,
-    "weighted": partial(NeighborSampler, weighted=True),
-    "labor": LaborSampler,
-    "ladies": partial(LayerSampler, method="ladies"),
-    "fastgcn": partial(LayerSampler, method="fastgcn"),
-}
-SAMPLER_NAMES = tuple(_MAKERS)
 _MAP_BYTES = 4  # the local id of a node
 _MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
-_NODEWISE = ("neighbor", "weighted")  # whose draws for one node do not depend on the other nodes of the hop
-_SWITCHES = {"replace", "importance", "share_layers", "normalize"}
-_OPTIONS = {
-    "neighbor": ("replace",),
-    "weighted": ("replace", "importance"),
-    "labor": ("iterations", "share_layers", "normalize"),
-    "ladies": ("adjacency", "normalize"),
-    "fastgcn": ("adjacency", "normalize"),
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SamplerKind:
+    """A line of the table of samplers."""
+
+    make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
+    options: dict[str, type]  # that a user may set, in the order in which messages list them
+    node_bytes: int  # that a sampling thread keeps per node of the graph
+    is_nodewise: bool = (
+        False  # the draws for a node do not depend on the others of the hop: it has merged hops
+    )
+
+
+# A new sampler is one line here. Its class samples layered blocks, see `gloader.types.Sampler`.
+_SAMPLERS = {
+    "neighbor": _SamplerKind(
+        make=NeighborSampler, options={"replace": bool}, node_bytes=_MAP_BYTES, is_nodewise=True
+    ),
+    "weighted": _SamplerKind(
+        make=partial(NeighborSampler, weighted=True),
+        options={"replace": bool, "importance": bool},
+        node_bytes=_MAP_BYTES,
+        is_nodewise=True,
+    ),
+    "labor": _SamplerKind(
+        make=LaborSampler,
+        options={"iterations": int, "share_layers": bool, "normalize": bool},
+        node_bytes=_MAP_AND_CHANCE_BYTES,
+    ),
+    "ladies": _SamplerKind(
+        make=partial(LayerSampler, method="ladies"),
+        options={"adjacency": str, "normalize": bool},
+        node_bytes=_MAP_AND_CHANCE_BYTES,
+    ),
+    "fastgcn": _SamplerKind(
+        make=partial(LayerSampler, method="fastgcn"),
+        options={"adjacency": str, "normalize": bool},
+        node_bytes=_MAP_AND_CHANCE_BYTES,
+    ),
 }
+SAMPLER_NAMES = tuple(_SAMPLERS)
+_NODEWISE = tuple(name for name, kind in _SAMPLERS.items() if kind.is_nodewise)
 
 
 def workspace_node_bytes(spec: str) -> int:
     """Return the most bytes that a sampling thread of the sampler ``spec`` keeps per node of the graph. Pure."""
-    name = parse_spec(spec)[0]
-    return _MAP_BYTES if name in _NODEWISE else _MAP_AND_CHANCE_BYTES
+    return _SAMPLERS[parse_spec(spec)[0]].node_bytes
 
 
 def preferred_layout(spec: str) -> Layout:
-    """Return "merged", which is PyG's, where the sampler ``spec`` has it, else "layered". Pure."""
+    """Return "merged", which is PyG's, if the sampler ``spec`` has it, else "layered". Pure."""
     return "merged" if parse_spec(spec)[0] in _NODEWISE else "layered"
 
 
@@ -82,24 +106,31 @@ def make_sampler(
         The name, an option or the layout is unknown, or a value is not allowed.
     """
     name, given = parse_spec(spec)
-    chosen = given | options
-    unknown = sorted(set(chosen) - set(_OPTIONS[name]))
+    kind, chosen = _SAMPLERS[name], given | options
+    unknown = sorted(set(chosen) - set(kind.options))
     if unknown:
         raise ConfigError(
-            f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(_OPTIONS[name])}"
+            f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(kind.options)}"
         )
     for key, value in chosen.items():
-        if key in _SWITCHES and not isinstance(value, bool):
+        # Numbers and words are checked by the sampler, which knows their range; a switch would take any value as true.
+        if kind.options[key] is bool and not isinstance(value, bool):
             raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
     require_layout(spec, layout)
-    sampler = _MAKERS[name](graph, fanouts, seed=seed, **chosen)
+    sampler = kind.make(graph, fanouts, seed=seed, **chosen)
     if layout == "merged" and isinstance(sampler, NeighborSampler):
         return MergedBlockSampler(sampler)
     return sampler
 
 
 def require_layout(spec: str, layout: Layout) -> None:
-    """Raise ConfigError where ``layout`` is unknown, or the sampler ``spec`` does not have it. Pure."""
+    """Check that the sampler ``spec`` has ``layout``. Pure.
+
+    Raises
+    ------
+    ConfigError
+        It has not, or the layout is unknown.
+    """
     if layout not in get_args(Layout):
         raise ConfigError(f"layout={layout!r} is not one of {', '.join(map(repr, get_args(Layout)))}")
     name = parse_spec(spec)[0]

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.samplers.neighbor import NeighborSampler
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBatch:
@@ -70,20 +68,6 @@ class MergedBatch:
             num_dst=num_dst,
             edge_weight=None if self.edge_weight is None else self.edge_weight[:num_edges],
         )
-
-
-class MergedBlockSampler:
-    """Samples as `NeighborSampler.sample_merged` and delivers blocks, see `MergedBatch.to_blocks`.
-
-    Pure and thread-safe, as the sampler is.
-    """
-
-    def __init__(self, sampler: NeighborSampler) -> None:
-        self.sampler = sampler
-
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`."""
-        return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
 
 def merge_hops(

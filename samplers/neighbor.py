@@ -9,7 +9,7 @@ import numpy as np
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed, checked_seeds
-from gloader.samplers.graph_source import GraphSource, source_of
+from gloader.samplers.graph import GraphSource, source_of
 from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers
 from gloader.samplers.merged import MergedBatch, merge_hops
 from gloader.samplers.rng import layer_key
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.samplers.graph import CscGraph
-
-__all__ = ["GraphSource", "NeighborSampler", "checked_fanouts"]
 
 
 class NeighborSampler:
@@ -110,7 +108,8 @@ class NeighborSampler:
             counts = [0, enter_seeds(work, checked)]
             for hop in range(len(self.fanouts)):
                 fetch_degrees(graph, work, counts[-2], counts[-1])
-                hops.append(self._sample_hop(graph, work, batch_id, hop, counts[-2], counts[-1]))
+                found_last = range(counts[-2], counts[-1])
+                hops.append(self._sample_hop(graph, work, batch_id, hop, found_last))
                 counts.append(hops[-1].num_src)
                 num_edges = checked_total(num_edges + hops[-1].num_edges, hop, batch_id, self.fanouts)
             nodes = work.nodes[: counts[-1]].copy()
@@ -119,75 +118,65 @@ class NeighborSampler:
     def _sample_layer(
         self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
     ) -> Block:
-        return self._sample_hop(graph, work, batch_id, hop, 0, num_dst)
+        return self._sample_hop(graph, work, batch_id, hop, range(num_dst))
 
     def _sample_hop(
-        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, first: int, last: int
+        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, destinations: range
     ) -> Block:
-        """Let the nodes ``first:last`` of the batch sample; its nodes so far are ``:last``."""
-        indptr = np.empty(last - first + 1, dtype=np.int32)
-        num_edges = self._count(graph, work, self.fanouts[hop], first, last, indptr)
+        """Let ``destinations``, positions in the nodes of the batch so far up to their end, sample."""
+        fanout, last = self.fanouts[hop], destinations.stop
+        indptr = np.empty(len(destinations) + 1, dtype=np.int32)
+        num_edges = self._count(graph, work, fanout, destinations, indptr)
         most_nodes = min(last + num_edges, graph.num_nodes)
         if num_edges < 0 or most_nodes > MAX_LOCAL:
             raise ConfigError(
                 f"hop {hop} of {batch_id} would have 2**31 edges or more; "
                 f"lower the batch size or fanouts={self.fanouts}"
             )
-        work.reserve(most_nodes + 1, last)
+        work.reserve(most_nodes + 1, last)  # one more than there can be: relabelling writes before it counts
         edge_ids = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         indices = np.empty(num_edges, dtype=np.int32)
         key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
-        self._pick(graph, work, self.fanouts[hop], first, last, key, indptr, edge_ids, edge_weight)
+        self._pick(graph, work, fanout, destinations, key, indptr, edge_ids, edge_weight)
         edge_ids = edge_ids[:num_edges]
         num_src = work.map.relabel(graph.indices, edge_ids, work.nodes, last, indices)
         if num_src < 0:
-            raise graph_errors.bad_neighbor(graph, work.nodes[first:last], indptr, edge_ids, -1 - num_src)
+            nodes = work.nodes[destinations.start : last]
+            raise graph_errors.bad_neighbor(graph, nodes, indptr, edge_ids, -1 - num_src)
         return Block(
             indptr=indptr,
             indices=indices,
             edge_ids=edge_ids,
             num_src=num_src,
-            num_dst=last - first,
+            num_dst=len(destinations),
             edge_weight=edge_weight if self.importance else None,
         )
 
     def _count(
-        self, graph: CscGraph, work: Workspace, fanout: int, first: int, last: int, indptr: LocalArray
+        self, graph: CscGraph, work: Workspace, fanout: int, destinations: range, indptr: LocalArray
     ) -> int:
+        """Write the local ``indptr`` (D + 1,) of the hop; return its edges, -1 for more than int32 can count."""
+        rows = (work.degrees, destinations.start, destinations.stop, fanout, self.replace, MAX_LOCAL, indptr)
         if self.weighted:
-            total: int = weighted_kernels.count_weighted(
-                graph.edge_weight,
-                work.starts,
-                work.degrees,
-                first,
-                last,
-                fanout,
-                self.replace,
-                MAX_LOCAL,
-                indptr,
-            )
-        else:
-            total = pick_kernels.count_uniform(
-                work.degrees, first, last, fanout, self.replace, MAX_LOCAL, indptr
-            )
-        return total
+            return int(weighted_kernels.count_weighted(graph.edge_weight, work.starts, *rows))
+        return int(pick_kernels.count_uniform(*rows))
 
     def _pick(
         self,
         graph: CscGraph,
         work: Workspace,
         fanout: int,
-        first: int,
-        last: int,
+        destinations: range,
         key: np.uint64,
         indptr: LocalArray,
         out: IdArray,
         importance: NDArray[np.float32] | None,
     ) -> None:
+        """Write the edges that ``destinations`` take to ``out``, and what each stands for to ``importance``."""
         if fanout == 0:
             return
-        rows = (work.nodes, work.starts, work.degrees, first, last)
+        rows = (work.nodes, work.starts, work.degrees, destinations.start, destinations.stop)
         if not self.weighted:
             if self.replace:
                 pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
@@ -195,14 +184,25 @@ class NeighborSampler:
                 pick_kernels.pick_uniform(*rows, key, indptr, out, work.bits)
             return
         if self.replace:
-            work.reserve_scratch(int(work.degrees[first:last].max(initial=0)))
-            bad = weighted_kernels.pick_weighted_with_replacement(
-                graph.edge_weight, *rows, fanout, key, indptr, out, work.scratch, importance
-            )
+            pick = weighted_kernels.pick_weighted_with_replacement
+            work.reserve_scratch(int(work.degrees[destinations.start : destinations.stop].max(initial=0)))
         else:
+            pick = weighted_kernels.pick_weighted
             work.reserve_scratch(max(fanout, 0))
-            bad = weighted_kernels.pick_weighted(
-                graph.edge_weight, *rows, fanout, key, indptr, out, work.scratch, importance
-            )
+        bad = pick(graph.edge_weight, *rows, fanout, key, indptr, out, work.scratch, importance)
         if bad >= 0:
             raise graph_errors.bad_weights(graph, int(work.nodes[bad]))
+
+
+class MergedBlockSampler:
+    """Samples as `NeighborSampler.sample_merged` and delivers blocks, see `MergedBatch.to_blocks`.
+
+    Pure and thread-safe, as the sampler is.
+    """
+
+    def __init__(self, sampler: NeighborSampler) -> None:
+        self.sampler = sampler
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`."""
+        return self.sampler.sample_merged(batch_id, seeds).to_blocks()

@@ -1,4 +1,4 @@
-"""From the nodes of a batch to their local ids: one array of N labels, or a hash table when N is large."""
+"""Maps from the nodes of a batch to their local ids: one array of N labels, or a hash table when N is large."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 LABEL_END = 2**31  # labels are int32
-_MIN_SLOTS = 1 << 10
+_MIN_SLOTS = 1 << 10  # 12 KB; the table doubles from there
 
 
 class NodeMap(Protocol):
@@ -30,9 +30,21 @@ class NodeMap(Protocol):
     def relabel(
         self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
     ) -> int:
-        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number.
+        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
 
-        Returns -1 - i where the source of edge i is no node of the graph; the map is then not to be used again.
+        Parameters
+        ----------
+        graph_indices : (E,) the graph's ``indices``
+        edge_ids : (M,) positions in it
+        nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
+        num_nodes : nodes so far
+        out : (M,) receives the local ids
+
+        Returns
+        -------
+        int
+            The number of nodes, or -1 - i if the source of edge i is no node of the graph; the map is then not to be
+            used again.
         """
         ...
 
@@ -49,6 +61,7 @@ class DenseMap:
 
     def begin(self, seeds: IdArray, nodes: IdArray) -> int:
         """Start a batch with ``seeds``, copied to ``nodes``; return how many seeds repeat an earlier one."""
+        # Past every label of the batch before: what it left in the array now means "not seen", see `relabel_kernels`.
         self._base += self._used
         if self._base + self._labels.shape[0] > LABEL_END:
             self._labels.fill(0)
@@ -60,7 +73,16 @@ class DenseMap:
     def relabel(
         self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
     ) -> int:
-        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
+        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
+
+        Parameters
+        ----------
+        graph_indices : (E,) the graph's ``indices``
+        edge_ids : (M,) positions in it
+        nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
+        num_nodes : nodes so far
+        out : (M,) receives the local ids
+        """
         total: int = relabel_kernels.relabel_dense(
             graph_indices, edge_ids, nodes, num_nodes, self._base, self._labels, out
         )
@@ -93,7 +115,16 @@ class HashMap:
     def relabel(
         self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
     ) -> int:
-        """Write the local ids of the sources of ``edge_ids``, append new ones to ``nodes``; return their number."""
+        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
+
+        Parameters
+        ----------
+        graph_indices : (E,) the graph's ``indices``
+        edge_ids : (M,) positions in it
+        nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
+        num_nodes : nodes so far
+        out : (M,) receives the local ids
+        """
         largest = min(num_nodes + edge_ids.shape[0], self._num_nodes)
         self._reserve(nodes[:num_nodes], largest)
         total: int = relabel_kernels.relabel_hashed(

@@ -19,7 +19,13 @@ _MASK = 2**64 - 1
 
 
 def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
-    """Return the key of one layer of one batch; each field is absorbed modulo 2**64. Pure."""
+    """Return the key of one layer of one batch; each field is absorbed modulo 2**64. Pure.
+
+    Parameters
+    ----------
+    seed, epoch, index : the sampler's seed and the address of the batch
+    layer : the hop, 0 next to the seeds
+    """
     key = 0
     for field in (seed, epoch, index, layer):
         key = mix_int((key + int(GOLDEN) + int(field)) & _MASK)

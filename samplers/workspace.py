@@ -1,14 +1,15 @@
-"""The scratch memory of a sampling call, kept from batch to batch."""
+"""The scratch memory of a sampling call, kept from batch to batch and lent to one call at a time."""
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit
 
-from gloader.samplers.candidates import Candidates
+from gloader.samplers import graph_errors
 from gloader.samplers.node_map import DenseMap, HashMap, NodeMap
 
 if TYPE_CHECKING:
@@ -16,14 +17,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.types import IdArray
+    from gloader.samplers.graph import CscGraph
+    from gloader.types import IdArray, LocalArray
 
 DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more than a hash table
+_NOBODY: IdArray = np.empty(0, dtype=np.int64)
 _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 
 
 class Workspace:
-    """Buffers that one call uses at a time; they grow to the largest batch seen."""
+    """Buffers that one call uses at a time; they grow to the largest batch seen.
+
+    Parameters
+    ----------
+    node_map : from the nodes of a batch to their local ids
+    largest_fanout : sizes the bit set of `pick_kernels.pick_uniform`
+    candidates : of the samplers that choose for all destinations of a hop together; None: the others
+    """
 
     __slots__ = ("bits", "candidates", "degrees", "edges", "map", "nodes", "scratch", "starts", "weights")
 
@@ -62,8 +72,69 @@ class Workspace:
             self.scratch = np.empty(max(size, 2 * self.scratch.shape[0]), dtype=np.float64)
 
 
+class Candidates:
+    """The nodes that a hop can find: the in-neighbours of all its destinations, each once.
+
+    Takes 12 bytes for each in-edge and 32 for each candidate of the largest hop seen. Used by one thread at a time.
+    """
+
+    __slots__ = ("_map", "chances", "count", "nodes", "numbers", "of_edge", "offsets", "scales", "tops")
+
+    def __init__(self, node_map: NodeMap) -> None:
+        self._map = node_map
+        self.count = 0
+        self.nodes: IdArray = np.empty(1, dtype=np.int64)  # node of each candidate
+        self.of_edge: LocalArray = np.empty(0, dtype=np.int32)  # candidate of each in-edge
+        self.offsets: IdArray = np.empty(0, dtype=np.int64)  # where the in-edges of a destination begin in it
+        self.scales: NDArray[np.float64] = np.empty(0)  # one per destination
+        self.chances: NDArray[np.float64] = np.empty(0)  # these three: one per candidate
+        self.tops: NDArray[np.float64] = np.empty(0)
+        self.numbers: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
+
+    def find(self, graph: CscGraph, work: Workspace, num_dst: int, num_edges: int) -> None:
+        """Find the sources of all in-edges of the first ``num_dst`` nodes in ``work``.
+
+        Leaves room for all of these edges in ``work.edges``.
+
+        Parameters
+        ----------
+        graph : the topology
+        work : the batch so far, with the starts and degrees of its nodes
+        num_dst : D, destinations of the hop
+        num_edges : their in-edges
+
+        Raises
+        ------
+        GraphError
+            The source of an edge is not a node of the graph.
+        """
+        work.reserve_edges(num_edges)
+        self.offsets = _grown(self.offsets, num_dst + 1)
+        self.scales = _grown(self.scales, num_dst)
+        self.of_edge = _grown(self.of_edge, num_edges)
+        self.nodes = _grown(self.nodes, min(num_edges, graph.num_nodes) + 1)
+        _list_edges(work.starts, work.degrees, num_dst, self.offsets, work.edges)
+        self._map.begin(_NOBODY, self.nodes)
+        of_edge = self.of_edge[:num_edges]
+        self.count = self._map.relabel(graph.indices, work.edges[:num_edges], self.nodes, 0, of_edge)
+        if self.count < 0:
+            raise graph_errors.bad_neighbor(
+                graph, work.nodes[:num_dst], self.offsets, work.edges, -1 - self.count
+            )
+        for name in ("chances", "tops", "numbers"):
+            setattr(self, name, _grown(getattr(self, name), self.count))
+
+
 class WorkspacePool:
-    """Lends each concurrent call a workspace of its own; it keeps as many as calls ever ran at once. Thread-safe."""
+    """Lends each concurrent call a workspace of its own; it keeps as many as calls ever ran at once. Thread-safe.
+
+    Parameters
+    ----------
+    num_nodes : N
+    largest_fanout : of all hops
+    dense_limit : nodes from which on local ids come from a hash table instead of an array of N
+    has_candidates : whether each workspace needs `Candidates`
+    """
 
     def __init__(
         self,
@@ -83,9 +154,25 @@ class WorkspacePool:
     def lend(self) -> Iterator[Workspace]:
         """Lend a workspace for the length of a ``with`` block; one whose block raised is dropped."""
         try:
-            workspace = self._free.pop()
+            workspace = self._free.pop()  # a deque's pop and append are atomic: no lock
         except IndexError:
             candidates = Candidates(self._map(self._num_nodes)) if self._has_candidates else None
             workspace = Workspace(self._map(self._num_nodes), self._largest_fanout, candidates)
         yield workspace
         self._free.append(workspace)
+
+
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return ``array`` if it has ``size`` entries, else a larger one of any content."""
+    return array if len(array) >= size else np.empty(max(size, 2 * len(array)), dtype=array.dtype)
+
+
+@njit(cache=True, nogil=True)
+def _list_edges(starts: IdArray, degrees: IdArray, num_dst: int, offsets: IdArray, edge_ids: IdArray) -> None:
+    out = 0
+    offsets[0] = 0
+    for i in range(num_dst):
+        for edge in range(starts[i], starts[i] + degrees[i]):
+            edge_ids[out] = edge
+            out += 1
+        offsets[i + 1] = out

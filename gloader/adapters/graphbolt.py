@@ -21,7 +21,7 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gloader.cache.baselines import OnlineName
+    from gloader.cache import OnlineName
     from gloader.samplers import CscGraph
     from gloader.types import Block, FeatureSource
 

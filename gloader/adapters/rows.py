@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 
-from gloader.cache import SlotCache, make_policy
-from gloader.cache.baselines import OnlineName
+from gloader.cache import OnlineName, SlotCache, make_policy
 from gloader.core.ids import as_ids, outside
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError, ForkError, SeedError

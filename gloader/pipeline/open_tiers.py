@@ -16,7 +16,7 @@ from gloader.cache import (
     out_degrees,
     slot_bytes,
 )
-from gloader.cache.batch_reader import NO_ROWS
+from gloader.cache.trace import NO_ROWS
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError, ConfigError
 from gloader.memory.available import default_budget_bytes

@@ -13,7 +13,7 @@ from gloader.errors import ForkError, ShapeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gloader.cache.baselines import OnlineName
+    from gloader.cache import OnlineName
     from gloader.types import FeatureSource
 
 with quiet_dgl("gloader.adapters.dgl needs"):

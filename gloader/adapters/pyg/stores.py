@@ -12,7 +12,7 @@ from gloader.adapters.rows import CachedRows
 from gloader.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:
-    from gloader.cache.baselines import OnlineName
+    from gloader.cache import OnlineName
     from gloader.samplers import CscGraph
     from gloader.types import FeatureSource, IdArray
 

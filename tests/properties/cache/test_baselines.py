@@ -10,8 +10,7 @@ from cache_traces import SlotModel, arrays, batches
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.cache import OnlinePolicy
-from gloader.cache.baselines import OnlineName
+from gloader.cache import OnlineName, OnlinePolicy
 
 NUM_NODES = 12
 NAMES: list[OnlineName] = ["lru", "fifo", "clock", "sieve", "s3fifo"]

@@ -8,7 +8,8 @@ from unit.samplers.graphs import random_graph, star
 from unit.samplers.importance_oracle import ImportanceOracle
 
 from gloader.errors import ConfigError, GraphError, SeedError
-from gloader.samplers import CscGraph, LaborSampler, NeighborSampler, labor_chances
+from gloader.samplers import CscGraph, LaborSampler, NeighborSampler
+from gloader.samplers.labor import scale_for
 from gloader.types import BatchId, SampledBatch
 
 FIRST = BatchId(epoch=0, index=0)
@@ -68,9 +69,9 @@ def test_the_scale_solves_its_equation() -> None:
     random = np.random.default_rng(2)
     for degree, fanout in ((11, 10), (40, 3), (500, 10), (500, 450)):
         chances = random.random(degree) ** 4 + 1e-6
-        scale = labor_chances.scale_for(chances, np.arange(degree, dtype=np.int32), 0, degree, fanout)
+        scale = scale_for(chances, np.arange(degree, dtype=np.int32), 0, degree, fanout)
         assert np.sum(1 / np.minimum(1, scale * chances)) == pytest.approx(degree**2 / fanout)
-    everything = labor_chances.scale_for(chances, np.arange(500, dtype=np.int32), 0, 500, 500)
+    everything = scale_for(chances, np.arange(500, dtype=np.int32), 0, 500, 500)
     assert everything == np.inf
 
 
