@@ -34,9 +34,10 @@ import numpy as np
 from gloader.bench.environment import machine, versions
 from gloader.bench.graphs import synthetic_graph
 from gloader.cache import plan_belady
+from gloader.core.order import EpochOrder
 from gloader.core.units import format_bytes, parse_bytes
 from gloader.inspector import sample_trace
-from gloader.samplers import CscGraph
+from gloader.samplers import CscGraph, NeighborSampler
 from gloader.ssd_store import DirectMisses, FeatureStore, MissSource, Packer, packer_memory_bytes, stage_rows
 from gloader.ssd_store.cost.profile import probe_device
 from gloader.ssd_store.spill.folder import SpillFolder
@@ -119,9 +120,8 @@ def load_trace(workdir: Path, work: Workload, batches: int) -> tuple[IdLists, ND
         rank[np.argsort(-degree, kind="stable")] = np.arange(work.nodes, dtype=np.int32)
         np.save(rank_file, rank)
         seeds = np.flatnonzero(np.diff(graph.indptr))
-        trace = sample_trace(
-            graph, seeds, fanouts=FANOUTS, batch_size=work.batch_size, batches=batches, threads=2
-        )
+        order = EpochOrder(seeds=seeds, num_nodes=graph.num_nodes, batch_size=work.batch_size, seed=0)
+        trace = sample_trace(NeighborSampler(graph, FANOUTS, seed=0), order, batches=batches, threads=2)
         if len(trace.accesses) < batches:
             raise SystemExit(
                 f"the graph gives {len(trace.accesses)} batches and {batches} are needed: lower --superbatch"

@@ -10,10 +10,11 @@ import numpy as np
 
 from gloader.bench.environment import machine, versions
 from gloader.bench.graphs import GraphKind, synthetic_graph
-from gloader.cache import NodeTable, SlotCache, access_counts, encode_ids, hotness_levels, plan_belady
-from gloader.cache import Trace as CodedTrace
+from gloader.cache import NodeTable, SlotCache, Trace, access_counts, encode_ids, hotness_levels, plan_belady
+from gloader.core.order import EpochOrder
 from gloader.errors import ConfigError
-from gloader.inspector import Trace, inspect_trace, sample_trace
+from gloader.inspector import AccessTrace, inspect_trace, sample_trace
+from gloader.samplers import NeighborSampler
 from gloader.types import CacheStep, IdArray
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.samplers import CscGraph
 
 _COPY_ROWS = 100_000
 _COPY_DIM = 128
@@ -71,13 +71,9 @@ def bench_inspector(
         raise ConfigError("needs superbatches >= 3, superbatch >= 1, repeats >= 1 and 0 < cache_share <= 1")
     topology = synthetic_graph(graph, num_nodes=num_nodes, num_edges=num_edges, seed=seed)
     seeds = np.flatnonzero(np.diff(topology.indptr))
-    settings: dict[str, Any] = {
-        "fanouts": fanouts,
-        "batch_size": batch_size,
-        "seed": seed,
-        "threads": threads,
-    }
-    trace = sample_trace(topology, seeds, batches=superbatch * superbatches, **settings)
+    sampler = NeighborSampler(topology, fanouts, seed=seed)
+    order = EpochOrder(seeds=seeds, num_nodes=num_nodes, batch_size=batch_size, seed=seed)
+    trace = sample_trace(sampler, order, batches=superbatch * superbatches, threads=threads)
     if len(trace.accesses) < 2 * superbatch + 1:
         raise ConfigError(
             f"{len(seeds)} seeds give {len(trace.accesses)} batches; lower superbatch or batch_size"
@@ -95,10 +91,8 @@ def bench_inspector(
     }
     report["copy"] = _copying(repeats, threads)
     if policies:
-        presampled = sample_trace(topology, seeds, batches=len(trace.accesses), epoch=1, **settings)
-        report["policies"] = _policies(
-            topology, trace, presampled, seeds, batch_size, fanouts, superbatch, cache_share
-        )
+        presampled = sample_trace(sampler, order, batches=len(trace.accesses), epoch=1, threads=threads)
+        report["policies"] = _policies(trace, presampled, sampler, order, superbatch, cache_share)
     report["workload"] = {
         "graph": graph,
         "num_nodes": num_nodes,
@@ -114,18 +108,20 @@ def bench_inspector(
     return report | {"versions": versions(), "machine": machine()}
 
 
-def _spread(trace: Trace) -> Trace:
+def _spread(trace: AccessTrace) -> AccessTrace:
     """Return the same trace on a graph of 25 times the nodes, its ids scattered over all of them. Pure."""
     accesses = tuple(
         (_SPREAD * nodes.astype(np.int64) + nodes % _SPREAD).astype(nodes.dtype) for nodes in trace.accesses
     )
-    return Trace(accesses=accesses, num_nodes=_SPREAD * trace.num_nodes, epoch_batches=trace.epoch_batches)
+    return AccessTrace(
+        accesses=accesses, num_nodes=_SPREAD * trace.num_nodes, epoch_batches=trace.epoch_batches
+    )
 
 
-def _coded_planning(trace: Trace, capacity: int, superbatch: int, repeats: int) -> dict[str, Any]:
+def _coded_planning(trace: AccessTrace, capacity: int, superbatch: int, repeats: int) -> dict[str, Any]:
     """Return the figures of planning the same batches from their sorted, coded ids."""
     batches = [np.sort(nodes) for nodes in trace.accesses]
-    coded = CodedTrace(batches)
+    coded = Trace(batches)
     encoding = _seconds(lambda: [encode_ids(ids) for ids in batches], repeats)
     decoding = _seconds(lambda: [coded[batch] for batch in range(len(coded))], repeats)
     return {
@@ -218,12 +214,10 @@ def _copying(repeats: int, threads: int) -> dict[str, Any]:
 
 
 def _policies(
-    topology: CscGraph,
-    trace: Trace,
-    presampled: Trace,
-    seeds: IdArray,
-    batch_size: int,
-    fanouts: Sequence[int],
+    trace: AccessTrace,
+    presampled: AccessTrace,
+    sampler: NeighborSampler,
+    order: EpochOrder,
     superbatch: int,
     share: float,
 ) -> dict[str, Any]:
@@ -231,10 +225,8 @@ def _policies(
     inspected = inspect_trace(
         trace,
         presampled,
-        topology,
-        seeds=seeds,
-        batch_size=batch_size,
-        fanouts=fanouts,
+        sampler,
+        order,
         row_bytes=_COPY_DIM * 4,
         superbatch=superbatch,
         shares=(share,),

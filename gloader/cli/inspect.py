@@ -75,35 +75,31 @@ def inspect(
 
 
 def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
+    from gloader.core.order import EpochOrder
     from gloader.inspector import inspect_trace, sample_trace
     from gloader.memory.available import available_memory_bytes
+    from gloader.samplers import NeighborSampler
 
     # Half of the budget for the topology, a quarter for each of two traces.
     budget = flags.memory_budget or available_memory_bytes() // 2
     graph = dataset.load_graph(in_memory=dataset.topology_bytes <= budget // 2)
     threads = flags.threads or len(os.sched_getaffinity(0))
+    sampler = NeighborSampler(graph, flags.fanout, seed=flags.seed)
+    order = EpochOrder(
+        seeds=dataset.train, num_nodes=graph.num_nodes, batch_size=flags.batch_size, seed=flags.seed
+    )
     # Epoch 0 is what a run would sample; epoch 1 is what it could presample to choose a static set from.
     trace, presampled = (
         sample_trace(
-            graph,
-            dataset.train,
-            fanouts=flags.fanout,
-            batch_size=flags.batch_size,
-            seed=flags.seed,
-            epoch=epoch,
-            batches=flags.batches,
-            threads=threads,
-            budget_bytes=budget // 4,
+            sampler, order, epoch=epoch, batches=flags.batches, threads=threads, budget_bytes=budget // 4
         )
         for epoch in (0, 1)
     )
     return inspect_trace(
         trace,
         presampled,
-        graph,
-        seeds=dataset.train,
-        batch_size=flags.batch_size,
-        fanouts=flags.fanout,
+        sampler,
+        order,
         row_bytes=dataset.feature_bytes // max(dataset.num_nodes, 1),
         superbatch=flags.superbatch,
     )

@@ -1,6 +1,6 @@
-"""What a cache of any size would save: samples an epoch and evaluates every policy on it."""
+"""The misses of a cache of any size: an epoch is sampled, and every policy is evaluated on it."""
 
-from gloader.inspector.access_trace import Trace, sample_trace
-from gloader.inspector.evaluate import Inspection, inspect_trace
+from gloader.inspector.access_trace import AccessTrace, sample_trace
+from gloader.inspector.policy_misses import Inspection, inspect_trace
 
-__all__ = ["Inspection", "Trace", "inspect_trace", "sample_trace"]
+__all__ = ["AccessTrace", "Inspection", "inspect_trace", "sample_trace"]

@@ -1,4 +1,4 @@
-"""Sampling the trace of an epoch: the unique nodes of each batch, and nothing else of it."""
+"""The trace of an epoch, sampled: the unique nodes of each batch, and nothing else of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.core.order import EpochOrder
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
-from gloader.samplers import NeighborSampler
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -19,15 +17,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.samplers import CscGraph
-    from gloader.types import IdArray
+    from gloader.core.order import EpochOrder
+    from gloader.types import Sampler
 
-_PROBE_BATCHES = 2
-_BYTES_PER_COUNT = 8
+_PROBE_BATCHES = 2  # sampled before the rest, to tell what all would take
+_BYTES_PER_COUNT = 8  # of a pair of batches, see `next_use_counts`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trace:
+class AccessTrace:
     """The accesses of the first batches of an epoch."""
 
     accesses: tuple[NDArray[np.integer], ...]  # unique ids of each batch, int32 where they fit
@@ -41,23 +39,24 @@ class Trace:
 
 
 def sample_trace(
-    graph: CscGraph,
-    seeds: IdArray,
+    sampler: Sampler,
+    order: EpochOrder,
     *,
-    fanouts: Sequence[int],
-    batch_size: int,
-    seed: int = 0,
     epoch: int = 0,
     batches: int | None = None,
     threads: int = 1,
     budget_bytes: int | None = None,
-) -> Trace:
-    """Sample the batches that a loader with these settings takes in ``epoch``, or the first ``batches`` of them.
+) -> AccessTrace:
+    """Sample the batches that a loader with this sampler and order takes in ``epoch``, or the first of them.
 
     Parameters
     ----------
-    seeds : (n,) training nodes
-    budget_bytes : what the trace and the counts between its batches may take
+    sampler : of the loader; thread-safe
+    order : of the loader's seeds, the training nodes
+    epoch : 0, 1, ...
+    batches : how many; None: the whole epoch
+    threads : that sample at once
+    budget_bytes : that the trace and the counts between its batches may take; None: any
 
     Raises
     ------
@@ -66,13 +65,13 @@ def sample_trace(
     BudgetError
         The trace would not fit; raised after two batches.
     """
-    order = EpochOrder(seeds=seeds, num_nodes=graph.num_nodes, batch_size=batch_size, seed=seed)
     num_batches = order.num_batches if batches is None else min(batches, order.num_batches)
     if num_batches < 1:
-        raise ConfigError(f"{batches} batches of {len(seeds)} training nodes: there is nothing to sample")
-    sampler = NeighborSampler(graph, fanouts, seed=seed)
+        raise ConfigError(
+            f"{batches} batches of {len(order.seeds)} training nodes: there is nothing to sample"
+        )
     ordered = order.epoch_seeds(epoch)
-    dtype = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
+    dtype = np.int32 if order.num_nodes <= np.iinfo(np.int32).max else np.int64
 
     def nodes_of(index: int) -> NDArray[np.integer]:
         batch = sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(ordered, index))
@@ -82,7 +81,7 @@ def sample_trace(
     _require_room(first, num_batches, budget_bytes)
     with ThreadPoolExecutor(threads, "gloader-inspect") as pool:
         rest = list(pool.map(nodes_of, range(len(first), num_batches)))
-    return Trace(accesses=(*first, *rest), num_nodes=graph.num_nodes, epoch_batches=order.num_batches)
+    return AccessTrace(accesses=(*first, *rest), num_nodes=order.num_nodes, epoch_batches=order.num_batches)
 
 
 def _require_room(probe: Sequence[NDArray[np.integer]], num_batches: int, budget_bytes: int | None) -> None:
@@ -90,6 +89,7 @@ def _require_room(probe: Sequence[NDArray[np.integer]], num_batches: int, budget
     per_batch = max(nodes.nbytes for nodes in probe)
     needed = num_batches * per_batch + _BYTES_PER_COUNT * num_batches**2
     if budget_bytes is not None and needed > budget_bytes:
+        # Half of the budget for the rows and half for the counts, which grow with the square of the batches.
         fitting = max(int(min(budget_bytes / per_batch / 2, (budget_bytes / _BYTES_PER_COUNT / 2) ** 0.5)), 1)
         raise BudgetError(
             f"the trace of {num_batches:,} batches takes about {format_bytes(needed)}; allowed are "

@@ -10,13 +10,19 @@ from gloader.errors import MissingDependencyError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gloader.inspector.evaluate import Inspection
+    from gloader.inspector.policy_misses import Inspection
 
 _STYLES = {"belady": "-", "static": "--", "none": ":"}
 
 
 def save_picture(inspection: Inspection, path: Path, *, title: str) -> None:
     """Write a PNG with a curve per policy and a mark at the knee.
+
+    Parameters
+    ----------
+    inspection : what is drawn
+    path : of the PNG file; replaced if it exists
+    title : above the picture
 
     Raises
     ------

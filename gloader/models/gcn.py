@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency
 from gloader.models.aggregate import sum_neighbors
-from gloader.models.order_of_work import multiplies_first
+from gloader.models.conv import multiplies_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.core.units import format_bytes
 from gloader.errors import ConfigError, FormatError
-from gloader.inspector.evaluate import Inspection
 from gloader.inspector.picture import save_picture
+from gloader.inspector.policy_misses import Inspection
 from gloader.observe.timeline_picture import render_timeline
 from gloader.report.comparison import Comparison
 from gloader.report.page import Picture, Section

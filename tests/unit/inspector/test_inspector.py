@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from gloader.bench.graphs import synthetic_graph
 from gloader.cache import MissCurve, plan_belady
 from gloader.core.order import EpochOrder
 from gloader.errors import BudgetError, ConfigError, MissingDependencyError
-from gloader.inspector import Inspection, Trace, inspect_trace, sample_trace
-from gloader.inspector.evaluate import knee, superbatch_misses
+from gloader.inspector import AccessTrace, Inspection, inspect_trace, sample_trace
 from gloader.inspector.picture import save_picture
+from gloader.inspector.policy_misses import knee, superbatch_misses
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.types import BatchId
 
@@ -28,26 +29,28 @@ def graph() -> CscGraph:
     return synthetic_graph("powerlaw", num_nodes=NUM_NODES, num_edges=20_000)
 
 
-def _sample(graph: CscGraph, **settings: object) -> Trace:
-    return sample_trace(
-        graph, SEEDS, fanouts=FANOUTS, batch_size=BATCH_SIZE, **settings  # type: ignore[arg-type]
-    )  # fmt: skip
+ORDER = EpochOrder(seeds=SEEDS, num_nodes=NUM_NODES, batch_size=BATCH_SIZE, seed=0)
+
+
+def _sampler(graph: CscGraph) -> NeighborSampler:
+    return NeighborSampler(graph, FANOUTS, seed=0)
+
+
+def _sample(graph: CscGraph, **settings: Any) -> AccessTrace:
+    return sample_trace(_sampler(graph), ORDER, **settings)
 
 
 @pytest.fixture(scope="module")
-def trace(graph: CscGraph) -> Trace:
+def trace(graph: CscGraph) -> AccessTrace:
     return _sample(graph)
 
 
 @pytest.fixture(scope="module")
-def inspection(graph: CscGraph, trace: Trace) -> Inspection:
-    return inspect_trace(
-        trace, _sample(graph, epoch=1), graph, seeds=SEEDS, batch_size=BATCH_SIZE, fanouts=FANOUTS, row_bytes=512,
-        superbatch=6,
-    )  # fmt: skip
+def inspection(graph: CscGraph, trace: AccessTrace) -> Inspection:
+    return inspect_trace(trace, _sample(graph, epoch=1), _sampler(graph), ORDER, row_bytes=512, superbatch=6)
 
 
-def test_a_trace_is_what_a_loader_samples(graph: CscGraph, trace: Trace) -> None:
+def test_a_trace_is_what_a_loader_samples(graph: CscGraph, trace: AccessTrace) -> None:
     order = EpochOrder(seeds=SEEDS, num_nodes=NUM_NODES, batch_size=BATCH_SIZE, seed=0)
     sampler, ordered = NeighborSampler(graph, FANOUTS, seed=0), order.epoch_seeds(0)
     assert len(trace.accesses) == trace.epoch_batches == order.num_batches == 25
@@ -57,7 +60,7 @@ def test_a_trace_is_what_a_loader_samples(graph: CscGraph, trace: Trace) -> None
         assert nodes.dtype == np.int32
 
 
-def test_threads_do_not_change_a_trace_and_batches_cut_it(graph: CscGraph, trace: Trace) -> None:
+def test_threads_do_not_change_a_trace_and_batches_cut_it(graph: CscGraph, trace: AccessTrace) -> None:
     part = _sample(graph, batches=7, threads=3)
     assert all(map(np.array_equal, part.accesses, trace.accesses[:7]))
     assert (len(part.accesses), part.epoch_batches) == (7, 25)
@@ -96,7 +99,7 @@ def test_with_room_for_everything_each_row_is_read_once(inspection: Inspection) 
     assert inspection.misses["static, best"][-1] == 0
 
 
-def test_one_superbatch_is_the_whole_trace(trace: Trace) -> None:
+def test_one_superbatch_is_the_whole_trace(trace: AccessTrace) -> None:
     capacities = (0, 50, 400)
     planned = tuple(plan_belady(trace.accesses, capacity=capacity).num_misses for capacity in capacities)
     assert superbatch_misses(trace, capacities, 1000) == planned
@@ -113,14 +116,10 @@ def test_numbers_for_programs_are_json_in_bytes_per_epoch(inspection: Inspection
 
 def test_a_part_of_an_epoch_stands_for_the_whole(graph: CscGraph) -> None:
     part = _sample(graph, batches=5)
-    inspected = inspect_trace(
-        part, part, graph, seeds=SEEDS, batch_size=BATCH_SIZE, fanouts=FANOUTS, row_bytes=10, shares=(0.1,)
-    )
+    inspected = inspect_trace(part, part, _sampler(graph), ORDER, row_bytes=10, shares=(0.1,))
     assert inspected.epoch_bytes("none") == [part.num_accesses * 10 * 25 // 5]
     with pytest.raises(ConfigError, match="superbatch is 0"):
-        inspect_trace(
-            part, part, graph, seeds=SEEDS, batch_size=BATCH_SIZE, fanouts=FANOUTS, row_bytes=10, superbatch=0
-        )
+        inspect_trace(part, part, _sampler(graph), ORDER, row_bytes=10, superbatch=0)
 
 
 def _curve(capacities: list[int], misses: list[int]) -> MissCurve:

@@ -6,7 +6,7 @@ import torch
 from gloader.config import ModelConfig
 from gloader.models import gat, gcn, sage
 from gloader.models.build import build_model
-from gloader.models.order_of_work import multiplies_first
+from gloader.models.conv import multiplies_first
 
 LAYER = {"num_src": 96_000, "num_dst": 11_000, "num_edges": 110_000}
 

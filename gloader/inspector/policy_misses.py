@@ -10,6 +10,7 @@ import numpy as np
 from gloader.cache import (
     MissCurve,
     OnlinePolicy,
+    Trace,
     access_counts,
     belady_curve,
     hottest_first,
@@ -20,7 +21,6 @@ from gloader.cache import (
     out_degrees,
     static_curve,
 )
-from gloader.cache import Trace as CodedTrace
 from gloader.cache.curve import add_curves
 from gloader.errors import ConfigError
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.inspector.access_trace import Trace
-    from gloader.samplers import CscGraph
+    from gloader.core.order import EpochOrder
+    from gloader.inspector.access_trace import AccessTrace
+    from gloader.samplers import NeighborSampler
     from gloader.types import IdArray
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
@@ -97,13 +98,11 @@ class Inspection:
 
 
 def inspect_trace(
-    trace: Trace,
-    presampled: Trace,
-    graph: CscGraph,
+    trace: AccessTrace,
+    presampled: AccessTrace,
+    sampler: NeighborSampler,
+    order: EpochOrder,
     *,
-    seeds: IdArray,
-    batch_size: int,
-    fanouts: Sequence[int],
     row_bytes: int,
     superbatch: int = 64,
     shares: Sequence[float] = SHARES,
@@ -112,10 +111,12 @@ def inspect_trace(
 
     Parameters
     ----------
-    presampled : a trace of another epoch, from which hot sets are counted
-    seeds, batch_size, fanouts : what the batches are made of, for the analytic hot set
+    trace : of the first batches of an epoch, or of all
+    presampled : of another epoch; hot sets are counted in it
+    sampler, order : that the traces were sampled with: the analytic hot set follows from the graph, the fan-outs, the
+        seeds and the batch size
     row_bytes : R
-    superbatch : S
+    superbatch : S, batches that a run plans together
     shares : cache sizes, as shares of the N rows
 
     Raises
@@ -131,11 +132,16 @@ def inspect_trace(
     hot = access_counts(presampled.accesses, trace.num_nodes)
     seen = access_counts(trace.accesses, trace.num_nodes)
     curves = {"belady": whole, f"belady, S={superbatch} reset": _reset_curve(trace, counts, superbatch)}
+    graph = sampler.graph
     scores: dict[str, NDArray[Any]] = {
         "static, degree": out_degrees(graph.indices, graph.num_nodes),
         "static, presample": hot,
         "static, vip": inclusion_probabilities(
-            graph.indptr, graph.indices, seeds=seeds, batch_size=batch_size, fanouts=fanouts
+            graph.indptr,
+            graph.indices,
+            seeds=order.seeds,
+            batch_size=order.batch_size,
+            fanouts=sampler.fanouts,
         ),
         "static, best": seen,
     }
@@ -160,13 +166,20 @@ def inspect_trace(
     )
 
 
-def superbatch_misses(trace: Trace, slots: Sequence[int] | IdArray, superbatch: int) -> tuple[int, ...]:
-    """Return, for each number of ``slots``, the misses of the planner of a run: superbatch by superbatch, one ahead.
+def superbatch_misses(trace: AccessTrace, slots: Sequence[int] | IdArray, superbatch: int) -> tuple[int, ...]:
+    """Return the misses of the planner of a run, for each number of slots. Pure.
 
-    The batches are sorted, as a run sorts them: between rows without a known next use, the order decides. Pure.
+    It plans superbatch by superbatch and sees the next one. The batches are sorted, as a run sorts them: between rows
+    without a known next use, the order decides.
+
+    Parameters
+    ----------
+    trace : of the first batches of an epoch, or of all
+    slots : (K,) sizes of the cache
+    superbatch : S
     """
     parts = [
-        CodedTrace([np.sort(nodes) for nodes in trace.accesses[start : start + superbatch]])
+        Trace([np.sort(nodes) for nodes in trace.accesses[start : start + superbatch]])
         for start in range(0, len(trace.accesses), superbatch)
     ]
     return tuple(_planned_misses(parts, trace.num_nodes, int(capacity)) for capacity in slots)
@@ -185,7 +198,7 @@ def knee(curve: MissCurve) -> int:
     return int(curve.capacities[np.argmax(depth)])
 
 
-def _reset_curve(trace: Trace, counts: IdArray, superbatch: int) -> MissCurve:
+def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCurve:
     """Return Belady's curve when every superbatch starts with an empty cache and sees itself alone (Ginex)."""
     curves = []
     for start in range(0, len(trace.accesses), superbatch):
@@ -195,13 +208,13 @@ def _reset_curve(trace: Trace, counts: IdArray, superbatch: int) -> MissCurve:
     return add_curves(curves)
 
 
-def _planned_misses(parts: Sequence[CodedTrace], num_nodes: int, capacity: int) -> int:
+def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> int:
     planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
     beyond = [*parts[1:], ()]
     return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, beyond, strict=True))
 
 
-def _simulated_misses(trace: Trace, name: Any, capacity: int) -> int:
+def _simulated_misses(trace: AccessTrace, name: Any, capacity: int) -> int:
     policy = OnlinePolicy(name, num_nodes=trace.num_nodes, capacity=capacity)
     return sum(len(policy.step(nodes).miss_pos) for nodes in trace.accesses)
 
