@@ -53,6 +53,7 @@ def batch_step(
             + ("" if order is None else f" in an order of {len(mapped)}")
             + ": the plan belongs to another batch"
         )
+    # One array for all six: how long each gets is known after the pass.
     out = np.empty((6, num), dtype=np.int64)
     hits, misses, admits = _expand(np.ascontiguousarray(nodes), actions, mapped, out)
     if hits < 0:
@@ -119,6 +120,7 @@ def select_misses(nodes: NDArray[np.integer], actions: Actions, rows: IdArray) -
     for place in range(actions.shape[0]):
         action = actions[place]
         if action < 0 and action != ON_DEVICE:
+            # Counted on beyond the room, so that the caller sees a plan that belongs to another batch.
             if misses < rows.shape[0]:
                 rows[misses] = nodes[place]
             misses += 1

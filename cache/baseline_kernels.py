@@ -1,6 +1,8 @@
 """The loops of the online policies. Each turns the nodes of one batch into actions and updates its queues.
 
-``actions`` comes filled with BYPASS. Ids are checked by the caller, the capacity is at least 1.
+``actions`` comes filled with BYPASS. Ids are checked by the caller, the capacity is at least 1. A row that enters
+stays until the next batch, as its batch may still be reading it: when every slot has been filled in this step, the
+misses that are left bypass the cache.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 STEP, HAND, GHOSTS = 0, 1, 2  # places in the cursor
 HEAD, TAIL, LENGTH = 0, 1, 2  # places in a row of the ends
 FIRST_GHOST: Final = 1 << 40  # so far from 0, which means never, that no queue of ghosts reaches back to it
+# As in the paper of S3-FIFO: visits are counted in two bits, and the small queue has a tenth of the slots.
 _MAX_MARKS: Final = 3
-_SMALL, _MAIN = 0, 1
+_SMALL, _MAIN = 0, 1  # places in the ends
 _SMALL_SHARE: Final = 10
 
 OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]
@@ -122,6 +125,7 @@ def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         while True:
             slot = state.cursor[HAND]
             state.cursor[HAND] = (slot + 1) % capacity
+            # Rows of this step must stay. One slot at least is of an earlier one, so that the hand finds a place.
             if state.stamps[slot] == state.cursor[STEP]:
                 continue
             if state.marks[slot] == 0:
@@ -136,6 +140,7 @@ def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
     """Keep the C rows used last, the order within a batch being that of its positions."""
     capacity = state.content.shape[0]
     ends = state.ends[0]
+    # Of a batch with more rows than slots the last C are the most recent ones.
     first_kept = max(nodes.shape[0] - capacity, 0)
     for position in range(nodes.shape[0]):
         slot = state.slot_of[nodes[position]]
@@ -220,6 +225,7 @@ def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         else:
             slot = _evict_s3fifo(state, entered_small, entered_main)
         if state.ghosts[node] > state.cursor[GHOSTS] - num_ghosts:
+            # Evicted among the last ``num_ghosts``: a number for each node stands for the queue of ghosts.
             state.ghosts[node] = 0
             _push_head(state.links, state.ends[_MAIN], slot)
             entered_main += 1
@@ -237,6 +243,7 @@ def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> i
     while True:
         has_small, has_main = small[LENGTH] > entered_small, main[LENGTH] > entered_main
         if has_small and (small[LENGTH] >= target or not has_main):
+            # A row of this step is never at this tail: rows enter at the head, and older ones are left.
             slot = small[TAIL]
             _unlink(state.links, small, slot)
             if state.marks[slot] <= 1:

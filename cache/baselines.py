@@ -1,4 +1,4 @@
-"""Online policies: what to keep when the future is not known. They answer with the steps that a plan holds."""
+"""Policies that do not know the future, online and static. They answer with the steps that a plan holds."""
 
 from __future__ import annotations
 
@@ -118,6 +118,7 @@ class OnlinePolicy:
             nothing.fill(-1)
         for zero in (state.marks, state.stamps, state.ghosts):
             zero.fill(0)
+        # Empty queues, no step taken, the hand at the first slot.
         state.ends[:] = (-1, -1, 0)
         state.cursor[:] = (0, 0, FIRST_GHOST)
 
@@ -156,7 +157,14 @@ class StaticPolicy:
 
 
 def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray = NO_ROWS) -> Policy:
-    """Return the policy ``name``; a static one keeps the first ``capacity`` rows of ``hot``.
+    """Return the policy ``name``.
+
+    Parameters
+    ----------
+    name : of `PolicyName`
+    num_nodes : N
+    capacity : C
+    hot : rows of a static cache, the hottest first; it keeps the first C
 
     Raises
     ------

@@ -56,9 +56,9 @@ def plan_belady(
     capacity : C, slots of the cache; 0 caches nothing
     resident : (<= C,) the row in each slot, -1 where empty: `CachePlan.resident_after` of the plan before
     lookahead : the trace of the next superbatch, whose uses count as known
-    hotness : (N,) uint8, of rows without a known next use the larger is kept; see `hotness_levels`
+    hotness : (N,) uint8 of `hotness_levels`: of rows without a known next use the hotter is kept; None: all alike
     device_resident : ids that the device holds; they are neither hits nor misses
-    table : workspace to use again for traces of the same graph; a new one when not given
+    table : workspace to use again for traces of the same graph; None: a new one
 
     Raises
     ------
@@ -82,6 +82,7 @@ def plan_belady(
 
 def hotness_levels(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.uint8]:
     """Return the rank of each node's access count (N,) in 256 logarithmic levels, larger for hotter. Pure."""
+    # Counts follow a power law: linear levels would tell only the few hottest rows apart.
     logs = np.log1p(np.asarray(counts, dtype=np.float64))
     top = logs.max(initial=0.0)
     if top <= 0:
@@ -125,6 +126,8 @@ class _Planner:
         offsets = np.concatenate([[0], np.cumsum(window.lengths)])
         actions = np.empty(int(offsets[-1]), dtype=np.int32)
         parts = [actions[start:stop] for start, stop in pairwise(offsets)]
+        # Backwards over the look-ahead and then the window: when the walk comes to an access, the table holds the next
+        # use of its node. Rows of the device are marked first, so that no access links them.
         self._table.begin(self._horizon)
         self._table.put(device, DEVICE)
         for batch in reversed(range(len(beyond))):
@@ -133,6 +136,7 @@ class _Planner:
             self._link(window.read(batch), batch, parts[batch])
         hits, lengths = self._count(parts)
         misses, admissions = self._assign(window, parts, hits, lengths)
+        # The marks of the device would outlive the plan: nothing else clears the table.
         self._table.put(device, NOTHING)
         self._table.end(self._horizon)
         return CachePlan(
@@ -178,9 +182,11 @@ class _Planner:
         )
         if total < 0:
             raise PlanError(f"resident holds a row that is not in 0..{table.num_nodes}-1")
+        # The furthest batch that a resident row is needed in: no bucket beyond it is occupied yet.
         occupied = np.flatnonzero(self._live[: self._horizon])
         far = int(occupied[-1]) if len(occupied) else 0
         for batch, buckets in enumerate(parts):
+            # Whatever is still live in the bucket of this batch was kept for it: these are its hits.
             hits[batch] = self._live[batch]
             total -= hits[batch]
             self._live[batch] = 0
@@ -198,6 +204,8 @@ class _Planner:
     ) -> tuple[IdArray, IdArray]:
         """Turn buckets into actions in place; return misses and admissions of each batch."""
         table = self._table
+        # The counts of live entries have served; the array now counts what each bucket has let pass. The first
+        # ``_dropped`` of a bucket are those that it drops.
         ranks = self._live
         ranks[:] = 0
         free = np.empty(len(self._content), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""The loops of the inspector. Ids are checked here, dtypes and shapes by the callers."""
+"""The loops of Belady's planner. Ids are checked here, dtypes and shapes by the callers."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ def link(
         if is_hashed and keys[place] == -1:
             keys[place] = node
             added += 1
+        # The node was linked to this very batch: it stands in it twice.
         value = to_int(values[place])
         if value == here:
             return added, position
@@ -135,6 +136,7 @@ def push_and_drop(
                 far = bucket
     total += pushed
     unknown = live.shape[0] - 1
+    # Rows without a known next use go first, from the coldest on, then those of the batch that lies farthest ahead.
     while total > capacity:
         while unknown >= horizon and live[unknown] == 0:
             unknown -= 1
@@ -161,6 +163,7 @@ def keep_resident(
     free: NDArray[np.int32],
 ) -> int:
     """Give the resident rows that stay their slots, and put all other slots on ``free``; return how many."""
+    # From the last slot down, so that the first slots lie on top of the free list and are used first.
     num_free = 0
     for slot in range(content.shape[0] - 1, -1, -1):
         node = content[slot]
@@ -231,6 +234,7 @@ def assign(
             free[num_free] = slot
             num_free += 1
         ranks[bucket] += 1
+    # Admissions come last: by now every slot that a hit gives up is free.
     if waiting > num_free:
         return num_hits, waiting, -1
     if waiting:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
+# Accesses are bits, 64 to a word and 256 to a block: the prefix sums of a batch have an entry per block, and at most
+# four words are counted one by one.
 _WORD_BITS: Final = 6
 _BLOCK_BITS: Final = 8
 _AHEAD: Final = 24
@@ -110,6 +112,8 @@ def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
         corners.add(high)
         if high - low <= 1:
             continue
+        # Hits are concave: if its tangent at one end meets the other end, no corner lies in between. If not, the
+        # tangents of both ends meet between them, and the search goes on to both sides of that place.
         rise = evaluate(low + 1) - evaluate(low)
         if evaluate(low) + rise * (high - low) == evaluate(high):
             continue
@@ -198,6 +202,7 @@ def _count_hits(counts: IdArray, capacity: int) -> int:
             live[later] += counts[batch, later]
             total += counts[batch, later]
         far = num_batches - 1
+        # As the planner does, but on counts: rows with the same next use need no names.
         while total > capacity:
             while live[far] == 0:
                 far -= 1

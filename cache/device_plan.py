@@ -1,4 +1,4 @@
-"""Which rows the compute device holds for a whole run, how many, and where: plans, without the device."""
+"""Plans of the static device cache: which rows it holds for a whole run, how many fit, and in which slots."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ DeviceHotness = Literal["presampled", "vip", "degree"]
 _MAP_BYTES: Final = 4  # a node's entry of the slot map
 _SCALE_BYTES: Final = 4  # a row's factor, of int8 features
 _STEP_MARGIN: Final = 1.2  # batches are larger than the one that was tried
-_UNTRIED_SHARE: Final = (
-    0.5  # of what is free, where no step was tried: a guess that leaves the model the other half
-)
+# Of what is free, if no step was tried: a guess that leaves the model the other half.
+_UNTRIED_SHARE: Final = 0.5
 _SLACK_BYTES: Final = 512 << 20  # workspaces of libraries, fragmentation, communication
 
 
@@ -33,7 +32,7 @@ class DeviceCachePlan:
 
     num_nodes: int  # N
     rows: IdArray  # (D,) distinct node ids, ascending
-    expected_hit_rate: float | None = None  # share of accesses that these rows serve, where that was counted
+    expected_hit_rate: float | None = None  # share of accesses that these rows serve; None: not counted
 
     @property
     def holds_all(self) -> bool:
@@ -61,9 +60,8 @@ class DeviceCachePlan:
 class DeviceShare:
     """Which rows of a batch the device brings itself, for those that bring the others."""
 
-    reaches_all: bool = (
-        False  # rows that it does not hold it reads where they are: nothing is gathered for it
-    )
+    # It reads rows that it does not hold from host memory itself: nothing is gathered for it.
+    reaches_all: bool = False
     held: NDArray[np.bool_] | None = None  # (N,) which rows it holds; None: none, or all where `holds_all`
     holds_all: bool = False
 
@@ -83,6 +81,8 @@ def rows_that_fit(num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: 
 
     Parameters
     ----------
+    num_bytes : of device memory
+    num_nodes : N
     row_bytes : R, as stored: rows are widened when they are gathered
     has_scale : rows are int8, each with a float32 factor
     """
@@ -93,7 +93,15 @@ def rows_that_fit(num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: 
 
 
 def cache_bytes(num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False) -> int:
-    """Return what a device cache of ``num_rows`` rows takes, its map included. Pure."""
+    """Return the bytes of a device cache, its map included. Pure.
+
+    Parameters
+    ----------
+    num_rows : rows that it holds
+    num_nodes : N; a cache of all of them has no map
+    row_bytes : R, as stored
+    has_scale : rows are int8, each with a float32 factor
+    """
     mapped = _MAP_BYTES * num_nodes if 0 < num_rows < num_nodes else 0
     return mapped + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
 
@@ -102,12 +110,12 @@ def automatic_bytes(free_bytes: int, *, step_bytes: int | None, batch_bytes: int
     """Return how many bytes of a device a cache may take. Pure.
 
     What is free, less the most that one step of the model took, the batches that are there beside the one it works
-    on, and a slack; half of what is free where no step was tried.
+    on, and a slack; half of what is free if no step was tried.
 
     Parameters
     ----------
     free_bytes : free memory before the step, the model's parameters already there
-    step_bytes : the most that a step took beyond that, its batch included; None where none was tried
+    step_bytes : the most that a step took beyond that, its batch included; None: none was tried
     batch_bytes : features and blocks of one batch
     batches_ahead : batches on the device beside the step's own
     """
@@ -129,8 +137,9 @@ def plan_device_cache(
     Parameters
     ----------
     scores : (N,) accesses counted in presampled batches, inclusion probabilities or out-degrees
-    tail : (N,) what ranks the nodes without a score, which fill what is left; those stay out where None
-    accesses : (N,) counts, for the expected hit rate
+    num_rows : rows to hold; N and more hold all
+    tail : (N,) ranks the nodes without a score, which fill what is left; None: those stay out
+    accesses : (N,) counts, for the expected hit rate; None: it is not known
     """
     num_nodes = len(scores)
     if num_rows >= num_nodes:
@@ -157,12 +166,12 @@ def no_device_cache(num_nodes: int) -> DeviceCachePlan:
 
 
 def parse_hotness(name: str) -> DeviceHotness:
-    """Return ``name`` where it is one of the rankings.
+    """Return ``name`` as the ranking that it names. Pure.
 
     Raises
     ------
     ConfigError
-        It is none.
+        It names none.
     """
     if name == "presampled":
         return "presampled"

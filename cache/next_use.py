@@ -1,4 +1,4 @@
-"""The planner's memory of nodes: when each is used next, and then in which slot it lives."""
+"""The planner's table of nodes: when each is used next, and then in which slot it lives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MAX_LOAD: Final = 0.5
 _DIRECT_BYTES: Final = 4
 _CELL_BYTES: Final = 12
-_HASH_BYTES_PER_ACCESS: Final = 24  # at most, were every access to another node
+_HASH_BYTES_PER_ACCESS: Final = 24  # at most, were every access to another node: half the cells are empty
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
@@ -37,7 +37,7 @@ def table_bytes(num_nodes: int, num_accesses: int) -> int:
 class NodeTable:
     """One int32 per node: a slot (>= 0), a batch of the plan in work, or nothing. Not thread-safe.
 
-    Direct (4 bytes a node) where the number of nodes is given, else a hash table that grows with the nodes seen.
+    Direct, with 4 bytes a node, if the number of nodes is given, else a hash table that grows with the nodes seen.
     A batch t is stored as ``base - t``, and each plan takes a lower ``base``: entries of earlier plans become
     void without being cleared.
     """
@@ -67,6 +67,8 @@ class NodeTable:
         if self.num_nodes is None:
             self.keys[:] = -1
             self.num_keys = 0
+        # A plan that was cut short left batches behind, which this one would take for its own; and the values of
+        # batches, which fall from plan to plan, must not reach the mark of the device.
         if not self._is_clean or self.num_nodes is None or self.base - 2 * horizon <= DEVICE + 1:
             self.values[:] = NOTHING
             self.base = _FIRST_BASE
@@ -74,6 +76,7 @@ class NodeTable:
 
     def end(self, horizon: int) -> None:
         """End a plan: its batches become void; its slots mean nothing to a plan that does not name their nodes."""
+        # The values of the next plan's batches lie below those of this one, which thereby mean nothing.
         self.base -= horizon
         self._is_clean = True
 

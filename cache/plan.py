@@ -31,9 +31,7 @@ class CachePlan:
     """
 
     capacity: int  # C
-    accesses: Sequence[
-        NDArray[np.integer]
-    ]  # S arrays of unique node ids, the trace; none once it was dropped
+    accesses: Sequence[NDArray[np.integer]]  # S arrays of unique ids, the trace; none once it was dropped
     offsets: IdArray  # (S + 1,) where each batch starts in `actions`
     actions: Actions  # (A,) see the module's codes
     hits: IdArray  # (S,)
@@ -91,7 +89,7 @@ class CachePlan:
         return batch_step(self.batch_actions(batch), self._nodes(batch), order)
 
     def miss_rows(self, batch: int) -> IdArray:
-        """Return the rows (M,) that ``batch`` reads, in the order of its trace: ascending where that is sorted.
+        """Return the rows (M,) that ``batch`` reads, in the order of its trace: ascending if that is sorted.
 
         Raises
         ------
@@ -116,7 +114,7 @@ class CachePlan:
         Parameters
         ----------
         resident : (<= C,) the row in each slot before the first batch, -1 where empty
-        accesses : the trace to check against; the plan's own when not given
+        accesses : the trace to check against; None: the plan's own
 
         Raises
         ------
@@ -132,6 +130,7 @@ class CachePlan:
                 f"{len(lengths)} batches and {sum(lengths)} accesses"
             )
         content = initial_content(resident, self.capacity)
+        # The step that wrote each slot last: a slot written twice in one step shows, and nothing is cleared.
         written = np.full(self.capacity, -1, dtype=np.int64)
         counts = np.zeros(3, dtype=np.int64)
         for batch, nodes in enumerate(trace):
@@ -159,6 +158,7 @@ class CachePlan:
         return f"{where}: enters slot {slot}, which another row enters in the same step"
 
     def _check_end(self, content: IdArray) -> None:
+        # Only of slots that the next plan counts on: rows of no further use may be left in the others.
         kept = self.resident_after >= 0
         wrong = np.flatnonzero(kept & (content != self.resident_after))
         if len(wrong):
@@ -233,6 +233,7 @@ def _replay(
     counts: IdArray,
 ) -> int:
     """Apply one step to ``content``; return the first position that contradicts it, or -1."""
+    # Hits first, as the executor copies them out before any row comes in: an admission may take a hit's slot.
     capacity = content.shape[0]
     for position in range(actions.shape[0]):
         slot = np.int64(actions[position])

@@ -76,7 +76,7 @@ class BeladyPlanner:
     resident : (<= C,) the row in each slot, -1 where empty
     reset : every superbatch starts from an empty cache and sees itself alone (Park et al., "Ginex", VLDB'22)
     device_resident : ids that the device holds
-    expected_accesses : of a superbatch and its look-ahead; the table is hashed where that is smaller
+    expected_accesses : of a superbatch and its look-ahead; the table is hashed if that is smaller; None: it is direct
 
     Raises
     ------
@@ -126,6 +126,7 @@ class BeladyPlanner:
             device_resident=self._device_resident,
             table=self._table,
         )
+        # The next plan starts from what this one leaves, long before it was executed.
         if not self._reset:
             self._resident = plan.resident_after
         return plan
@@ -139,6 +140,7 @@ class BeladyPlanner:
             There are more rows than slots, or an entry is below -1.
         """
         self._resident = initial_content(NO_ROWS if self._reset else resident, self._capacity)
+        # A slot that was given up keeps its row until another comes; the row may have been admitted again meanwhile.
         filled = np.flatnonzero(self._resident >= 0)
         _, first = np.unique(self._resident[filled], return_index=True)
         again = np.ones(len(filled), dtype=np.bool_)
@@ -152,7 +154,7 @@ class PolicyPlanner:
     Parameters
     ----------
     policy : whose `resident` rows the slots hold at first
-    on_device : (N,) bool, which ids the device holds: the policy does not see them
+    on_device : (N,) bool, which ids the device holds, kept from the policy; None: none
     """
 
     def __init__(self, policy: Policy, *, on_device: NDArray[np.bool_] | None = None) -> None:
@@ -203,6 +205,7 @@ class PolicyPlanner:
         if self._on_device is None:
             self._policy.decide(nodes, actions)
             return
+        # Rows of the device are kept from the policy: one that saw them would give them slots.
         on_host = ~np.take(self._on_device, nodes)
         decided = np.empty(int(np.count_nonzero(on_host)), dtype=np.int32)
         self._policy.decide(nodes[on_host], decided)
@@ -224,7 +227,10 @@ def make_planner(
 
     Parameters
     ----------
-    hot : rows of a static cache, the hottest first
+    name : of `PlannerName`
+    num_nodes : N
+    capacity : C
+    hot : rows of a static cache, the hottest first; unused by the others
     device_resident : ids that the device holds
     reset, expected_accesses : of `BeladyPlanner`; unused by the others
 

@@ -33,11 +33,11 @@ class SlotCache:
     ----------
     capacity : C
     dim : F
-    dtype : of the rows as they are held, and of the batch buffers; these may be float32 where the rows are float16,
+    dtype : of the rows as they are held, and of the batch buffers; these may be float32 if the rows are float16,
         bfloat16 or int8 with a scale, to be converted as they are copied, without a loss
     is_bfloat16 : whether uint16 elements are bfloat16
-    scale : (N,) float32, the factor of each int8 row
-    threads : that copy hits where a batch has enough of them
+    scale : (N,) float32, the factor of each int8 row; None: rows of another dtype
+    threads : that copy hits if a batch has enough of them
     """
 
     def __init__(
@@ -61,11 +61,13 @@ class SlotCache:
         self._rows: NDArray[Any] = rows.view(dtype).reshape(capacity, dim)
         self._mode = _mode(self._rows.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
+        # The same memory once more as bytes, as halves and as words: a kernel takes arrays of one dtype.
         self._octets = self._rows.reshape(-1).view(np.uint8)
         self._halves = self._octets.view(np.uint16) if self._mode in _HALVES else np.empty(0, dtype=np.uint16)
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
+        # One thread fewer than asked for, as the one that gathers copies too.
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "gloader-copy") if threads > 1 else None
 
@@ -80,12 +82,25 @@ class SlotCache:
         return self._rows.nbytes + self._tags.nbytes
 
     def fill(self, rows: IdArray, source: FeatureSource, *, chunk_rows: int = 1 << 16) -> None:
-        """Read ``rows`` (<= C,) into the first slots, piece by piece, and empty the others."""
+        """Read ``rows`` into the first slots, piece by piece, and empty the others.
+
+        Parameters
+        ----------
+        rows : (<= C,) row ids
+        source : of the features
+        chunk_rows : rows asked for at once
+
+        Raises
+        ------
+        PlanError
+            There are more rows than slots.
+        """
         if len(rows) > len(self._tags):
             raise PlanError(f"{len(rows)} rows do not fit {len(self._tags)} slots")
         self.clear()
         for start in range(0, len(rows), chunk_rows):
             part = rows[start : start + chunk_rows]
+            # The tags come after the rows: if reading fails, these slots are empty.
             source.read_into(part, self._rows[start : start + len(part)])
             self._tags[start : start + len(part)] = part
 
@@ -94,22 +109,42 @@ class SlotCache:
         self._tags[:] = -1
 
     def execute(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], source: FeatureSource) -> ReadStats:
-        """Put the rows of ``nodes`` (U,) into ``out`` (>= U, F): hits are copied, misses read, and some of them kept.
+        """Put the rows of a batch into ``out``: hits are copied, misses read, and some of them kept.
 
         When reading fails the cache is what it was before.
+
+        Parameters
+        ----------
+        step : what the plan or the policy says of this batch
+        nodes : (U,) int64, node ids of the batch
+        out : (>= U, F) C-contiguous, of the cache's dtype or float32
+        source : of the rows that miss
 
         Raises
         ------
         PlanError
             A slot or position is out of range, or a hit's slot holds another row.
         """
+        # In this order: a row that is admitted may take the slot of a hit of the same step.
         self.copy_hits(step, nodes, out)
         read = source.read_into(step.miss_row, out, at=step.miss_pos)
         self.admit(step, nodes, out)
         return read
 
     def copy_hits(self, step: CacheStep, nodes: IdArray, out: NDArray[Any]) -> None:
-        """Copy the hits of ``step`` to their positions in ``out``."""
+        """Copy the hits of ``step`` to their positions in ``out``.
+
+        Parameters
+        ----------
+        step, nodes, out : as for `execute`
+
+        Raises
+        ------
+        PlanError
+            A slot or position is out of range, or a hit's slot holds another row.
+        ShapeError
+            ``out`` is not such a buffer.
+        """
         self._check(nodes, out)
         hits = len(step.hit_pos)
         parts = min(
@@ -121,6 +156,8 @@ class SlotCache:
             for part in range(1, parts)
             if self._pool is not None
         ]
+        # This thread copies the first part while the pool copies the others. All have ended when the list is complete:
+        # nobody writes to ``out`` after this call, whether it raises or not.
         bad = [self._copy(step, nodes, out, bounds[0], bounds[1]), *(part.result() for part in pending)]
         for index in bad:
             if index >= 0:
@@ -128,6 +165,10 @@ class SlotCache:
 
     def admit(self, step: CacheStep, nodes: IdArray, out: NDArray[Any]) -> None:
         """Copy the rows that ``step`` lets in from ``out`` to their slots.
+
+        Parameters
+        ----------
+        step, nodes, out : as for `execute`; ``out`` holds the rows of the batch by now
 
         Raises
         ------
@@ -210,7 +251,7 @@ class SlotCache:
 
 
 def _mode(dtype: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
-    """Return how rows become float32; 0 where they cannot. Pure."""
+    """Return how rows become float32; 0 if they cannot. Pure."""
     if dtype == np.float16:
         return kernels.HALF
     if dtype == np.uint16 and is_bfloat16:

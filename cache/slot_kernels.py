@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 HALF, BRAIN, SCALED = 1, 2, 3  # float16, bfloat16, int8 times the row's scale
-_AHEAD: Final = 8  # rows; their first cache lines are fetched early, the hardware follows within a row
+# Slots of hits lie at random: the first cache lines of a row are asked for eight rows early. Within a row the
+# hardware follows by itself.
+_AHEAD: Final = 8
 _LINES: Final = 8
 _LINE_BYTES: Final = 64
 
@@ -142,6 +144,7 @@ def narrow_admissions(
         if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
             return i, False
         node = nodes[position]
+        # Empty until the whole row is in it: one that turns out inexact would be there in part.
         tags[slot] = -1
         if mode == BRAIN:
             is_exact = narrow_to_bfloat16(halves, slot * width, bits, position * width, width)

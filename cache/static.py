@@ -39,6 +39,7 @@ def out_degrees(indices: NDArray[np.integer], num_nodes: int, *, chunk_edges: in
     (N,) int64
     """
     counts = np.zeros(num_nodes, dtype=np.int64)
+    # In pieces, so that an interrupt is noticed between two and a strided array is never copied whole.
     for start in range(0, len(indices), chunk_edges):
         _count_occurrences(np.ascontiguousarray(indices[start : start + chunk_edges]), counts)
     return counts
@@ -48,7 +49,7 @@ def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
     """Return the ``num_rows`` nodes of largest out-degree (PaGraph, SoCC'20, section 4.2), ascending. Pure.
 
     A node that many others name as in-neighbour is sampled often. Nodes that nobody names are left out
-    even where there is room; ties go to the smaller id.
+    even if there is room; ties go to the smaller id.
 
     Parameters
     ----------
@@ -114,6 +115,7 @@ def inclusion_probabilities(
     absent = np.ones(num_nodes, dtype=np.float64)
     absent[seeds] = 1 - min(batch_size / max(len(seeds), 1), 1.0)
     for fanout in fanouts:
+        # To be absent is not to be drawn along any out-edge: a product over these, summed up as logarithms.
         log_absent = np.log(np.maximum(absent, _TINY))
         _reach(indptr, indices, fanout, absent, log_absent)
         absent = np.exp(log_absent)
@@ -198,6 +200,7 @@ class SlotMap:
             admit_pos=NO_ROWS,
             admit_slot=NO_ROWS,
         )
+        # The map and the list of rows are two arrays; a hit is believed only if they agree.
         if not np.array_equal(self._cached[step.hit_slot], nodes[step.hit_pos]):
             raise PlanError("a hit's slot holds another node: the slot map is corrupted")
         return step

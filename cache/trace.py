@@ -1,4 +1,4 @@
-"""The trace of a superbatch in about a byte an access."""
+"""The trace of a superbatch in about a byte an access, and one way to walk the batches of any trace."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ class Trace(Sequence[NDArray[np.int64]]):
     def __getitem__(self, batch: int | slice) -> IdArray | Trace:
         """Return the ids (U,) int64 of ``batch`` as a new array, or the trace of a slice."""
         if isinstance(batch, slice):
+            # Codes never change, so that a slice may share them while this trace grows.
             part = Trace()
             part._codes, part._lengths = self._codes[batch], self._lengths[batch]
             return part
@@ -112,6 +113,7 @@ class BatchReader:
     def __init__(self, batches: Sequence[NDArray[np.integer]], name: str) -> None:
         self.batches = kept(batches, name)
         self.lengths = lengths_of(self.batches)
+        # Decoding needs a place for the ids of one batch at a time; arrays are handed out as they are.
         longest = int(self.lengths.max(initial=0)) if isinstance(self.batches, Trace) else 0
         self._scratch = np.empty(longest, dtype=np.int64)
 
@@ -131,7 +133,7 @@ class BatchReader:
         return self.batches[batch]
 
     def highest(self) -> int:
-        """Return the largest id, or -1 where there is none."""
+        """Return the largest id, or -1 if there is none."""
         return max((int(self.read(batch).max(initial=-1)) for batch in range(len(self))), default=-1)
 
 

@@ -31,7 +31,7 @@ _TOP_SHIFT: Final = 56  # of the ninth byte; ids have 63 bits
 def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
     """Return the code of strictly ascending ids (U,) as (num_bytes,) uint8. Pure.
 
-    It takes about 1 byte an id where U is above a hundredth of the nodes, and 2 above some hundred-thousandths.
+    It takes about 1 byte an id if U is above a hundredth of the nodes, and 2 above some hundred-thousandths.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _encode_rest(rest: int, code: Code, at: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _decode(code: Code, out: IdArray) -> int:
-    """Fill ``out``; return the bytes of the code that were used, or -1 where it ends too early."""
+    """Fill ``out``; return the bytes of the code that were used, or -1 if it ends too early."""
     size = code.shape[0]
     if size == 0 or not 1 <= code[0] <= 2:
         return -1

@@ -47,6 +47,7 @@ class CscGraph:
         """Check the arrays and keep read-only views of them."""
         _store(self, "indptr", _plain("indptr", self.indptr, (np.int64,)))
         _store(self, "indices", _plain("indices", self.indices, (np.int32, np.int64)))
+        # Also without ``validate``: it costs nothing, and kernels count on the lengths of the arrays.
         _check_ends(self.indptr, self.num_edges)
         if self.edge_weight is not None:
             _store(self, "edge_weight", _plain("edge_weight", self.edge_weight, (np.float32, np.float64)))
@@ -126,7 +127,7 @@ def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[
     if not array.flags.c_contiguous or not array.flags.aligned:
         raise GraphError(f"{name} is strided or unaligned; pass np.ascontiguousarray({name}) or a fresh copy")
     view = np.asarray(array).view(np.ndarray)
-    view.flags.writeable = False
+    view.flags.writeable = False  # of the view: the caller's array stays as it is
     return view
 
 

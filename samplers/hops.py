@@ -58,11 +58,14 @@ def sample_layers(
         num_nodes = enter_seeds(work, checked)
         seen = 0
         for hop in range(num_hops):
+            # Of the new nodes alone: those of the nodes before are in ``work`` from the hops before.
             fetch_degrees(graph, work, seen, num_nodes)
             seen = num_nodes
             blocks.append(sample_hop(graph, work, batch_id, hop, num_nodes))
             num_nodes = blocks[-1].num_src
+        # A copy, as the workspace goes to another call; the blocks hold arrays of their own.
         nodes = work.nodes[:num_nodes].copy()
+    # A model starts at the hop that lies farthest from the seeds.
     return SampledBatch(id=batch_id, nodes=nodes, num_seeds=len(checked), blocks=tuple(reversed(blocks)))
 
 
@@ -75,6 +78,7 @@ def enter_seeds(work: Workspace, seeds: IdArray) -> int:
         One repeats.
     """
     work.reserve(len(seeds) + 1, 0)
+    # The map counts repeats as it goes; which seeds they are is worth a sort for the message only.
     if work.map.begin(seeds, work.nodes):
         values, counts = np.unique(seeds, return_counts=True)
         repeated = values[counts > 1]
@@ -118,6 +122,7 @@ def weighted_block(
     """
     num_edges = int(indptr[-1])
     work.reserve(min(num_dst + num_edges, graph.num_nodes) + 1, num_dst)
+    # Copies: how many edges there are is known only after the picking, and ``work`` goes to another call.
     edge_ids = work.edges[:num_edges].copy()
     edge_weight = work.weights[:num_edges].copy()
     if normalize:

@@ -154,11 +154,13 @@ class LaborSampler:
         indptr: LocalArray,
     ) -> None:
         rows = (candidates.offsets, num_dst, candidates.of_edge)
+        # Equal chances are LABOR-0; each iteration raises those of sources that several destinations ask for.
         chances = candidates.chances[: candidates.count]
         chances.fill(1.0)
         before = np.inf
         for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
             expected = _improve_chances(*rows, fanout, chances, candidates.tops)
+            # The expected number of nodes never rises, so that it is enough to see it stay.
             if self.iterations < 0 and expected > before * (1 - _ENOUGH):
                 break
             before = expected
@@ -189,6 +191,7 @@ def scale_for(
     if fanout < 0 or degree <= fanout:
         return np.inf
     target = degree * (degree / fanout)
+    # Each pass solves for the sources that are uncertain at the scale before; it ends when none becomes certain.
     scale, certain_before = 0.0, -1
     while True:
         rest, certain = 0.0, 0

@@ -143,6 +143,7 @@ class LayerSampler:
         if size < 0 or count <= size:
             candidates.chances[:count] = 1.0
         else:
+            # ``tops`` is scratch of LABOR, with room for every candidate; here it holds the norms.
             norms = candidates.tops[:count]
             rows = (work.degrees, candidates.offsets, num_dst, candidates.of_edge)
             _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
@@ -187,6 +188,7 @@ class LayerSampler:
     @cached_property
     def _graph_norms(self) -> NDArray[np.float32]:
         """(N,) of every column, over all rows."""
+        # Threads that meet at the first batch may all compute it: the results are equal, and one of them is kept.
         graph, is_gcn = self.graph, self.adjacency == "gcn"
         norms = np.zeros(graph.num_nodes)
         for first in range(0, graph.num_nodes, _NODES_PER_CALL):
@@ -209,6 +211,8 @@ def _choose(
     norms: NDArray[np.float64], numbers: NDArray[np.uint64], size: int, chances: NDArray[np.float64]
 ) -> None:
     """Write the chances of the ``size`` smallest of number / norm, and 0 for all others."""
+    # Numbers in (0, 1], as a rank of zero would be taken whatever its norm. The smallest rank that is not taken is the
+    # threshold of priority sampling.
     ranks = (numbers + 1.0) * 2.0**-53 / norms
     threshold = np.partition(ranks, size)[size]
     np.minimum(norms * threshold, 1.0, out=chances)
@@ -216,7 +220,7 @@ def _choose(
 
 
 def _poisson_scale(norms: NDArray[np.float64], size: int) -> float:
-    """Return the c for which the sum of min(1, c * norm) is ``size``; infinity where all are to be taken. Pure."""
+    """Return the c for which the sum of min(1, c * norm) is ``size``; infinity to take all. Pure."""
     if size < 0 or size >= len(norms):
         return float("inf")
     if size == 0:

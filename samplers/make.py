@@ -118,6 +118,7 @@ def make_sampler(
             raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
     require_layout(spec, layout)
     sampler = kind.make(graph, fanouts, seed=seed, **chosen)
+    # `require_layout` has refused every other sampler; the type checker does not know.
     if layout == "merged" and isinstance(sampler, NeighborSampler):
         return MergedBlockSampler(sampler)
     return sampler

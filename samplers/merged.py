@@ -49,6 +49,7 @@ class MergedBatch:
         and are computed from the same neighbours again. So ``blocks[0]`` holds all edges, and a layered forward equals
         that of a model over ``edge_index``, whole or trimmed as PyG's `trim_to_layer` does.
         """
+        # One more of the nodes than of the edges: those that the last hop found do not sample.
         num_nodes = tuple(accumulate(self.num_sampled_nodes))
         num_edges = tuple(accumulate(self.num_sampled_edges))
         blocks = [
@@ -77,9 +78,12 @@ def merge_hops(
 
     Parameters
     ----------
-    hops : with fewer than 2**31 edges in all
+    batch_id : the address of the batch
+    nodes : (U,) int64, global ids in first-seen order
+    hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
     num_nodes : (L + 2,) 0, then the nodes known before each hop, then U
     """
+    # The destinations of the hops follow one another in the list of nodes, so that joining their offsets is a shift.
     indptr = np.zeros(num_nodes[-2] + 1, dtype=np.int32)
     num_edges = 0
     for first, hop in zip(num_nodes, hops, strict=False):

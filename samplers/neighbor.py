@@ -108,6 +108,7 @@ class NeighborSampler:
             counts = [0, enter_seeds(work, checked)]
             for hop in range(len(self.fanouts)):
                 fetch_degrees(graph, work, counts[-2], counts[-1])
+                # The nodes that the hop before found; in the first hop, the seeds.
                 found_last = range(counts[-2], counts[-1])
                 hops.append(self._sample_hop(graph, work, batch_id, hop, found_last))
                 counts.append(hops[-1].num_src)
@@ -134,6 +135,7 @@ class NeighborSampler:
                 f"lower the batch size or fanouts={self.fanouts}"
             )
         work.reserve(most_nodes + 1, last)  # one more than there can be: relabelling writes before it counts
+        # Arrays of the batch's own, written in place: they are handed out, and ``work`` goes to another call.
         edge_ids = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         indices = np.empty(num_edges, dtype=np.int32)
         key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
@@ -184,6 +186,7 @@ class NeighborSampler:
                 pick_kernels.pick_uniform(*rows, key, indptr, out, work.bits)
             return
         if self.replace:
+            # Inversion searches the running sum of a node's weights, which are as many as its in-edges.
             pick = weighted_kernels.pick_weighted_with_replacement
             work.reserve_scratch(int(work.degrees[destinations.start : destinations.stop].max(initial=0)))
         else:

@@ -64,6 +64,7 @@ class DenseMap:
         # Past every label of the batch before: what it left in the array now means "not seen", see `relabel_kernels`.
         self._base += self._used
         if self._base + self._labels.shape[0] > LABEL_END:
+            # int32 labels are used up, once in thousands of batches: only then is the array cleared.
             self._labels.fill(0)
             self._base = 1
         repeats: int = relabel_kernels.enter_dense(seeds, nodes, self._base, self._labels)
@@ -144,6 +145,7 @@ class HashMap:
 
     def _reserve(self, entered: IdArray, num_nodes: int) -> None:
         """Make room for ``num_nodes`` nodes, of which ``entered`` are in the table."""
+        # At most half full: a search then ends after a slot or two.
         if 2 * num_nodes <= self._keys.shape[0] and self._base + num_nodes <= LABEL_END:
             return
         self._allocate(max(self._keys.shape[0], 1 << (2 * num_nodes - 1).bit_length()))

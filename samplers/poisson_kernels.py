@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
+# 53 bits: float64 holds every such number exactly, so that a chance times 2**53 is compared without rounding.
 _S11 = np.uint64(11)
 _SCALE = 2.0**53
 _STRIP = 1024  # edges between two looks at the room that is left
+# In place of a number of edges: the room was too short, or, minus the edge, its source is no node.
 OVERFLOW = -1
 DAMAGED = -2
 
@@ -65,6 +67,7 @@ def pick_by_fanout(
             end = min(begin + _STRIP, stop)
             if out + end - begin > edge_ids.shape[0]:
                 return OVERFLOW
+            # In order, without a look at the sources, whose ids are checked when they are relabelled.
             if takes_all:
                 for edge in range(begin, end):
                     edge_ids[out + edge - begin] = edge
@@ -94,7 +97,7 @@ def pick_by_node(
 ) -> int:
     """Take each in-edge with chance ``scale * norms[source]``, at most 1; ``norms`` (N,); else as `pick_by_fanout`.
 
-    Returns DAMAGED - e where the source of edge e is no node.
+    Returns DAMAGED - e if the source of edge e is no node.
     """
     end_of_nodes = np.uint64(norms.shape[0])
     out = 0
@@ -109,6 +112,7 @@ def pick_by_node(
                 node = to_int(graph_indices[edge])
                 if np.uint64(node) >= end_of_nodes:
                     return DAMAGED - edge
+                # Written first and counted afterwards, without a branch, as in `pick_by_fanout`.
                 chance = min(scale * norms[node], 1.0)
                 edge_ids[out] = edge
                 weights[out] = 1.0 / chance

@@ -45,11 +45,13 @@ def relabel_dense(
     Returns
     -------
     int
-        The number of nodes, or -1 - i where the source of edge i is not in 0..N-1: the graph is damaged, and the
+        The number of nodes, or -1 - i if the source of edge i is not in 0..N-1: the graph is damaged, and the
         map is not to be used again.
     """
     num_edges = edge_ids.shape[0]
     end = np.uint64(labels.shape[0])
+    # Three loops that fill, run and drain a pipeline: an id is asked for 160 edges ahead, read and checked 80 edges
+    # ahead, when its line of the map is asked for, and labelled in the end. In between it waits in ``indices``.
     steady = max(num_edges - _AHEAD_ROW, 0)
     for i in range(min(_AHEAD_MAP, steady)):
         coming = to_int(graph_indices[edge_ids[i]])
@@ -77,6 +79,7 @@ def _label(
     node: int, nodes: IdArray, num_nodes: int, base: int, labels: LocalArray, indices: LocalArray, i: int
 ) -> int:
     """Label one node; branch-free, as half the nodes of a hop are new and no predictor knows which."""
+    # The node is stored at the end of the list in any case; it stays there only if the length grows.
     label = to_int(labels[node]) - base
     is_new = label < 0
     nodes[num_nodes] = node
@@ -99,6 +102,7 @@ def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray
 
 @njit(cache=True, nogil=True, inline="always")
 def _slot(node: int, shift: np.uint64) -> int:
+    # The upper bits of the product depend on every bit of the id, the lower ones only on lower ones.
     return to_int((np.uint64(node) * GOLDEN) >> shift)
 
 
@@ -131,6 +135,7 @@ def relabel_hashed(
         if np.uint64(node) >= end:
             return -1 - i
         slot = _slot(node, shift)
+        # A slot is taken if its label is of this batch; a key alone may be left from an earlier one.
         while labels[slot] >= base and keys[slot] != node:
             slot = (slot + 1) & wrap
         if labels[slot] < base:

@@ -26,6 +26,7 @@ def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
     seed, epoch, index : the sampler's seed and the address of the batch
     layer : the hop, 0 next to the seeds
     """
+    # Mixed after each field: were they added up first, (1, 2) and (2, 1) would share a key.
     key = 0
     for field in (seed, epoch, index, layer):
         key = mix_int((key + int(GOLDEN) + int(field)) & _MASK)
@@ -35,6 +36,7 @@ def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
 @njit(cache=True, nogil=True, inline="always")
 def node_key(key: np.uint64, node: int) -> np.uint64:
     """Return the key of ``node`` within the layer whose key is ``key``. Pure."""
+    # Plus one, so that node 0 has a key of its own and not the layer's.
     return mix64(key ^ (np.uint64(node) * GOLDEN + ONE))
 
 
@@ -62,6 +64,7 @@ def redraw(key: np.uint64, draw: int, bound: np.uint64) -> np.uint64:
     index = np.uint64(draw) + _RETRY
     if bound > LOW_32:
         return bounded_64(word(key, index), bound)
+    # 2**32 modulo the bound: so many of the 2**32 values are left over and would make some results likelier.
     threshold = (LOW_32 + ONE - bound) % bound
     while True:
         product = (word(key, index) >> _S32) * bound

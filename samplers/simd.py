@@ -19,6 +19,7 @@ from gloader.core.hashing import GOLDEN, MUL_1, MUL_2
 LANES = 16
 DISTINCT, REPEATED, REJECTED = 0, 1, 2  # what `draw_sixteen` returns; REJECTED may come with REPEATED added
 
+# Two vectors of eight 64-bit words make the sixteen draws: draw 2i is of the lower half of word i, 2i + 1 of the upper.
 _I64 = ir.IntType(64)
 _WORDS = ir.VectorType(_I64, LANES // 2)
 _HALVES = ir.VectorType(ir.IntType(32), LANES // 2)
@@ -118,6 +119,7 @@ def _draw_sixteen(
             _constant(_DRAWS, range(LANES)),
         )
         data = context.make_array(signature.args[4])(context, builder, out).data
+        # Even and odd draws lie in two vectors; they are stored in the order of the draws.
         for half, lanes in enumerate(([0, 8, 1, 9, 2, 10, 3, 11], [4, 12, 5, 13, 6, 14, 7, 15])):
             in_order = builder.shuffle_vector(even, odd, _constant(_HALVES, lanes))
             address = builder.gep(data, [builder.add(offset, ir.Constant(_I64, half * len(lanes)))])
@@ -135,4 +137,5 @@ def _leave_it_to_the_scalar_loop(key: int, start: int, degree: int, count: int, 
     return REJECTED
 
 
+# An intrinsic has no body for the interpreter. The scalar loop draws the same edges, only later.
 draw_sixteen = _leave_it_to_the_scalar_loop if config.DISABLE_JIT else _draw_sixteen

@@ -98,6 +98,7 @@ def pick_weighted(
                 edge_ids[out + kept] = edge_ids_at
                 kept += 1
                 continue
+            # Addressed by the position among the in-edges, not by a counter of draws: what is skipped shifts nothing.
             number = unit(this, at)
             if 1.0 - number >= beyond * weight:  # no more than -log(number), which costs ten times as much
                 continue
@@ -107,10 +108,13 @@ def pick_weighted(
                 if arrival >= arrivals[kept - 1]:
                     continue
             kept = _insert(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
+        # Fewer than were counted: the weights have changed since, as those of a mapped file can.
         if kept != count:
             return i
+        # No more than the fan-out: in the order of the graph, not in that of their arrivals.
         if positive <= fanout and not _all_positive(edge_weight, starts[i], degrees[i], out, count, edge_ids):
             return i
+        # The smallest number not taken is the threshold of the sample; it is infinite, and the chance 1, if all were.
         for at in range(out, out + count):
             chance = -math.expm1(-np.float64(edge_weight[edge_ids[at]]) * beyond)
             importance[at] = degrees[i] / (positive * chance)
@@ -189,6 +193,7 @@ def pick_weighted_with_replacement(
             weight = np.float64(edge_weight[starts[i] + at])
             if not 0 <= weight < math.inf:
                 return i
+            # The search below ends here: what follows has weight zero and is never taken.
             if weight > 0:
                 last_positive = at
                 positive += 1

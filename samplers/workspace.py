@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more than a hash table
 _NOBODY: IdArray = np.empty(0, dtype=np.int64)
+# The bit set of Floyd's algorithm, 512 bytes to 1 MB: a word of 64 bits for each draw keeps chance meetings of folded
+# positions rare, and a meeting costs a look at the list.
 _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 
 
@@ -114,6 +116,7 @@ class Candidates:
         self.of_edge = _grown(self.of_edge, num_edges)
         self.nodes = _grown(self.nodes, min(num_edges, graph.num_nodes) + 1)
         _list_edges(work.starts, work.degrees, num_dst, self.offsets, work.edges)
+        # A map of its own: that of ``work`` holds the local ids of the batch, which only sources that are taken join.
         self._map.begin(_NOBODY, self.nodes)
         of_edge = self.of_edge[:num_edges]
         self.count = self._map.relabel(graph.indices, work.edges[:num_edges], self.nodes, 0, of_edge)
@@ -158,6 +161,7 @@ class WorkspacePool:
         except IndexError:
             candidates = Candidates(self._map(self._num_nodes)) if self._has_candidates else None
             workspace = Workspace(self._map(self._num_nodes), self._largest_fanout, candidates)
+        # Not in a `finally`: a map that was interrupted, or met a damaged graph, is not to be used again.
         yield workspace
         self._free.append(workspace)
 

@@ -98,8 +98,8 @@ def test_layouts() -> None:
 
 
 def test_every_named_option_is_one_of_its_sampler() -> None:
-    for name, maker in make._MAKERS.items():
-        assert set(make._OPTIONS[name]) <= set(inspect.signature(maker).parameters)
+    for kind in make._SAMPLERS.values():
+        assert set(kind.options) <= set(inspect.signature(kind.make).parameters)
 
 
 CASES: list[tuple[str, dict[str, Any]]] = [
