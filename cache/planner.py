@@ -251,6 +251,7 @@ def make_planner(
         )
     if name not in get_args(PolicyName):
         raise ConfigError(f"policy {name!r} is not one of belady, {', '.join(get_args(PolicyName))}")
+    # A mask and not a list: it is looked up once for each access.
     on_device = None
     if len(device_resident):
         on_device = np.zeros(num_nodes, dtype=np.bool_)

@@ -263,6 +263,7 @@ def _words(rows: NDArray[Any]) -> NDArray[Any]:
     """Return the bytes of ``rows`` (n, F) as a flat view of the widest integers that a row is made of."""
     row_bytes = rows.itemsize * rows.shape[1]
     flat = rows.reshape(-1).view(np.uint8)
+    # The widest word of which a row is a whole number: the kernels then copy eight bytes at once.
     for word in (np.uint64, np.uint32, np.uint16):
         if row_bytes % np.dtype(word).itemsize == 0:
             return flat.view(word)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.core.order import EpochOrder
     from gloader.types import Sampler
 
-_PROBE_BATCHES = 2  # sampled before the rest, to tell what all would take
+_PROBE_BATCHES = 2
 _BYTES_PER_COUNT = 8  # of a pair of batches, see `next_use_counts`
 
 
@@ -28,7 +28,7 @@ _BYTES_PER_COUNT = 8  # of a pair of batches, see `next_use_counts`
 class AccessTrace:
     """The accesses of the first batches of an epoch."""
 
-    accesses: tuple[NDArray[np.integer], ...]  # unique ids of each batch, int32 where they fit
+    accesses: tuple[NDArray[np.integer], ...]  # unique ids of each batch, int32 if N fits
     num_nodes: int
     epoch_batches: int  # batches of the whole epoch
 
@@ -77,6 +77,7 @@ def sample_trace(
         batch = sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(ordered, index))
         return batch.nodes.astype(dtype)
 
+    # The first few tell what all would take, before memory is spent on it.
     first = [nodes_of(index) for index in range(min(_PROBE_BATCHES, num_batches))]
     _require_room(first, num_batches, budget_bytes)
     with ThreadPoolExecutor(threads, "gloader-inspect") as pool:

@@ -36,6 +36,7 @@ def save_picture(inspection: Inspection, path: Path, *, title: str) -> None:
         raise MissingDependencyError(
             'the picture needs matplotlib; install it with: pip install "gloader[plot]"'
         ) from error
+    # A canvas of its own instead of pyplot: no display, and nothing global is left behind.
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     memory_factor, memory_unit = _unit(max(inspection.memory_bytes()))

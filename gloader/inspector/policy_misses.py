@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+# LRU's curve has a closed form, `lru_curve`; these are run once for each size.
 _SIMULATED = ("sieve", "s3fifo")
 
 
@@ -190,6 +191,7 @@ def knee(curve: MissCurve) -> int:
 
     V. Satopaa et al., "Finding a Kneedle in a haystack", 2011. No corner but one can be the farthest.
     """
+    # Both axes from 0 to 1, or the chord would follow from the units.
     capacities, misses = curve.capacities.astype(np.float64), curve.misses.astype(np.float64)
     width, height = capacities[-1] - capacities[0], misses[0] - misses[-1]
     if width <= 0 or height <= 0:
@@ -203,6 +205,7 @@ def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCu
     curves = []
     for start in range(0, len(trace.accesses), superbatch):
         end = min(start + superbatch, len(trace.accesses))
+        # What a superbatch knows of itself is a block on the diagonal of what is known of the whole trace.
         own = np.ascontiguousarray(counts[start:end, start:end])
         curves.append(belady_curve(own, sum(len(nodes) for nodes in trace.accesses[start:end])))
     return add_curves(curves)
@@ -210,6 +213,7 @@ def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCu
 
 def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> int:
     planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
+    # As in a run, whose last superbatch sees nothing ahead.
     beyond = [*parts[1:], ()]
     return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, beyond, strict=True))
 

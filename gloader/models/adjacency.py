@@ -55,6 +55,7 @@ class Adjacency:
     @cached_property
     def transposed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Offsets (num_src + 1,), destinations (E,) and edge numbers (E,) in the order of the sources."""
+        # Stable: the edges of a source keep their order, so that its sum rounds alike in every run.
         sources, order = torch.sort(self.indices, stable=True)
         bounds = torch.arange(self.num_src + 1, device=sources.device, dtype=sources.dtype)
         offsets = torch.searchsorted(sources, bounds).to(sources.dtype)

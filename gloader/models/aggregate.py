@@ -40,10 +40,17 @@ def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None
 def mean_neighbors(
     x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None, degree: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the mean row of each destination's sources, (D, F); zeros where there are none.
+    """Return the mean row of each destination's sources, (D, F); zeros if it has none.
 
-    With ``weight`` (E,), the full-graph edges that each edge stands for, it is the weighted sum over ``degree``
-    (D,), the full-graph in-degrees: an estimate without bias of the mean over all of them.
+    With ``weight`` and ``degree`` it is the weighted sum over the degree: an estimate without bias of the mean over
+    all in-neighbours.
+
+    Parameters
+    ----------
+    x : (num_src, F) float32 or bfloat16
+    edges : E edges into D destinations
+    weight : (E,) full-graph edges that each stands for; None: the mean over ``edges`` as they are
+    degree : (D,) full-graph in-degrees; None: as without ``weight``
     """
     if weight is None or degree is None:
         return sum_neighbors(x, edges) / edges.counts.clamp(min=1.0).unsqueeze(1)
@@ -62,6 +69,7 @@ class _NeighborSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
         ctx.edges = edges
+        # The rows are saved only for the gradient of the weights: they are the largest tensor of a layer.
         needs_x = weight is not None and ctx.needs_input_grad[1]
         ctx.save_for_backward(x if needs_x else None, weight)
         return _bag(x, edges.indices, edges.indptr, weight)
@@ -73,6 +81,8 @@ class _NeighborSum(torch.autograd.Function):
         grad = grads[0].contiguous()
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
+            # The gradient of a sum is a scatter to the sources; over the transposed edges it is a sum again, and in an
+            # order that does not change from run to run.
             offsets, destinations, order = edges.transposed
             grad_x = _bag(grad, destinations, offsets, None if weight is None else weight[order])
         if ctx.needs_input_grad[1]:

@@ -1,4 +1,4 @@
-"""From a model's name to the network."""
+"""The choice of the network by its name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def build_model(
 
     Parameters
     ----------
+    config : name, width and regularisation
     in_dim : F
     num_classes : width of the logits
     num_layers : L, one per fan-out
-    add_self_loops : False where the dataset was prepared with ``--self-loops``
+    add_self_loops : False if the dataset was prepared with ``--self-loops``
 
     Raises
     ------
@@ -50,6 +51,7 @@ def _build_conv(config: ModelConfig, before: int, after: int, *, is_last: bool, 
         case "gcn":
             return GcnConv(before, after, add_self_loops=add_self_loops)
         case "gat":
+            # Heads side by side make a hidden row; the logits of the last layer are their mean, as in the paper.
             return GatConv(
                 before, after, heads=config.heads, concat=not is_last, add_self_loops=add_self_loops
             )

@@ -1,4 +1,4 @@
-"""The seam between a network and its layers."""
+"""The seam between a network and its layers, and the choice of a layer's order of work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,14 @@ class Conv(Protocol):
         ...
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
-        """Return the table rows of nodes with inputs ``x`` (n, in_dim) and in-degrees ``degree`` (n,)."""
+        """Return the table rows of n nodes.
+
+        Parameters
+        ----------
+        x : (n, in_dim) their inputs
+        degree : (n,) float32, their in-degrees
+        columns : output columns, a multiple of `column_step`
+        """
         ...
 
     def propagate(
@@ -54,10 +61,16 @@ class Conv(Protocol):
         degree: torch.Tensor,
         columns: slice,
     ) -> torch.Tensor:
-        """Return (n, columns) for ``nodes`` (n,) int64 from all their in-edges.
+        """Return (n, columns) for ``nodes`` from all their in-edges.
 
-        ``pieces`` are one or more adjacencies with n destinations each, which together hold every in-edge
-        once, with sources that index the table; ``degree`` (n,) float32.
+        Parameters
+        ----------
+        table : of all nodes, made by `project`
+        nodes : (n,) int64
+        pieces : one or more adjacencies with n destinations each, which together hold every in-edge once, with
+            sources that index the table
+        degree : (n,) float32, in-degrees of ``nodes``
+        columns : those of the table
         """
         ...
 
@@ -76,8 +89,8 @@ def multiplies_first(
 
     Multiplying first is a product over all U source rows and a gather of H columns; aggregating first is
     a gather of F columns per head and a product over the D destination rows. A backward pass repeats
-    each: once more for the weights, and once more for the input where it has a gradient, which for the
-    first layer it has not.
+    each: once more for the weights, and once more for the input if that has a gradient; that of the first
+    layer has none.
 
     Parameters
     ----------
@@ -86,8 +99,10 @@ def multiplies_first(
     input_has_grad : whether the layer's input needs a gradient
     num_heads : aggregations with different weights, each of H / num_heads columns
     """
+    # Forward, and backward for the weights; the input's gradient is the third product.
     products = 3 if input_has_grad else 2
     multiply = products * num_src * in_dim * out_dim + 2 * _GATHER_COST * num_edges * out_dim
+    # Weights that differ by head, as those of attention, have gradients: their backward pass gathers too.
     gathers = 2 if input_has_grad or num_heads > 1 else 1
     aggregate = (
         gathers * _GATHER_COST * num_heads * num_edges * in_dim + products * num_dst * in_dim * out_dim

@@ -31,6 +31,8 @@ class GatConv(nn.Module):
     ----------
     in_dim, out_dim : F and H; with ``concat`` a head has H / heads columns, else each has H and the heads
         are averaged
+    heads : number of heads
+    concat : whether the heads are laid side by side or averaged
     add_self_loops : a node also attends to itself, which is never left to sampling
     """
 
@@ -105,13 +107,17 @@ class GatConv(nn.Module):
         """Return the softmax over in-edges and self loop: (E, heads) and (D, heads)."""
         dst = edges.dst
         scores = functional.leaky_relu(scores_src[edges.indices] + scores_dst[dst], _NEGATIVE_SLOPE)
+        # An edge that stands for w edges is w equal terms of the sum: w exp(s) = exp(s + log w).
         if importance is not None:
             scores = scores + importance.log().unsqueeze(1)
         own = functional.leaky_relu(scores_src[: edges.num_dst] + scores_dst, _NEGATIVE_SLOPE)
         start = own if self.add_self_loops else torch.full_like(own, -torch.inf)
+        # Scores are shifted by their maximum, so that no exponential overflows. The shift cancels out of the softmax,
+        # and so does its gradient.
         top = _segment_max(start.detach(), dst, scores.detach())
         exp = (scores - top[dst]).exp()
         exp_own = (own - top).exp() if self.add_self_loops else torch.zeros_like(own)
+        # Without edges and self loop the sum is zero; the smallest normal number makes that 0 / tiny = 0, not NaN.
         total = exp_own.index_add(0, dst, exp).clamp(min=torch.finfo(exp.dtype).tiny)
         return exp / total[dst], exp_own / total
 
@@ -120,7 +126,7 @@ class GatConv(nn.Module):
 
     @property
     def column_step(self) -> int:
-        """One head where they are concatenated; all columns where they are averaged."""
+        """One head if they are concatenated, all columns if they are averaged."""
         return self.head_dim if self.concat else self.out_dim
 
     def _heads_of(self, num_columns: int) -> int:
@@ -132,7 +138,12 @@ class GatConv(nn.Module):
         return (*(self.head_dim,) * heads, heads, heads)
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - a softmax needs no degree
-        """Return the projection of ``x`` (n, in_dim) for each head, then the scores."""
+        """Return the projection of ``x`` (n, in_dim) for each head, then the scores.
+
+        Parameters
+        ----------
+        x, degree, columns : as for `Conv.project`
+        """
         first = columns.start // self.head_dim
         heads = slice(first, first + self._heads_of(columns.stop - columns.start))
         values = [functional.linear(x, weight) for weight in self._head_weights(heads)]
@@ -150,7 +161,12 @@ class GatConv(nn.Module):
         degree: torch.Tensor,  # noqa: ARG002 - a softmax needs no degree
         columns: slice,
     ) -> torch.Tensor:
-        """Return the attention over all in-edges; the softmax is carried from piece to piece."""
+        """Return the attention over all in-edges; the softmax is carried from piece to piece.
+
+        Parameters
+        ----------
+        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        """
         *values, scores_src, scores_dst = table
         scores_dst = scores_dst[nodes]
         if self.add_self_loops:
@@ -161,6 +177,7 @@ class GatConv(nn.Module):
             top = torch.full_like(scores_dst, torch.finfo(scores_dst.dtype).min)
             total = torch.zeros_like(top)
             sums = [value.new_zeros(len(nodes), self.head_dim) for value in values]
+        # A softmax in pieces: when a piece has a larger score, what was added up before is scaled down to it.
         for edges in pieces:
             dst = edges.dst
             scores = functional.leaky_relu(scores_src[edges.indices] + scores_dst[dst], _NEGATIVE_SLOPE)

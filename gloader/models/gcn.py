@@ -28,8 +28,9 @@ class GcnConv(nn.Module):
 
     Parameters
     ----------
-    add_self_loops : the node itself counts as one more neighbour, which is never left to sampling; False
-        where the graph stores a self loop at every node
+    in_dim, out_dim : F and H
+    add_self_loops : the node itself counts as one more neighbour, which is never left to sampling; False if
+        the graph stores a self loop at every node
     """
 
     def __init__(self, in_dim: int, out_dim: int, *, add_self_loops: bool = True) -> None:
@@ -62,6 +63,7 @@ class GcnConv(nn.Module):
         """Return the normalised, rescaled sum over ``edges`` and the node itself, (D, width)."""
         norm = self._norm(block.src_degree)
         own = norm[: edges.num_dst]
+        # A sampler that chose by weight says what each edge stands for; of a uniform one all stand for equally many.
         if block.edge_weight is None:
             rescale = block.src_degree[: edges.num_dst] / edges.counts.clamp(min=1.0)
             weight = (own * rescale)[edges.dst] * norm[edges.indices]
@@ -88,7 +90,12 @@ class GcnConv(nn.Module):
         return (num_columns,)
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
-        """Return the scaled projection of ``x`` (n, in_dim)."""
+        """Return the scaled projection of ``x`` (n, in_dim).
+
+        Parameters
+        ----------
+        x, degree, columns : as for `Conv.project`
+        """
         return (functional.linear(x, self.lin.weight[columns]) * self._norm(degree).unsqueeze(1),)
 
     def propagate(
@@ -99,11 +106,17 @@ class GcnConv(nn.Module):
         degree: torch.Tensor,
         columns: slice,
     ) -> torch.Tensor:
-        """Return the normalised sum over all in-edges and the node itself."""
+        """Return the normalised sum over all in-edges and the node itself.
+
+        Parameters
+        ----------
+        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        """
         (neighbors,) = table
         total = (
             neighbors[nodes] if self.add_self_loops else neighbors.new_zeros(len(nodes), neighbors.shape[1])
         )
+        # Rows of the table have the source's factor; the destination's is the same for all of its edges.
         for edges in pieces:
             total += sum_neighbors(neighbors, edges)
         return total * self._norm(degree).unsqueeze(1) + self.bias[columns]

@@ -40,7 +40,12 @@ class DenseConv(nn.Module):
         return (num_columns,)
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - no graph here
-        """Return the result for ``x`` (n, in_dim)."""
+        """Return the result for ``x`` (n, in_dim).
+
+        Parameters
+        ----------
+        x, degree, columns : as for `Conv.project`
+        """
         return (functional.linear(x, self.lin.weight[columns], self.lin.bias[columns]),)
 
     def propagate(
@@ -51,5 +56,10 @@ class DenseConv(nn.Module):
         degree: torch.Tensor,  # noqa: ARG002
         columns: slice,  # noqa: ARG002
     ) -> torch.Tensor:
-        """Return the rows of ``nodes``."""
+        """Return the rows of ``nodes``.
+
+        Parameters
+        ----------
+        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        """
         return table[0][nodes]

@@ -60,6 +60,8 @@ class GraphNetwork(nn.Module):
         """Return what layer ``depth`` sees of the output ``x`` (n, width) of the layer below it."""
         if depth == 0:
             return x
+        # On the way into a layer, not out of the one below: layer-wise inference keeps plain outputs between layers, on
+        # disk if it must, and passes them through here as it reads them.
         if self.norms:
             x = self.norms[depth - 1](x)
         return functional.dropout(functional.relu(x), self.dropout, training=self.training)

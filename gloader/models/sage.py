@@ -33,6 +33,7 @@ class SageConv(nn.Module):
         """Return (D, out_dim) for ``x`` (U, in_dim)."""
         edges = Adjacency.of_block(block)
         importance = (block.edge_weight, block.src_degree[: block.num_dst])
+        # A mean is linear: W may be applied to the rows before they are gathered or to their means.
         if multiplies_first(
             num_src=block.num_src,
             num_dst=block.num_dst,
@@ -58,7 +59,12 @@ class SageConv(nn.Module):
         return (num_columns, num_columns)
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - a mean needs no degree of the source
-        """Return both projections of ``x`` (n, in_dim)."""
+        """Return both projections of ``x`` (n, in_dim).
+
+        Parameters
+        ----------
+        x, degree, columns : as for `Conv.project`
+        """
         own = functional.linear(x, self.lin_r.weight[columns], self.lin_l.bias[columns])
         return functional.linear(x, self.lin_l.weight[columns]), own
 
@@ -70,7 +76,12 @@ class SageConv(nn.Module):
         degree: torch.Tensor,
         columns: slice,  # noqa: ARG002 - the table holds these columns only
     ) -> torch.Tensor:
-        """Return the mean over all in-edges plus the own term."""
+        """Return the mean over all in-edges plus the own term.
+
+        Parameters
+        ----------
+        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        """
         neighbors, own = table
         total = neighbors.new_zeros(len(nodes), neighbors.shape[1])
         for edges in pieces:

@@ -11,6 +11,7 @@ from cache_traces import arrays, feature_rows
 from gloader.cache import (
     BeladyPlanner,
     NodeTable,
+    OnlineName,
     PlannerName,
     SlotCache,
     Trace,
@@ -19,7 +20,9 @@ from gloader.cache import (
     slot_bytes,
     table_bytes,
 )
+from gloader.cache.baseline_kernels import ONLINE_KERNELS
 from gloader.cache.baselines import PolicyName
+from gloader.config import Policy
 from gloader.errors import ConfigError, PlanError
 from gloader.ssd_store import RamFeatures
 
@@ -95,6 +98,11 @@ def test_rows_of_the_device_are_left_alone(name: PlannerName) -> None:
     rows = np.concatenate([plan.miss_rows(batch) for batch in range(3)])
     assert not {1, 2} & set(rows.tolist())
     assert plan.num_hits + plan.num_misses == 3
+
+
+def test_the_names_of_policies_are_those_of_the_settings_and_of_the_table() -> None:
+    assert set(get_args(PlannerName)) == set(get_args(Policy))
+    assert list(ONLINE_KERNELS) == list(get_args(OnlineName))
 
 
 def test_unknown_names_are_refused() -> None:
