@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
     from gloader.types import CacheStep, FeatureSource, IdArray, ReadStats
 
-_HALVES: Final = (kernels.HALF, kernels.BRAIN)
-_STORED: Final = {kernels.HALF: "float16", kernels.BRAIN: "bfloat16", kernels.SCALED: "int8 with its scale"}
+_TWO_BYTES: Final = (kernels.FLOAT16, kernels.BFLOAT16)
+_STORED: Final = {
+    kernels.FLOAT16: "float16",
+    kernels.BFLOAT16: "bfloat16",
+    kernels.INT8: "int8 with its scale",
+}
 _PARALLEL_BYTES: Final = 1 << 20  # less than this per thread is copied sooner than a thread wakes
 
 
@@ -63,7 +67,9 @@ class SlotCache:
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
         # The same memory once more as bytes, as halves and as words: a kernel takes arrays of one dtype.
         self._octets = self._rows.reshape(-1).view(np.uint8)
-        self._halves = self._octets.view(np.uint16) if self._mode in _HALVES else np.empty(0, dtype=np.uint16)
+        self._halves = (
+            self._octets.view(np.uint16) if self._mode in _TWO_BYTES else np.empty(0, dtype=np.uint16)
+        )
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
@@ -253,10 +259,10 @@ class SlotCache:
 def _mode(dtype: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
     """Return how rows become float32; 0 if they cannot. Pure."""
     if dtype == np.float16:
-        return kernels.HALF
+        return kernels.FLOAT16
     if dtype == np.uint16 and is_bfloat16:
-        return kernels.BRAIN
-    return kernels.SCALED if dtype == np.int8 and has_scale else 0
+        return kernels.BFLOAT16
+    return kernels.INT8 if dtype == np.int8 and has_scale else 0
 
 
 def _words(rows: NDArray[Any]) -> NDArray[Any]:

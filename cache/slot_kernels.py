@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-HALF, BRAIN, SCALED = 1, 2, 3  # float16, bfloat16, int8 times the row's scale
+FLOAT16, BFLOAT16, INT8 = (
+    1,
+    2,
+    3,
+)  # how rows are stored that become float32; INT8 is times the scale of the row
 # Slots of hits lie at random: the first cache lines of a row are asked for eight rows early. Within a row the
 # hardware follows by itself.
 _AHEAD: Final = 8
@@ -99,7 +103,7 @@ def widen_hits(
     stop: int,
 ) -> int:
     """Do what `copy_hits` does, to float32. ``halves`` and ``octets`` are the same rows."""
-    row_bytes = width if mode == SCALED else 2 * width
+    row_bytes = width if mode == INT8 else 2 * width
     fetched = min(row_bytes, _LINES * _LINE_BYTES)
     for i in range(start, stop):
         if i + _AHEAD < stop:
@@ -111,9 +115,9 @@ def widen_hits(
             return i
         if tags[slot] != nodes[position]:
             return i
-        if mode == BRAIN:
+        if mode == BFLOAT16:
             widen_bfloat16(out, position * width, halves, slot * width, width)
-        elif mode == HALF:
+        elif mode == FLOAT16:
             widen_float16(out, position * width, halves, slot * width, width)
         else:
             dequantize_int8(out, position * width, octets, slot * width, width, scale[tags[slot]])
@@ -146,9 +150,9 @@ def narrow_admissions(
         node = nodes[position]
         # Empty until the whole row is in it: one that turns out inexact would be there in part.
         tags[slot] = -1
-        if mode == BRAIN:
+        if mode == BFLOAT16:
             is_exact = narrow_to_bfloat16(halves, slot * width, bits, position * width, width)
-        elif mode == HALF:
+        elif mode == FLOAT16:
             is_exact = narrow_to_float16(halves, slot * width, bits, position * width, width)
         elif 0 <= node < scale.shape[0]:
             is_exact = requantize_int8(octets, slot * width, out, position * width, width, scale[node])
