@@ -10,7 +10,7 @@ from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.delivery import Delivery
 from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.sample import SamplerPool, ordered
+from gloader.pipeline.sampler_pool import SamplerPool, ordered
 from gloader.pipeline.send import SENT_AHEAD, Sender
 from gloader.pipeline.stages import InMemoryStages, OutOfCoreStages
 from gloader.pipeline.threads import Failures, Pipeline, weakly

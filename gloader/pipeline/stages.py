@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.feedback import RunReports
     from gloader.pipeline.open_tiers import SsdTier
     from gloader.pipeline.positions import BatchStream
-    from gloader.pipeline.sample import OrderedBatch, SamplerPool
+    from gloader.pipeline.sampler_pool import OrderedBatch, SamplerPool
     from gloader.pipeline.threads import Failures
     from gloader.types import FeatureSource, SampledBatch
 

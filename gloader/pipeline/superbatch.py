@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache import CachePlan, Trace
-    from gloader.pipeline.sample import OrderedBatch
+    from gloader.pipeline.sampler_pool import OrderedBatch
     from gloader.ssd_store.cost.strategy import Choice
     from gloader.ssd_store.misses.direct import MissSource
     from gloader.types import BatchId, CacheStep, IdArray

@@ -12,7 +12,7 @@ from gloader.cache import decode_ids
 from gloader.core.order import EpochOrder
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.sample import OrderedBatch, SamplerPool, ordered
+from gloader.pipeline.sampler_pool import OrderedBatch, SamplerPool, ordered
 from gloader.types import BatchId, IdArray, SampledBatch
 
 PER_EPOCH = 5
