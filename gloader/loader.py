@@ -31,7 +31,7 @@ from gloader.pipeline.consumer import EpochIterator
 from gloader.pipeline.feedback import RunReports
 from gloader.pipeline.open_device import DeviceSettings
 from gloader.pipeline.open_tiers import FeatureTier, TierSettings, open_feature_tier
-from gloader.pipeline.positions import BatchStream
+from gloader.pipeline.positions import BatchStream, SeedLabels
 from gloader.pipeline.run import PipelineRun
 from gloader.pipeline.threads import run_together
 from gloader.samplers.arguments import checked_fanouts
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
-    from gloader.pipeline.consumer import Run
+    from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.open_device import OtherDevices
     from gloader.samplers import CscGraph
     from gloader.ssd_store import FeatureStore
@@ -481,16 +481,15 @@ class Loader:
     def _run_from(self, position: BatchId) -> Run:
         """Return the run that stands at ``position``: the one under way, or a new one."""
         held = self._held
-        if held.run is not None and held.run.has_next() and held.run.next_id == position:
+        if held.run is not None and _stands_at(held.run.consumer, position):
             return held.run
         held.end_run()
         end_epoch = None if self._end_epoch is None else max(self._end_epoch, position.epoch + 1)
+        stream = BatchStream(self._order, position, end_epoch=end_epoch)
+        labels = SeedLabels(self._order, self._labels)
         if isinstance(held.tier, RemoteTier):
             held.run = held.tier.begin(
-                stream=BatchStream(self._order, position, end_epoch=end_epoch),
-                labels=self._labels,
-                tracer=self._tracer,
-                reports=self._reports,
+                stream=stream, labels=labels, tracer=self._tracer, reports=self._reports
             )
             return held.run
         tier, host = held.tier, held.host
@@ -498,16 +497,14 @@ class Loader:
         def start() -> PipelineRun:
             self._reports.restart()
             return PipelineRun(
-                tier=tier,
-                order=self._order,
-                labels=self._labels,
-                first=position,
+                tier,
+                stream,
+                labels,
                 num_samplers=self._num_samplers,
-                end_epoch=end_epoch,
                 reports=self._reports,
                 tracer=self._tracer,
                 stall_timeout_s=self._stall_timeout_s,
-                outlets=host,
+                ranks=host,
             )
 
         held.run = start() if host is None else host.begin(position, start)
@@ -526,7 +523,7 @@ class Loader:
 
     def _is_needed(self) -> bool:
         run = self._held.run
-        return run is not None and len(self) > 0 and run.has_next()
+        return run is not None and len(self) > 0 and run.consumer.has_next()
 
     def _move_to(self, position: BatchId) -> None:
         self._state = LoaderState(
@@ -602,6 +599,10 @@ class _Held:
         # A signal that arrived before the finalizer began lost its call.
         if hasattr(self, "_pid"):
             self.finalize()
+
+
+def _stands_at(consumer: Consumer, position: BatchId) -> bool:
+    return consumer.has_next() and consumer.next_id == position
 
 
 def _bytes_or_none(value: str | int | None) -> int | None:

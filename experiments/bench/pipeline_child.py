@@ -31,7 +31,7 @@ from gloader.models import build_model
 from gloader.observe.explain import run_json
 from gloader.pipeline.gather import HostBatch, gather_cached
 from gloader.pipeline.open_tiers import TierSettings, open_feature_tier
-from gloader.pipeline.sampler_pool import ordered
+from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, FilledBatch, PlannedSuperbatch
 from gloader.pipeline.transfer import transfer
 from gloader.ssd_store.cost.strategy import Calibration

@@ -262,8 +262,7 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
     from torch import distributed
 
     import gloader
-    from gloader.pipeline import stages
-    from gloader.pipeline.gather import gather_cached
+    from gloader.pipeline import gather
     from gloader.samplers.neighbor import NeighborSampler
     from gloader.ssd_store import DirectMisses
 
@@ -272,7 +271,7 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
     sample, read = NeighborSampler.sample, DirectMisses.read_into
     NeighborSampler.sample = meters["sample_s"].around(sample)  # type: ignore[method-assign]
     DirectMisses.read_into = meters["read_s"].around(read)  # type: ignore[method-assign]
-    stages.gather_cached = meters["gather_s"].around(gather_cached)  # type: ignore[attr-defined]
+    gather.gather_cached = meters["gather_s"].around(gather.gather_cached)
     compute = meters["compute_s"].around(lambda: None)
     share = _Meter(0.0)
     gradient = torch.zeros(1000)

@@ -10,20 +10,19 @@ from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
-from gloader.pipeline.delivery import Delivery
-from gloader.pipeline.send import SENT_AHEAD, Sender
-from gloader.pipeline.threads import Failures, Pipeline, weakly
+from gloader.pipeline.consumer import SENT_AHEAD, Consumer
+from gloader.pipeline.send import Send
+from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
+from gloader.pipeline.transfer import Transfer
 
 if TYPE_CHECKING:
     from gloader.device import DeviceTier
     from gloader.distributed.client import LoaderClient
-    from gloader.observe.epoch_stats import StatsRecorder
     from gloader.observe.timeline import Tracer
     from gloader.pipeline.feedback import RunReports
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.positions import BatchStream
+    from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
-    from gloader.types import BatchId, IdArray, ReadyBatch
 
 
 class ClientRun:
@@ -34,7 +33,7 @@ class ClientRun:
     Parameters
     ----------
     stream : the batches of this rank
-    labels : (n,) int64, of the seeds of the stream's order
+    labels : go with them
     tier : the device of this rank, and what it holds
     stall_timeout_s : how long a transfer may take; 0 for ever
     """
@@ -44,39 +43,37 @@ class ClientRun:
         client: LoaderClient,
         *,
         stream: BatchStream,
-        labels: IdArray,
+        labels: SeedLabels,
         tier: DeviceTier,
         tracer: Tracer | None,
         reports: RunReports,
         stall_timeout_s: float,
     ) -> None:
         self._client = client
-        self._inbox = _Inbox(client, stream, is_read_at_once=tier.device.is_asynchronous)
+        inbox = _Inbox(client, stream, is_read_at_once=tier.device.is_asynchronous)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
-        self._failures = Failures(weakly(self._end_with))
+        self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
         # The rank that loads watches what this one waits for.
         instruments = Instruments(tracer=tracer, watchdog=self._watchdog, watches_waits=False)
-        self._delivery = Delivery(
-            stream=stream, labels=labels, tier=tier, instruments=instruments, reports=reports
+        send = Send(Transfer(tier), labels, instruments)
+        is_sending = tier.device.is_asynchronous
+        self.consumer = Consumer(
+            self._sent if is_sending else inbox,
+            stream=stream,
+            send=send,
+            observer=client,
+            failures=self._failures,
+            instruments=instruments,
+            reports=reports,
         )
         self._has_reported = False
         self._is_closed = False
         self._has_ended_well = True
-        self._is_sending = tier.device.is_asynchronous
-        sender = Sender(
-            get=self._inbox.next_batch,
-            sent=self._sent,
-            transfer=self._delivery.transfer,
-            labels_at=self._delivery.labels_at,
-            instruments=instruments,
-            failures=self._failures,
-        )
-        client.begin(self.next_id)
+        client.begin(self.consumer.next_id)
         self._pipeline = Pipeline(
-            [sender.thread] if self._is_sending else [],
-            self._sent,
-            cancels=[client.cancel],
+            [stage_thread(send, inbox, self._sent, self._failures)] if is_sending else [],
+            cancels=[client, self._sent],
             failures=self._failures,
             on_joined=client.leave,
         )
@@ -87,34 +84,11 @@ class ClientRun:
             self.close()
             raise
 
-    @property
-    def next_id(self) -> BatchId:
-        """The batch that `next_batch` returns next."""
-        return self._delivery.next_id
-
-    def has_next(self) -> bool:
-        """Return whether there is another batch before the end of the stream."""
-        return self._delivery.has_next()
-
-    def recorder(self, epoch: int) -> StatsRecorder:
-        """Return the sums of ``epoch``."""
-        return self._delivery.recorder(epoch)
-
-    def next_batch(self) -> ReadyBatch:
-        """Return the next batch of this rank; errors as `LoaderClient.next_batch`, and what the transfer raises."""
-        try:
-            return self._delivery.next_batch(self._get)
-        except BaseException as error:
-            self._report(error)
-            raise
-
-    def came_back(self) -> None:
-        """Note that the consumer is done with the batch it got last. Idempotent."""
-        self._delivery.came_back()
-
-    def close(self) -> bool:
-        """Leave the run; return whether the thread ended. Idempotent."""
+    def close(self, error: BaseException | None = None) -> bool:
+        """Leave the run, and tell the other ranks of ``error``; return whether the thread ended. Idempotent."""
         with uninterrupted():
+            if error is not None:
+                self._report(error)
             if not self._is_closed:
                 self._has_ended_well = self._pipeline.close() and self._has_ended_well
                 self._watchdog.close()
@@ -125,10 +99,6 @@ class ClientRun:
         # A signal that arrived before anybody held the run; whoever holds one closes it.
         if hasattr(self, "_pipeline"):
             close_in_finalizer(self.close)
-
-    def _get(self) -> HostBatch | SentBatch:
-        with self._client.consumer_waits():
-            return self._pipeline.get() if self._is_sending else self._inbox.next_batch()
 
     def _end_with(self, error: BaseException) -> None:
         self._sent.fail(error)
@@ -155,7 +125,7 @@ class _Inbox:
         self._is_read_at_once = is_read_at_once
         self._position = 0
 
-    def next_batch(self) -> HostBatch:
+    def get(self) -> HostBatch:
         """Return the next batch, waiting for it; errors as `LoaderClient.next_batch`.
 
         Raises

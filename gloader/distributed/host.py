@@ -115,8 +115,10 @@ class LoaderHost:
             raise RankError("the loader of this machine was not opened")
         return self._ring
 
-    def stage(self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures) -> StageThread:
-        """Return the thread that takes ``gathered`` apart and puts this rank's batches into ``own``."""
+    def sharing_thread(
+        self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures
+    ) -> StageThread:
+        """Return the thread that hands out ``gathered``: this rank's batches to ``own``, the others to their ranks."""
         return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
 
     def fail(self, error: BaseException) -> None:

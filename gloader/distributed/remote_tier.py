@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gloader.observe.timeline import Tracer
     from gloader.pipeline.feedback import RunReports
     from gloader.pipeline.open_device import DeviceSettings
-    from gloader.pipeline.positions import BatchStream
+    from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.ssd_store import FeatureStore
-    from gloader.types import FeatureSource, IdArray
+    from gloader.types import FeatureSource
 
 
 class RemoteTier:
@@ -99,7 +99,7 @@ class RemoteTier:
         self,
         *,
         stream: BatchStream,
-        labels: IdArray,
+        labels: SeedLabels,
         tracer: Tracer | None,
         reports: RunReports,
     ) -> ClientRun:

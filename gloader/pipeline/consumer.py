@@ -1,43 +1,141 @@
-"""One epoch as the consumer sees it."""
+"""The consumer's end of a run: batches in order on the compute device, epoch by epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.errors import ChannelClosedError
+from gloader.pipeline.transfer import SentBatch
 from gloader.types import BatchId, ReadyBatch
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from gloader.observe.epoch_stats import EpochStats, StatsRecorder
+    from gloader.observe.instruments import Instruments, Work
+    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.positions import BatchStream
+    from gloader.pipeline.send import Send
+    from gloader.pipeline.threads import Failures, Source
+
+# Batches that wait on the device for the consumer: each more would take as much device memory again, and hide nothing
+# while sending takes less than computing.
+SENT_AHEAD: Final = 1
 
 
-class Run(Protocol):
-    """Delivers the batches of a rank, over the borders of epochs."""
+class WaitObserver(Protocol):
+    """Knows whether the consumer waits: a ring of buffers, or the connection to the rank that loads."""
+
+    def consumer_waits(self) -> AbstractContextManager[None]:
+        """Mark the time during which the consumer waits for a batch."""
+        ...
+
+
+class Consumer:
+    """Takes the batches of one rank in order, each on the compute device; measures waits and what is done between.
+
+    For the thread of the user's loop.
+
+    Parameters
+    ----------
+    source : the channel that the run ends in: of sent batches, or of gathered ones, which are then sent here
+    stream : the batches of this rank
+    send : the way of gathered batches to the device
+    observer : told while this waits
+    failures : whose other errors become notes of the one that is raised
+    instruments : measure it
+    reports : told of every wait and computation
+    """
+
+    def __init__(
+        self,
+        source: Source[HostBatch | SentBatch],
+        *,
+        stream: BatchStream,
+        send: Send,
+        observer: WaitObserver,
+        failures: Failures,
+        instruments: Instruments,
+        reports: RunReports,
+    ) -> None:
+        self._source = source
+        self._stream = stream
+        self._send = send
+        self._observer = observer
+        self._failures = failures
+        self._instruments = instruments
+        self._reports = reports
+        self._computing: Work | None = None
+        self.num_taken = 0  # batches handed out
 
     @property
     def next_id(self) -> BatchId:
         """The batch that `next_batch` returns next."""
-        ...
+        return self._stream.id_of(self.num_taken)
 
     def has_next(self) -> bool:
         """Return whether there is another batch before the end of the stream."""
-        ...
+        return self._stream.has(self.num_taken)
 
-    def recorder(self, epoch: int) -> StatsRecorder:
-        """Return the sums of ``epoch``."""
-        ...
+    def begin_epoch(self, epoch: int) -> StatsRecorder:
+        """Return the sums of ``epoch``, which begins: those of earlier ones are dropped."""
+        self._instruments.forget_before(epoch)
+        return self._instruments.recorder(epoch)
 
     def next_batch(self) -> ReadyBatch:
-        """Return the next batch, waiting for it; raises what ended the run."""
+        """Return the next batch on the compute device, waiting for it.
+
+        Raises
+        ------
+        ChannelClosedError
+            The stream is over.
+        BaseException
+            Whatever a stage raised, with a note that names stage, epoch and batch.
+        """
+        batch_id = self.next_id
+        with self._instruments.working("wait", batch_id) as waiting:
+            found = self._take()
+        sent = found if isinstance(found, SentBatch) else self._send.process(found)
+        ready = sent.receive()
+        self.num_taken += 1
+        self._reports.delivered(found, wait_s=waiting.seconds)
+        self._computing = self._instruments.working("compute", batch_id).begin()
+        return ready
+
+    def end_compute(self) -> None:
+        """Note that the loop is done with the batch it got last. Idempotent."""
+        if self._computing is not None:
+            self._computing.end()
+            self._reports.computed(self._computing.seconds)
+            self._computing = None
+
+    def _take(self) -> HostBatch | SentBatch:
+        try:
+            with self._observer.consumer_waits():
+                return self._source.get()
+        except ChannelClosedError:
+            raise
+        except BaseException as error:
+            self._failures.annotate(error)
+            raise
+
+
+class Run(Protocol):
+    """Threads that prepare the batches of a rank, over the borders of epochs."""
+
+    @property
+    def consumer(self) -> Consumer:
+        """The end that batches are taken from."""
         ...
 
-    def came_back(self) -> None:
-        """Note that the consumer is done with the batch it got last. Idempotent."""
-        ...
+    def close(self, error: BaseException | None = None) -> bool:
+        """End the run for this rank; return whether nothing stays behind. Idempotent.
 
-    def close(self) -> bool:
-        """End the run for this rank; return whether nothing stays behind. Idempotent."""
+        Other ranks that take part in the run hear of the ``error`` that the loop ends with.
+        """
         ...
 
 
@@ -56,7 +154,7 @@ class EpochIterator(Iterator[ReadyBatch]):
 
     Parameters
     ----------
-    run : delivers the batches
+    run : its consumer delivers the batches
     epoch : which epoch
     num_left : batches of it that are left
     on_batch, on_end : told of every batch handed out, and of the end
@@ -71,7 +169,7 @@ class EpochIterator(Iterator[ReadyBatch]):
         on_batch: Callable[[BatchId], None],
         on_end: OnEnd,
     ) -> None:
-        self._recorder = run.recorder(epoch)
+        self._recorder = run.consumer.begin_epoch(epoch)
         self._num_left = num_left
         self._on_batch = on_batch
         self._open: _OpenEpoch | None = _OpenEpoch(run, self._recorder, on_end)
@@ -90,15 +188,15 @@ class EpochIterator(Iterator[ReadyBatch]):
         """Return the next batch; an error of any stage is raised here, with a note on where it happened."""
         if self._open is None:
             raise StopIteration
-        run = self._open.run
-        run.came_back()
+        consumer = self._open.run.consumer
+        consumer.end_compute()
         if self._num_left == 0:
             self._finish(is_complete=True)
             raise StopIteration
         try:
-            batch = run.next_batch()
-        except BaseException:
-            self._finish(is_complete=False)
+            batch = consumer.next_batch()
+        except BaseException as error:
+            self._finish(is_complete=False, error=error)
             raise
         self._num_left -= 1
         self._recorder.add_batch(batch.num_seeds)
@@ -109,23 +207,23 @@ class EpochIterator(Iterator[ReadyBatch]):
         """Stop the epoch where it is. Idempotent."""
         self._finish(is_complete=False)
 
-    def _finish(self, *, is_complete: bool) -> None:
+    def _finish(self, *, is_complete: bool, error: BaseException | None = None) -> None:
         with uninterrupted():
-            self._end(is_complete=is_complete)
+            self._end(is_complete=is_complete, error=error)
 
-    def _end(self, *, is_complete: bool) -> None:
+    def _end(self, *, is_complete: bool, error: BaseException | None) -> None:
         # Apart from `_finish`, so that the last name of what has ended is gone while signals are still kept back.
         ended, self._open = self._open, None
         if ended is not None:
-            ended.end(is_complete=is_complete)
+            ended.end(is_complete=is_complete, error=error)
 
 
 class _OpenEpoch:
-    """An epoch under way, which ends when it is dropped. Starts the clock.
+    """An epoch under way, which ends when it is dropped. Starts the clock."""
 
-    Apart from its iterator, so that the finalizer of an epoch that has ended is done with before a Ctrl-C can arrive
-    inside of it, where Python would swallow it.
-    """
+    # Apart from its iterator, which has no finalizer: one in Python would run whenever a loop drops its iterator, and
+    # a Ctrl-C that arrives inside of it is printed and lost. This object is gone before that, while signals are kept
+    # back, unless the loop left its iterator in the middle.
 
     def __init__(self, run: Run, recorder: StatsRecorder, on_end: OnEnd) -> None:
         self.run = run
@@ -134,15 +232,15 @@ class _OpenEpoch:
         self._is_over = False
         recorder.start()
 
-    def end(self, *, is_complete: bool) -> None:
+    def end(self, *, is_complete: bool, error: BaseException | None = None) -> None:
         """Stop the clock, and the run where it is not complete; tell how it ended. Idempotent."""
         if self._is_over:
             return
         self._is_over = True
-        self.run.came_back()
+        self.run.consumer.end_compute()
         self._recorder.stop()
         if not is_complete:
-            self.run.close()
+            self.run.close(error)
         self._on_end(self._recorder.snapshot(), is_complete=is_complete)
 
     def __del__(self) -> None:

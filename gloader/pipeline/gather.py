@@ -1,16 +1,19 @@
-"""Putting the rows of one batch into one buffer."""
+"""Gather: the rows of a batch into one buffer, from the slots of the cache or from features in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.cache import SlotCache
-    from gloader.pipeline.buffers import FloatMatrix
+    from gloader.cache import DeviceShare, SlotCache
+    from gloader.dataset.topology import Topology
+    from gloader.observe.instruments import Instruments
+    from gloader.pipeline.buffers import Buffers, FloatMatrix
     from gloader.pipeline.superbatch import FilledBatch
     from gloader.types import FeatureSource, IdArray, ReadStats, SampledBatch
 
@@ -26,10 +29,100 @@ class HostBatch:
     ends_superbatch: bool
 
 
+class GatherWhole:
+    """Gathers a batch from features in memory; rows that the device holds are left out.
+
+    Parameters
+    ----------
+    source : all N rows
+    share : the rows that the device brings
+    topology : gives the in-degrees; verified in the background, damage that is found there ends the stream here
+    ring : gives the buffer (U, F) of each batch
+    instruments : measure it
+    """
+
+    name: Final = "gather"
+
+    def __init__(
+        self,
+        source: FeatureSource,
+        share: DeviceShare,
+        *,
+        topology: Topology,
+        ring: Buffers,
+        instruments: Instruments,
+    ) -> None:
+        self._source = source
+        self._share = share
+        self._topology = topology
+        self._ring = ring
+        self._instruments = instruments
+
+    def process(self, batch: SampledBatch) -> HostBatch:
+        """Return ``batch`` with its rows."""
+        self._topology.check()
+        num_rows, share = len(batch.nodes), self._share
+        brings_all = share.reaches_all or share.holds_all
+        # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
+        x = self._ring.acquire(0 if brings_all else num_rows)
+        with self._instruments.working("gather", batch.id) as work:
+            if not brings_all:
+                gather_whole(batch.nodes, x, self._source, positions=share.positions_left(batch.nodes))
+            held = share.num_held(batch.nodes)
+            work.note(rows=num_rows - held)
+            degree = self._topology.graph.in_degrees(batch.nodes).astype(np.float32)
+        self._instruments.recorder(batch.id.epoch).add_gather(
+            rows=num_rows, hits=num_rows - held, read=None, device_hits=held
+        )
+        return HostBatch(sampled=batch, x=x, src_degree=degree, superbatch=0, ends_superbatch=False)
+
+
+class GatherCached:
+    """Gathers a batch whose misses were read: copies the hits, then admits what the plan lets in.
+
+    Parameters
+    ----------
+    slots : the rows of the host cache
+    topology : gives the in-degrees
+    instruments : measure it
+    """
+
+    name: Final = "gather"
+
+    def __init__(self, slots: SlotCache, topology: Topology, instruments: Instruments) -> None:
+        self._slots = slots
+        self._topology = topology
+        self._instruments = instruments
+
+    def process(self, filled: FilledBatch) -> HostBatch:
+        """Return the batch with all of its rows."""
+        job = filled.job
+        batch = job.batch.sampled
+        with self._instruments.working("gather", batch.id) as work:
+            gather_cached(filled, self._slots)
+            degree = self._topology.graph.in_degrees(batch.nodes).astype(np.float32)
+            work.note(superbatch=job.superbatch.number, hits=len(filled.step.hit_pos))
+        return HostBatch(
+            sampled=batch,
+            x=filled.x,
+            src_degree=degree,
+            superbatch=job.superbatch.number,
+            ends_superbatch=job.is_last,
+        )
+
+
 def gather_whole(
     nodes: IdArray, out: FloatMatrix, source: FeatureSource, *, positions: IdArray | None = None
 ) -> ReadStats:
-    """Put the rows of ``nodes`` (U,), or of those at ``positions`` (M,), into ``out`` (U, F), all from ``source``."""
+    """Put the rows of a batch into a buffer, and return what was read.
+
+    Parameters
+    ----------
+    nodes : (U,) int64 row ids
+    out : (U, F) float32, changed in place
+    source : all N rows
+    positions : (M,) of the nodes whose rows are wanted, the others stay as they are; None: all
+    """
     if positions is None:
         return source.read_into(nodes, out)
     return source.read_into(nodes[positions], out, at=positions)
@@ -38,13 +131,12 @@ def gather_whole(
 def gather_cached(filled: FilledBatch, slots: SlotCache) -> None:
     """Copy the hits of a batch whose misses are there into its buffer, then admit what the plan lets in.
 
-    Hits go first: an admission may take the slot of a row that this batch still reads.
-
     Raises
     ------
     PlanError
         A hit's slot holds another row than planned.
     """
     nodes = filled.job.batch.sampled.nodes
+    # Hits go first: an admission may take the slot of a row that this batch still reads.
     slots.copy_hits(filled.step, nodes, filled.x)
     slots.admit(filled.step, nodes, filled.x)

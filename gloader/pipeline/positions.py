@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gloader.types import BatchId
@@ -22,8 +23,8 @@ class BatchStream:
     ----------
     order : the batches of each epoch
     first : where the stream begins
-    end_epoch : the epoch before which it ends; it goes on for ever where None
-    ranks : whose batches; those of the rank of ``order`` alone where None
+    end_epoch : the epoch before which it ends; None: it goes on for ever
+    ranks : whose batches; defaults to the rank of ``order`` alone
     """
 
     def __init__(
@@ -37,11 +38,16 @@ class BatchStream:
         self._ranks = (order.rank,) if ranks is None else tuple(ranks)
         self._order = order
         self._first = first
+        self._end_epoch = end_epoch
         self._per_epoch = order.num_batches
         epochs = None if end_epoch is None else max(end_epoch - first.epoch, 0)
         self._end = (
             0 if self._per_epoch == 0 else None if epochs is None else epochs * self._per_epoch - first.index
         )
+
+    def of_ranks(self, ranks: Sequence[int]) -> BatchStream:
+        """Return the same steps, the batches of ``ranks`` interleaved."""
+        return BatchStream(self._order, self._first, end_epoch=self._end_epoch, ranks=ranks)
 
     def has(self, position: int) -> bool:
         """Return whether there is a batch at ``position``."""
@@ -54,10 +60,19 @@ class BatchStream:
 
     def seeds_at(self, position: int) -> IdArray:
         """Return the seeds (B,) of the batch at ``position``."""
-        return self._order.seeds[self.seed_positions(position)]
-
-    def seed_positions(self, position: int) -> IdArray:
-        """Return where the seeds (B,) of the batch at ``position`` stand among the seeds of an epoch."""
         batch = self.id_of(position)
         rank = self._ranks[position % len(self._ranks)]
-        return self._order.batch_seeds(self._order.epoch_positions(batch.epoch), batch.index, rank=rank)
+        positions = self._order.epoch_positions(batch.epoch)
+        return self._order.seeds[self._order.batch_seeds(positions, batch.index, rank=rank)]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedLabels:
+    """The labels of the seeds of an epoch, cut into the batches of this rank. Thread-safe."""
+
+    order: EpochOrder
+    labels: IdArray  # (n,) int64, of the order's seeds
+
+    def of(self, batch: BatchId) -> IdArray:
+        """Return the labels (B,) of the seeds of ``batch``."""
+        return self.labels[self.order.batch_seeds(self.order.epoch_positions(batch.epoch), batch.index)]

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
-from gloader.pipeline.delivery import Delivery
-from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.sampler_pool import SamplerPool, ordered
-from gloader.pipeline.send import SENT_AHEAD, Sender
-from gloader.pipeline.stages import InMemoryStages, OutOfCoreStages
-from gloader.pipeline.threads import Failures, Pipeline, weakly
+from gloader.pipeline.consumer import SENT_AHEAD, Consumer
+from gloader.pipeline.gather import GatherCached, GatherWhole
+from gloader.pipeline.inspect import Inspect
+from gloader.pipeline.read import ReadMisses
+from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace
+from gloader.pipeline.sampler_pool import SamplerPool
+from gloader.pipeline.send import Send
+from gloader.pipeline.stage import StageMisses
+from gloader.pipeline.superbatch_flow import (
+    BatchFeed,
+    FirstBatchGate,
+    SuperbatchCollector,
+    SuperbatchWindow,
+)
+from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
+from gloader.pipeline.transfer import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.core.order import EpochOrder
-    from gloader.observe.epoch_stats import StatsRecorder
     from gloader.observe.timeline import Tracer
     from gloader.observe.watchdog import Activity
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunReports
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.open_tiers import FeatureTier
-    from gloader.pipeline.threads import StageThread
+    from gloader.pipeline.open_tiers import FeatureTier, SsdTier
+    from gloader.pipeline.positions import BatchStream, SeedLabels
+    from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
+    from gloader.pipeline.threads import Cancellable, Stage, StageThread
     from gloader.pipeline.transfer import SentBatch
-    from gloader.types import BatchId, IdArray, ReadyBatch, SampledBatch
 
 B = TypeVar("B")
 
-_READY_AHEAD = 1  # gathered batches that wait for the consumer; each holds a buffer of the ring
-_BOUND_BY_BUFFERS = 2**31  # gathered batches that wait in a channel that the ring of buffers bounds already
+# Between two stages one item waits, so that neither is idle for the time of a hand-over. More would hold another plan,
+# the staged rows of another superbatch or another buffer of the ring, and hide nothing.
+_WAITING: Final = 1
+# This rank's batches, taken out of those of all ranks: each holds a buffer, so the ring bounds them. A bound below
+# the ring's would let a slow consumer keep the batches of other ranks behind its own.
+_BOUND_BY_RING: Final = 2**31
 
 
-class Outlets(Protocol):
-    """Hands the gathered batches of a run to the ranks of this machine; see `gloader.distributed`."""
+class MachineRanks(Protocol):
+    """The ranks of this machine, which a run gathers batches for in turn; see `gloader.distributed`."""
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -49,8 +62,10 @@ class Outlets(Protocol):
         """Buffers for one rank's batch after another."""
         ...
 
-    def stage(self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures) -> StageThread:
-        """Return the thread that takes ``gathered`` apart and puts this rank's batches into ``own``."""
+    def sharing_thread(
+        self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures
+    ) -> StageThread:
+        """Return the thread that hands out ``gathered``: this rank's batches to ``own``, the others to their ranks."""
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -67,60 +82,63 @@ class Outlets(Protocol):
 
 
 class PipelineRun:
-    """The stages behind a loader's consumer, at work from batch ``first`` on. Owns their threads until `close`.
+    """The stages behind a loader's consumer, at work from the begin of ``stream`` on. Owns their threads until `close`.
 
     Holds neither the loader nor an iterator, so that dropping those ends it.
 
     Parameters
     ----------
-    labels : (n,) int64, of the seeds of ``order``
-    end_epoch : nothing of this epoch or later is prepared; no end where None
-    outlets : the ranks of this machine; None where this one is alone
+    tier : the parts that the stages use
+    stream : the batches of this rank
+    labels : go with them
+    num_samplers : threads that sample
+    reports : learns from every superbatch, for the next run too
+    tracer : records what every stage does; None: nobody does
+    stall_timeout_s : seconds after which a stage that does not come back ends the run; 0 for never
+    ranks : the ranks of this machine; None: this one is alone
     """
 
     def __init__(
         self,
-        *,
         tier: FeatureTier,
-        order: EpochOrder,
-        labels: IdArray,
-        first: BatchId,
+        stream: BatchStream,
+        labels: SeedLabels,
+        *,
         num_samplers: int,
-        end_epoch: int | None,
         reports: RunReports,
         tracer: Tracer | None,
         stall_timeout_s: float,
-        outlets: Outlets | None = None,
+        ranks: MachineRanks | None = None,
     ) -> None:
         self._tier = tier
         self._reports = reports
-        self._outlets = outlets
-        self._ring: Buffers = tier.ring if outlets is None else outlets.ring
-        ranks = None if outlets is None else outlets.ranks
-        self._stream = BatchStream(order, first, end_epoch=end_epoch, ranks=ranks)
+        self._ranks = ranks
+        self._num_samplers = num_samplers
+        self._ring: Buffers = tier.ring if ranks is None else ranks.ring
+        self._stream = stream if ranks is None else stream.of_ranks(ranks.ranks)
         self._is_closed = False
         self._has_ended_well = True
-        self._gathered: Channel[HostBatch] = Channel(_READY_AHEAD)  # of all ranks
-        self._ready: Channel[HostBatch] = self._gathered if outlets is None else Channel(_BOUND_BY_BUFFERS)
-        self._last: Channel[Any] = self._ready  # what the consumer takes from
-        if tier.device.device.is_asynchronous:
-            self._last = Channel(SENT_AHEAD)
-        self._failures = Failures(weakly(self._end_with))
-        self._watchdog = Watchdog(stall_timeout_s, weakly(self._on_stall))
+        self._gathered: Channel[HostBatch] = Channel(_WAITING)  # of all ranks
+        self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
+        self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
+        self._is_sending = tier.device.device.is_asynchronous
+        self._failures = Failures(weak_method(self._end_with))
+        self._watchdog = Watchdog(stall_timeout_s, weak_method(self._on_stall))
         self._instruments = Instruments(tracer=tracer, watchdog=self._watchdog)
-        if outlets is not None:
-            outlets.watch(self._watchdog.enter, self._watchdog.leave)
-        self._delivery = Delivery(
-            stream=BatchStream(order, first, end_epoch=end_epoch),
-            labels=labels,
-            tier=tier.device,
+        if ranks is not None:
+            ranks.watch(self._watchdog.enter, self._watchdog.leave)
+        self._send = Send(Transfer(tier.device), labels, self._instruments)
+        self.consumer = Consumer(
+            self._last,
+            stream=stream,
+            send=self._send,
+            observer=self._ring,
+            failures=self._failures,
             instruments=self._instruments,
             reports=reports,
         )
         self._ring.resume()
-        self._pipeline = (
-            self._in_memory(num_samplers) if tier.ssd is None else self._out_of_core(num_samplers)
-        )
+        self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
         if self._stream.has(0):
             try:
                 self._watchdog.start()
@@ -131,46 +149,12 @@ class PipelineRun:
         else:
             self._last.close()
 
-    @property
-    def next_id(self) -> BatchId:
-        """The batch that `next_batch` returns next."""
-        return self._delivery.next_id
-
-    @property
-    def num_taken(self) -> int:
-        """Batches handed out."""
-        return self._delivery.taken
-
-    def has_next(self) -> bool:
-        """Return whether there is another batch before the end of the stream."""
-        return self._delivery.has_next()
-
-    def recorder(self, epoch: int) -> StatsRecorder:
-        """Return the sums of ``epoch``."""
-        return self._delivery.recorder(epoch)
-
-    def next_batch(self) -> ReadyBatch:
-        """Return the next batch on the compute device, waiting for it.
-
-        Raises
-        ------
-        ChannelClosedError
-            The stream is over.
-        BaseException
-            Whatever a stage raised.
-        """
-        return self._delivery.next_batch(self._get)
-
-    def came_back(self) -> None:
-        """Note that the consumer is done with the batch it got last. Idempotent."""
-        self._delivery.came_back()
-
     def fail(self, error: BaseException) -> None:
         """End the run with ``error`` at once: what it is needed for is gone."""
         self._failures.add(error)
         self._end_with(error)
 
-    def close(self) -> bool:
+    def close(self, error: BaseException | None = None) -> bool:  # noqa: ARG002 - other ranks hear of it from `HostRun`
         """Stop and join the stage threads; return whether all of them ended. Idempotent."""
         with uninterrupted():
             if self._is_closed:  # the buffers may be another run's by now: they are cancelled once
@@ -189,98 +173,84 @@ class PipelineRun:
 
     def drop_own(self) -> None:
         """Drop the batches that wait for this rank, while the others go on. Idempotent."""
-        self._ready.cancel()
+        self._own.cancel()
         self._last.cancel()
 
-    def _get(self) -> HostBatch | SentBatch:
-        with self._ring.consumer_waits():
-            return self._pipeline.get()
+    @property
+    def _last(self) -> Channel[HostBatch] | Channel[SentBatch]:
+        """What the consumer takes from."""
+        return self._sent if self._is_sending else self._own
 
     def _on_stall(self, error: BaseException) -> None:
-        self._failures.stall(error if self._outlets is None else self._outlets.explain_stall(error))
+        self._failures.stall(error if self._ranks is None else self._ranks.explain_stall(error))
 
     def _end_with(self, error: BaseException) -> None:
         self._last.fail(error)
-        if self._outlets is not None:
-            self._outlets.fail(error)
+        if self._ranks is not None:
+            self._ranks.fail(error)
 
-    def _in_memory(self, num_samplers: int) -> Pipeline[HostBatch | SentBatch]:
-        pool: SamplerPool[SampledBatch] = self._pool(num_samplers, lambda batch: batch, has_traces=False)
-        stages = InMemoryStages(
-            pool=pool,
-            ready=self._gathered,
-            source=self._tier.source,
-            share=self._tier.device.share(),
-            topology=self._tier.topology,
+    def _in_memory(self) -> Pipeline:
+        """Return the threads for features in memory: sample, gather."""
+        tier = self._tier
+        pool = self._pool(SampleBatch(tier.sampler, self._stream, self._instruments))
+        gather = GatherWhole(
+            tier.source,
+            tier.device.share(),
+            topology=tier.topology,
             ring=self._ring,
             instruments=self._instruments,
-            failures=self._failures,
         )
-        return self._assemble([*pool.threads, *stages.threads], [pool.cancel], on_joined=lambda: None)
+        threads = [*pool.threads, stage_thread(gather, pool, self._gathered, self._failures)]
+        return self._assemble(threads, [pool], on_joined=lambda: None)
 
-    def _out_of_core(self, num_samplers: int) -> Pipeline[HostBatch | SentBatch]:
-        pool = self._pool(num_samplers, ordered, has_traces=True)
-        stages = OutOfCoreStages(
-            pool=pool,
-            stream=self._stream,
-            ready=self._gathered,
-            ssd=self._tier.require_ssd(),
-            superbatch_size=self._tier.plan.superbatch.num_batches,
-            topology=self._tier.topology,
-            ring=self._ring,
-            instruments=self._instruments,
-            failures=self._failures,
-            reports=self._reports,
-        )
-        threads = [*pool.threads, *stages.threads]
-        return self._assemble(threads, [pool.cancel, stages.cancel], on_joined=stages.close)
+    def _out_of_core(self, ssd: SsdTier) -> Pipeline:
+        """Return the threads for features on the SSD: sample, inspect, stage, read, gather."""
+        tier, failures, instruments, reports = self._tier, self._failures, self._instruments, self._reports
+        planned: Channel[PlannedSuperbatch] = Channel(_WAITING)
+        staged: Channel[StagedSuperbatch] = Channel(_WAITING)
+        filled: Channel[FilledBatch] = Channel(_WAITING)
+        first_read: Channel[None] = Channel(_WAITING)
+        window = SuperbatchWindow()
+        kept = KeptBatches(tier.plan.keep_bytes)
+        sample = SampleBatch(tier.sampler, self._stream, instruments)
+        pool = self._pool(SampleOrdered(sample, kept), sample_trace=SampleTrace(sample, kept))
+        collector = SuperbatchCollector(pool, self._stream, window, size=tier.plan.superbatch.num_batches)
+        inspect = Inspect(ssd.planner, ssd.miss_sample, instruments)
+        stage = StageMisses(ssd.stager, reports, instruments)
+        read = ReadMisses(tier.topology, self._ring, reports=reports, instruments=instruments)
+        gather = GatherCached(ssd.slots, tier.topology, instruments)
+        threads = [
+            *pool.threads,
+            stage_thread(inspect, collector, planned, failures),
+            # Owned before it is handed on: a pipeline that ends in between has somebody to release it.
+            stage_thread(stage, FirstBatchGate(planned, first_read), staged, failures, before_put=window.own),
+            stage_thread(read, BatchFeed(staged, pool, first_read), filled, failures),
+            # Released before its last batch is handed on, for which the consumer may let it wait.
+            stage_thread(gather, filled, self._gathered, failures, before_put=window.finish_with),
+        ]
+        cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
+        return self._assemble(threads, cancels, on_joined=window.close)
 
-    def _pool(
-        self, num_samplers: int, arrange: Callable[[SampledBatch], B], *, has_traces: bool
-    ) -> SamplerPool[B]:
-        tier, instruments = self._tier, self._instruments
-
-        def sample(batch_id: BatchId, seeds: IdArray) -> SampledBatch:
-            with instruments.working("sample", batch_id):
-                return tier.sampler.sample(batch_id, seeds)
-
+    def _pool(self, sample: Stage[int, B], *, sample_trace: SampleTrace | None = None) -> SamplerPool[B]:
         return SamplerPool(
             self._stream,
             sample,
-            arrange=arrange,
-            on_error=self._failures.add,
-            num_threads=num_samplers,
-            has_traces=has_traces,
-            batches_ahead=tier.batches_in_flight,
-            traces_ahead=tier.batches_in_flight,
-            keep_bytes=tier.plan.keep_bytes,
-        )
-
-    def _sender(self) -> Sender:
-        return Sender(
-            get=self._ready.get,
-            sent=self._last,
-            transfer=self._delivery.transfer,
-            labels_at=self._delivery.labels_at,
-            instruments=self._instruments,
+            sample_trace=sample_trace,
             failures=self._failures,
+            num_threads=self._num_samplers,
+            ahead=self._tier.batches_in_flight,
         )
 
     def _assemble(
-        self,
-        threads: list[StageThread],
-        cancels: list[Callable[[], None]],
-        *,
-        on_joined: Callable[[], None],
-    ) -> Pipeline[HostBatch | SentBatch]:
-        if self._outlets is not None:
-            threads = [*threads, self._outlets.stage(self._gathered, self._ready, self._failures)]
-        if self._last is not self._ready:
-            threads = [*threads, self._sender().thread]
+        self, threads: list[StageThread], cancels: list[Cancellable], *, on_joined: Callable[[], None]
+    ) -> Pipeline:
+        if self._ranks is not None:
+            threads = [*threads, self._ranks.sharing_thread(self._gathered, self._own, self._failures)]
+        if self._is_sending:
+            threads = [*threads, stage_thread(self._send, self._own, self._sent, self._failures)]
         return Pipeline(
             threads,
-            self._last,
-            cancels=[*cancels, self._ring.cancel, self._gathered.cancel, self._ready.cancel],
+            cancels=[*cancels, self._ring, self._gathered, self._own, self._last],
             failures=self._failures,
             on_joined=on_joined,
         )

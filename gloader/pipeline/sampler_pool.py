@@ -5,54 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
-
-from gloader.cache import encode_ids
 from gloader.core.locks import SignalSafeCondition
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.threads import StageThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from gloader.pipeline.positions import BatchStream
-    from gloader.types import BatchId, IdArray, SampledBatch
+    from gloader.pipeline.sample import TraceEntry
+    from gloader.pipeline.threads import Failures, Stage
 
 B = TypeVar("B")
 T = TypeVar("T")
 
-_LOW_BITS = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedBatch:
-    """A sampled batch and its nodes in ascending order, which is the order in which plans and stores count."""
-
-    sampled: SampledBatch
-    ascending: IdArray  # (U,) node ids
-    order: NDArray[np.int64]  # (U,) position in ``sampled.nodes`` of each of ``ascending``
-
-
-def ordered(batch: SampledBatch) -> OrderedBatch:
-    """Return ``batch`` with the order of its nodes. Pure."""
-    count = len(batch.nodes)
-    if count and int(batch.nodes.max()) < 2 ** (63 - _LOW_BITS):
-        # One sort of (id, position) pairs in one word is several times faster than an indirect sort.
-        pairs = (batch.nodes << _LOW_BITS) | np.arange(count)
-        pairs.sort()
-        return OrderedBatch(sampled=batch, ascending=pairs >> _LOW_BITS, order=pairs & (2**_LOW_BITS - 1))
-    order = np.argsort(batch.nodes, kind="stable").astype(np.int64)
-    return OrderedBatch(sampled=batch, ascending=batch.nodes[order], order=order)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceEntry:
-    """The ascending node ids of one batch, coded."""
-
-    code: NDArray[np.uint8]
-    count: int  # U
+_NO_END = 2**62  # a position that no stream reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,54 +28,49 @@ class _Failure:
 class SamplerPool(Generic[B]):
     """Threads that sample the stream twice: once for the trace, far ahead, and once for the batch itself.
 
-    A batch sampled for its trace is kept where ``keep_bytes`` allows, else it is sampled again when its turn
-    comes: sampling is a pure function of the batch's address, and costs less than writing the blocks to
-    a disk and reading them back. Batches to be executed go first. Both come in the order of the stream; an
-    error keeps the place of its batch. Its threads end after `cancel`.
+    Batches to be executed go first. Both come in the order of the stream; an error keeps the place of its batch.
+    Its threads end after `cancel`.
 
     Parameters
     ----------
     stream : which batches
-    sample : samples one batch; called from several threads, like the next
-    arrange : what is delivered of a batch to be executed
-    on_error : told of a failure when it happens
-    has_traces : whether traces are asked for at all
-    batches_ahead : sampled batches that may wait to be executed
-    traces_ahead : traces that may wait to be inspected
-    keep_bytes : of sampled batches kept between their trace and their execution
+    sample : what is done for a batch to be executed; called from several threads
+    sample_trace : what is done for a trace; None: nobody asks for traces
+    failures : told of an error when it happens, before its turn comes
+    num_threads : sampler threads
+    ahead : sampled batches that may wait to be executed, and traces that may wait to be inspected
     """
 
     def __init__(
         self,
         stream: BatchStream,
-        sample: Callable[[BatchId, IdArray], SampledBatch],
+        sample: Stage[int, B],
         *,
-        arrange: Callable[[SampledBatch], B],
-        on_error: Callable[[BaseException], None],
+        sample_trace: Stage[int, TraceEntry] | None,
+        failures: Failures,
         num_threads: int,
-        has_traces: bool,
-        batches_ahead: int,
-        traces_ahead: int,
-        keep_bytes: int,
+        ahead: int,
     ) -> None:
         self._stream = stream
-        self._sample = sample
-        self._arrange = arrange
-        self._on_error = on_error
-        self._changed = SignalSafeCondition()
-        self._traces: _Lane[TraceEntry] = _Lane(traces_ahead if has_traces else 0)
-        self._batches: _Lane[B] = _Lane(batches_ahead)
-        self._has_traces = has_traces
-        self._kept: dict[int, SampledBatch] = {}
-        self._kept_bytes = 0
-        self._keep_bytes = keep_bytes
-        self._is_closed = False
+        self._failures = failures
         self._num_threads = num_threads
+        self._changed = SignalSafeCondition()
+        self._batches: _Lane[B] = _Lane(sample, ahead=ahead)
+        self._traces = None if sample_trace is None else _Lane(sample_trace, ahead=ahead)
+        self._is_closed = False
 
     @property
     def threads(self) -> list[StageThread]:
         """The sampler threads."""
         return [StageThread(name=f"gloader-sample-{i}", run=self._run) for i in range(self._num_threads)]
+
+    def has_trace(self) -> bool:
+        """Wait for the next trace; return whether there is one: False where `next_trace` raises."""
+        lane = self._require_traces()
+        return self._changed.when(
+            lambda: self._is_settled(lane),
+            lambda: not self._is_closed and lane.is_next_good(),
+        )
 
     def next_trace(self) -> TraceEntry:
         """Return the nodes of the next batch of the stream, waiting for them.
@@ -120,11 +80,11 @@ class SamplerPool(Generic[B]):
         ChannelClosedError
             The stream ended, or the pool is closed.
         BaseException
-            Whatever sampling raised.
+            Whatever sampling raised; again with every call.
         """
-        return self._take(self._traces)
+        return self._take(self._require_traces())
 
-    def next_batch(self) -> B:
+    def get(self) -> B:
         """Return the next batch to be executed, waiting for it; errors as `next_trace`."""
         return self._take(self._batches)
 
@@ -132,14 +92,19 @@ class SamplerPool(Generic[B]):
         """Wake and end every thread and waiter. Idempotent."""
         with self._changed.lock:
             self._is_closed = True
-            self._kept.clear()
             self._changed.notify_all()
 
+    def _require_traces(self) -> _Lane[TraceEntry]:
+        if self._traces is None:
+            raise ChannelClosedError("nothing is sampled for its trace: features are in memory")
+        return self._traces
+
+    def _is_settled(self, lane: _Lane[T]) -> bool:
+        """Return whether the next item of ``lane`` is there, or will never be."""
+        return self._is_closed or lane.taken in lane.done or not self._stream.has(lane.taken)
+
     def _take(self, lane: _Lane[T]) -> T:
-        return self._changed.when(
-            lambda: self._is_closed or lane.taken in lane.done or not self._stream.has(lane.taken),
-            lambda: self._pop(lane),
-        )
+        return self._changed.when(lambda: self._is_settled(lane), lambda: self._pop(lane))
 
     def _pop(self, lane: _Lane[T]) -> T:
         if self._is_closed or lane.taken not in lane.done:
@@ -153,77 +118,61 @@ class SamplerPool(Generic[B]):
         return item
 
     def _run(self) -> None:
-        while (task := self._changed.when(self._has_task, self._next_task)) is not None:
-            task()
+        while (claim := self._changed.when(self._has_work, self._claim)) is not None:
+            lane, position = claim
+            lane.sample(position, self._changed, self._failures)
 
-    def _has_task(self) -> bool:
-        return self._is_closed or self._may_batch() or self._may_start(self._traces)
+    def _has_work(self) -> bool:
+        return self._is_closed or self._may_sample_batch() or self._may_sample_trace()
 
-    def _next_task(self) -> Callable[[], None] | None:
+    def _claim(self) -> tuple[_Lane[B] | _Lane[TraceEntry], int] | None:
+        """Return what a thread does next, which no other then does; None: nothing more."""
         if self._is_closed:
             return None
-        if self._may_batch():
-            return self._task(self._batches, self._batch)
-        return self._task(self._traces, self._trace)
-
-    def _task(self, lane: _Lane[T], make: Callable[[int], T]) -> Callable[[], None]:
-        position = lane.started
+        lane: _Lane[B] | _Lane[TraceEntry] = self._batches
+        if self._traces is not None and not self._may_sample_batch():
+            lane = self._traces
         lane.started += 1
-        return lambda: self._deliver(lane, position, make)
+        return lane, lane.started - 1
 
-    def _deliver(self, lane: _Lane[T], position: int, make: Callable[[int], T]) -> None:
-        item: T | _Failure
-        try:
-            item = make(position)
-        except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
-            item = _Failure(error)
-            self._on_error(error)
-        with self._changed.lock:
-            lane.done[position] = item
-            if isinstance(item, _Failure):
-                lane.end = min(lane.end, position + 1)
-            self._changed.notify_all()
+    def _may_sample_batch(self) -> bool:
+        # Not before its trace was taken: by then it is known whether the batch was kept or is sampled again.
+        is_inspected = self._traces is None or self._batches.started < self._traces.taken
+        return is_inspected and self._batches.may_start(self._stream)
 
-    def _may_start(self, lane: _Lane[T]) -> bool:
-        return lane.started < min(lane.taken + lane.ahead, lane.end) and self._stream.has(lane.started)
-
-    def _may_batch(self) -> bool:
-        """Return whether the next batch may be made: it is kept or given up once its trace was delivered."""
-        is_inspected = not self._has_traces or self._batches.started < self._traces.taken
-        return is_inspected and self._may_start(self._batches)
-
-    def _trace(self, position: int) -> TraceEntry:
-        batch = self._sampled(position)
-        size = _num_bytes(batch)
-        with self._changed.lock:
-            if self._kept_bytes + size <= self._keep_bytes and not self._is_closed:
-                self._kept[position] = batch
-                self._kept_bytes += size
-        return TraceEntry(code=encode_ids(np.sort(batch.nodes)), count=len(batch.nodes))
-
-    def _batch(self, position: int) -> B:
-        with self._changed.lock:
-            batch = self._kept.pop(position, None)
-            if batch is not None:
-                self._kept_bytes -= _num_bytes(batch)
-        return self._arrange(self._sampled(position) if batch is None else batch)
-
-    def _sampled(self, position: int) -> SampledBatch:
-        return self._sample(self._stream.id_of(position), self._stream.seeds_at(position))
+    def _may_sample_trace(self) -> bool:
+        return self._traces is not None and self._traces.may_start(self._stream)
 
 
 class _Lane(Generic[T]):
-    """One of the two sequences that the pool delivers."""
+    """One of the two sequences that the pool delivers; its numbers are guarded by the pool's lock."""
 
-    def __init__(self, ahead: int) -> None:
+    def __init__(self, stage: Stage[int, T], *, ahead: int) -> None:
+        self.stage = stage
         self.ahead = ahead
         self.started = 0  # positions handed to threads
         self.taken = 0  # positions handed to the consumer
-        self.end = 2**62  # nothing at or behind it is started: sampling failed before it
+        self.end = _NO_END  # nothing at or behind it is started: sampling failed before it
         self.done: dict[int, T | _Failure] = {}
 
+    def may_start(self, stream: BatchStream) -> bool:
+        """Return whether another position may be handed to a thread."""
+        return self.started < min(self.taken + self.ahead, self.end) and stream.has(self.started)
 
-def _num_bytes(batch: SampledBatch) -> int:
-    weights = sum(block.edge_weight.nbytes for block in batch.blocks if block.edge_weight is not None)
-    blocks = sum(block.indptr.nbytes + block.indices.nbytes + block.edge_ids.nbytes for block in batch.blocks)
-    return batch.nodes.nbytes + blocks + weights
+    def is_next_good(self) -> bool:
+        """Return whether the next item is there and no error."""
+        return self.taken in self.done and not isinstance(self.done[self.taken], _Failure)
+
+    def sample(self, position: int, changed: SignalSafeCondition, failures: Failures) -> None:
+        """Make the item at ``position``, or the error in its place."""
+        item: T | _Failure
+        try:
+            item = self.stage.process(position)
+        except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
+            item = _Failure(error)
+            failures.add(error)
+        with changed.lock:
+            self.done[position] = item
+            if isinstance(item, _Failure):
+                self.end = min(self.end, position + 1)
+            changed.notify_all()

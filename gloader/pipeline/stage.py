@@ -1,8 +1,8 @@
-"""The stage before execution: how the missing rows of a superbatch will be read, and whatever can be read now."""
+"""Stage: the choice of how a superbatch's missing rows are read, and the part of reading that is done ahead."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gloader.pipeline.superbatch import StagedSuperbatch
 from gloader.ssd_store import DirectMisses, stage_rows
@@ -13,11 +13,60 @@ from gloader.ssd_store.read.reader import default_gap_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gloader.observe.instruments import Instruments, Work
+    from gloader.pipeline.feedback import RunReports
     from gloader.pipeline.superbatch import PlannedSuperbatch
     from gloader.ssd_store import FeatureStore, Packer
     from gloader.ssd_store.cost.strategy import Calibration, Choice, IoRates, MissCounts
     from gloader.ssd_store.misses.direct import MissSource
     from gloader.ssd_store.spill.folder import SpillFolder
+
+
+class StageMisses:
+    """Stages superbatches one after another, each while the one before it is executed.
+
+    Parameters
+    ----------
+    stager : chooses how rows are read, and begins to
+    reports : knows how wrong the predictions were so far, and is told of the next one
+    instruments : measure it
+    """
+
+    name: Final = "stage"
+
+    def __init__(self, stager: Stager, reports: RunReports, instruments: Instruments) -> None:
+        self._stager = stager
+        self._reports = reports
+        self._instruments = instruments
+        self._is_cancelled = False
+
+    def process(self, planned: PlannedSuperbatch) -> StagedSuperbatch:
+        """Return ``planned`` with a source of its missing rows; errors as `Stager.stage`."""
+        batches = len(planned.misses)
+        with (
+            self._instruments.working("stage", planned.first, batches=batches) as work,
+            self._reports.device.using() as use,
+        ):
+            staged = self._stager.stage(
+                planned, self._reports.calibration, is_cancelled=lambda: self._has_to_end(work)
+            )
+            cost = staged.misses.cost
+            work.add_bytes(read=cost.read.bytes_read, written=cost.bytes_written)
+            work.note(superbatch=planned.number, strategy=staged.choice.strategy)
+        self._instruments.recorder(planned.first.epoch).add_staged(
+            bytes_read=cost.read.bytes_read, bytes_written=cost.bytes_written, requests=cost.read.requests
+        )
+        self._reports.begin(staged, stage_s=use.seconds)
+        return staged
+
+    def cancel(self) -> None:
+        """End the sweep that is under way, and every later one. Idempotent."""
+        self._is_cancelled = True
+
+    def _has_to_end(self, work: Work) -> bool:
+        """Return whether a sweep has to end; that it asks shows that it makes progress."""
+        work.beat()
+        return self._is_cancelled
 
 
 class Stager:
@@ -29,7 +78,7 @@ class Stager:
     ----------
     store : all N rows
     rates : of the device
-    packer, spill : for packs; None where there are none
+    packer, spill : for packs; None: there are none
     staging_bytes : idle memory that missing rows may take
     forced : a strategy to take whatever it costs, or "auto"
     """
@@ -61,6 +110,12 @@ class Stager:
         self, planned: PlannedSuperbatch, calibration: Calibration, *, is_cancelled: Callable[[], bool]
     ) -> StagedSuperbatch:
         """Return ``planned`` with a source of its missing rows, which the caller owns.
+
+        Parameters
+        ----------
+        planned : whose missing rows are staged
+        calibration : what the cost model's seconds are corrected by
+        is_cancelled : asked again and again during a sweep; true ends it
 
         Raises
         ------

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache import CachePlan, Trace
-    from gloader.pipeline.sampler_pool import OrderedBatch
+    from gloader.pipeline.sample import OrderedBatch
     from gloader.ssd_store.cost.strategy import Choice
     from gloader.ssd_store.misses.direct import MissSource
     from gloader.types import BatchId, CacheStep, IdArray
@@ -24,6 +24,14 @@ class SampledSuperbatch:
     number: int  # counts from the start of the pipeline
     first: BatchId  # its first batch
     trace: Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectJob:
+    """A superbatch to be planned, and what is known of the time after it."""
+
+    superbatch: SampledSuperbatch
+    lookahead: Trace  # of the next superbatch; empty: nothing is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

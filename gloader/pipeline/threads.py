@@ -1,4 +1,4 @@
-"""The threads of a pipeline: started together, failing together, joined together."""
+"""The threads of a pipeline: one loop around each verb; started together, failing together, joined together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import uninterrupted
@@ -19,13 +19,47 @@ if TYPE_CHECKING:
     from gloader.pipeline.channel import Channel
 
 T = TypeVar("T")
+In = TypeVar("In")
+Out = TypeVar("Out")
+In_contra = TypeVar("In_contra", contravariant=True)
+Out_co = TypeVar("Out_co", covariant=True)
 
 logger = logging.getLogger("gloader")
 
 # A failure far ahead of the consumer waits for its turn, but no longer than this: the caller is promised to hear of
 # any failure within 5 s.
 _PATIENCE_S = 4.0
+# A thread that is stuck in a system call does not end; those that do are waiting, and need no longer than this.
 _STUCK_JOIN_S = 0.5
+
+
+class Stage(Protocol[In_contra, Out_co]):
+    """One verb of the pipeline, done by one thread; never sees queues."""
+
+    @property
+    def name(self) -> str:
+        """The verb."""
+        ...
+
+    def process(self, item: In_contra, /) -> Out_co:
+        """Do it."""
+        ...
+
+
+class Source(Protocol[Out_co]):
+    """Gives a thread what it works on next: a channel, or what waits for several things."""
+
+    def get(self) -> Out_co:
+        """Return the next item, waiting for it; raises ChannelClosedError at the end of the stream."""
+        ...
+
+
+class Cancellable(Protocol):
+    """Something that threads wait for."""
+
+    def cancel(self) -> None:
+        """End every wait, now and later. Idempotent."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +68,47 @@ class StageThread:
 
     name: str
     run: Callable[[], None]
+
+
+def stage_thread(
+    stage: Stage[In, Out],
+    source: Source[In],
+    out: Channel[Out],
+    failures: Failures,
+    *,
+    before_put: Callable[[Out], None] | None = None,
+) -> StageThread:
+    """Return the thread that does ``stage`` for one item after another, until the stream ends or is cancelled.
+
+    The only loop of its kind: what ends a stage goes on to the next one behind the items before it, so that an
+    error keeps its place.
+
+    Parameters
+    ----------
+    stage : what is done
+    source : what it is done to
+    out : takes the results; ends as ``source`` does, or with what ``stage`` raises
+    failures : told of an error when it happens, before its turn comes
+    before_put : called with each result before ``out`` takes it, which may have to wait
+    """
+
+    def step() -> None:
+        # A function of its own, so that no name holds an item, and with it a buffer, while the next one is waited for.
+        result = stage.process(source.get())
+        if before_put is not None:
+            before_put(result)
+        out.put(result)
+
+    def run() -> None:
+        try:
+            while True:
+                step()
+        except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
+            failures.add(error)
+            # The end of the stream is not handed on itself: it would hold the frames that it passed.
+            out.close(None if isinstance(error, ChannelClosedError) else error)
+
+    return StageThread(name=f"gloader-{stage.name}", run=run)
 
 
 class Failures:
@@ -87,32 +162,29 @@ class Failures:
                 self._timer.join()
 
 
-class Pipeline(Generic[T]):
+class Pipeline:
     """Runs stage threads behind a consumer that takes ready batches in order. Owns the threads until `close`.
 
     Parameters
     ----------
-    stages : the threads; each passes the end of the stream, or the error that ended it, on to the next
-    ready : what the last stage delivers
-    cancels : wake every wait of a stage, so that it can end
+    threads : each passes the end of the stream, or the error that ended it, on to the next
+    cancels : everything that a thread or the consumer waits for, in the order in which it is cancelled
     failures : where stages report what went wrong
     on_joined : releases what the stages hold, once all of them have ended
     """
 
     def __init__(
         self,
-        stages: Sequence[StageThread],
-        ready: Channel[T],
+        threads: Sequence[StageThread],
         *,
-        cancels: Sequence[Callable[[], None]],
+        cancels: Sequence[Cancellable],
         failures: Failures,
         on_joined: Callable[[], None],
     ) -> None:
         self._on_joined = on_joined
-        self._ready = ready
         self._cancels = cancels
         self._failures = failures
-        self._threads = [threading.Thread(target=s.run, name=s.name, daemon=True) for s in stages]
+        self._threads = [threading.Thread(target=t.run, name=t.name, daemon=True) for t in threads]
         self._begun: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -121,24 +193,6 @@ class Pipeline(Generic[T]):
             for thread in self._threads:
                 thread.start()
                 self._begun.append(thread)
-
-    def get(self) -> T:
-        """Return the next batch in order, waiting for it.
-
-        Raises
-        ------
-        ChannelClosedError
-            The stream is over.
-        BaseException
-            Whatever a stage raised, with a note that names stage, epoch and batch.
-        """
-        try:
-            return self._ready.get()
-        except ChannelClosedError:
-            raise
-        except BaseException as error:
-            self._failures.annotate(error)
-            raise
 
     def close(self) -> bool:
         """Stop and join every thread; return whether all of them ended. Idempotent.
@@ -149,9 +203,8 @@ class Pipeline(Generic[T]):
             return self._close()
 
     def _close(self) -> bool:
-        for cancel in self._cancels:
-            cancel()
-        self._ready.cancel()
+        for waited_for in self._cancels:
+            waited_for.cancel()
         self._failures.close()
         deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
         for thread in self._begun:
@@ -171,6 +224,12 @@ def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -
     """Return what each of ``tasks`` returns, run on at most ``threads`` threads, which have ended when this does.
 
     A signal ends it behind the tasks that are running.
+
+    Parameters
+    ----------
+    tasks : what is called, in this order
+    threads : how many of them run at a time
+    name : of the threads, before their numbers
 
     Raises
     ------
@@ -219,7 +278,7 @@ def _begin(run: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def weakly(handler: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
+def weak_method(handler: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
     """Return ``handler``, a bound method, without holding its object: what is dropped is then freed at once."""
     method = weakref.WeakMethod(handler)
 

@@ -13,7 +13,6 @@ import pytest
 from gloader.core.signals import close_in_finalizer, is_signal_pending, uninterrupted
 from gloader.observe.instruments import Work
 from gloader.observe.watchdog import Watchdog
-from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import EpochIterator
 from gloader.pipeline.threads import Failures, Pipeline, StageThread, run_together
 from gloader.ssd_store.read.descriptor import Descriptor
@@ -160,7 +159,6 @@ def test_what_owns_threads_is_closed_though_a_signal_came_at_their_start(
         watchdog.start()
     watchdog.close()
 
-    ready: Channel[int] = Channel(1)
     ended, joined = [], []
 
     def stage() -> None:
@@ -169,7 +167,6 @@ def test_what_owns_threads_is_closed_though_a_signal_came_at_their_start(
 
     pipeline = Pipeline(
         [StageThread(name="first", run=stage), StageThread(name="second", run=stage)],
-        ready,
         cancels=[],
         failures=Failures(lambda _error: None),
         on_joined=lambda: joined.append(len(ended)),
@@ -188,9 +185,8 @@ def test_a_join_in_a_close_is_not_cut_short() -> None:
     def stage() -> None:
         go_on.wait(20)
 
-    pipeline: Pipeline[int] = Pipeline(
+    pipeline = Pipeline(
         [StageThread(name="gloader-slow", run=stage)],
-        Channel(1),
         cancels=[],
         failures=Failures(lambda _error: None),
         on_joined=lambda: None,
@@ -223,9 +219,8 @@ def test_a_ctrl_c_that_meets_the_end_of_a_thread_is_not_swallowed(owner: str) ->
         with pytest.raises(KeyboardInterrupt):
             run_together([observe], threads=1, name="together")
     elif owner == "pipeline":
-        pipeline: Pipeline[int] = Pipeline(
+        pipeline = Pipeline(
             [StageThread(name="gloader-quick", run=observe)],
-            Channel(1),
             cancels=[],
             failures=Failures(lambda _error: None),
             on_joined=lambda: None,

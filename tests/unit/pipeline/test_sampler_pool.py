@@ -3,7 +3,8 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Self
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from gloader.cache import decode_ids
 from gloader.core.order import EpochOrder
 from gloader.errors import ChannelClosedError
+from gloader.observe.instruments import Instruments
 from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.sampler_pool import OrderedBatch, SamplerPool, ordered
+from gloader.pipeline.sample import KeptBatches, OrderedBatch, SampleBatch, SampleOrdered, SampleTrace
+from gloader.pipeline.sampler_pool import SamplerPool
+from gloader.pipeline.threads import Failures
 from gloader.types import BatchId, IdArray, SampledBatch
 
 PER_EPOCH = 5
@@ -29,22 +33,39 @@ def _sample(batch_id: BatchId, seeds: IdArray) -> SampledBatch:
     return SampledBatch(id=batch_id, nodes=nodes, num_seeds=len(seeds), blocks=())
 
 
+class _Noted(Failures):
+    """Failures that are only looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _error: None)
+        self.errors: list[BaseException] = []
+
+    def add(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
 class _Running:
     """A pool whose threads run for the length of a with-block."""
 
-    def __init__(self, sample: Callable[..., SampledBatch] = _sample, **settings: Any) -> None:
-        self.errors: list[BaseException] = []
-        defaults: dict[str, Any] = {
-            "arrange": ordered,
-            "on_error": self.errors.append,
-            "num_threads": 3,
-            "has_traces": True,
-            "batches_ahead": 4,
-            "traces_ahead": 4,
-            "keep_bytes": 0,
-        }
+    def __init__(
+        self,
+        sample: Callable[..., SampledBatch] = _sample,
+        *,
+        stream: BatchStream | None = None,
+        keep_bytes: int = 0,
+        has_traces: bool = True,
+    ) -> None:
+        stream = stream or _stream()
+        once = SampleBatch(SimpleNamespace(sample=sample), stream, Instruments())
+        kept = KeptBatches(keep_bytes)
+        self.failures = _Noted()
         self.pool: SamplerPool[OrderedBatch] = SamplerPool(
-            settings.pop("stream", _stream()), sample, **(defaults | settings)
+            stream,
+            SampleOrdered(once, kept),
+            sample_trace=SampleTrace(once, kept) if has_traces else None,
+            failures=self.failures,
+            num_threads=3,
+            ahead=4,
         )
         self._threads = [threading.Thread(target=t.run, name=t.name) for t in self.pool.threads]
 
@@ -81,9 +102,10 @@ def test_traces_and_batches_come_in_order_over_the_borders_of_epochs(keep_bytes:
         for step in range(8):
             if len(traces) < 8:
                 traces.append(running.pool.next_trace())
-            batches.append(running.pool.next_batch())
+            batches.append(running.pool.get())
             assert batches[-1].sampled.id == _expected()[step]
-        for take in (running.pool.next_trace, running.pool.next_batch):
+        assert not running.pool.has_trace()
+        for take in (running.pool.next_trace, running.pool.get):
             with pytest.raises(ChannelClosedError):
                 take()
     for batch_id, entry, batch in zip(_expected(), traces, batches, strict=True):
@@ -97,7 +119,7 @@ def test_traces_and_batches_come_in_order_over_the_borders_of_epochs(keep_bytes:
 
 def test_without_traces_every_batch_is_sampled_once() -> None:
     with _Running(has_traces=False) as running:
-        ids = [running.pool.next_batch().sampled.id for _ in _expected()]
+        ids = [running.pool.get().sampled.id for _ in _expected()]
     assert ids == _expected()
 
 
@@ -113,12 +135,13 @@ def test_an_error_keeps_its_place_and_is_reported_at_once(at: int) -> None:
     with _Running(sample) as running:
         for _ in range(at):
             running.pool.next_trace()
+        assert not running.pool.has_trace()
         with pytest.raises(MemoryError) as caught:
             running.pool.next_trace()
         assert caught.value is boom
-        assert running.errors == [boom]
+        assert running.failures.errors == [boom]
         for _ in range(at):
-            running.pool.next_batch()
+            running.pool.get()
 
 
 def test_cancel_wakes_a_waiter() -> None:
@@ -126,11 +149,4 @@ def test_cancel_wakes_a_waiter() -> None:
         threading.Timer(0.05, running.pool.cancel).start()
         with pytest.raises(ChannelClosedError):
             while True:  # no trace is taken, so that a batch is not started
-                running.pool.next_batch()
-
-
-def test_ids_too_large_to_share_a_word_are_sorted_all_the_same() -> None:
-    nodes = np.array([2**40, 5, 2**33], dtype=np.int64)
-    batch = ordered(SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=1, blocks=()))
-    assert batch.ascending.tolist() == [5, 2**33, 2**40]
-    assert batch.order.tolist() == [1, 2, 0]
+                running.pool.get()

@@ -1,0 +1,206 @@
+"""The meeting points of the threads that a superbatch passes: who waits for what before it goes on.
+
+The verbs themselves are next door and know none of this. Here is what a thread waits for beside the channel in front
+of it, and the reason of each order.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gloader.cache import Trace
+from gloader.pipeline.channel import Channel
+from gloader.pipeline.superbatch import BatchJob, InspectJob, SampledSuperbatch
+from gloader.ssd_store.cost.superbatch_size import ramp
+
+if TYPE_CHECKING:
+    from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.positions import BatchStream
+    from gloader.pipeline.sample import OrderedBatch, TraceEntry
+    from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
+    from gloader.pipeline.threads import Source
+
+# Superbatches whose plans, packs and staged rows exist: the one being executed and the next. A third would hide
+# nothing more, and would cost its memory and its disk.
+PLANNED_AT_ONCE: Final = 2
+
+
+class Traces(Protocol):
+    """The traces of the stream, batch by batch; see `SamplerPool`."""
+
+    def has_trace(self) -> bool:
+        """Wait for the next trace; return whether there is one: False where `next_trace` raises."""
+        ...
+
+    def next_trace(self) -> TraceEntry:
+        """Return the next trace, waiting for it; raises what ended the stream."""
+        ...
+
+
+class SuperbatchWindow:
+    """Bounds the superbatches that are planned at a time, and owns what was staged of them. Thread-safe."""
+
+    def __init__(self, size: int = PLANNED_AT_ONCE) -> None:
+        self._permits: Channel[None] = Channel(size)
+        for _ in range(size):
+            self._permits.put(None)
+        self._lock = threading.Lock()
+        self._staged: dict[int, StagedSuperbatch] = {}
+
+    def wait_for_room(self) -> None:
+        """Wait until another superbatch may be planned.
+
+        Raises
+        ------
+        ChannelClosedError
+            The window was cancelled.
+        """
+        self._permits.get()
+
+    def own(self, staged: StagedSuperbatch) -> None:
+        """Take care of ``staged`` until it was executed, or the pipeline ends."""
+        with self._lock:
+            self._staged[staged.number] = staged
+
+    def finish_with(self, batch: HostBatch) -> None:
+        """Release the superbatch that ``batch`` ends, if it ends one, and let another be planned."""
+        if batch.ends_superbatch:
+            with self._lock:
+                staged = self._staged.pop(batch.superbatch)
+            staged.misses.close()  # before the permit: the next one may need the room of its packs
+            self._permits.put(None)
+
+    def cancel(self) -> None:
+        """Wake who waits for room. Idempotent."""
+        self._permits.cancel()
+
+    def close(self) -> None:
+        """Release what was staged, once every thread has ended. Idempotent."""
+        with self._lock:
+            left, self._staged = self._staged, {}
+        for staged in left.values():
+            staged.misses.close()
+
+
+class SuperbatchCollector:
+    """Collects traces into superbatches, each with the trace of the next one to look ahead to.
+
+    Superbatches grow up to the full size. The first, of one batch, is planned without looking ahead, since everybody
+    waits for it. Superbatch k + 1 is planned once the trace of k + 2 is there and the plan of k - 1 is no longer
+    needed. For one thread.
+
+    Parameters
+    ----------
+    traces : of the stream
+    stream : names the batches
+    window : room for the plan
+    size : S at most
+    """
+
+    def __init__(self, traces: Traces, stream: BatchStream, window: SuperbatchWindow, *, size: int) -> None:
+        self._traces = traces
+        self._stream = stream
+        self._window = window
+        self._sizes = enumerate(ramp(size))
+        self._position = 0  # of the first batch of the superbatch that is collected next
+        self._next: SampledSuperbatch | None = None  # collected as the look-ahead of the one before it
+        self._has_ended = False
+
+    def get(self) -> InspectJob:
+        """Return the next superbatch to be planned, once there is room for its plan.
+
+        Raises
+        ------
+        ChannelClosedError
+            The stream is over.
+        BaseException
+            Whatever sampling raised, behind the batches before it.
+        """
+        superbatch, self._next = self._next or self._collect(), None
+        if not len(superbatch.trace):
+            self._traces.next_trace()  # raises what ended the stream: kept nowhere here, where it would hold frames
+        lookahead = Trace()
+        if superbatch.number > 0 and not self._has_ended:  # the first batch does not wait for those after it
+            self._next = self._collect()
+            lookahead = self._next.trace
+        # Behind the traces, so that samplers are not idle while two plans are in use.
+        self._window.wait_for_room()
+        return InspectJob(superbatch=superbatch, lookahead=lookahead)
+
+    def _collect(self) -> SampledSuperbatch:
+        """Return the next superbatch; of fewer batches, or none, where the stream or an error ends it."""
+        number, size = next(self._sizes)
+        trace = Trace()
+        while len(trace) < size and not self._has_ended:
+            if self._traces.has_trace():
+                entry = self._traces.next_trace()
+                trace.append_code(entry.code, entry.count)
+            else:
+                self._has_ended = True
+        first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
+        self._position += size
+        return SampledSuperbatch(number=number, first=first, trace=trace)
+
+
+class FirstBatchGate:
+    """Keeps superbatch 1 from the disk until superbatch 0 was read. For the thread that stages.
+
+    A sweep would take the disk from the first batch, which everybody waits for.
+
+    Parameters
+    ----------
+    planned : the superbatches
+    first_read : gets an item when superbatch 0 was read
+    """
+
+    def __init__(self, planned: Channel[PlannedSuperbatch], first_read: Channel[None]) -> None:
+        self._planned = planned
+        self._first_read = first_read
+
+    def get(self) -> PlannedSuperbatch:
+        """Return the next superbatch to be staged; errors as `Channel.get`."""
+        planned = self._planned.get()
+        if planned.number == 1:
+            self._first_read.get()
+        return planned
+
+
+class BatchFeed:
+    """Takes staged superbatches apart into their batches, and samples come with them. For the thread that reads.
+
+    Parameters
+    ----------
+    staged : the superbatches
+    batches : the sampled batches of the stream
+    first_read : told when superbatch 0 was read
+    """
+
+    def __init__(
+        self, staged: Channel[StagedSuperbatch], batches: Source[OrderedBatch], first_read: Channel[None]
+    ) -> None:
+        self._staged = staged
+        self._batches = batches
+        self._first_read = first_read
+        self._superbatch: StagedSuperbatch | None = None
+        self._index = 0  # in it, of the next batch
+
+    def get(self) -> BatchJob:
+        """Return the next batch to be read; that it is asked for says that the one before it was.
+
+        Raises
+        ------
+        ChannelClosedError
+            The stream is over.
+        BaseException
+            Whatever ended the stream.
+        """
+        superbatch = self._superbatch
+        if superbatch is None or self._index == superbatch.num_batches:
+            if superbatch is not None and superbatch.number == 0:
+                self._first_read.put(None)
+            superbatch = self._superbatch = self._staged.get()
+            self._index = 0
+        job = BatchJob(superbatch=superbatch, index=self._index, batch=self._batches.get())
+        self._index += 1
+        return job
