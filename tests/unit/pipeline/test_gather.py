@@ -1,0 +1,75 @@
+"""The verb "gather": every row of a batch in its buffer, from the slots and from features in memory."""
+
+import numpy as np
+import pytest
+
+from gloader.cache import DeviceShare, SlotCache
+from gloader.errors import PlanError
+from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.gather import GatherCached, GatherWhole
+from gloader.pipeline.read import ReadMisses
+from gloader.pipeline.sample import ordered
+from gloader.pipeline.superbatch import BatchJob, FilledBatch
+from gloader.ssd_store import RamFeatures
+
+from .items import DIM, FEATURES, NODES, NUM_NODES, instruments, ring, sampled, staged, topology
+
+
+def _filled() -> list[FilledBatch]:
+    superbatch, reports = staged(number=3), RunReports()
+    reports.begin(superbatch, stage_s=0.0)
+    read = ReadMisses(topology(), ring(), reports=reports, instruments=instruments())
+    jobs = [
+        BatchJob(superbatch=superbatch, index=index, batch=ordered(sampled(index)))
+        for index in range(len(NODES))
+    ]
+    return [read.process(job) for job in jobs]
+
+
+def test_hits_come_from_the_slots_that_the_batch_before_filled() -> None:
+    slots = SlotCache(2, dim=DIM)
+    gather = GatherCached(slots, topology(), instruments())
+    hosts = [gather.process(filled) for filled in _filled()]
+    for host, nodes in zip(hosts, NODES, strict=True):
+        np.testing.assert_array_equal(host.x, FEATURES[nodes])
+        assert host.src_degree.tolist() == [1.0] * len(nodes)
+        assert host.src_degree.dtype == np.float32
+    assert [(host.superbatch, host.ends_superbatch) for host in hosts] == [(3, False), (3, True)]
+    assert sorted(slots.resident.tolist()) == [2, 4]
+
+
+def test_a_slot_that_holds_another_row_is_an_error() -> None:
+    gather = GatherCached(SlotCache(2, dim=DIM), topology(), instruments())
+    with pytest.raises(PlanError):
+        gather.process(_filled()[1])  # the batch before it admitted nothing
+
+
+@pytest.mark.parametrize("held", [[], [4, 17]])
+def test_features_in_memory_are_gathered_but_those_of_the_device(held: list[int]) -> None:
+    is_held = np.zeros(NUM_NODES, dtype=np.bool_)
+    is_held[held] = True
+    found = instruments()
+    gather = GatherWhole(
+        RamFeatures(FEATURES),
+        DeviceShare(held=is_held if held else None),
+        topology=topology(),
+        ring=ring(),
+        instruments=found,
+    )
+    host = gather.process(sampled(0))
+    wanted = [position for position, node in enumerate(NODES[0]) if node not in held]
+    np.testing.assert_array_equal(host.x[wanted], FEATURES[NODES[0]][wanted])
+    assert (host.superbatch, host.ends_superbatch) == (0, False)
+    stats = found.recorder(0).snapshot()
+    assert (stats.rows_gathered, stats.device_hits, stats.cache_hits) == (4, len(held), 4 - len(held))
+
+
+def test_nothing_is_gathered_for_a_device_that_reaches_all_rows() -> None:
+    gather = GatherWhole(
+        RamFeatures(FEATURES),
+        DeviceShare(reaches_all=True),
+        topology=topology(),
+        ring=ring(),
+        instruments=instruments(),
+    )
+    assert gather.process(sampled(0)).x.shape == (0, DIM)

@@ -1,0 +1,46 @@
+"""The verb "read": the missing rows of a batch are in its buffer."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gloader.errors import StoreError
+from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.read import ReadMisses
+from gloader.pipeline.sample import ordered
+from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
+
+from .items import FEATURES, instruments, ring, sampled, staged, topology
+
+
+def _job(superbatch: StagedSuperbatch, index: int) -> BatchJob:
+    return BatchJob(superbatch=superbatch, index=index, batch=ordered(sampled(index)))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_missing_rows_are_in_their_place(index: int) -> None:
+    superbatch, reports, found = staged(), RunReports(), instruments()
+    reports.begin(superbatch, stage_s=0.0)
+    filled = ReadMisses(topology(), ring(), reports=reports, instruments=found).process(
+        _job(superbatch, index)
+    )
+    nodes = filled.job.batch.sampled.nodes
+    assert filled.x.shape == (len(nodes), FEATURES.shape[1])
+    missing = filled.step.miss_pos
+    assert len(missing) == [4, 1][index]
+    np.testing.assert_array_equal(filled.x[missing], FEATURES[nodes[missing]])
+    stats = found.recorder(0).snapshot()
+    assert (stats.rows_gathered, stats.rows_read) == (len(nodes), len(missing))
+    assert stats.cache_hits == len(nodes) - len(missing)
+    assert stats.retrieval_s > 0
+
+
+def test_damage_of_the_topology_ends_the_stream() -> None:
+    class Damaged:
+        def check(self) -> None:
+            raise StoreError("page 7 is damaged")
+
+    read: Any = ReadMisses(Damaged(), ring(), reports=RunReports(), instruments=instruments())  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="page 7"):
+        read.process(_job(staged(), 0))

@@ -1,0 +1,68 @@
+"""The verb "sample": the batch of a position, its trace, and the same batch again for execution."""
+
+import numpy as np
+import pytest
+
+from gloader.cache import decode_ids
+from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, ordered
+from gloader.types import BatchId, SampledBatch
+
+from .items import ORDER, OneSampler, instruments, sampled, seconds_of, stream
+
+
+def test_the_batch_at_a_position_is_sampled_from_its_seeds() -> None:
+    sampler, found = OneSampler(), instruments()
+    batch = SampleBatch(sampler, stream(), found).process(3)
+    seeds = ORDER.seeds[ORDER.batch_seeds(ORDER.epoch_positions(0), 3)]
+    assert batch.id == BatchId(epoch=0, index=3)
+    np.testing.assert_array_equal(batch.nodes, sampler.sample(batch.id, seeds).nodes)
+    assert seconds_of(found, "sample") > 0
+
+
+def test_an_error_says_where_it_was() -> None:
+    class Broken:
+        def sample(self, *_: object) -> SampledBatch:
+            raise MemoryError("boom")
+
+    with pytest.raises(MemoryError, match="boom") as caught:
+        SampleBatch(Broken(), stream(), instruments()).process(2)
+    assert caught.value.__notes__ == ["in stage sample, epoch 0, batch 2"]
+
+
+@pytest.mark.parametrize(("keep_bytes", "num_calls"), [(0, 2), (10**6, 1)])
+def test_a_trace_and_its_batch_are_of_one_sample(keep_bytes: int, num_calls: int) -> None:
+    sampler = OneSampler()
+    once, kept = SampleBatch(sampler, stream(), instruments()), KeptBatches(keep_bytes)
+    entry = SampleTrace(once, kept).process(1)
+    batch = SampleOrdered(once, kept).process(1)
+    np.testing.assert_array_equal(decode_ids(entry.code, entry.count), batch.ascending)
+    np.testing.assert_array_equal(batch.sampled.nodes[batch.order], batch.ascending)
+    assert len(sampler.calls) == num_calls
+
+
+def test_what_is_taken_makes_room_again() -> None:
+    batch = sampled(0)
+    kept = KeptBatches(batch.nodes.nbytes)
+    kept.offer(0, batch)
+    kept.offer(1, sampled(2))
+    assert kept.take(1) is None
+    assert kept.take(0) is batch
+    assert kept.take(0) is None
+    kept.offer(2, batch)
+    assert kept.take(2) is batch
+
+
+def test_nothing_is_kept_after_cancel() -> None:
+    kept = KeptBatches(10**6)
+    kept.offer(0, sampled(0))
+    kept.cancel()
+    kept.offer(1, sampled(1))
+    assert kept.take(0) is None
+    assert kept.take(1) is None
+
+
+def test_ids_too_large_to_share_a_word_are_sorted_all_the_same() -> None:
+    nodes = np.array([2**40, 5, 2**33], dtype=np.int64)
+    batch = ordered(SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=1, blocks=()))
+    assert batch.ascending.tolist() == [5, 2**33, 2**40]
+    assert batch.order.tolist() == [1, 2, 0]

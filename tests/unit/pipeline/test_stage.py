@@ -1,0 +1,60 @@
+"""The verb "stage": a plan in, a source of its missing rows out."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gloader.errors import ChannelClosedError, SpillError
+from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.stage import StageMisses
+from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
+from gloader.ssd_store.cost.strategy import Calibration
+from gloader.ssd_store.misses.direct import MissSource
+from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.types import BatchId, ReadStats
+
+from .items import instruments, plan, seconds_of, staged
+
+PLANNED = PlannedSuperbatch(number=1, first=BatchId(epoch=0, index=3), plan=plan())
+COST = SweepCost(read=ReadStats(rows=5, requests=2, bytes_read=8192), writes=1, bytes_written=4096)
+
+
+class _Stager:
+    """Stages as it is told, and asks whether it has to end."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+    def stage(
+        self, planned: PlannedSuperbatch, calibration: Calibration, *, is_cancelled: Any
+    ) -> StagedSuperbatch:
+        if self.error is not None:
+            raise self.error
+        if is_cancelled():
+            raise ChannelClosedError("cancelled")
+        misses: MissSource = SimpleNamespace(cost=COST)  # type: ignore[assignment]
+        return staged(planned.number, misses)
+
+
+def test_what_a_sweep_moved_is_counted() -> None:
+    found = instruments()
+    result = StageMisses(_Stager(), RunReports(), found).process(PLANNED)  # type: ignore[arg-type]
+    assert result.number == 1
+    stats = found.recorder(0).snapshot()
+    assert (stats.bytes_read, stats.bytes_written, stats.requests) == (8192, 4096, 2)
+    assert seconds_of(found, "stage") > 0
+
+
+def test_a_sweep_ends_when_the_stage_is_cancelled() -> None:
+    stage = StageMisses(_Stager(), RunReports(), instruments())  # type: ignore[arg-type]
+    stage.cancel()
+    with pytest.raises(ChannelClosedError):
+        stage.process(PLANNED)
+
+
+def test_an_error_names_the_batches() -> None:
+    stage = StageMisses(_Stager(SpillError("full")), RunReports(), instruments())  # type: ignore[arg-type]
+    with pytest.raises(SpillError, match="full") as caught:
+        stage.process(PLANNED)
+    assert caught.value.__notes__ == ["in stage stage, epoch 0, batch 3 and the 1 after it"]

@@ -1,0 +1,180 @@
+"""What a superbatch waits for: its traces and the next one's, room for its plan, the first batch's reads."""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gloader.cache import encode_ids
+from gloader.errors import ChannelClosedError
+from gloader.pipeline.channel import Channel
+from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.positions import BatchStream
+from gloader.pipeline.sample import OrderedBatch, TraceEntry, ordered
+from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
+from gloader.pipeline.superbatch_flow import (
+    BatchFeed,
+    FirstBatchGate,
+    SuperbatchCollector,
+    SuperbatchWindow,
+)
+from gloader.types import BatchId
+
+from .items import DIM, closing, plan, sampled, staged, stream
+
+
+class _Traces:
+    """Traces of one node each, its position; then the end, or an error."""
+
+    def __init__(self, count: int, error: BaseException | None = None) -> None:
+        self._count, self._error = count, error
+        self.taken = 0
+
+    def has_trace(self) -> bool:
+        return self.taken < self._count
+
+    def next_trace(self) -> TraceEntry:
+        if not self.has_trace():
+            raise self._error or ChannelClosedError("the end")
+        self.taken += 1
+        return TraceEntry(code=encode_ids(np.array([self.taken - 1])), count=1)
+
+
+class _Batches:
+    def __init__(self) -> None:
+        self._count = 0
+
+    def get(self) -> OrderedBatch:
+        self._count += 1
+        return ordered(sampled(self._count - 1))
+
+
+def _collector(traces: _Traces, size: int = 4, room: int = 100) -> SuperbatchCollector:
+    endless: BatchStream = stream(end_epoch=None)
+    return SuperbatchCollector(traces, endless, SuperbatchWindow(room), size=size)
+
+
+def _ids(trace: Sequence[np.ndarray]) -> list[int]:
+    return [int(nodes[0]) for nodes in trace]
+
+
+def _all(collector: SuperbatchCollector) -> tuple[list[tuple[list[int], list[int]]], BaseException]:
+    found = []
+    try:
+        while True:
+            job = collector.get()
+            found.append((_ids(job.superbatch.trace), _ids(job.lookahead)))
+    except BaseException as error:
+        return found, error
+
+
+def test_superbatches_grow_and_look_ahead_and_the_first_does_not_wait() -> None:
+    traces = _Traces(12)
+    collector = _collector(traces)
+    first = collector.get()
+    assert (first.superbatch.number, _ids(first.superbatch.trace), len(first.lookahead)) == (0, [0], 0)
+    assert traces.taken == 1
+    found, end = _all(collector)
+    assert found == [
+        ([1, 2], [3, 4, 5, 6]),
+        ([3, 4, 5, 6], [7, 8, 9, 10]),
+        ([7, 8, 9, 10], [11]),
+        ([11], []),
+    ]
+    assert isinstance(end, ChannelClosedError)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, []),
+        (1, [([0], [])]),
+        (2, [([0], []), ([1], [])]),
+        (3, [([0], []), ([1, 2], [])]),
+        (7, [([0], []), ([1, 2], [3, 4, 5, 6]), ([3, 4, 5, 6], [])]),
+    ],
+)
+@pytest.mark.parametrize("error", [None, OSError("topology")])
+def test_what_ends_the_stream_comes_behind_the_batches_before_it(
+    count: int, expected: object, error: BaseException | None
+) -> None:
+    found, end = _all(_collector(_Traces(count, error)))
+    assert found == expected
+    assert isinstance(end, ChannelClosedError) if error is None else end is error
+
+
+def test_superbatches_are_named_by_their_first_batch() -> None:
+    collector = _collector(_Traces(8))
+    firsts = [collector.get().superbatch.first for _ in range(3)]
+    assert firsts == [BatchId(epoch=0, index=index) for index in (0, 1, 3)]
+
+
+def _ending(number: int) -> HostBatch:
+    return HostBatch(
+        sampled=sampled(0),
+        x=np.empty((4, DIM), dtype=np.float32),
+        src_degree=np.ones(4, dtype=np.float32),
+        superbatch=number,
+        ends_superbatch=True,
+    )
+
+
+def test_two_superbatches_are_planned_at_a_time_and_released_when_they_were_executed() -> None:
+    window, misses = SuperbatchWindow(), [closing(), closing(), closing()]
+    for number in range(2):
+        window.wait_for_room()
+        window.own(staged(number, misses[number]))
+    waiting = threading.Thread(target=window.wait_for_room)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    window.finish_with(_ending(0))
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert [source.is_closed for source in misses] == [True, False, False]
+    window.own(staged(2, misses[2]))
+    window.close()
+    assert [source.is_closed for source in misses] == [True, True, True]
+    window.close()
+
+
+def test_a_cancelled_window_has_no_room() -> None:
+    window = SuperbatchWindow()
+    window.cancel()
+    with pytest.raises(ChannelClosedError):
+        window.wait_for_room()
+
+
+def test_the_second_superbatch_is_not_staged_before_the_first_was_read() -> None:
+    planned: Channel[PlannedSuperbatch] = Channel(9)
+    to_read: Channel[StagedSuperbatch] = Channel(9)
+    first_read: Channel[None] = Channel(1)
+    for number in range(3):
+        planned.put(PlannedSuperbatch(number=number, first=BatchId(epoch=0, index=0), plan=plan()))
+        to_read.put(staged(number))
+    gate, feed = FirstBatchGate(planned, first_read), BatchFeed(to_read, _Batches(), first_read)
+    assert gate.get().number == 0
+    second: list[int] = []
+    waiting = threading.Thread(target=lambda: second.append(gate.get().number))
+    waiting.start()
+    jobs = [feed.get() for _ in range(2)]
+    waiting.join(0.1)
+    assert second == []  # the last batch of the first superbatch is still being read
+    jobs.append(feed.get())
+    waiting.join(10)
+    assert second == [1]
+    assert gate.get().number == 2
+    jobs += [feed.get() for _ in range(3)]
+    assert [(job.superbatch.number, job.index, job.is_last) for job in jobs] == [
+        (0, 0, False),
+        (0, 1, True),
+        (1, 0, False),
+        (1, 1, True),
+        (2, 0, False),
+        (2, 1, True),
+    ]
+    assert [job.batch.sampled.id.index for job in jobs] == list(range(6))
+    to_read.close()
+    with pytest.raises(ChannelClosedError):
+        feed.get()
