@@ -26,7 +26,7 @@ from gloader.errors import ConfigError, ForkError, LoaderBusyError, LoaderClosed
 from gloader.memory.available import default_budget_bytes
 from gloader.observe.bottleneck import find_bottleneck
 from gloader.observe.explain import explain_run
-from gloader.observe.timeline import Tracer
+from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.consumer import EpochIterator
 from gloader.pipeline.feedback import RunReports
 from gloader.pipeline.open_device import DeviceSettings
@@ -200,7 +200,7 @@ class Loader:
             self._num_samplers = threads if threads is not None else len(os.sched_getaffinity(0))
             self._end_epoch = epochs
             self._stall_timeout_s = stall_timeout_s
-            self._tracer = Tracer() if trace else None
+            self._timeline = TimelineRecorder() if trace else None
             self._labels = _labels_beside_order(dataset, self._order)
             settings = TierSettings(
                 features=features,
@@ -374,9 +374,9 @@ class Loader:
         ConfigError
             The loader was built without ``trace=True``.
         """
-        if self._tracer is None:
+        if self._timeline is None:
             raise ConfigError("nothing was recorded; build the loader with trace=True")
-        self._tracer.write(Path(path))
+        self._timeline.write(Path(path))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as JSON: the first batch that was not handed out, and what the stream depends on."""
@@ -489,7 +489,7 @@ class Loader:
         labels = SeedLabels(self._order, self._labels)
         if isinstance(held.tier, RemoteTier):
             held.run = held.tier.begin(
-                stream=stream, labels=labels, tracer=self._tracer, reports=self._reports
+                stream=stream, labels=labels, timeline=self._timeline, reports=self._reports
             )
             return held.run
         tier, host = held.tier, held.host
@@ -502,7 +502,7 @@ class Loader:
                 labels,
                 num_samplers=self._num_samplers,
                 reports=self._reports,
-                tracer=self._tracer,
+                timeline=self._timeline,
                 stall_timeout_s=self._stall_timeout_s,
                 ranks=host,
             )

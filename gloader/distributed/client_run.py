@@ -18,7 +18,7 @@ from gloader.pipeline.transfer import Transfer
 if TYPE_CHECKING:
     from gloader.device import DeviceTier
     from gloader.distributed.client import LoaderClient
-    from gloader.observe.timeline import Tracer
+    from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.feedback import RunReports
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream, SeedLabels
@@ -45,7 +45,7 @@ class ClientRun:
         stream: BatchStream,
         labels: SeedLabels,
         tier: DeviceTier,
-        tracer: Tracer | None,
+        timeline: TimelineRecorder | None,
         reports: RunReports,
         stall_timeout_s: float,
     ) -> None:
@@ -55,7 +55,7 @@ class ClientRun:
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
         # The rank that loads watches what this one waits for.
-        instruments = Instruments(tracer=tracer, watchdog=self._watchdog, watches_waits=False)
+        instruments = Instruments(timeline=timeline, watchdog=self._watchdog, watches_waits=False)
         send = Send(Transfer(tier), labels, instruments)
         is_sending = tier.device.is_asynchronous
         self.consumer = Consumer(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.distributed.team import Team
     from gloader.observe.epoch_stats import EpochStats
-    from gloader.observe.timeline import Tracer
+    from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.feedback import RunReports
     from gloader.pipeline.open_device import DeviceSettings
     from gloader.pipeline.positions import BatchStream, SeedLabels
@@ -100,7 +100,7 @@ class RemoteTier:
         *,
         stream: BatchStream,
         labels: SeedLabels,
-        tracer: Tracer | None,
+        timeline: TimelineRecorder | None,
         reports: RunReports,
     ) -> ClientRun:
         """Begin a run at the start of ``stream``, together with the other ranks of the machine."""
@@ -109,7 +109,7 @@ class RemoteTier:
             stream=stream,
             labels=labels,
             tier=self.device,
-            tracer=tracer,
+            timeline=timeline,
             reports=reports,
             stall_timeout_s=self._stall_timeout_s,
         )

@@ -1,4 +1,4 @@
-"""What an epoch waited for, in words, and what would help."""
+"""The bottleneck of an epoch in a sentence: what the loop waited for, and what would help."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ BottleneckKind: TypeAlias = Literal[
     "idle", "compile", "compute", "transfer", "cpu", "sample", "inspect", "stage", "read", "gather", "startup"
 ]
 
-_HIDDEN: Final = 0.10  # below this share of waiting the loader is not what to look at
-_SATURATED: Final = 0.90  # of the cores' time
-_BUSY: Final = 0.60  # of its threads' time: a stage below is not what the others wait for
+# The share of a step that the consumer may wait before the loader is worth a look: below it, a loader that took no
+# time at all would make the epoch less than a tenth shorter.
+_HIDDEN: Final = 0.10
+# The share of the cores' time from which on another thread would find no core free.
+_SATURATED: Final = 0.90
+# The share of its threads' time from which on a stage is what the others wait for. A stage that sets the pace does not
+# reach 1: it starts late, and waits for a hand-over with every batch.
+_BUSY: Final = 0.60
 _ON_THE_CPU: Final = ("sample", "inspect", "stage", "gather", "compute")
 
 
@@ -44,16 +49,16 @@ def find_bottleneck(
 ) -> Bottleneck:
     """Find the slowest resource of an epoch: the model, the CPU, the SSD, or a stage. Pure.
 
-    Where the consumer hardly waits, it is the model. Where kernels were compiled for most of that time, as in the first
-    run on a machine, it is that. Otherwise it is the CPU where all cores are busy, else the stage whose threads are,
-    else none: then the stages wait for each other, as at the start of a short epoch.
+    A consumer that hardly waits means the model. If kernels were compiled for most of the wait, as in the first run on
+    a machine, it is that. Otherwise it is the CPU if all cores are busy, else the stage whose threads are. If none are,
+    the stages wait for each other, as at the start of a short epoch.
 
     Parameters
     ----------
     stats : the sums of the whole epoch, its ``stage_seconds`` in thread-seconds
     cores : what the process may use
     sampler_threads : threads of that stage; every other has one
-    curve : misses of the host cache's policy by capacity, of this epoch's accesses or a part of them, or None
+    curve : misses of the host cache's policy by capacity, of this epoch's accesses or a part of them; None: unknown
     row_bytes : of a cached row; with the curve it gives the size of the cache that would hide the SSD
     cache_bytes : the host cache as it is
     """
@@ -64,10 +69,12 @@ def find_bottleneck(
         return _hidden_loading(stats, exposed)
     if stats.compile_seconds > stats.stage_seconds["wait"] / 2:
         return _compiling(stats)
+    # The order of the questions matters. A stage that is busy while all cores are is slow because of the cores; and
+    # reading and staging share one disk, so that together they can fill it though neither does.
     busy = _stage_shares(stats, sampler_threads=sampler_threads)
     slowest = max(busy, key=lambda kind: busy[kind])
     if busy[slowest] < _BUSY <= busy["read"] + busy["stage"]:
-        slowest = "read" if busy["read"] > busy["stage"] else "stage"  # they share one disk
+        slowest = "read" if busy["read"] > busy["stage"] else "stage"
     elif busy[slowest] < _BUSY:
         return _start_up(exposed, slowest, busy[slowest])
     if stats.cpu_seconds >= _SATURATED * cores * stats.seconds:
@@ -105,10 +112,17 @@ def cache_that_hides(stats: EpochStats, curve: MissCurve, *, row_bytes: int) -> 
     """Return the bytes of the smallest cache whose misses take no longer than the computation; None if none does.
 
     A miss is taken to cost what it did in this epoch, however many there are. Pure.
+
+    Parameters
+    ----------
+    stats : the sums of the whole epoch
+    curve : misses of the host cache's policy by capacity
+    row_bytes : of a cached row
     """
     ssd_seconds = stats.retrieval_s + stats.stage_seconds["stage"]
     if not stats.rows_read or ssd_seconds <= 0 or not curve.num_accesses:
         return 0
+    # The disk may work for as long as the loop is busy with something else.
     hidden_s = stats.stage_seconds["compute"] + stats.stage_seconds["transfer"]
     misses = stats.rows_read * min(hidden_s / ssd_seconds, 1.0)
     allowed = int(misses / max(stats.rows_gathered, 1) * curve.num_accesses)

@@ -1,4 +1,4 @@
-"""How long kernels were compiled: in the first run on a machine, longer than an epoch takes."""
+"""The time in which kernels were compiled: in the first run on a machine, longer than an epoch takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class _CompileClock(Listener):
     """Adds up the time in which a kernel was compiled. Numba compiles one at a time, and tells it under its lock."""
 
     def __init__(self) -> None:
-        # Seconds of what has been compiled, and when what is being compiled began: one object, read by other threads.
+        # Seconds of what has been compiled, and when what is being compiled began. One tuple, replaced as a whole:
+        # other threads read it without a lock, and would count a kernel twice or not at all between two assignments.
         self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # a kernel is compiled inside of one that calls it
 

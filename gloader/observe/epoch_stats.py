@@ -1,4 +1,4 @@
-"""What an epoch moved and where its time went."""
+"""The sums of an epoch: rows, bytes and requests moved, and the seconds of every stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 StageName = Literal["sample", "inspect", "stage", "gather", "transfer", "compute", "wait"]
 STAGES: tuple[StageName, ...] = ("sample", "inspect", "stage", "gather", "transfer", "compute", "wait")
 
-# The thread that reads ahead of the gather has its own track in a trace; its time counts as "gather" in the sums.
+# The thread that reads ahead of the gather has its own track in a timeline; its time counts as "gather" in the sums.
 WorkName: TypeAlias = StageName | Literal["read"]
 WORK_NAMES: tuple[WorkName, ...] = (
     "sample",
@@ -112,9 +112,14 @@ class StatsRecorder:
             self._seconds[name] += seconds
 
     def add_gather(self, *, rows: int, hits: int, read: ReadStats | None, device_hits: int = 0) -> None:
-        """Count one batch's gather of ``rows`` rows, ``hits`` of them from memory, the rest by ``read``.
+        """Count the gather of one batch.
 
-        ``device_hits`` of the rows were on the device already.
+        Parameters
+        ----------
+        rows : U, all rows of the batch
+        hits : of those, rows that came from host memory
+        read : what bringing the others from the SSD took; None: there were no others
+        device_hits : of the rows, those that the device holds
         """
         with self._lock:
             self._counts["rows_gathered"] += rows
@@ -126,7 +131,13 @@ class StatsRecorder:
                 self._counts["bytes_read"] += read.bytes_read
 
     def add_staged(self, *, bytes_read: int, bytes_written: int, requests: int) -> None:
-        """Count what staging a superbatch moved; its rows count when their batches are gathered."""
+        """Count what staging a superbatch moved; its rows count when their batches are gathered.
+
+        Parameters
+        ----------
+        bytes_read, bytes_written : from and to the SSD
+        requests : reads that the disk saw
+        """
         with self._lock:
             self._counts["bytes_read"] += bytes_read
             self._counts["bytes_written"] += bytes_written
@@ -155,8 +166,7 @@ class StatsRecorder:
 
 def _clocks() -> tuple[float, float, float]:
     """Return wall, CPU and compilation seconds, of this process."""
-    from gloader.observe.compile_clock import (
-        compile_seconds,  # the commands name the stages, and import no numba
-    )
+    # Here, because numba comes with it: the commands name the stages, and start without.
+    from gloader.observe.compile_clock import compile_seconds
 
     return time.perf_counter(), time.process_time(), compile_seconds()

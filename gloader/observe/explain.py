@@ -1,4 +1,4 @@
-"""What a loader says about itself: what is held where, how misses are read and why, and what came of it. Pure."""
+"""Texts in which a loader explains itself: what is held where, how misses are read and why, and what came of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SuperbatchReport:
     rows: int  # gathered
     misses: int  # of those, read from the disk
     choice: Choice
-    predicted_step_s: float | None  # a batch's step; None where nothing was measured before
+    predicted_step_s: float | None  # a batch's step; None: nothing was measured before
     measured_retrieval_s: float  # of all batches together
     measured_step_s: float  # a batch's step, on average
 
@@ -69,6 +69,7 @@ def predict_step(*, cpu_s: float, retrieval_s: float, compute_s: float, cores: i
     compute_s : wall seconds of the computation, or of whatever the consumer does
     cores : that all of it shares
     """
+    # The largest, not the sum: sampling, reading and computing are of different batches at a time.
     return max(cpu_s / cores, retrieval_s, compute_s)
 
 
@@ -117,6 +118,7 @@ def explain_run(reports: Sequence[SuperbatchReport]) -> str:
         ["read", "batches", "times", "misses", "retrieval", "measured", "error", "step", "measured", "error"],
         *(_cells(kind) for kind in _kinds(reports)),
     ]
+    # The first column is text and stands on the left, all others are numbers and end below each other.
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = ["superbatches, predicted and measured:"]
     for row in table:
@@ -141,19 +143,20 @@ def run_json(reports: Sequence[SuperbatchReport]) -> dict[str, Any]:
 
 
 def retrieval_error(reports: Iterable[SuperbatchReport]) -> float | None:
-    """Return the median of |predicted / measured - 1| of the retrieval; None where nothing was read."""
+    """Return the median of |predicted / measured - 1| of the retrieval; None: nothing was read."""
     pairs = [(r.predicted_retrieval_s, r.measured_retrieval_s) for r in reports if r.misses]
     return _median_error(pairs)
 
 
 def step_error(reports: Iterable[SuperbatchReport]) -> float | None:
-    """Return the median of |predicted / measured - 1| of the step; None where none was predicted."""
+    """Return the median of |predicted / measured - 1| of the step; None: none was predicted."""
     pairs = [(r.predicted_step_s, r.measured_step_s) for r in reports if r.predicted_step_s is not None]
     return _median_error(pairs)
 
 
 def _median_error(pairs: Iterable[tuple[float, float]]) -> float | None:
     errors = [abs(predicted / measured - 1) for predicted, measured in pairs if measured > 0]
+    # The median: a superbatch during which the machine did something else may be far off.
     return median(errors) if errors else None
 
 

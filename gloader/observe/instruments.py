@@ -1,4 +1,4 @@
-"""The one place where a stage says what it is doing; statistics, trace and watchdog listen."""
+"""The one place where a stage says what it is doing; statistics, timeline and watchdog listen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gloader.observe.epoch_stats import WorkName
-    from gloader.observe.timeline import NoteValue, Tracer
+    from gloader.observe.timeline import NoteValue, TimelineRecorder
     from gloader.observe.watchdog import Watchdog
     from gloader.types import BatchId
 
-_NO_STALL = frozenset({"compute"})  # a slow model
-_OF_THE_CONSUMER = frozenset({"compute", "wait"})  # an error that passes there happened elsewhere
+# Work that may take for ever: a slow model is no stall of the loader.
+_NO_STALL = frozenset({"compute"})
+# What the consumer does itself. An error that passes there happened elsewhere, and says so already.
+_OF_THE_CONSUMER = frozenset({"compute", "wait"})
 
 
 class Instruments:
@@ -26,15 +28,19 @@ class Instruments:
 
     Parameters
     ----------
-    tracer : where each piece of work is recorded, or None
-    watchdog : who is told what is under way, or None; the caller starts and closes it
-    watches_waits : tell it of a consumer that waits; not where that waits for another process
+    timeline : records each piece of work; None: nobody does
+    watchdog : told what is under way; None: nobody is. The caller starts and closes it
+    watches_waits : tell it of a consumer that waits; false if that waits for another process, which is watched there
     """
 
     def __init__(
-        self, *, tracer: Tracer | None = None, watchdog: Watchdog | None = None, watches_waits: bool = True
+        self,
+        *,
+        timeline: TimelineRecorder | None = None,
+        watchdog: Watchdog | None = None,
+        watches_waits: bool = True,
     ) -> None:
-        self.tracer = tracer
+        self.timeline = timeline
         self.watchdog = watchdog
         self.unwatched = _NO_STALL if watches_waits else _OF_THE_CONSUMER
         self._recorders: dict[int, StatsRecorder] = {}
@@ -42,6 +48,7 @@ class Instruments:
 
     def recorder(self, epoch: int) -> StatsRecorder:
         """Return the sums of ``epoch``, zero when they are first asked for."""
+        # Asked for with every piece of work: one atomic look first, the lock only where an epoch is new.
         recorder = self._recorders.get(epoch)
         if recorder is None:
             with self._lock:
@@ -55,9 +62,13 @@ class Instruments:
                 del self._recorders[old]
 
     def working(self, stage: WorkName, batch: BatchId, *, batches: int = 1) -> Work:
-        """Return a context in which ``stage`` works on ``batch``, or on the ``batches`` from there on.
+        """Return a context in which a stage works; an exception that leaves it gets a note on where it happened.
 
-        Its time counts for the epoch of ``batch``. An exception that leaves it gets a note on where it happened.
+        Parameters
+        ----------
+        stage : which one
+        batch : what it works on, or the first of several; the time counts for its epoch
+        batches : how many
         """
         return Work(self, stage, batch, batches)
 
@@ -65,8 +76,14 @@ class Instruments:
 class Work:
     """One piece of work of one stage: a context manager, or `begin` and `end` where a block cannot hold it.
 
-    A hand-written context manager, because a generator would cost as much as the measuring does.
+    Parameters
+    ----------
+    instruments : where it is counted
+    stage, batch, batches : as of `Instruments.working`
     """
+
+    # Written by hand: a context manager made of a generator would cost as much as the measuring does. And without a
+    # finalizer, since one is dropped with every batch: Python swallows a Ctrl-C that arrives inside of it.
 
     __slots__ = (
         "_bytes_read",
@@ -113,8 +130,8 @@ class Work:
         self._recorder.add_seconds(self.stage, self.seconds)
         if error is not None:
             self._note_on(error)
-        if instruments.tracer is not None:
-            instruments.tracer.record(
+        if instruments.timeline is not None:
+            instruments.timeline.record(
                 self.stage,
                 self.batch,
                 self.batches,
@@ -126,7 +143,7 @@ class Work:
             )
 
     def add_bytes(self, *, read: int = 0, written: int = 0) -> None:
-        """Show in the trace that this work moved bytes from and to the SSD; the sums take theirs from the recorder.
+        """Show in the timeline that this work moved bytes from and to the SSD; the sums take theirs from the recorder.
 
         A sign of life, as `beat`.
         """
@@ -135,8 +152,8 @@ class Work:
         self.beat()
 
     def note(self, **notes: NoteValue) -> None:
-        """Attach facts that the trace shows beside the work, such as ``superbatch=3, rows=240_000``."""
-        if self._instruments.tracer is not None:
+        """Attach facts that the timeline shows beside the work, such as ``superbatch=3, rows=240_000``."""
+        if self._instruments.timeline is not None:
             self._notes = {**(self._notes or {}), **notes}
 
     def beat(self) -> None:
@@ -147,7 +164,7 @@ class Work:
         return self.begin()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.end(error)
 
@@ -156,6 +173,6 @@ class Work:
             return
         self.note(error=type(error).__name__)
         if any(note.startswith("in stage ") for note in getattr(error, "__notes__", ())):
-            return  # raised by work within this work, which is the better address
+            return  # raised by work within this work, which says better where it was
         batches = f" and the {self.batches - 1} after it" if self.batches > 1 else ""
         error.add_note(f"in stage {self.stage}, epoch {self.batch.epoch}, batch {self.batch.index}{batches}")

@@ -1,4 +1,4 @@
-"""What larger and smaller host caches would miss, estimated from one superbatch of a run."""
+"""The misses of larger and smaller host caches, estimated from one superbatch of a run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _BYTES_PER_NODE = 4  # of the table that a count needs while it lasts
+# Fewer batches use hardly a row twice, and say little of what a cache would do.
 _MIN_BATCHES = 8
 
 
@@ -39,6 +40,7 @@ class MissSample:
             return
         if self._counts is not None and len(trace) <= len(self._counts):
             return
+        # Outside the lock: it takes as long as planning does, and one thread alone inspects.
         counts = next_use_counts(trace, self._num_nodes)
         with self._lock:
             self._counts, self._num_accesses = counts, trace.num_accesses
@@ -46,8 +48,8 @@ class MissSample:
     def curve(self, *, capacity: int, miss_rate: float) -> MissCurve | None:
         """Return the misses of every capacity, scaled so that ``capacity`` has the ``miss_rate`` that was measured.
 
-        A superbatch alone knows nothing of the rows it uses once; that all N rows in memory miss nothing, and
-        that the misses fall evenly up to there from the last capacity that it knows of, is an estimate.
+        A superbatch knows nothing of the rows that it uses once. Beyond the last capacity that it knows of, misses are
+        taken to fall evenly, down to none with all N rows in memory. None: nothing was counted.
         """
         with self._lock:
             counts, accesses = self._counts, self._num_accesses

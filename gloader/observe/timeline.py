@@ -1,4 +1,4 @@
-"""What each stage did and when, recorded at the price of a microsecond and written for Perfetto."""
+"""The recorder of the timeline: what each stage did and when, at the price of a microsecond, written for Perfetto."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.errors import ConfigError
 from gloader.observe.epoch_stats import WORK_NAMES
-from gloader.observe.timeline_events import FIELDS, TrackRecord, trace_events
+from gloader.observe.timeline_events import FIELDS, TrackRecord, timeline_events
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 NoteValue: TypeAlias = int | float | str | bool
 
-MAX_EVENTS: Final = 500_000  # 32 MB, and up to 200 MB of notes; an epoch of 1,000 batches has some 8,000
+# 32 MB, and up to 200 MB of notes; an epoch of 1,000 batches has some 8,000.
+MAX_EVENTS: Final = 500_000
 _LINES_PER_CHUNK: Final = 4096
 _CODES: Final = {name: code for code, name in enumerate(WORK_NAMES)}
 _pack = struct.Struct(f"={len(FIELDS)}q").pack
@@ -41,8 +42,8 @@ class _Track:
         self.dropped = 0
 
 
-class Tracer:
-    """Records events of any thread without a lock, and writes them as a trace for https://ui.perfetto.dev.
+class TimelineRecorder:
+    """Records events of any thread without a lock, and writes them as a timeline for https://ui.perfetto.dev.
 
     Thread-safe. Beyond ``max_events`` it only counts what it drops.
 
@@ -86,11 +87,21 @@ class Tracer:
         bytes_written: int = 0,
         notes: dict[str, NoteValue] | None = None,
     ) -> None:
-        """Record this thread's work on ``batch``, or on ``batches`` from it on; times of `time.perf_counter_ns`."""
+        """Record a piece of work of the thread that calls.
+
+        Parameters
+        ----------
+        stage : whose work it was
+        batch, batches : the batch, or the first of several and how many
+        started_ns, ended_ns : of `time.perf_counter_ns`
+        bytes_read, bytes_written : from and to the SSD
+        notes : what else is to be shown
+        """
         track = self._track()
         if next(self._tickets) >= self._max_events:
             track.dropped += 1
             return
+        # Notes before their event: whoever writes meanwhile finds those of every event that is there.
         if notes:
             track.notes[len(track.events)] = notes
         track.events += _pack(
@@ -105,11 +116,12 @@ class Tracer:
         OSError
             Writing failed; no temporary file is left.
         """
+        # Copies: the threads go on recording while this writes.
         with self._lock:
             tracks = list(self._tracks)
         records = [_record_of(track) for track in tracks]
         write_chunks_atomically(
-            path, _json_chunks(trace_events(records), num_dropped=self.num_dropped), os_io=os_io
+            path, _json_chunks(timeline_events(records), num_dropped=self.num_dropped), os_io=os_io
         )
 
     def _track(self) -> _Track:
@@ -132,7 +144,7 @@ def _record_of(track: _Track) -> TrackRecord:
 
 
 def _json_chunks(events: Iterable[dict[str, Any]], *, num_dropped: int) -> Iterator[bytes]:
-    """Yield the file piece by piece: a trace is several times larger as text."""
+    """Yield the file piece by piece: a timeline is several times larger as text."""
     head = {"displayTimeUnit": "ms", "otherData": {"dropped_events": num_dropped}}
     yield json.dumps(head)[:-1].encode() + b', "traceEvents": [\n'
     lines = (json.dumps(event, allow_nan=False) for event in events)

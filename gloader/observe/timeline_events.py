@@ -51,7 +51,7 @@ class TrackRecord:
         return np.frombuffer(self.events, dtype=np.int64).reshape(-1, len(FIELDS))
 
 
-def trace_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
+def timeline_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
     """Yield the events of ``records``: names, slices, then arrows. Times in microseconds. Pure."""
     tables = [record.table for record in records]
     starts = [int(table[:, _STARTED].min()) for table in tables if len(table)]
@@ -74,6 +74,7 @@ def _rows(table: IdArray) -> Iterator[list[int]]:
 
 def _assign_threads(records: Sequence[TrackRecord], tables: Sequence[IdArray]) -> list[int]:
     """Give each record a track: threads of one name that ran after each other share theirs. Pure."""
+    # Sampler threads end with each run, and the next run starts others of the same names.
     order = sorted(
         range(len(records)), key=lambda i: int(tables[i][:, _STARTED].min(initial=np.iinfo(np.int64).max))
     )
@@ -130,6 +131,7 @@ def _arrows(tables: Sequence[IdArray], threads: Sequence[int], origin: int) -> I
     stops = _stops(tables, threads)
     if not len(stops):
         return
+    # By batch, then by time: each flow is then one stretch of the table.
     stops = stops[np.lexsort((stops[:, 1], stops[:, 0]))]
     is_last = np.append(stops[1:, 0] != stops[:-1, 0], True)
     ends = is_last | (stops[:, 3] == _LAST)
@@ -161,6 +163,7 @@ def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
     if not columns:
         return np.empty((0, 4), dtype=np.int64)
     stops = np.concatenate(columns)
+    # Work on a superbatch is one slice; each batch's flow has to pass through it all the same.
     is_single = stops[:, 4] == 1
     known = np.unique(stops[is_single, 0])
     spread = [stops[is_single, :4]]

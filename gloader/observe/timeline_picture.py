@@ -1,4 +1,4 @@
-"""The picture of a trace: what each stage did while the others worked."""
+"""The picture of a timeline: what each stage did while the others worked."""
 
 from __future__ import annotations
 
@@ -28,26 +28,29 @@ _THINNEST: Final = 0.004  # of the width; a thinner slice would vanish behind it
 
 
 def render_timeline(
-    trace_json: Path,
+    timeline_json: Path,
     out_png: Path,
     *,
     epoch: int | None = None,
     seconds: tuple[float, float] | None = None,
     title: str = "",
 ) -> None:
-    """Draw what `Tracer.write` wrote: a row per stage and thread, time from left to right.
+    """Draw what `TimelineRecorder.write` wrote: a row per stage and thread, time from left to right.
 
-    Superbatches alternate between a stage's two shades, or batches where the trace names no superbatch.
+    Superbatches alternate between a stage's two shades, or batches, if the timeline names no superbatch.
 
     Parameters
     ----------
-    epoch : the one to draw, by the batches that were worked on; None for all
-    seconds : begin and end of the part to draw, from the first event that would be drawn; None for all of it
+    timeline_json : what was written
+    out_png : the picture
+    epoch : the one to draw, by the batches that were worked on; None: all
+    seconds : begin and end of the part to draw, from the first event that would be drawn; None: all of it
+    title : above the picture
 
     Raises
     ------
     ConfigError
-        The trace has no work in that epoch and time.
+        The timeline has no work in that epoch and time.
     MissingDependencyError
         matplotlib is not installed.
     """
@@ -58,11 +61,11 @@ def render_timeline(
         raise MissingDependencyError(
             'the picture needs matplotlib; install it with: pip install "gloader[plot]"'
         ) from error
-    slices = _cut(_slices_of(trace_json, epoch), seconds)
+    slices = _cut(_slices_of(timeline_json, epoch), seconds)
     if not slices:
         part = "" if seconds is None else f" between {seconds[0]:g} s and {seconds[1]:g} s"
         raise ConfigError(
-            f"{trace_json} holds no work of epoch {'*' if epoch is None else epoch}{part}; choose another"
+            f"{timeline_json} holds no work of epoch {'*' if epoch is None else epoch}{part}; choose another"
         )
     rows = _rows(slices)
     end = max(s["end"] for s in slices)
@@ -77,6 +80,7 @@ def render_timeline(
                 for s in slices
                 if (s["name"], s["tid"], s["shade"]) == (stage, thread, shade)
             ]
+            # White edges part slices that touch, but would cover those that are thinner than they are.
             edge = _EDGE_POINTS if min((length for _, length in spans), default=0.0) > thinnest else 0.0
             axes.broken_barh(
                 spans,
@@ -95,15 +99,16 @@ def render_timeline(
     FigureCanvasAgg(figure).print_png(str(out_png))
 
 
-def _slices_of(trace_json: Path, epoch: int | None) -> list[dict[str, Any]]:
+def _slices_of(timeline_json: Path, epoch: int | None) -> list[dict[str, Any]]:
     """Return the stages' work on batches of ``epoch``, with times in seconds."""
     events = [
         event
-        for event in json.loads(trace_json.read_text())["traceEvents"]
+        for event in json.loads(timeline_json.read_text())["traceEvents"]
         if event["ph"] == "X"
         and event["cat"] == "stage"
         and (epoch is None or event["args"]["epoch"] == epoch)
     ]
+    # Sampling and sending know no superbatch: their slices take the shade of the one that their batch is in.
     superbatch = {
         _batch(event): event["args"]["superbatch"] for event in events if "superbatch" in event["args"]
     }

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gloader.types import BatchId
 
 _LOG = logging.getLogger(__name__)
-_SHORTEST_NAP_S = 0.25  # at most four wakes a second, however many stages are near their deadline
+# At most four wakes a second, however many stages are near their deadline.
+_SHORTEST_NAP_S = 0.25
 
 _ADVICE = {
     "sample": "the disk that holds the topology may hang: look at the system's log and at `iostat -x`",
@@ -67,7 +68,8 @@ class Watchdog:
         self._timeout_s = stall_timeout_s
         self._timeout_ns = int(stall_timeout_s * 1e9)
         self._on_stall = on_stall
-        self._running: dict[Activity, None] = {}  # one dict operation is atomic: no lock on the stages' path
+        # Every stage enters and leaves here with every batch. One dict operation is atomic, so that needs no lock.
+        self._running: dict[Activity, None] = {}
         self._last_end_ns = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -115,9 +117,8 @@ class Watchdog:
                 return
             now_ns = time.perf_counter_ns()
             if now_ns - due_ns > self._timeout_ns // 2:
-                floor_ns = (
-                    now_ns  # this thread stood still too: the process was stopped, not one of its stages
-                )
+                # This thread stood still too: the process was stopped, not one of its stages.
+                floor_ns = now_ns
             next_ns = self._look(now_ns, floor_ns, reported)
             nap_s = max((next_ns - now_ns) / 1e9, min(_SHORTEST_NAP_S, self._timeout_s))
 
@@ -139,6 +140,7 @@ class Watchdog:
 
     def _clocks_of(self, running: list[Activity]) -> list[tuple[Activity, int]]:
         """Return what can stall, with when its clock began: stages at work; a waiting consumer where there is none."""
+        # While a stage works the consumer's wait is explained. It counts again from the end of the last piece of work.
         working = [(activity, activity.since_ns) for activity in running if activity.stage != "wait"]
         return working or [(wait, max(wait.since_ns, self._last_end_ns)) for wait in running]
 

@@ -28,7 +28,7 @@ from gloader.pipeline.transfer import Transfer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.observe.timeline import Tracer
+    from gloader.observe.timeline import TimelineRecorder
     from gloader.observe.watchdog import Activity
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunReports
@@ -93,7 +93,7 @@ class PipelineRun:
     labels : go with them
     num_samplers : threads that sample
     reports : learns from every superbatch, for the next run too
-    tracer : records what every stage does; None: nobody does
+    timeline : records what every stage does; None: nobody does
     stall_timeout_s : seconds after which a stage that does not come back ends the run; 0 for never
     ranks : the ranks of this machine; None: this one is alone
     """
@@ -106,7 +106,7 @@ class PipelineRun:
         *,
         num_samplers: int,
         reports: RunReports,
-        tracer: Tracer | None,
+        timeline: TimelineRecorder | None,
         stall_timeout_s: float,
         ranks: MachineRanks | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class PipelineRun:
         self._is_sending = tier.device.device.is_asynchronous
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, weak_method(self._on_stall))
-        self._instruments = Instruments(tracer=tracer, watchdog=self._watchdog)
+        self._instruments = Instruments(timeline=timeline, watchdog=self._watchdog)
         if ranks is not None:
             ranks.watch(self._watchdog.enter, self._watchdog.leave)
         self._send = Send(Transfer(tier.device), labels, self._instruments)

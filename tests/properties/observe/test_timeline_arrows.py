@@ -12,7 +12,7 @@ from threading import Thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.observe.timeline import Tracer
+from gloader.observe.timeline import TimelineRecorder
 from gloader.types import BatchId
 
 US = 1000
@@ -38,7 +38,7 @@ runs = st.builds(
 )
 
 
-def _record(tracer: Tracer, run: Run) -> dict[str, list[tuple[int, int, range]]]:
+def _record(timeline: TimelineRecorder, run: Run) -> dict[str, list[tuple[int, int, range]]]:
     """Record ``run``; return begin, end and batches of each slice of each stage."""
     done: dict[str, list[tuple[int, int, range]]] = defaultdict(list)
     now, first, tick = 0, 0, 0
@@ -57,7 +57,7 @@ def _record(tracer: Tracer, run: Run) -> dict[str, list[tuple[int, int, range]]]
 
     def play(stage: str) -> None:
         for begin, end, batches in done[stage]:
-            tracer.record(stage, ids[batches.start], len(batches), begin, end)  # type: ignore[arg-type]
+            timeline.record(stage, ids[batches.start], len(batches), begin, end)  # type: ignore[arg-type]
 
     for stage in done:
         thread = Thread(target=play, args=(stage,), name=stage)
@@ -68,11 +68,11 @@ def _record(tracer: Tracer, run: Run) -> dict[str, list[tuple[int, int, range]]]
 
 @given(runs)
 def test_arrows_visit_every_slice_of_their_batch(run: Run) -> None:
-    tracer = Tracer()
-    done = _record(tracer, run)
+    timeline = TimelineRecorder()
+    done = _record(timeline, run)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        tracer.write(path)
+        timeline.write(path)
         events = json.loads(path.read_text())["traceEvents"]
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     found: dict[int, list[tuple[float, str, str]]] = defaultdict(list)

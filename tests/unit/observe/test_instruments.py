@@ -8,7 +8,7 @@ import pytest
 from gloader.errors import ChannelClosedError
 from gloader.observe.epoch_stats import StatsRecorder, WorkName
 from gloader.observe.instruments import Instruments
-from gloader.observe.timeline import Tracer
+from gloader.observe.timeline import TimelineRecorder
 from gloader.observe.watchdog import Watchdog
 from gloader.types import BatchId
 
@@ -60,7 +60,7 @@ def test_threads_that_ask_at_once_get_the_same_sums(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, MemoryError, KeyboardInterrupt])
 def test_an_error_is_noted_once_with_the_innermost_stage(kind: type[BaseException]) -> None:
-    instruments = Instruments(tracer=Tracer())
+    instruments = Instruments(timeline=TimelineRecorder())
     error = kind("x")
     with (
         pytest.raises(kind) as caught,

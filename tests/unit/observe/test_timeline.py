@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gloader.errors import ConfigError
-from gloader.observe.timeline import Tracer
+from gloader.observe.timeline import TimelineRecorder
 from gloader.testing.faults import FaultyOS
 from gloader.types import BatchId
 
@@ -31,15 +31,21 @@ def on_thread(name: str, *works: Any) -> None:
 
 
 def record(
-    tracer: Tracer, stage: Any, batch: tuple[int, int], begin: int, *, batches: int = 1, **more: Any
+    timeline: TimelineRecorder,
+    stage: Any,
+    batch: tuple[int, int],
+    begin: int,
+    *,
+    batches: int = 1,
+    **more: Any,
 ) -> Any:
     """Return what records a millisecond of work of ``stage`` that starts at ``begin`` ms."""
     batch_id = BatchId(epoch=batch[0], index=batch[1])
-    return lambda: tracer.record(stage, batch_id, batches, begin * MS, (begin + 1) * MS, **more)
+    return lambda: timeline.record(stage, batch_id, batches, begin * MS, (begin + 1) * MS, **more)
 
 
-def written(tracer: Tracer, path: Path) -> dict[str, Any]:
-    tracer.write(path)
+def written(timeline: TimelineRecorder, path: Path) -> dict[str, Any]:
+    timeline.write(path)
     return json.loads(path.read_text())
 
 
@@ -64,38 +70,40 @@ def flows(events: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
 
 
 def test_the_arrows_follow_each_batch_through_its_stages(tmp_path: Path) -> None:
-    tracer = Tracer()
-    on_thread("gloader-sample-0", record(tracer, "sample", (0, 8), 0), record(tracer, "sample", (1, 0), 2))
-    on_thread("gloader-sample-1", record(tracer, "sample", (0, 9), 1))
-    # A superbatch over the border of two epochs, whose length nobody told the tracer.
-    on_thread("gloader-inspect", record(tracer, "inspect", (0, 8), 4, batches=3, notes={"superbatch": 2}))
+    timeline = TimelineRecorder()
+    on_thread(
+        "gloader-sample-0", record(timeline, "sample", (0, 8), 0), record(timeline, "sample", (1, 0), 2)
+    )
+    on_thread("gloader-sample-1", record(timeline, "sample", (0, 9), 1))
+    # A superbatch over the border of two epochs, whose length nobody told the timeline.
+    on_thread("gloader-inspect", record(timeline, "inspect", (0, 8), 4, batches=3, notes={"superbatch": 2}))
     on_thread(
         "gloader-read",
-        *(record(tracer, "read", b, 6 + 2 * i) for i, b in enumerate([(0, 8), (0, 9), (1, 0)])),
+        *(record(timeline, "read", b, 6 + 2 * i) for i, b in enumerate([(0, 8), (0, 9), (1, 0)])),
     )
     on_thread(
         "MainThread",
-        *(record(tracer, "compute", b, 13 + 3 * i) for i, b in enumerate([(0, 8), (0, 9), (1, 0)])),
+        *(record(timeline, "compute", b, 13 + 3 * i) for i, b in enumerate([(0, 8), (0, 9), (1, 0)])),
     )
-    events = written(tracer, tmp_path / "trace.json")["traceEvents"]
+    events = written(timeline, tmp_path / "trace.json")["traceEvents"]
     stages = [("s", "sample"), ("t", "inspect"), ("t", "read"), ("f", "compute")]
     assert flows(events) == [stages] * 3
 
 
 def test_the_same_batch_of_a_second_run_begins_a_new_arrow(tmp_path: Path) -> None:
-    tracer = Tracer()
-    on_thread("sampler", record(tracer, "sample", (0, 0), 0), record(tracer, "sample", (0, 0), 10))
-    on_thread("loop", record(tracer, "compute", (0, 0), 2), record(tracer, "compute", (0, 0), 12))
-    events = written(tracer, tmp_path / "trace.json")["traceEvents"]
+    timeline = TimelineRecorder()
+    on_thread("sampler", record(timeline, "sample", (0, 0), 0), record(timeline, "sample", (0, 0), 10))
+    on_thread("loop", record(timeline, "compute", (0, 0), 2), record(timeline, "compute", (0, 0), 12))
+    events = written(timeline, tmp_path / "trace.json")["traceEvents"]
     assert flows(events) == [[("s", "sample"), ("f", "compute")]] * 2
 
 
 def test_a_slice_holds_stage_time_batch_bytes_and_notes(tmp_path: Path) -> None:
-    tracer = Tracer()
+    timeline = TimelineRecorder()
     notes = {"superbatch": 3, "ratio": float("nan")}
-    work = record(tracer, "stage", (0, 4), 5, batches=2, bytes_read=7, bytes_written=9, notes=notes)
+    work = record(timeline, "stage", (0, 4), 5, batches=2, bytes_read=7, bytes_written=9, notes=notes)
     on_thread("gloader-stage", work)
-    trace = written(tracer, tmp_path / "trace.json")
+    trace = written(timeline, tmp_path / "trace.json")
     assert [e for e in trace["traceEvents"] if e["ph"] == "X"] == [
         {
             "ph": "X",
@@ -120,10 +128,10 @@ def test_a_slice_holds_stage_time_batch_bytes_and_notes(tmp_path: Path) -> None:
 
 
 def test_tracks_are_named_in_the_order_of_the_stages(tmp_path: Path) -> None:
-    tracer = Tracer()
-    on_thread("gloader-gather", record(tracer, "gather", (0, 0), 0))
-    on_thread("gloader-sample-0", record(tracer, "sample", (0, 1), 4))
-    events = written(tracer, tmp_path / "trace.json")["traceEvents"]
+    timeline = TimelineRecorder()
+    on_thread("gloader-gather", record(timeline, "gather", (0, 0), 0))
+    on_thread("gloader-sample-0", record(timeline, "sample", (0, 1), 4))
+    events = written(timeline, tmp_path / "trace.json")["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     order = {e["tid"]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
     assert [names[tid] for tid in sorted(order, key=order.__getitem__)] == [
@@ -133,36 +141,36 @@ def test_tracks_are_named_in_the_order_of_the_stages(tmp_path: Path) -> None:
 
 
 def test_threads_of_one_name_share_a_track_unless_they_ran_together(tmp_path: Path) -> None:
-    tracer = Tracer()
+    timeline = TimelineRecorder()
     for begin in (0, 5):  # an epoch's sampler, then the next run's
-        on_thread("gloader-sample-0", record(tracer, "sample", (0, begin), begin))
-    on_thread("gloader-sample-0", record(tracer, "sample", (0, 9), 5))
-    slices = [e for e in written(tracer, tmp_path / "trace.json")["traceEvents"] if e["ph"] == "X"]
+        on_thread("gloader-sample-0", record(timeline, "sample", (0, begin), begin))
+    on_thread("gloader-sample-0", record(timeline, "sample", (0, 9), 5))
+    slices = [e for e in written(timeline, tmp_path / "trace.json")["traceEvents"] if e["ph"] == "X"]
     assert sorted((s["ts"], s["tid"]) for s in slices) == [(0.0, 1), (5000.0, 1), (5000.0, 2)]
 
 
 def test_beyond_the_bound_events_are_only_counted(tmp_path: Path) -> None:
-    tracer = Tracer(max_events=2)
+    timeline = TimelineRecorder(max_events=2)
     for index in range(5):
-        record(tracer, "sample", (0, index), index)()
-    assert (tracer.num_events, tracer.num_dropped) == (2, 3)
-    trace = written(tracer, tmp_path / "trace.json")
+        record(timeline, "sample", (0, index), index)()
+    assert (timeline.num_events, timeline.num_dropped) == (2, 3)
+    trace = written(timeline, tmp_path / "trace.json")
     assert trace["otherData"] == {"dropped_events": 3}
     assert len([e for e in trace["traceEvents"] if e["ph"] == "X"]) == 2
 
 
 def test_a_trace_without_events_is_valid(tmp_path: Path) -> None:
-    assert len(written(Tracer(), tmp_path / "trace.json")["traceEvents"]) == 1
+    assert len(written(TimelineRecorder(), tmp_path / "trace.json")["traceEvents"]) == 1
 
 
 def test_recording_goes_on_while_the_trace_is_written(tmp_path: Path) -> None:
-    tracer = Tracer(max_events=4000)  # so that a slow machine does not check for minutes
+    timeline = TimelineRecorder(max_events=4000)  # so that a slow machine does not check for minutes
     is_done = threading.Event()
 
     def work() -> None:
         index = 0
         while not is_done.is_set():
-            record(tracer, "sample", (0, index), index, notes={"rows": index})()
+            record(timeline, "sample", (0, index), index, notes={"rows": index})()
             index += 1
             if index % 50 == 0:
                 is_done.wait(0.001)  # a trace that outgrows its writing would take minutes to check
@@ -171,7 +179,7 @@ def test_recording_goes_on_while_the_trace_is_written(tmp_path: Path) -> None:
     thread.start()
     try:
         for _ in range(10):
-            events = written(tracer, tmp_path / "trace.json")["traceEvents"]
+            events = written(timeline, tmp_path / "trace.json")["traceEvents"]
             slices = [e for e in events if e["ph"] == "X"]
             assert [e["args"]["batch"] for e in slices] == list(range(len(slices)))
             assert all(e["args"]["rows"] == e["args"]["batch"] for e in slices)
@@ -181,15 +189,15 @@ def test_recording_goes_on_while_the_trace_is_written(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    tracer = Tracer()
+    timeline = TimelineRecorder()
     for index in range(10):
-        record(tracer, "sample", (0, index), index)()
+        record(timeline, "sample", (0, index), index)()
     path = tmp_path / "trace.json"
     path.write_text("the one before")
     for fail_at in range(1, 100):
         os_io = FaultyOS(fail_at=fail_at, error=errno.ENOSPC, short=100)
         with suppress(OSError):
-            tracer.write(path, os_io=os_io)
+            timeline.write(path, os_io=os_io)
         if not os_io.was_hit:
             break
         assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
@@ -203,4 +211,4 @@ def test_a_trace_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_bound_below_one_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"max_events = 0 .* at least 1"):
-        Tracer(max_events=0)
+        TimelineRecorder(max_events=0)

@@ -7,7 +7,7 @@ import pytest
 
 from gloader.errors import ConfigError, MissingDependencyError
 from gloader.observe.epoch_stats import WORK_NAMES
-from gloader.observe.timeline import Tracer
+from gloader.observe.timeline import TimelineRecorder
 from gloader.observe.timeline_picture import _cut, _labels, _rows, _slices_of, render_timeline
 from gloader.types import BatchId
 
@@ -16,13 +16,13 @@ S = 10**9
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    tracer = Tracer()
+    timeline = TimelineRecorder()
     for epoch in (0, 1):
         for place, stage in enumerate(WORK_NAMES):
             for index in range(3):
                 begin = (epoch * 20 + place + index) * S
-                tracer.record(stage, BatchId(epoch=epoch, index=index), 1, begin, begin + S)
-    tracer.write(tmp_path / "trace.json")
+                timeline.record(stage, BatchId(epoch=epoch, index=index), 1, begin, begin + S)
+    timeline.write(tmp_path / "trace.json")
     return tmp_path / "trace.json"
 
 
@@ -50,13 +50,13 @@ def test_a_part_of_the_time_is_cut_out(trace: Path) -> None:
 
 
 def test_superbatches_alternate_in_shade(tmp_path: Path) -> None:
-    tracer = Tracer()
+    timeline = TimelineRecorder()
     for index in range(4):
         batch = BatchId(epoch=0, index=index)
-        tracer.record("sample", batch, 1, index * S, (index + 1) * S)
-        tracer.record("read", batch, 1, (5 + index) * S, (6 + index) * S, notes={"superbatch": index // 2})
-    tracer.record("stage", BatchId(epoch=0, index=2), 2, 4 * S, 5 * S, notes={"superbatch": 1})
-    tracer.write(tmp_path / "trace.json")
+        timeline.record("sample", batch, 1, index * S, (index + 1) * S)
+        timeline.record("read", batch, 1, (5 + index) * S, (6 + index) * S, notes={"superbatch": index // 2})
+    timeline.record("stage", BatchId(epoch=0, index=2), 2, 4 * S, 5 * S, notes={"superbatch": 1})
+    timeline.write(tmp_path / "trace.json")
     shades = [(s["name"], s["shade"]) for s in _slices_of(tmp_path / "trace.json", 0)]
     assert [shade for name, shade in shades if name == "sample"] == [0, 0, 1, 1]
     assert [shade for name, shade in shades if name == "read"] == [0, 0, 1, 1]
