@@ -28,7 +28,7 @@ from gloader.observe.bottleneck import find_bottleneck
 from gloader.observe.explain import explain_run
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.consumer import EpochIterator
-from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.open_device import DeviceSettings
 from gloader.pipeline.open_tiers import FeatureTier, TierSettings, open_feature_tier
 from gloader.pipeline.positions import BatchStream, SeedLabels
@@ -222,7 +222,7 @@ class Loader:
             )
         self._num_ranks = 1
         self._held = self._open(place, settings, device_settings)
-        self._reports = RunReports(num_ranks=self._num_ranks)
+        self._feedback = RunFeedback(num_ranks=self._num_ranks)
         # Dropping the loader, or ending the process, closes what it holds; the threads know `_held` alone.
         self._finalizer = weakref.finalize(self, self._held.finalize)
         self._state = LoaderState(
@@ -340,7 +340,7 @@ class Loader:
     @property
     def reports(self) -> tuple[SuperbatchReport, ...]:
         """What was predicted and measured for the superbatches executed so far; empty for features in memory."""
-        return self._reports.reports
+        return self._feedback.reports
 
     def explain(self) -> str:
         """Say which tiers are on, their sizes and why, and how the superbatches so far compared with predictions."""
@@ -489,19 +489,19 @@ class Loader:
         labels = SeedLabels(self._order, self._labels)
         if isinstance(held.tier, RemoteTier):
             held.run = held.tier.begin(
-                stream=stream, labels=labels, timeline=self._timeline, reports=self._reports
+                stream=stream, labels=labels, timeline=self._timeline, feedback=self._feedback
             )
             return held.run
         tier, host = held.tier, held.host
 
         def start() -> PipelineRun:
-            self._reports.restart()
+            self._feedback.restart()
             return PipelineRun(
                 tier,
                 stream,
                 labels,
                 num_samplers=self._num_samplers,
-                reports=self._reports,
+                feedback=self._feedback,
                 timeline=self._timeline,
                 stall_timeout_s=self._stall_timeout_s,
                 ranks=host,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.device import DeviceTier
     from gloader.distributed.client import LoaderClient
     from gloader.observe.timeline import TimelineRecorder
-    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
@@ -46,7 +46,7 @@ class ClientRun:
         labels: SeedLabels,
         tier: DeviceTier,
         timeline: TimelineRecorder | None,
-        reports: RunReports,
+        feedback: RunFeedback,
         stall_timeout_s: float,
     ) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class ClientRun:
             observer=client,
             failures=self._failures,
             instruments=instruments,
-            reports=reports,
+            feedback=feedback,
         )
         self._has_reported = False
         self._is_closed = False

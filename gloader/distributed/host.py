@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gloader.distributed.team import Team
     from gloader.distributed.wire import Message
-    from gloader.observe.watchdog import Activity
+    from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.channel import Channel
     from gloader.pipeline.gather import HostBatch
@@ -133,10 +133,10 @@ class LoaderHost:
             return error
         return RankError(f"rank {self._ranks[turn]} does not take its batches, and all wait for it: {error}")
 
-    def watch(self, enter: Callable[[Activity], None], leave: Callable[[Activity, int], None]) -> None:
-        """Report the waits of the other ranks to a watchdog."""
+    def watch(self, watchdog: Watchdog) -> None:
+        """Report the waits of the other ranks to ``watchdog``."""
         for peer in self._peers:
-            peer.watch(enter, leave)
+            peer.watch(watchdog)
 
     # --- what the loader asks for
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from gloader.errors import RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gloader.distributed.outlet import Outlet
     from gloader.distributed.wire import Message
     from gloader.observe.epoch_stats import WorkName
-    from gloader.observe.watchdog import Activity
+    from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch
     from gloader.types import BatchId
 
@@ -39,12 +37,11 @@ class Peer:
         self.is_closed = False  # said goodbye
         self._lock = threading.Lock()
         self._wait: RemoteWait | None = None
-        self._enter: Callable[[Activity], None] | None = None
-        self._leave: Callable[[Activity, int], None] | None = None
+        self._watchdog: Watchdog | None = None
 
-    def watch(self, enter: Callable[[Activity], None], leave: Callable[[Activity, int], None]) -> None:
+    def watch(self, watchdog: Watchdog) -> None:
         """Report waits to another watchdog from now on."""
-        self._wait, self._enter, self._leave = None, enter, leave
+        self._wait, self._watchdog = None, watchdog
 
     def deliver(self, host: HostBatch) -> None:
         """Send ``host``: the rank does not wait any more; errors as `Outlet.deliver`."""
@@ -71,11 +68,11 @@ class Peer:
         self.outlet.ring.note_wait(is_waiting=batch is not None)
         if batch is None:
             wait, self._wait = self._wait, None
-            if wait is not None and self._leave is not None:
-                self._leave(wait, time.perf_counter_ns())
-        elif self._wait is None and self._enter is not None:
+            if wait is not None and self._watchdog is not None:
+                self._watchdog.leave(wait, time.perf_counter_ns())
+        elif self._wait is None and self._watchdog is not None:
             self._wait = RemoteWait(batch)
-            self._enter(self._wait)
+            self._watchdog.enter(self._wait)
 
 
 def describe(error: BaseException, rank: int | None) -> Message:

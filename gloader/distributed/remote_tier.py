@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.distributed.team import Team
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.timeline import TimelineRecorder
-    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.open_device import DeviceSettings
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.ssd_store import FeatureStore
@@ -101,7 +101,7 @@ class RemoteTier:
         stream: BatchStream,
         labels: SeedLabels,
         timeline: TimelineRecorder | None,
-        reports: RunReports,
+        feedback: RunFeedback,
     ) -> ClientRun:
         """Begin a run at the start of ``stream``, together with the other ranks of the machine."""
         return ClientRun(
@@ -110,7 +110,7 @@ class RemoteTier:
             labels=labels,
             tier=self.device,
             timeline=timeline,
-            reports=reports,
+            feedback=feedback,
             stall_timeout_s=self._stall_timeout_s,
         )
 

@@ -56,6 +56,7 @@ class Channel(Generic[T]):
         if self._is_closed:
             raise ChannelClosedError("put on a closed channel")
         self._items.append(item)
+        # All of them: one bell would be lost on a waiter that a signal has taken away from its wait.
         self._changed.notify_all()
 
     def _popleft(self) -> T:
@@ -63,6 +64,7 @@ class Channel(Generic[T]):
             item = self._items.popleft()
             self._changed.notify_all()
             return item
+        # Behind the items: the batches before a failure are good, and are still handed out.
         if self._error is not None:
             raise self._error
         # A new one each time: an error that is kept holds the frames that it passed, and what they hold.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gloader.observe.epoch_stats import EpochStats, StatsRecorder
     from gloader.observe.instruments import Instruments, Work
-    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.send import Send
@@ -47,7 +47,7 @@ class Consumer:
     observer : told while this waits
     failures : whose other errors become notes of the one that is raised
     instruments : measure it
-    reports : told of every wait and computation
+    feedback : told of every wait and computation
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Consumer:
         observer: WaitObserver,
         failures: Failures,
         instruments: Instruments,
-        reports: RunReports,
+        feedback: RunFeedback,
     ) -> None:
         self._source = source
         self._stream = stream
@@ -67,7 +67,7 @@ class Consumer:
         self._observer = observer
         self._failures = failures
         self._instruments = instruments
-        self._reports = reports
+        self._feedback = feedback
         self._computing: Work | None = None
         self.num_taken = 0  # batches handed out
 
@@ -98,18 +98,20 @@ class Consumer:
         batch_id = self.next_id
         with self._instruments.working("wait", batch_id) as waiting:
             found = self._take()
+        # Where no thread sends, the host is the device: nothing could be hidden behind the computation.
         sent = found if isinstance(found, SentBatch) else self._send.process(found)
         ready = sent.receive()
         self.num_taken += 1
-        self._reports.delivered(found, wait_s=waiting.seconds)
+        self._feedback.delivered(found, wait_s=waiting.seconds)
         self._computing = self._instruments.working("compute", batch_id).begin()
         return ready
 
     def end_compute(self) -> None:
         """Note that the loop is done with the batch it got last. Idempotent."""
+        # Called as the loop asks for the next batch: what it did since the last one is its computation.
         if self._computing is not None:
             self._computing.end()
-            self._reports.computed(self._computing.seconds)
+            self._feedback.computed(self._computing.seconds)
             self._computing = None
 
     def _take(self) -> HostBatch | SentBatch:

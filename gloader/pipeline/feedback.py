@@ -1,4 +1,4 @@
-"""What was predicted for each superbatch of a loader, and what it took."""
+"""Feedback from superbatches that were executed: predictions beside measurements, and what the next ones learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gloader.pipeline.superbatch import StagedSuperbatch
     from gloader.pipeline.transfer import SentBatch
 
-_REMEMBERED = 4096  # reports; a run of more superbatches forgets the oldest
+# Reports, for `explain`: a run of more superbatches forgets the oldest.
+_REMEMBERED = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class _Known:
     compute_s: float
 
 
-class RunReports:
+class RunFeedback:
     """Measures superbatches from their staging to their last step, and learns from them. Thread-safe.
 
     Parameters
@@ -105,9 +106,11 @@ class RunReports:
         """Count the consumer's wait for a batch."""
         with self._lock:
             sums = self._sums.get(host.superbatch)
+            # Features in memory have no superbatches, and a run that was closed has taken its own along.
             if sums is None:
                 return
             if self._current != host.superbatch:
+                # Here rather than with its last batch, which another rank may have got.
                 self._finish_before(host.superbatch)
                 self._current = host.superbatch
                 sums.cpu_since = time.process_time()
@@ -127,7 +130,7 @@ class RunReports:
                 self._finish(sums)
 
     def _finish_before(self, number: int) -> None:
-        """Finish the superbatches before ``number``, the last batch of which went to another rank."""
+        """Finish the superbatches before ``number`` whose last batch went to another rank."""
         for earlier in sorted(known for known in self._sums if known < number):
             self._finish(self._sums.pop(earlier))
 
@@ -145,6 +148,8 @@ class RunReports:
             choice.strategy, choice.predicted_s, sums.retrieval_s, factor=choice.factor
         )
         step_s = sums.step_s / batches
+        # Learnt from the prediction with the factor of that time: two superbatches are under way, so the factor may
+        # have changed since.
         if sums.predicted_step_s is not None:
             self._step_factor = learn_factor(
                 self._step_factor,

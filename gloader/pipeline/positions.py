@@ -60,6 +60,7 @@ class BatchStream:
 
     def seeds_at(self, position: int) -> IdArray:
         """Return the seeds (B,) of the batch at ``position``."""
+        # Every rank knows every rank's seeds: the order is of all of them, and each takes its part of a step.
         batch = self.id_of(position)
         rank = self._ranks[position % len(self._ranks)]
         positions = self._order.epoch_positions(batch.epoch)

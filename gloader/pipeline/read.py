@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gloader.dataset.topology import Topology
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import Buffers
-    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.superbatch import BatchJob
 
 
@@ -22,18 +22,18 @@ class ReadMisses:
     ----------
     topology : verified in the background; damage that is found there ends the stream here
     ring : gives the buffer (U, F) of each batch
-    reports : told how long the disk was used
+    feedback : told how long the disk was used
     instruments : measure it
     """
 
     name: Final = "read"
 
     def __init__(
-        self, topology: Topology, ring: Buffers, *, reports: RunReports, instruments: Instruments
+        self, topology: Topology, ring: Buffers, *, feedback: RunFeedback, instruments: Instruments
     ) -> None:
         self._topology = topology
         self._ring = ring
-        self._reports = reports
+        self._feedback = feedback
         self._instruments = instruments
 
     def process(self, job: BatchJob) -> FilledBatch:
@@ -44,7 +44,7 @@ class ReadMisses:
         x = self._ring.acquire(len(batch.ascending))
         with self._instruments.working("read", batch.sampled.id) as work:
             step = batch_step(superbatch.plan.batch_actions(job.index), batch.ascending, batch.order)
-            with self._reports.device.using() as use:
+            with self._feedback.device.using() as use:
                 read = superbatch.misses.read_into(job.index, step.miss_row, x, at=step.miss_pos)
             superbatch.misses.release(job.index)
             work.add_bytes(read=read.bytes_read)
@@ -53,5 +53,5 @@ class ReadMisses:
         self._instruments.recorder(batch.sampled.id.epoch).add_gather(
             rows=len(batch.order), hits=hits, read=read, device_hits=len(batch.order) - hits - misses
         )
-        self._reports.add_read(superbatch.number, use.seconds)
+        self._feedback.add_read(superbatch.number, use.seconds)
         return FilledBatch(job=job, step=step, x=x)

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gloader.observe.timeline import TimelineRecorder
-    from gloader.observe.watchdog import Activity
     from gloader.pipeline.buffers import Buffers
-    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open_tiers import FeatureTier, SsdTier
     from gloader.pipeline.positions import BatchStream, SeedLabels
@@ -65,7 +64,14 @@ class MachineRanks(Protocol):
     def sharing_thread(
         self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures
     ) -> StageThread:
-        """Return the thread that hands out ``gathered``: this rank's batches to ``own``, the others to their ranks."""
+        """Return the thread that hands batches out.
+
+        Parameters
+        ----------
+        gathered : the batches of all ranks in turn
+        own : takes those of this rank
+        failures : told of an error when it happens
+        """
         ...
 
     def fail(self, error: BaseException) -> None:
@@ -76,8 +82,8 @@ class MachineRanks(Protocol):
         """Return ``error``, or one that says which rank all others wait for."""
         ...
 
-    def watch(self, enter: Callable[[Activity], None], leave: Callable[[Activity, int], None]) -> None:
-        """Report the waits of the other ranks to a watchdog."""
+    def watch(self, watchdog: Watchdog) -> None:
+        """Report the waits of the other ranks to ``watchdog``."""
         ...
 
 
@@ -92,7 +98,7 @@ class PipelineRun:
     stream : the batches of this rank
     labels : go with them
     num_samplers : threads that sample
-    reports : learns from every superbatch, for the next run too
+    feedback : learns from every superbatch, for the next run too
     timeline : records what every stage does; None: nobody does
     stall_timeout_s : seconds after which a stage that does not come back ends the run; 0 for never
     ranks : the ranks of this machine; None: this one is alone
@@ -105,13 +111,13 @@ class PipelineRun:
         labels: SeedLabels,
         *,
         num_samplers: int,
-        reports: RunReports,
+        feedback: RunFeedback,
         timeline: TimelineRecorder | None,
         stall_timeout_s: float,
         ranks: MachineRanks | None = None,
     ) -> None:
         self._tier = tier
-        self._reports = reports
+        self._feedback = feedback
         self._ranks = ranks
         self._num_samplers = num_samplers
         self._ring: Buffers = tier.ring if ranks is None else ranks.ring
@@ -122,11 +128,12 @@ class PipelineRun:
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         self._is_sending = tier.device.device.is_asynchronous
+        # Threads hold what they call. Weak, so that a run that is dropped is freed, and closed, while they are alive.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, weak_method(self._on_stall))
         self._instruments = Instruments(timeline=timeline, watchdog=self._watchdog)
         if ranks is not None:
-            ranks.watch(self._watchdog.enter, self._watchdog.leave)
+            ranks.watch(self._watchdog)
         self._send = Send(Transfer(tier.device), labels, self._instruments)
         self.consumer = Consumer(
             self._last,
@@ -135,8 +142,9 @@ class PipelineRun:
             observer=self._ring,
             failures=self._failures,
             instruments=self._instruments,
-            reports=reports,
+            feedback=feedback,
         )
+        # The run before this one, if there was one, cancelled the ring as it was closed.
         self._ring.resume()
         self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
         if self._stream.has(0):
@@ -146,7 +154,7 @@ class PipelineRun:
             except BaseException:
                 self.close()
                 raise
-        else:
+        else:  # no batch, no threads: `epochs` are over, or there are no seeds
             self._last.close()
 
     def fail(self, error: BaseException) -> None:
@@ -205,7 +213,7 @@ class PipelineRun:
 
     def _out_of_core(self, ssd: SsdTier) -> Pipeline:
         """Return the threads for features on the SSD: sample, inspect, stage, read, gather."""
-        tier, failures, instruments, reports = self._tier, self._failures, self._instruments, self._reports
+        tier, failures, instruments, feedback = self._tier, self._failures, self._instruments, self._feedback
         planned: Channel[PlannedSuperbatch] = Channel(_WAITING)
         staged: Channel[StagedSuperbatch] = Channel(_WAITING)
         filled: Channel[FilledBatch] = Channel(_WAITING)
@@ -216,8 +224,8 @@ class PipelineRun:
         pool = self._pool(SampleOrdered(sample, kept), sample_trace=SampleTrace(sample, kept))
         collector = SuperbatchCollector(pool, self._stream, window, size=tier.plan.superbatch.num_batches)
         inspect = Inspect(ssd.planner, ssd.miss_sample, instruments)
-        stage = StageMisses(ssd.stager, reports, instruments)
-        read = ReadMisses(tier.topology, self._ring, reports=reports, instruments=instruments)
+        stage = StageMisses(ssd.stager, feedback, instruments)
+        read = ReadMisses(tier.topology, self._ring, feedback=feedback, instruments=instruments)
         gather = GatherCached(ssd.slots, tier.topology, instruments)
         threads = [
             *pool.threads,

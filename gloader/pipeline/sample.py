@@ -38,7 +38,14 @@ class TraceEntry:
 
 
 class SampleBatch:
-    """Samples the batch at a position. Thread-safe."""
+    """Samples the batch at a position. Thread-safe.
+
+    Parameters
+    ----------
+    sampler : draws the neighbours
+    stream : gives seeds and address of each position
+    instruments : measure it
+    """
 
     name: Final = "sample"
 
@@ -107,6 +114,7 @@ class KeptBatches:
         """Keep ``batch`` where there is room."""
         size = _num_bytes(batch)
         with self._lock:
+            # First come, first kept: which batch it is makes no difference, all are executed once.
             if size <= self._left_bytes:
                 self._batches[position] = batch
                 self._left_bytes -= size
@@ -122,7 +130,8 @@ class KeptBatches:
     def cancel(self) -> None:
         """Drop everything and keep nothing more. Idempotent."""
         with self._lock:
-            self._left_bytes = -(2**62)  # below any batch, however many are taken after this
+            # Too little for any batch, and it stays so: nothing is left that could be taken.
+            self._left_bytes = -1
             self._batches.clear()
 
 

@@ -111,7 +111,7 @@ class SamplerPool(Generic[B]):
             raise ChannelClosedError("the stream of batches ended")
         item = lane.done[lane.taken]
         if isinstance(item, _Failure):
-            raise item.error
+            raise item.error  # and stays: whoever asks again hears the same
         del lane.done[lane.taken]
         lane.taken += 1
         self._changed.notify_all()
@@ -130,6 +130,7 @@ class SamplerPool(Generic[B]):
         if self._is_closed:
             return None
         lane: _Lane[B] | _Lane[TraceEntry] = self._batches
+        # Batches go first: they are executed now, and a trace is of a superbatch that is executed later.
         if self._traces is not None and not self._may_sample_batch():
             lane = self._traces
         lane.started += 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.observe.instruments import Instruments, Work
-    from gloader.pipeline.feedback import RunReports
+    from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.superbatch import PlannedSuperbatch
     from gloader.ssd_store import FeatureStore, Packer
     from gloader.ssd_store.cost.strategy import Calibration, Choice, IoRates, MissCounts
@@ -28,15 +28,15 @@ class StageMisses:
     Parameters
     ----------
     stager : chooses how rows are read, and begins to
-    reports : knows how wrong the predictions were so far, and is told of the next one
+    feedback : knows how wrong the predictions were so far, and is told of the next one
     instruments : measure it
     """
 
     name: Final = "stage"
 
-    def __init__(self, stager: Stager, reports: RunReports, instruments: Instruments) -> None:
+    def __init__(self, stager: Stager, feedback: RunFeedback, instruments: Instruments) -> None:
         self._stager = stager
-        self._reports = reports
+        self._feedback = feedback
         self._instruments = instruments
         self._is_cancelled = False
 
@@ -45,10 +45,10 @@ class StageMisses:
         batches = len(planned.misses)
         with (
             self._instruments.working("stage", planned.first, batches=batches) as work,
-            self._reports.device.using() as use,
+            self._feedback.device.using() as use,
         ):
             staged = self._stager.stage(
-                planned, self._reports.calibration, is_cancelled=lambda: self._has_to_end(work)
+                planned, self._feedback.calibration, is_cancelled=lambda: self._has_to_end(work)
             )
             cost = staged.misses.cost
             work.add_bytes(read=cost.read.bytes_read, written=cost.bytes_written)
@@ -56,7 +56,7 @@ class StageMisses:
         self._instruments.recorder(planned.first.epoch).add_staged(
             bytes_read=cost.read.bytes_read, bytes_written=cost.bytes_written, requests=cost.read.requests
         )
-        self._reports.begin(staged, stage_s=use.seconds)
+        self._feedback.begin(staged, stage_s=use.seconds)
         return staged
 
     def cancel(self) -> None:

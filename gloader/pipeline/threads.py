@@ -124,6 +124,7 @@ class Failures:
 
     def stall(self, error: BaseException) -> None:
         """End the stream with ``error`` at once: a stage does not come back, so nobody waits for it."""
+        # Before `add`, which would start the timer that gives an error time to take its turn.
         self.is_stuck = True
         self.add(error)
         self._on_overdue(error)
@@ -132,6 +133,7 @@ class Failures:
         """Take note of ``error``; end the stream with the first one when its turn has not come in time."""
         if isinstance(error, ChannelClosedError):
             return
+        # The same error comes here from every stage that it passes: only its first time counts.
         with uninterrupted(), self._lock:
             if self._is_closed or any(error is known for known in self._errors):
                 return
@@ -203,6 +205,7 @@ class Pipeline:
             return self._close()
 
     def _close(self) -> bool:
+        # Wakes every wait first, and joins then: a thread that waits for another would hold the join up.
         for waited_for in self._cancels:
             waited_for.cancel()
         self._failures.close()

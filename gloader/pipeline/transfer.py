@@ -1,4 +1,4 @@
-"""From a gathered batch in host memory to tensors on the compute device."""
+"""The transfer of a gathered batch in host memory to tensors on the compute device."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ class Transfer:
 
     def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
         """Start to bring ``batch`` with the labels (B,) of its seeds to the device; on the CPU it is there already."""
+        # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
+        # comes last, behind all of it on the device's stream.
         with self._tier.device.sending():
             small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels))))
             nodes, y, src_degree = next(small), next(small), next(small)
@@ -83,22 +85,27 @@ class Transfer:
         """Return the rows (U, F) of the batch on the device."""
         tier = self._tier
         host, cache = torch.from_numpy(batch.x), tier.cache
+        # Without a device of its own the buffer itself is handed out, and comes back when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
             return host
         x = torch.empty((len(nodes), host.shape[1]), dtype=torch.float32, device=tier.device.place)
         if cache is None and tier.features is None:
-            x.copy_(host, non_blocking=True)  # the copy engine: no kernel for it
+            x.copy_(host, non_blocking=True)  # by the copy engine, beside the model's kernels
         else:
             gather_rows(nodes, tier.parts(host), out=x)
         return x
 
 
 def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> ReadyBatch:
-    """Return ``batch`` with the labels (B,) of its seeds on ``device``, which keeps no rows; waits until it is there.
+    """Return a batch on a device that keeps no rows, once it is there; on the CPU without copying the features.
 
-    On the CPU without copying the features.
+    Parameters
+    ----------
+    batch : with its rows (U, F)
+    labels : (B,) of its seeds
+    device : where to
     """
     sender = Transfer(DeviceTier(device=open_device(device)))
     sent = sender.send(batch, labels)
@@ -107,7 +114,14 @@ def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> ReadyBa
 
 
 def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device) -> DeviceBlock:
-    """Return ``block`` as tensors on ``device``; ``src_degree`` (U,) float32 is there already."""
+    """Return a block as tensors on a device.
+
+    Parameters
+    ----------
+    block : in host memory
+    src_degree : (U,) float32, there already
+    device : where to
+    """
     return _block_from(
         block, src_degree, (torch.from_numpy(array).to(device) for array in _block_arrays(block))
     )

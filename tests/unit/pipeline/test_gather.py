@@ -5,7 +5,7 @@ import pytest
 
 from gloader.cache import DeviceShare, SlotCache
 from gloader.errors import PlanError
-from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.gather import GatherCached, GatherWhole
 from gloader.pipeline.read import ReadMisses
 from gloader.pipeline.sample import ordered
@@ -16,9 +16,9 @@ from .items import DIM, FEATURES, NODES, NUM_NODES, instruments, ring, sampled, 
 
 
 def _filled() -> list[FilledBatch]:
-    superbatch, reports = staged(number=3), RunReports()
-    reports.begin(superbatch, stage_s=0.0)
-    read = ReadMisses(topology(), ring(), reports=reports, instruments=instruments())
+    superbatch, feedback = staged(number=3), RunFeedback()
+    feedback.begin(superbatch, stage_s=0.0)
+    read = ReadMisses(topology(), ring(), feedback=feedback, instruments=instruments())
     jobs = [
         BatchJob(superbatch=superbatch, index=index, batch=ordered(sampled(index)))
         for index in range(len(NODES))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gloader.errors import StoreError
-from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.read import ReadMisses
 from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
@@ -20,9 +20,9 @@ def _job(superbatch: StagedSuperbatch, index: int) -> BatchJob:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_missing_rows_are_in_their_place(index: int) -> None:
-    superbatch, reports, found = staged(), RunReports(), instruments()
-    reports.begin(superbatch, stage_s=0.0)
-    filled = ReadMisses(topology(), ring(), reports=reports, instruments=found).process(
+    superbatch, feedback, found = staged(), RunFeedback(), instruments()
+    feedback.begin(superbatch, stage_s=0.0)
+    filled = ReadMisses(topology(), ring(), feedback=feedback, instruments=found).process(
         _job(superbatch, index)
     )
     nodes = filled.job.batch.sampled.nodes
@@ -41,6 +41,6 @@ def test_damage_of_the_topology_ends_the_stream() -> None:
         def check(self) -> None:
             raise StoreError("page 7 is damaged")
 
-    read: Any = ReadMisses(Damaged(), ring(), reports=RunReports(), instruments=instruments())  # type: ignore[arg-type]
+    read: Any = ReadMisses(Damaged(), ring(), feedback=RunFeedback(), instruments=instruments())  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="page 7"):
         read.process(_job(staged(), 0))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gloader.errors import ChannelClosedError, SpillError
-from gloader.pipeline.feedback import RunReports
+from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.stage import StageMisses
 from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
 from gloader.ssd_store.cost.strategy import Calibration
@@ -39,7 +39,7 @@ class _Stager:
 
 def test_what_a_sweep_moved_is_counted() -> None:
     found = instruments()
-    result = StageMisses(_Stager(), RunReports(), found).process(PLANNED)  # type: ignore[arg-type]
+    result = StageMisses(_Stager(), RunFeedback(), found).process(PLANNED)  # type: ignore[arg-type]
     assert result.number == 1
     stats = found.recorder(0).snapshot()
     assert (stats.bytes_read, stats.bytes_written, stats.requests) == (8192, 4096, 2)
@@ -47,14 +47,14 @@ def test_what_a_sweep_moved_is_counted() -> None:
 
 
 def test_a_sweep_ends_when_the_stage_is_cancelled() -> None:
-    stage = StageMisses(_Stager(), RunReports(), instruments())  # type: ignore[arg-type]
+    stage = StageMisses(_Stager(), RunFeedback(), instruments())  # type: ignore[arg-type]
     stage.cancel()
     with pytest.raises(ChannelClosedError):
         stage.process(PLANNED)
 
 
 def test_an_error_names_the_batches() -> None:
-    stage = StageMisses(_Stager(SpillError("full")), RunReports(), instruments())  # type: ignore[arg-type]
+    stage = StageMisses(_Stager(SpillError("full")), RunFeedback(), instruments())  # type: ignore[arg-type]
     with pytest.raises(SpillError, match="full") as caught:
         stage.process(PLANNED)
     assert caught.value.__notes__ == ["in stage stage, epoch 0, batch 3 and the 1 after it"]
