@@ -73,7 +73,7 @@ def render_timeline(
     height = 1.2 + _ROW_INCHES * len(rows)
     figure = Figure(figsize=(11, height), layout="constrained")
     axes = figure.add_subplot()
-    for place, (stage, thread) in enumerate(rows):
+    for number, (stage, thread) in enumerate(rows):
         for shade in (0, 1):
             spans = [
                 (s["begin"], s["end"] - s["begin"])
@@ -84,7 +84,7 @@ def render_timeline(
             edge = _EDGE_POINTS if min((length for _, length in spans), default=0.0) > thinnest else 0.0
             axes.broken_barh(
                 spans,
-                (place - 0.4, 0.8),
+                (number - 0.4, 0.8),
                 facecolors=_COLORS[stage][shade],
                 edgecolors="white",
                 linewidth=edge,

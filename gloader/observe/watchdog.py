@@ -139,7 +139,7 @@ class Watchdog:
         return next_ns
 
     def _clocks_of(self, running: list[Activity]) -> list[tuple[Activity, int]]:
-        """Return what can stall, with when its clock began: stages at work; a waiting consumer where there is none."""
+        """Return what can stall, with when its clock began: stages at work, or else a waiting consumer."""
         # While a stage works the consumer's wait is explained. It counts again from the end of the last piece of work.
         working = [(activity, activity.since_ns) for activity in running if activity.stage != "wait"]
         return working or [(wait, max(wait.since_ns, self._last_end_ns)) for wait in running]

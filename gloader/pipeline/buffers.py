@@ -76,9 +76,8 @@ class BufferRing:
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.float32] | None] = queue.SimpleQueue()
-        self._leases: dict[
-            int, weakref.ref[NDArray[np.float32]]
-        ] = {}  # by the buffer's id; they must live to be called
+        # By the buffer's id. Kept, because a weak reference that is gone itself calls nothing.
+        self._leases: dict[int, weakref.ref[NDArray[np.float32]]] = {}
         self._is_cancelled = False
         self._patience_s = patience_s
         self._consumer_waits_since: float | None = None
@@ -119,6 +118,7 @@ class BufferRing:
         ChannelClosedError
             The ring was cancelled.
         """
+        # Buffers that are made from now on have room for the largest batch so far, and need not be replaced soon.
         self._rows = max(self._rows, rows)
         buffer = self._take(rows)
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
@@ -141,7 +141,8 @@ class BufferRing:
             self._leases.pop(id(buffer), None)
             if buffer.size >= rows * self._dim:
                 return buffer
-            self._total_bytes -= buffer.nbytes  # too small by now: its place goes to a larger one
+            # Too small by now: it is dropped, and its bytes go to a larger one.
+            self._total_bytes -= buffer.nbytes
         raise ChannelClosedError("the buffer ring is cancelled")
 
     def _wait_for_free(self) -> NDArray[np.float32] | None:
@@ -149,6 +150,7 @@ class BufferRing:
             try:
                 return self._free.get(timeout=self._patience_s / 8)
             except queue.Empty:
+                # Only while the consumer waits too: else it computes, and gives a buffer back when it is done.
                 since = self._consumer_waits_since
                 if since is not None and time.monotonic() - since > self._patience_s:
                     raise BudgetError(

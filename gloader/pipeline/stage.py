@@ -43,6 +43,8 @@ class StageMisses:
     def process(self, planned: PlannedSuperbatch) -> StagedSuperbatch:
         """Return ``planned`` with a source of its missing rows; errors as `Stager.stage`."""
         batches = len(planned.misses)
+        # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its part alone,
+        # which is what the cost model predicted.
         with (
             self._instruments.working("stage", planned.first, batches=batches) as work,
             self._feedback.device.using() as use,
