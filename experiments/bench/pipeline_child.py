@@ -222,7 +222,7 @@ class Stages:
             }
             tracemalloc.stop()
         with self._meter.measure("retrieve"):
-            staged = self._ssd.stager.stage(
+            staged = self._ssd.retrieval.begin(
                 PlannedSuperbatch(number=number, first=first, plan=plan),
                 Calibration(),
                 is_cancelled=lambda: False,

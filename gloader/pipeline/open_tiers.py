@@ -26,7 +26,7 @@ from gloader.observe.explain import IoFacts, TierFacts, explain_io, explain_tier
 from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.open_device import DeviceSettings, Workload, open_device_tier, row_format, with_features
-from gloader.pipeline.stage import Stager
+from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.threads import run_together
 from gloader.samplers import make_sampler, workspace_node_bytes
 from gloader.ssd_store import FeatureStore, Packer
@@ -87,7 +87,7 @@ class SsdTier:
     store: FeatureStore
     slots: SlotCache
     planner: SuperbatchPlanner
-    stager: Stager
+    retrieval: MissRetrieval
     miss_sample: MissSample
 
 
@@ -123,9 +123,9 @@ class FeatureTier:
             return text
         io = IoFacts(
             size=self.plan.superbatch,
-            rates=self.ssd.stager.rates,
-            staging_bytes=self.ssd.stager.staging_bytes,
-            spill_bytes=self.ssd.stager.spill_bytes,
+            rates=self.ssd.retrieval.rates,
+            staging_bytes=self.ssd.retrieval.staging_bytes,
+            spill_bytes=self.ssd.retrieval.spill_bytes,
         )
         return f"{text}\n{explain_io(io)}"
 
@@ -308,7 +308,7 @@ def _open_ssd(
     packer = None
     if spill is not None and plan.pack_buffer_bytes:
         packer = stack.enter_context(Packer(store, spill, memory_bytes=plan.pack_buffer_bytes))
-    stager = Stager(
+    retrieval = MissRetrieval(
         store,
         rates=rates,
         packer=packer,
@@ -317,7 +317,7 @@ def _open_ssd(
         forced=settings.io_strategy,
     )
     sample = MissSample(store.num_rows, max_bytes=int(_SAMPLE_SHARE * plan.budget_bytes))
-    return SsdTier(store=store, slots=slots, planner=planner, stager=stager, miss_sample=sample)
+    return SsdTier(store=store, slots=slots, planner=planner, retrieval=retrieval, miss_sample=sample)
 
 
 def _hottest(topology: Topology, capacity: int, held: IdArray) -> IdArray:

@@ -224,7 +224,7 @@ class PipelineRun:
         pool = self._pool(SampleOrdered(sample, kept), sample_trace=SampleTrace(sample, kept))
         collector = SuperbatchCollector(pool, self._stream, window, size=tier.plan.superbatch.num_batches)
         inspect = Inspect(ssd.planner, ssd.miss_sample, instruments)
-        stage = StageMisses(ssd.stager, feedback, instruments)
+        stage = StageMisses(ssd.retrieval, feedback, instruments)
         read = ReadMisses(tier.topology, self._ring, feedback=feedback, instruments=instruments)
         gather = GatherCached(ssd.slots, tier.topology, instruments)
         threads = [

@@ -27,21 +27,21 @@ class StageMisses:
 
     Parameters
     ----------
-    stager : chooses how rows are read, and begins to
+    retrieval : chooses how rows are read, and begins to
     feedback : knows how wrong the predictions were so far, and is told of the next one
     instruments : measure it
     """
 
     name: Final = "stage"
 
-    def __init__(self, stager: Stager, feedback: RunFeedback, instruments: Instruments) -> None:
-        self._stager = stager
+    def __init__(self, retrieval: MissRetrieval, feedback: RunFeedback, instruments: Instruments) -> None:
+        self._retrieval = retrieval
         self._feedback = feedback
         self._instruments = instruments
         self._is_cancelled = False
 
     def process(self, planned: PlannedSuperbatch) -> StagedSuperbatch:
-        """Return ``planned`` with a source of its missing rows; errors as `Stager.stage`."""
+        """Return ``planned`` with a source of its missing rows; errors as `MissRetrieval.begin`."""
         batches = len(planned.misses)
         # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its part alone,
         # which is what the cost model predicted.
@@ -49,7 +49,7 @@ class StageMisses:
             self._instruments.working("stage", planned.first, batches=batches) as work,
             self._feedback.device.using() as use,
         ):
-            staged = self._stager.stage(
+            staged = self._retrieval.begin(
                 planned, self._feedback.calibration, is_cancelled=lambda: self._has_to_end(work)
             )
             cost = staged.misses.cost
@@ -71,7 +71,7 @@ class StageMisses:
         return self._is_cancelled
 
 
-class Stager:
+class MissRetrieval:
     """Counts the missing rows of each superbatch, chooses the fastest way to read them, and does its first part.
 
     Owns nothing.
@@ -108,7 +108,7 @@ class Stager:
         """Bytes of disk that packs may take now."""
         return 0 if self._spill is None or self._packer is None else self._spill.room_bytes
 
-    def stage(
+    def begin(
         self, planned: PlannedSuperbatch, calibration: Calibration, *, is_cancelled: Callable[[], bool]
     ) -> StagedSuperbatch:
         """Return ``planned`` with a source of its missing rows, which the caller owns.
@@ -141,7 +141,7 @@ class Stager:
             number=planned.number,
             first=planned.first,
             plan=planned.plan.without_trace(),
-            misses=self._begin(planned, choice, is_cancelled),
+            misses=self._source_of(planned, choice, is_cancelled),
             choice=choice,
         )
 
@@ -157,7 +157,7 @@ class Stager:
             max_extent_bytes=self._store.max_extent_bytes,
         )
 
-    def _begin(
+    def _source_of(
         self, planned: PlannedSuperbatch, choice: Choice, is_cancelled: Callable[[], bool]
     ) -> MissSource:
         if choice.strategy == "staged":

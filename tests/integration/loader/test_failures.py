@@ -147,7 +147,7 @@ def test_a_failure_far_ahead_is_heard_of_within_five_seconds(
 @pytest.mark.reliability("D2")
 @pytest.mark.parametrize(
     ("part", "method", "stage"),
-    [("planner", "plan", "inspect"), ("stager", "stage", "stage"), ("slots", "copy_hits", "gather")],
+    [("planner", "plan", "inspect"), ("retrieval", "begin", "stage"), ("slots", "copy_hits", "gather")],
 )
 def test_a_stage_that_raises_is_named(
     build: Callable[..., gloader.Loader], part: str, method: str, stage: str
@@ -257,7 +257,7 @@ def test_packs_leave_with_the_loader(build: Callable[..., gloader.Loader], tmp_p
     for batch in loader:
         if batch.id.index == 3:
             break
-    spill = loader._held.tier.require_ssd().stager._spill
+    spill = loader._held.tier.require_ssd().retrieval._spill
     assert spill is not None
     assert spill.used_bytes == 0  # nothing of the superbatches that were under way
     assert loader.stats.bytes_written > 0

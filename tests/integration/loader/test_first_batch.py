@@ -65,11 +65,11 @@ def test_nothing_is_swept_while_the_first_batch_is_read(tiny: Written, tmp_path:
         gate = threading.Event()
         ring = _Gated(tier.ring, "acquire", gate, lambda _: True)
         planner = _Gated(ssd.planner, "plan", gate, lambda *_: False)
-        stager = _Gated(ssd.stager, "stage", gate, lambda *_: False)
+        retrieval = _Gated(ssd.retrieval, "begin", gate, lambda *_: False)
         loader._held.tier = dataclasses.replace(
             tier,
             ring=ring,  # type: ignore[arg-type]
-            ssd=dataclasses.replace(ssd, planner=planner, stager=stager),  # type: ignore[arg-type]
+            ssd=dataclasses.replace(ssd, planner=planner, retrieval=retrieval),  # type: ignore[arg-type]
         )
         found: list[str] = []
         consumer = threading.Thread(target=lambda: found.extend(digest(batch) for batch in loader))
@@ -80,9 +80,9 @@ def test_nothing_is_swept_while_the_first_batch_is_read(tiny: Written, tmp_path:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             time.sleep(0.2)  # the second plan is there; its superbatch could be staged
-            assert stager.num_calls == 1
+            assert retrieval.num_calls == 1
         finally:
             gate.set()
             consumer.join(_WAIT_S)
         assert found == expected
-        assert stager.num_calls > 1
+        assert retrieval.num_calls > 1

@@ -20,13 +20,13 @@ PLANNED = PlannedSuperbatch(number=1, first=BatchId(epoch=0, index=3), plan=plan
 COST = SweepCost(read=ReadStats(rows=5, requests=2, bytes_read=8192), writes=1, bytes_written=4096)
 
 
-class _Stager:
+class _Retrieval:
     """Stages as it is told, and asks whether it has to end."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
-    def stage(
+    def begin(
         self, planned: PlannedSuperbatch, calibration: Calibration, *, is_cancelled: Any
     ) -> StagedSuperbatch:
         if self.error is not None:
@@ -39,7 +39,7 @@ class _Stager:
 
 def test_what_a_sweep_moved_is_counted() -> None:
     found = instruments()
-    result = StageMisses(_Stager(), RunFeedback(), found).process(PLANNED)  # type: ignore[arg-type]
+    result = StageMisses(_Retrieval(), RunFeedback(), found).process(PLANNED)  # type: ignore[arg-type]
     assert result.number == 1
     stats = found.recorder(0).snapshot()
     assert (stats.bytes_read, stats.bytes_written, stats.requests) == (8192, 4096, 2)
@@ -47,14 +47,14 @@ def test_what_a_sweep_moved_is_counted() -> None:
 
 
 def test_a_sweep_ends_when_the_stage_is_cancelled() -> None:
-    stage = StageMisses(_Stager(), RunFeedback(), instruments())  # type: ignore[arg-type]
+    stage = StageMisses(_Retrieval(), RunFeedback(), instruments())  # type: ignore[arg-type]
     stage.cancel()
     with pytest.raises(ChannelClosedError):
         stage.process(PLANNED)
 
 
 def test_an_error_names_the_batches() -> None:
-    stage = StageMisses(_Stager(SpillError("full")), RunFeedback(), instruments())  # type: ignore[arg-type]
+    stage = StageMisses(_Retrieval(SpillError("full")), RunFeedback(), instruments())  # type: ignore[arg-type]
     with pytest.raises(SpillError, match="full") as caught:
         stage.process(PLANNED)
     assert caught.value.__notes__ == ["in stage stage, epoch 0, batch 3 and the 1 after it"]
