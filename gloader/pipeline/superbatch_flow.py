@@ -199,6 +199,7 @@ class BatchFeed:
         if superbatch is None or self._index == superbatch.num_batches:
             if superbatch is not None and superbatch.number == 0:
                 self._first_read.put(None)
+            superbatch = self._superbatch = None  # its plan may go while the next one is waited for
             superbatch = self._superbatch = self._staged.get()
             self._index = 0
         job = BatchJob(superbatch=superbatch, index=self._index, batch=self._batches.get())
