@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from gloader.errors import ConfigError, PlanError, ShapeError
-from gloader.ssd_store.read.extents import ALIGNMENT, min_extent_bytes
+from gloader.ssd_store.read.extents import ALIGNMENT, NOWHERE, joins_read, min_extent_bytes, pages_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,12 +146,9 @@ def _count_batch(
     bitmap: NDArray[np.uint64],
     totals: IdArray,
 ) -> int:
-    """Add a batch's reads to ``totals`` and its rows to ``bitmap``; return the position of a bad row, or -1.
-
-    The rule by which a row joins a read is that of `plan_extents`, for rows that do not repeat.
-    """
+    """Add a batch's reads to ``totals`` and its rows to ``bitmap``; return the position of a bad row, or -1."""
     requests, num_bytes = 0, np.int64(0)
-    start, stop = np.int64(0), np.int64(0)
+    start, stop = NOWHERE, NOWHERE
     previous = np.int64(-1)
     for i in range(rows.shape[0]):
         row = rows[i]
@@ -159,15 +156,12 @@ def _count_batch(
             return i
         previous = row
         bitmap[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
-        first = data_offset + row * row_bytes
-        page = first // ALIGNMENT * ALIGNMENT
-        page_end = (first + row_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        if requests > 0 and page - stop <= max_gap and page_end - start <= max_length:
+        page, page_end = pages_of(data_offset + row * row_bytes, row_bytes)
+        if joins_read(start, stop, page, page_end, max_gap, max_length):
             stop = max(stop, page_end)
             continue
         num_bytes += stop - start
-        start = page if requests == 0 else max(page, stop)
-        stop = page_end
+        start, stop = max(page, stop), page_end
         requests += 1
     totals[_REQUESTS] += requests
     totals[_BYTES] += num_bytes + stop - start
@@ -185,7 +179,7 @@ def _count_union(
 ) -> int:
     """Write the reads of the rows in ``bitmap`` to ``totals``; return how many rows there are."""
     unique, requests, num_bytes = 0, 0, np.int64(0)
-    start, stop = np.int64(0), np.int64(0)
+    start, stop = NOWHERE, NOWHERE
     for word in range(bitmap.shape[0]):
         left = bitmap[word]
         while left != np.uint64(0):
@@ -193,15 +187,12 @@ def _count_union(
             row = word * _WORD_BITS + _BIT_OF[np.int64((left ^ rest) % _POWER_HASH)]
             left = rest
             unique += 1
-            first = data_offset + row * row_bytes
-            page = first // ALIGNMENT * ALIGNMENT
-            page_end = (first + row_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            if requests > 0 and page - stop <= max_gap and page_end - start <= max_length:
+            page, page_end = pages_of(data_offset + row * row_bytes, row_bytes)
+            if joins_read(start, stop, page, page_end, max_gap, max_length):
                 stop = max(stop, page_end)
                 continue
             num_bytes += stop - start
-            start = page if requests == 0 else max(page, stop)
-            stop = page_end
+            start, stop = max(page, stop), page_end
             requests += 1
     totals[_REQUESTS] = requests
     totals[_BYTES] = num_bytes + stop - start

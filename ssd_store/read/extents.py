@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 ALIGNMENT = 4096  # one checksum page: pages are read whole to be verified, and every device accepts 4 KiB
+NOWHERE = np.int64(-(2**62))  # where the read before the first one is: out of reach of every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +104,13 @@ def _plan(
 ) -> int:
     """Fill ``table`` (offset, length, row_begin, row_end) and return the number of extents."""
     count = 0
-    start = np.int64(0)
-    stop = np.int64(0)
+    start, stop = NOWHERE, NOWHERE
     for i in range(rows.shape[0]):
-        first = data_offset + rows[i] * row_bytes
-        page = first // ALIGNMENT * ALIGNMENT
-        page_end = (first + row_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        page, page_end = pages_of(data_offset + rows[i] * row_bytes, row_bytes)
+        if joins_read(start, stop, page, page_end, max_gap, max_length):
+            stop = max(stop, page_end)
+            continue
         if count > 0:
-            if page - stop <= max_gap and page_end - start <= max_length:
-                stop = max(stop, page_end)
-                continue
             table[1, count - 1] = stop - start
             table[3, count - 1] = i
             if page < stop:
@@ -122,8 +120,7 @@ def _plan(
                 while same < rows.shape[0] and rows[same] == rows[i]:
                     same += 1
                 table[3, count - 1] = same
-                page = stop
-        start, stop = page, page_end
+        start, stop = max(page, stop), page_end
         table[0, count] = start
         table[2, count] = i
         count += 1
@@ -131,3 +128,24 @@ def _plan(
         table[1, count - 1] = stop - start
         table[3, count - 1] = rows.shape[0]
     return count
+
+
+@njit(cache=True, nogil=True)
+def pages_of(first: int, row_bytes: int) -> tuple[int, int]:
+    """Return the bytes where the pages of the row at byte ``first`` begin and end. Pure."""
+    return first // ALIGNMENT * ALIGNMENT, (first + row_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+@njit(cache=True, nogil=True)
+def joins_read(start: int, stop: int, page: int, page_end: int, max_gap: int, max_length: int) -> bool:
+    """Return whether pages join the read before them: the hole is small, and the read stays short enough. Pure.
+
+    This is the one merge rule of reads that are planned, reads that are counted, and sweeps.
+
+    Parameters
+    ----------
+    start, stop : bytes where the last read begins and ends; both `NOWHERE` before the first
+    page, page_end : bytes where the pages begin and end; ``page`` never lies before that of the call before
+    max_gap, max_length : longest hole that is read through and longest read, in bytes
+    """
+    return page - stop <= max_gap and page_end - start <= max_length

@@ -13,7 +13,7 @@ from numba import njit
 
 from gloader.core.numba_ops import copy_block
 from gloader.ssd_store.format.checksum import page_checksum_at
-from gloader.ssd_store.read.extents import ALIGNMENT
+from gloader.ssd_store.read.extents import ALIGNMENT, joins_read
 from gloader.ssd_store.sweep.wanted_rows import next_bit
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Sweep(NamedTuple):
     num_pages: int
     row_bytes: int
     checksums: NDArray[np.uint64]  # (P,) of the matrix's pages; empty: do not verify
-    max_pages: int  # of an extent
-    gap_pages: int  # longest hole that is read through
+    max_bytes: int  # of an extent, a multiple of ``ALIGNMENT``
+    gap_bytes: int  # longest hole that is read through
     ring: NDArray[np.uint8]  # where extents are read to, as a ring of bytes
     ring_words: NDArray[np.uint64]  # the same memory
     extents: IdArray  # (5, depth)
@@ -96,28 +96,30 @@ def plan_reads(sweep: Sweep) -> None:
         state[PAGE] = first
         if first == num_pages:
             return
-        end = first + 1
-        limit = min(first + sweep.max_pages, num_pages)
-        while end < limit:
-            reach = min(end + sweep.gap_pages + 1, limit)
-            following = next_bit(pages, end, reach)
-            if following == reach:
+        # Pages beyond the limit cannot join: the search for the next one need not go there.
+        limit = min(first + sweep.max_bytes // ALIGNMENT, num_pages)
+        start, stop = first * ALIGNMENT, (first + 1) * ALIGNMENT
+        following = next_bit(pages, first + 1, limit)
+        while following < limit:
+            page = following * ALIGNMENT
+            if not joins_read(start, stop, page, page + ALIGNMENT, sweep.gap_bytes, sweep.max_bytes):
                 break
-            end = following + 1
-        length = (end - first) * ALIGNMENT
+            stop = page + ALIGNMENT
+            following = next_bit(pages, following + 1, limit)
+        length = stop - start
         at = state[RING_TAIL] % ring_bytes
         skipped = ring_bytes - at if at + length > ring_bytes else np.int64(0)
         if state[RING_TAIL] + skipped + length - state[RING_HEAD] > ring_bytes:
             return
         state[RING_TAIL] += skipped + length
         slot = state[PLANNED] % depth
-        extents[START, slot] = first * ALIGNMENT
+        extents[START, slot] = start
         extents[LENGTH, slot] = length
         extents[AT, slot] = (at + skipped) % ring_bytes
         extents[RING_END, slot] = state[RING_TAIL]
         extents[FLAG, slot] = PENDING
         state[PLANNED] += 1
-        state[PAGE] = end
+        state[PAGE] = stop // ALIGNMENT
         state[NUM_READS] += 1
         state[READ_BYTES] += length
 

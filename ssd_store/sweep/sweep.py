@@ -142,7 +142,7 @@ class Sweeper:
         gap = default_gap_bytes(matrix.path.parent) if gap_bytes is None else gap_bytes
         if gap < 0:
             raise ConfigError(f"max_gap_bytes={gap} must be at least 0")
-        self._gap_pages = gap // ALIGNMENT
+        self._gap_bytes = gap
         direct = "off" if matrix.io == "buffered" else matrix.direct
         self._file = DeviceFile(matrix.path, direct=direct, os_io=matrix.os_io)
         self._driver: SweepDriver | None = None
@@ -251,8 +251,8 @@ class Sweeper:
             num_pages=wanted.num_pages,
             row_bytes=self.matrix.row_bytes,
             checksums=self.matrix.checksums,
-            max_pages=min(EXTENT_BYTES, buffers.ring_bytes // 4) // ALIGNMENT,
-            gap_pages=self._gap_pages,
+            max_bytes=min(EXTENT_BYTES, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT,
+            gap_bytes=self._gap_bytes,
             ring=ring,
             ring_words=ring.view(np.uint64),
             extents=np.zeros((5, READ_DEPTH), np.int64),
