@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from gloader.samplers import CscGraph
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.os_io import StrPath
-    from gloader.ssd_store.read.engine import IoMode
-    from gloader.ssd_store.read.reader import Verify
+    from gloader.ssd_store.read.read_settings import IoMode, Verify
     from gloader.types import FeatureSource
 
 _CLOSER = "gloader-close"

@@ -4,7 +4,7 @@ if __name__ != "gloader.ssd_store":
     raise ImportError("import this package as gloader.ssd_store")
 
 from gloader.ssd_store.misses.direct import DirectMisses, MissSource
-from gloader.ssd_store.misses.in_ram import StagedMisses, stage_rows, staged_bytes
+from gloader.ssd_store.misses.in_ram import InRamMisses, in_ram_bytes, load_misses
 from gloader.ssd_store.misses.pack import PackedMisses, Packer, packer_memory_bytes
 from gloader.ssd_store.misses.pack_layout import pack_bytes
 from gloader.ssd_store.read.ram import RamFeatures
@@ -19,9 +19,9 @@ __all__ = [
     "PackedMisses",
     "Packer",
     "RamFeatures",
-    "StagedMisses",
+    "InRamMisses",
     "pack_bytes",
     "packer_memory_bytes",
-    "stage_rows",
-    "staged_bytes",
+    "load_misses",
+    "in_ram_bytes",
 ]

@@ -17,6 +17,7 @@ import os
 import shutil
 import signal
 import stat
+import time
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 KILL_AT_VARIABLE = "GLOADER_KILL_AT"
+MAX_RETRIES = 100  # EINTR and EAGAIN in a row; anything else is raised at once
+_RETRY_PAUSE_S = 0.001  # after EAGAIN: 0.1 s in all until a device that keeps refusing counts as failed
 
 
 class OsIO:
@@ -151,6 +154,21 @@ _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 def is_unsupported(error: OSError) -> bool:
     """Return whether ``error`` means that the file system does not know the operation. Pure."""
     return error.errno in _UNSUPPORTED
+
+
+def is_worth_repeating(error: OSError, refusals: int) -> bool:
+    """Return whether to make a refused request again; waits a moment first if the system asked for it.
+
+    Parameters
+    ----------
+    error : of the last attempt
+    refusals : attempts that failed in a row, this one included
+    """
+    if error.errno not in {errno.EINTR, errno.EAGAIN} or refusals >= MAX_RETRIES:
+        return False
+    if error.errno == errno.EAGAIN:
+        time.sleep(_RETRY_PAUSE_S)
+    return True
 
 
 # --- raw entry points for kernels that run without the GIL -----------------------------------------

@@ -38,7 +38,7 @@ from gloader.core.order import EpochOrder
 from gloader.core.units import format_bytes, parse_bytes
 from gloader.inspector import sample_trace
 from gloader.samplers import CscGraph, NeighborSampler
-from gloader.ssd_store import DirectMisses, FeatureStore, MissSource, Packer, packer_memory_bytes, stage_rows
+from gloader.ssd_store import DirectMisses, FeatureStore, MissSource, Packer, load_misses, packer_memory_bytes
 from gloader.ssd_store.cost.profile import probe_device
 from gloader.ssd_store.spill.folder import SpillFolder
 
@@ -224,7 +224,10 @@ def run_case(case: Case, store_path: Path, misses: dict[str, IdLists], options: 
                 )
             if name == "D":
                 return retrieve(
-                    mine, out, lambda lists: stage_rows(merging, lists, is_cancelled=lambda: False), 4 * 2**20
+                    mine,
+                    out,
+                    lambda lists: load_misses(merging, lists, is_cancelled=lambda: False),
+                    4 * 2**20,
                 )
             store = merging if name == "B" else exact
             return retrieve(mine, out, lambda _lists: DirectMisses(store), staging)

@@ -156,8 +156,8 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, f
 
 def row_format(store: FeatureStore) -> RowFormat:
     """Return how the rows of ``store`` are stored."""
-    matrix = store.matrix
-    return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=matrix.is_bfloat16, scale=matrix.scale)
+    stored = store.stored_rows
+    return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=stored.is_bfloat16, scale=stored.scale)
 
 
 def with_features(tier: DeviceTier, features: RamFeatures, form: RowFormat) -> DeviceTier:

@@ -30,8 +30,8 @@ from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.threads import run_together
 from gloader.samplers import make_sampler, workspace_node_bytes
 from gloader.ssd_store import FeatureStore, Packer
+from gloader.ssd_store.cost.profile import default_gap_bytes
 from gloader.ssd_store.cost.rates import rates_of
-from gloader.ssd_store.read.reader import default_gap_bytes
 from gloader.types import BatchId, FeatureSource, IdArray, SampledBatch, Sampler
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
     from gloader.pipeline.open_device import OtherDevices
     from gloader.ssd_store.cost.strategy import IoRates
-    from gloader.ssd_store.read.engine import IoMode
-    from gloader.ssd_store.read.reader import Verify
+    from gloader.ssd_store.read.read_settings import IoMode, Verify
     from gloader.ssd_store.spill.folder import SpillFolder
 
 _PROBE_BATCHES = 3
@@ -285,8 +284,8 @@ def _open_ssd(
             plan.cache_rows,
             dim=store.dim,
             dtype=store.dtype,
-            is_bfloat16=store.matrix.is_bfloat16,
-            scale=store.matrix.scale,
+            is_bfloat16=store.stored_rows.is_bfloat16,
+            scale=store.stored_rows.scale,
             threads=min(_COPY_THREADS, settings.sampler_threads),
         )
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gloader.pipeline.superbatch import StagedSuperbatch
-from gloader.ssd_store import DirectMisses, stage_rows
+from gloader.ssd_store import DirectMisses, load_misses
+from gloader.ssd_store.cost.profile import default_gap_bytes
 from gloader.ssd_store.cost.strategy import choose_strategy, count_misses
 from gloader.ssd_store.format.format import DATA_OFFSET
-from gloader.ssd_store.read.reader import default_gap_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,9 @@ class MissRetrieval:
         self._spill = spill
         self.staging_bytes = staging_bytes
         self._forced = forced
-        self._sweep_gap_bytes = default_gap_bytes(store.matrix.path.parent)  # reads the remembered profile
+        self._sweep_gap_bytes = default_gap_bytes(
+            store.stored_rows.path.parent
+        )  # reads the remembered profile
 
     @property
     def spill_bytes(self) -> int:
@@ -132,7 +134,7 @@ class MissRetrieval:
         choice = choose_strategy(
             counts,
             self.rates,
-            staging_bytes=self.staging_bytes,
+            memory_bytes=self.staging_bytes,
             spill_bytes=self.spill_bytes,
             forced=self._forced,
             calibration=calibration,
@@ -146,13 +148,13 @@ class MissRetrieval:
         )
 
     def _count(self, planned: PlannedSuperbatch) -> MissCounts:
-        matrix = self._store.matrix
+        stored = self._store.stored_rows
         return count_misses(
             planned.misses,
-            num_rows=matrix.num_rows,
-            row_bytes=matrix.row_bytes,
+            num_rows=stored.num_rows,
+            row_bytes=stored.row_bytes,
             data_offset=DATA_OFFSET,
-            gap_bytes=matrix.gap_bytes,
+            gap_bytes=stored.gap_bytes,
             sweep_gap_bytes=self._sweep_gap_bytes,
             max_extent_bytes=self._store.max_extent_bytes,
         )
@@ -161,7 +163,7 @@ class MissRetrieval:
         self, planned: PlannedSuperbatch, choice: Choice, is_cancelled: Callable[[], bool]
     ) -> MissSource:
         if choice.strategy == "staged":
-            return stage_rows(self._store, planned.misses, is_cancelled=is_cancelled)
+            return load_misses(self._store, planned.misses, is_cancelled=is_cancelled)
         if choice.strategy == "packed" and self._packer is not None:
             return self._packer.pack(planned.misses, superbatch=planned.number, is_cancelled=is_cancelled)
         return DirectMisses(self._store)

@@ -42,7 +42,7 @@ class MissCounts:
     pack_bytes: int  # of the batches' regions on disk, alignment included
 
     @property
-    def staged_bytes(self) -> int:
+    def in_ram_bytes(self) -> int:
         """Bytes of memory that hold every missing row once, and its id."""
         return self.unique_rows * (self.row_bytes + _ID_BYTES)
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from gloader.errors import StoreOpenError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported
+from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.descriptor import Descriptor
 from gloader.ssd_store.read.extents import ALIGNMENT, Extents
 from gloader.ssd_store.read.preadpool import PreadPool
-from gloader.ssd_store.read.row_copy import make_target
 from gloader.ssd_store.read.uring import Uring
-from gloader.ssd_store.read.verify_and_copy import Delivery
+from gloader.ssd_store.read.verify_kernels import ReadJob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,12 +147,12 @@ def _reads_per_s(fd: int, memory: Any, depth: int, extents: Extents, max_batch: 
     except OSError:
         backend = PreadPool(min(depth, 32))
     try:
-        backend.read(fd, _work(extents, memory, 0, 1), 0)  # compiles the kernel outside the timing
+        backend.read(fd, _job(extents, memory, 0, 1), 0)  # compiles the kernel outside the timing
         batch, first, done, start = depth, 0, 0, time.perf_counter()
         while True:
             begin = time.perf_counter()
             count = min(batch, len(extents) - first)
-            progress = backend.read(fd, _work(extents, memory, first, first + count), 0)
+            progress = backend.read(fd, _job(extents, memory, first, first + count), 0)
             if progress.next <= progress.unfinished.size:
                 raise OSError(errno.EIO, "not one of the reads that measure the device succeeded")
             first = (first + progress.next) % len(extents)
@@ -168,19 +168,19 @@ def _reads_per_s(fd: int, memory: Any, depth: int, extents: Extents, max_batch: 
         backend.close()
 
 
-def _work(extents: Extents, memory: Any, first: int, last: int) -> Delivery:
+def _job(extents: Extents, memory: Any, first: int, last: int) -> ReadJob:
     out = np.empty((0, 1), np.uint8)
     nobody = np.empty(0, np.int64)
-    return Delivery(
+    return ReadJob(
         offset=extents.offset[first:last],
         length=extents.length[first:last],
         row_begin=extents.row_begin[first:last],
         row_end=extents.row_end[first:last],
         data_offset=0,
         checksums=np.empty(0, np.uint64),
-        staged=memory,
-        staged_halves=memory.view(np.uint16),
-        staged_words=memory.view(np.uint64),
+        bounce=memory,
+        bounce_halves=memory.view(np.uint16),
+        bounce_words=memory.view(np.uint64),
         slot_bytes=int(extents.length[0]),
         target=make_target(nobody, nobody, out, dtype=out.dtype),
     )

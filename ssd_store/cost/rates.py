@@ -20,7 +20,7 @@ from gloader.ssd_store.cost.probe import (
 from gloader.ssd_store.cost.profile import MEDIUM_BYTES, DeviceProfile, remember_profile, remembered_profile
 from gloader.ssd_store.cost.strategy import IoRates
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
-from gloader.ssd_store.read.engine import DEFAULT_DEPTH
+from gloader.ssd_store.read.lane import DEFAULT_DEPTH
 
 _LOG = logging.getLogger(__name__)
 

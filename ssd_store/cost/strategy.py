@@ -108,7 +108,7 @@ def choose_strategy(
     counts: MissCounts,
     rates: IoRates,
     *,
-    staging_bytes: int,
+    memory_bytes: int,
     spill_bytes: int,
     forced: str | None = None,
     calibration: Calibration | None = None,
@@ -123,7 +123,7 @@ def choose_strategy(
         From `count_misses`, exact.
     rates : IoRates
         Of the devices.
-    staging_bytes, spill_bytes : int
+    memory_bytes, spill_bytes : int
         Memory and disk that this superbatch's rows may take.
     forced : str, optional
         A strategy to take whatever it costs; None or "auto" choose.
@@ -141,17 +141,17 @@ def choose_strategy(
     predicted = predict_seconds(counts, rates, known)
     if forced is not None and forced != "auto":
         strategy = _parse_strategy(forced)
-        _require_room(strategy, counts, staging_bytes, spill_bytes)
+        _require_room(strategy, counts, memory_bytes, spill_bytes)
         return _chosen(strategy, predicted, known, "asked for by io_strategy")
     if counts.rows == 0:
         return _chosen("direct", predicted, known, "no row is missing")
     strategy = "direct"
-    if counts.staged_bytes <= staging_bytes and predicted["staged"] < predicted["direct"]:
+    if counts.in_ram_bytes <= memory_bytes and predicted["staged"] < predicted["direct"]:
         strategy = "staged"
     if counts.pack_bytes <= spill_bytes and predicted["packed"] * PACK_GAIN <= predicted[strategy]:
         strategy = "packed"
     return _chosen(
-        strategy, predicted, known, _reason(strategy, counts, predicted, staging_bytes, spill_bytes)
+        strategy, predicted, known, _reason(strategy, counts, predicted, memory_bytes, spill_bytes)
     )
 
 
@@ -168,12 +168,12 @@ def _parse_strategy(name: str) -> Strategy:
     raise ConfigError(f"io_strategy={name!r} is unknown; choose one of auto, {', '.join(STRATEGIES)}")
 
 
-def _require_room(strategy: Strategy, counts: MissCounts, staging_bytes: int, spill_bytes: int) -> None:
-    if strategy == "staged" and counts.staged_bytes > staging_bytes:
+def _require_room(strategy: Strategy, counts: MissCounts, memory_bytes: int, spill_bytes: int) -> None:
+    if strategy == "staged" and counts.in_ram_bytes > memory_bytes:
         raise BudgetError(
-            f"io_strategy='staged' needs {counts.staged_bytes} bytes ({format_bytes(counts.staged_bytes)}) of memory "
-            f"for the {counts.unique_rows:,} missing rows of {counts.num_batches} batches, and {staging_bytes} "
-            f"({format_bytes(staging_bytes)}) are allowed; raise memory_budget, use smaller superbatches, or "
+            f"io_strategy='staged' needs {counts.in_ram_bytes} bytes ({format_bytes(counts.in_ram_bytes)}) of memory "
+            f"for the {counts.unique_rows:,} missing rows of {counts.num_batches} batches, and {memory_bytes} "
+            f"({format_bytes(memory_bytes)}) are allowed; raise memory_budget, use smaller superbatches, or "
             "io_strategy='auto'"
         )
     if strategy == "packed" and counts.pack_bytes > spill_bytes:
@@ -189,7 +189,7 @@ def _reason(
     strategy: Strategy,
     counts: MissCounts,
     predicted: Mapping[Strategy, float],
-    staging_bytes: int,
+    memory_bytes: int,
     spill_bytes: int,
 ) -> str:
     """Say in words why ``strategy`` was chosen over each of the others. Pure."""
@@ -200,7 +200,7 @@ def _reason(
         takes = f"{other} {format_seconds(predicted[other])}"
         needed, allowed, what = {
             "direct": (0, 0, ""),
-            "staged": (counts.staged_bytes, staging_bytes, "memory"),
+            "staged": (counts.in_ram_bytes, memory_bytes, "memory"),
             "packed": (counts.pack_bytes, spill_bytes, "disk"),
         }[other]
         if needed > allowed:

@@ -1,4 +1,4 @@
-"""Where the missing rows of a superbatch's batches come from."""
+"""The seam for the missing rows of a superbatch, and the source that reads them from the store batch by batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MissSource(Protocol):
 
     @property
     def strategy(self) -> str:
-        """How: "direct", "staged" or "packed"."""
+        """Which one: a member of `STRATEGIES`."""
         ...
 
     @property

@@ -1,8 +1,7 @@
-"""Staged rows: what a superbatch's batches miss, read once, in file order, into memory."""
+"""Missing rows in RAM: what a superbatch's batches miss, read once, in file order, into memory."""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,7 +10,7 @@ from numba import njit
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.errors import StoreError
 from gloader.ssd_store.misses.direct import check_misses, other_rows
-from gloader.ssd_store.read.row_copy import copy_extent, make_target
+from gloader.ssd_store.read.copy_kernels import copy_extent, make_target
 from gloader.ssd_store.sweep.sweep import Sweeper
 from gloader.ssd_store.sweep.wanted_rows import collect_union
 from gloader.types import ReadStats
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.read.matrix import StoredMatrix
     from gloader.ssd_store.read.reader import FeatureStore
+    from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.sweep.sweep import SweepCost
     from gloader.types import IdArray
 
@@ -30,16 +29,16 @@ BUFFER_BYTES: Final = 4 * 2**20  # of the sweep
 _PAGE_BYTES: Final = 4096
 
 
-def stage_rows(
+def load_misses(
     store: FeatureStore,
     misses: Sequence[IdArray],
     *,
     is_cancelled: Callable[[], bool],
     max_gap_bytes: int | None = None,
-) -> StagedMisses:
+) -> InRamMisses:
     """Read the rows that any batch of a superbatch misses, each once, into memory, as they are stored.
 
-    The caller sees to it that they fit: `staged_bytes` says how much they take, and 4 MiB of buffers come on top of it
+    The caller sees to it that they fit: `in_ram_bytes` says how much they take, and 4 MiB of buffers come on top of it
     while they are read.
 
     Parameters
@@ -59,44 +58,52 @@ def stage_rows(
     ChannelClosedError
         ``is_cancelled`` returned true.
     """
-    matrix = store.matrix
+    stored = store.stored_rows
     wanted = collect_union(
-        misses, num_rows=matrix.num_rows, row_bytes=matrix.row_bytes, is_cancelled=is_cancelled
+        misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=is_cancelled
     )
     # One byte more than the rows, so that the sweep never finds it full.
-    staged = mapped_bytes(wanted.ids.shape[0] * matrix.row_bytes + 1, touch=False)
-    sweeper = Sweeper(matrix, mapped_bytes(BUFFER_BYTES), gap_bytes=max_gap_bytes)
+    rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
+    sweeper = Sweeper(stored, mapped_bytes(BUFFER_BYTES), gap_bytes=max_gap_bytes)
     try:
-        cost = sweeper.to_memory(wanted, staged, is_cancelled=is_cancelled)
+        cost = sweeper.to_memory(wanted, rows, is_cancelled=is_cancelled)
     finally:
         sweeper.close()
-    return StagedMisses(matrix, wanted.ids, staged, num_batches=len(misses), cost=cost)
+    return InRamMisses(stored, wanted.ids, rows, num_batches=len(misses), cost=cost)
 
 
-def staged_bytes(num_rows: int, row_bytes: int) -> int:
-    """Return the bytes of memory that ``num_rows`` different staged rows take. Pure."""
+def in_ram_bytes(num_rows: int, row_bytes: int) -> int:
+    """Return the bytes of memory that ``num_rows`` different rows in RAM take. Pure."""
     return num_rows * (row_bytes + 4)
 
 
-class StagedMisses:
-    """The missing rows of a superbatch in memory: a `MissSource`. Thread-safe; made by `stage_rows`."""
+class InRamMisses:
+    """The missing rows of a superbatch in memory: a `MissSource`. Thread-safe; made by `load_misses`.
+
+    Parameters
+    ----------
+    stored : the store's rows, for their shape and dtype
+    ids : (K,) ids of the rows, ascending
+    rows : (>= K * R,) their bytes, in the same order, as stored
+    num_batches : S
+    cost : of the sweep that brought them
+    """
 
     strategy = "staged"
 
     def __init__(
         self,
-        matrix: StoredMatrix,
+        stored: StoredRows,
         ids: NDArray[Any],
-        staged: NDArray[np.uint8],
+        rows: NDArray[np.uint8],
         *,
         num_batches: int,
         cost: SweepCost,
     ) -> None:
-        self.cost = cost  # of the sweep that made it
-        self._matrix = matrix
+        self.cost = cost
+        self._stored = stored
         self._num_batches = num_batches
-        self._lock = threading.Lock()
-        self._rows: tuple[NDArray[Any], NDArray[np.uint8]] | None = (ids, staged)
+        self._rows: tuple[NDArray[Any], NDArray[np.uint8]] | None = (ids, rows)
 
     @property
     def num_bytes(self) -> int:
@@ -110,7 +117,7 @@ class StagedMisses:
         Parameters
         ----------
         batch : 0..S-1
-        rows : (M,) int64, rows that were staged
+        rows : (M,) int64, rows that were loaded
         out : (K, F), of the stored dtype or float32
         at : (M,) int64, row of ``out`` for each of ``rows``
 
@@ -119,17 +126,17 @@ class StagedMisses:
         ShapeError
             A shape or dtype does not fit, or a row is out of range.
         PlanError
-            A row was not staged.
+            A row was not loaded.
         StoreError
             The rows were given back.
         """
-        matrix, held = self._matrix, self._rows
+        stored, held = self._stored, self._rows
         request = check_misses(
-            batch, rows, out, at, num_batches=self._num_batches, num_rows=matrix.num_rows, dim=matrix.dim
+            batch, rows, out, at, num_batches=self._num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         if held is None:
-            raise StoreError(f"{matrix.path}: the staged rows were given back")
-        ids, staged = held
+            raise StoreError(f"{stored.path}: the staged rows were given back")
+        ids, held_rows = held
         rank = np.empty(request.rows.shape[0], np.int64)
         if not _find(ids, request.rows, rank):
             raise other_rows("staged", "", batch)
@@ -137,11 +144,11 @@ class StagedMisses:
             rank,
             request.position,
             out,
-            dtype=matrix.dtype,
-            is_bfloat16=matrix.is_bfloat16,
-            scale=None if matrix.scale is None else matrix.scale[ids],
+            dtype=stored.dtype,
+            is_bfloat16=stored.is_bfloat16,
+            scale=None if stored.scale is None else stored.scale[ids],
         )
-        copy_extent(*target, 0, rank.shape[0], 0, staged.shape[0], 0, staged, staged.view(np.uint16))
+        copy_extent(*target, 0, rank.shape[0], 0, held_rows.shape[0], 0, held_rows, held_rows.view(np.uint16))
         return ReadStats(rows=rank.shape[0], requests=0, bytes_read=0)
 
     def release(self, batch: int) -> None:

@@ -25,9 +25,9 @@ from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.misses.direct import check_misses, other_rows
 from gloader.ssd_store.misses.pack_files import PackFiles
 from gloader.ssd_store.misses.pack_layout import PackLayout, plan_regions
+from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.extents import Extents
-from gloader.ssd_store.read.read_lane import ReadLane
-from gloader.ssd_store.read.row_copy import make_target
+from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.sweep.sweep import MAX_PIECE_BYTES, MAX_RING_BYTES, Sweeper, plan_buffers
 from gloader.ssd_store.sweep.wanted_rows import collect_rows, rows_digest
 from gloader.types import ReadStats
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.read.matrix import StoredMatrix
     from gloader.ssd_store.read.reader import FeatureStore
+    from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.ssd_store.sweep.sweep import SweepCost
     from gloader.types import IdArray
@@ -92,20 +92,21 @@ class Packer:
         sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
         self.resident_bytes = lane_bytes + sweep_bytes
         self._folder = folder
-        self._matrix = store.matrix
+        self._stored = store.stored_rows
         self._turn = threading.Lock()  # held during a sweep
         self._is_closed = False
         self._is_direct = True  # until a spilled file refuses
         self._packs: list[PackFiles] = []  # of those not given back yet
         self._sweeper = Sweeper(
-            self._matrix, mapped_bytes(sweep_bytes), gap_bytes=max_gap_bytes, is_real=folder.os_io.is_real
+            self._stored, mapped_bytes(sweep_bytes), gap_bytes=max_gap_bytes, is_real=folder.os_io.is_real
         )
         try:
             self._lane = ReadLane(
                 lane_bytes,
-                io=self._matrix.io,
+                io=self._stored.settings.io,
                 is_direct=self._sweeper.is_direct,
-                os_io=self._matrix.os_io if folder.os_io.is_real else folder.os_io,
+                os_io=self._stored.os_io if folder.os_io.is_real else folder.os_io,
+                when_closed="the packer that reads it is closed",
             )
         except BaseException:
             self._sweeper.close()
@@ -140,15 +141,15 @@ class Packer:
             The packer is closed.
         """
         label = f"superbatch {superbatch}"
-        matrix = self._matrix
+        stored = self._stored
         with self._turn:
             if self._is_closed:
-                raise StoreError(f"{matrix.path}: the packer is closed; make another")
+                raise StoreError(f"{stored.path}: the packer is closed; make another")
             plan_buffers(len(misses), self._sweeper.memory_bytes)  # enough of them?
             wanted = collect_rows(
-                misses, num_rows=matrix.num_rows, row_bytes=matrix.row_bytes, is_cancelled=is_cancelled
+                misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=is_cancelled
             )
-            layout = plan_regions(wanted.counts, matrix.row_bytes)
+            layout = plan_regions(wanted.counts, stored.row_bytes)
             sums = np.empty(layout.num_pages, np.uint64)
             files = PackFiles(self._folder, layout, label, direct=self._is_direct and self._sweeper.is_direct)
             try:
@@ -166,7 +167,7 @@ class Packer:
                 self._folder.os_io.kill_point("pack.after_sweep")
                 files.complete()
                 pack = PackedMisses(
-                    matrix,
+                    stored,
                     files,
                     layout,
                     sums,
@@ -210,7 +211,7 @@ class PackedMisses:
 
     def __init__(
         self,
-        matrix: StoredMatrix,
+        stored: StoredRows,
         files: PackFiles,
         layout: PackLayout,
         sums: NDArray[np.uint64],
@@ -223,7 +224,7 @@ class PackedMisses:
     ) -> None:
         self.superbatch = superbatch
         self.cost = cost  # of the sweep that made it
-        self._matrix = matrix
+        self._stored = stored
         self._files = files
         self._layout = layout
         self._sums = sums
@@ -269,9 +270,9 @@ class PackedMisses:
         StoreError
             The packer is closed.
         """
-        matrix, layout = self._matrix, self._layout
+        stored, layout = self._stored, self._layout
         request = check_misses(
-            batch, rows, out, at, num_batches=self.num_batches, num_rows=matrix.num_rows, dim=matrix.dim
+            batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         num = request.rows.shape[0]
         if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
@@ -282,13 +283,13 @@ class PackedMisses:
             np.arange(num),
             request.position,
             out,
-            dtype=matrix.dtype,
-            is_bfloat16=matrix.is_bfloat16,
-            scale=None if matrix.scale is None else matrix.scale[request.rows],
+            dtype=stored.dtype,
+            is_bfloat16=stored.is_bfloat16,
+            scale=None if stored.scale is None else stored.scale[request.rows],
         )
         first, last = layout.first_page[batch : batch + 2].tolist()
         start = int(layout.start[batch])
-        extents = region_extents(start, (last - first) * PAGE_BYTES, num, matrix.row_bytes)
+        extents = region_extents(start, (last - first) * PAGE_BYTES, num, stored.row_bytes)
         label = f"superbatch {self.superbatch}, batch {batch}"
         with self._files.reading(batch, label) as file:
             try:

@@ -1,20 +1,31 @@
-"""How reads reach the device: the seam between the planner and io_uring, threads or plain preads."""
+"""The seam between planned reads and the device: io_uring, threads or plain calls, and the rule that chooses."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from gloader.errors import ConfigError
+
 if TYPE_CHECKING:
-    from gloader.ssd_store.read.verify_and_copy import Delivery
+    from collections.abc import Callable
+
+    from gloader.ssd_store.read.read_settings import IoMode
+    from gloader.ssd_store.read.verify_kernels import ReadJob
     from gloader.types import IdArray
+
+_LOG = logging.getLogger(__name__)
+_Executor = TypeVar("_Executor")
+
+ExecutorKind: TypeAlias = Literal["uring", "threads", "plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a backend came with the extents of a delivery."""
+class ReadProgress:
+    """How far a backend came with the extents of a job."""
 
     next: int  # the first extent that was not started
     unfinished: (
@@ -24,15 +35,22 @@ class Progress:
 
 
 class Backend(Protocol):
-    """Reads extents into staging slots and delivers them. Delivers a whole extent or reports it unfinished.
+    """Reads extents into bounce slots, verifies them and copies their rows out.
 
-    When `read` returns or raises, no read is in flight.
+    An extent is copied whole or reported unfinished. When `read` returns or raises, no read is in flight.
     """
 
     name: str
 
-    def read(self, fd: int, work: Delivery, start: int, /) -> Progress:
-        """Read and deliver extents from ``start`` on, as far as all goes well."""
+    def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
+        """Read extents from ``start`` on, as far as all goes well.
+
+        Parameters
+        ----------
+        fd : descriptor of the file
+        job : what to read, and where its rows go
+        start : number of the first extent to read
+        """
         ...
 
     def close(self) -> None:
@@ -45,10 +63,52 @@ class PlainBackend:
 
     name = "plain"
 
-    def read(self, _fd: int, work: Delivery, start: int, /) -> Progress:
-        """Start nothing."""
-        count = work.offset.shape[0]
-        return Progress(next=count, unfinished=np.arange(start, count, dtype=np.int64))
+    def read(self, _fd: int, job: ReadJob, start: int, /) -> ReadProgress:
+        """Start nothing; the parameters are those of `Backend.read`."""
+        count = job.offset.shape[0]
+        return ReadProgress(next=count, unfinished=np.arange(start, count, dtype=np.int64))
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def choose_executor(
+    io: IoMode,
+    *,
+    is_direct: bool,
+    is_real: bool,
+    make: Callable[[ExecutorKind], _Executor],
+) -> _Executor:
+    """Return the fastest executor that ``io`` and the system allow, for reads and for sweeps.
+
+    Parameters
+    ----------
+    io : IoMode
+        What the user asked for; "auto" takes io_uring if the file is open with O_DIRECT.
+    is_direct : bool
+        Whether the file is. Through the page cache, io_uring would hand most reads to threads of its own.
+    is_real : bool
+        Whether the system calls are the real ones. Kernels cannot make others, so only "plain" is right then.
+    make : callable
+        Makes the executor of a kind, or raises `OSError` if the system forbids it.
+
+    Raises
+    ------
+    ConfigError
+        ``io`` is "uring" and there is none.
+    """
+    if not is_real:
+        return make("plain")
+    if io == "uring" or (io == "auto" and is_direct):
+        try:
+            return make("uring")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if io == "uring":
+                raise ConfigError(f"io='uring' is not available here: {reason}; use io='auto'") from error
+            _LOG.info("io_uring is not available, using threads: %s", reason)
+    try:
+        return make("threads")
+    except OSError as error:
+        _LOG.info("threads are not available, making one request at a time: %s", error.strerror or error)
+        return make("plain")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from typing import TYPE_CHECKING, Literal
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import StoreOpenError, StoreReadError, TruncatedStoreError
 from gloader.ssd_store.format.format import open_error
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, open_regular
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, is_worth_repeating, open_regular
 from gloader.ssd_store.read.extents import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ _LOG = logging.getLogger(__name__)
 
 Direct = Literal["auto", "require", "off"]
 DIRECT_MODES = ("auto", "require", "off")
-MAX_RETRIES = 100  # EINTR and EAGAIN in a row; anything else is raised at once
-RETRY_PAUSE_S = 0.001
 
 
 class DeviceFile:
@@ -56,6 +53,21 @@ class DeviceFile:
     def num_bytes(self) -> int:
         """Bytes that the file has now."""
         return self._os_io.fstat(self.fd).st_size
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the open file.
+
+        Raises
+        ------
+        StoreOpenError
+            The file has no status.
+        """
+        try:
+            status = self._os_io.fstat(self.fd)
+        except OSError as error:
+            raise open_error(self.path, error) from error
+        return status.st_dev, status.st_ino
 
     def read_fully(self, buffer: memoryview, offset: int) -> int:
         """Fill ``buffer`` from ``offset``, whatever it takes; return the number of requests.
@@ -101,9 +113,7 @@ class DeviceFile:
 
     def _recover(self, error: OSError, offset: int, refusals: int) -> None:
         """Return if the read is worth repeating, else raise."""
-        if error.errno in {errno.EINTR, errno.EAGAIN} and refusals < MAX_RETRIES:
-            if error.errno == errno.EAGAIN:
-                time.sleep(RETRY_PAUSE_S)
+        if is_worth_repeating(error, refusals):
             return
         if error.errno == errno.EINVAL and self.is_direct and not self._require:
             close_quietly(self.fd, os_io=self._os_io)

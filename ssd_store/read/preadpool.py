@@ -13,8 +13,8 @@ from numba import njit
 
 from gloader.ssd_store.machine_ops import call_pread, fetch_add64, store64
 from gloader.ssd_store.os_io import pread_address
-from gloader.ssd_store.read.backend import Progress
-from gloader.ssd_store.read.verify_and_copy import Delivery, deliver_extent
+from gloader.ssd_store.read.backend import ReadProgress
+from gloader.ssd_store.read.verify_kernels import ReadJob, verify_and_copy_fields
 
 if TYPE_CHECKING:
     from gloader.types import IdArray
@@ -46,19 +46,19 @@ class PreadPool:
         self._pread = pread_address()
         self._pool = ThreadPoolExecutor(self.depth, thread_name_prefix="gloader-pread")
 
-    def read(self, fd: int, work: Delivery, start: int, /) -> Progress:
-        """Read and deliver extents from ``start`` on; all threads stop soon after one of them fails."""
-        count = work.offset.shape[0]
-        slots = min(self.depth, work.staged.shape[0] // work.slot_bytes)
+    def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
+        """Read extents from ``start`` on; all threads stop soon after one of them fails."""
+        count = job.offset.shape[0]
+        slots = min(self.depth, job.bounce.shape[0] // job.slot_bytes)
         threads = max(1, min(slots, (count - start) // WORTH_A_THREAD))
         shared = np.array([start, 0, 0], np.int64)
         reports = np.empty((threads, 3), np.int64)
         if threads == 1:
-            _work(self._pread, fd, work, 0, shared, reports[0])
+            _work(self._pread, fd, job, 0, shared, reports[0])
         else:
-            self._run(fd, work, shared, reports)
+            self._run(fd, job, shared, reports)
         unfinished = [np.arange(report[FIRST], report[END]) for report in reports]
-        return Progress(
+        return ReadProgress(
             next=min(int(shared[UPCOMING]), count),
             unfinished=np.concatenate(unfinished),
             bad_page=int(reports[:, BAD_PAGE].max()),
@@ -68,11 +68,11 @@ class PreadPool:
         """End and join the threads. Idempotent."""
         self._pool.shutdown()
 
-    def _run(self, fd: int, work: Delivery, shared: IdArray, reports: IdArray) -> None:
+    def _run(self, fd: int, job: ReadJob, shared: IdArray, reports: IdArray) -> None:
         futures: list[Future[None]] = []
         try:
             for slot, report in enumerate(reports):
-                futures.append(self._pool.submit(_work, self._pread, fd, work, slot, shared, report))
+                futures.append(self._pool.submit(_work, self._pread, fd, job, slot, shared, report))
             for future in futures:
                 future.result()
         finally:
@@ -90,23 +90,23 @@ def _stop(state: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _work(pread: int, fd: int, work: Delivery, slot: int, shared: IdArray, report: IdArray) -> None:
+def _work(pread: int, fd: int, job: ReadJob, slot: int, shared: IdArray, report: IdArray) -> None:
     """Read and deliver chunks of extents until none is left or somebody stops."""
     state = np.int64(shared.ctypes.data)
     fetch_add64(state + 8 * ACTIVE, 1)
-    _serve(pread, fd, work, slot, state, report)
+    _serve(pread, fd, job, slot, state, report)
     fetch_add64(state + 8 * ACTIVE, -1)
 
 
 @njit(cache=True, nogil=True)
-def _serve(pread: int, fd: int, work: Delivery, slot: int, state: int, report: IdArray) -> None:
-    offset, length, row_begin, row_end, data_offset, checksums, staged, halves, words, slot_bytes, target = (
-        work
+def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdArray) -> None:
+    offset, length, row_begin, row_end, data_offset, checksums, bounce, halves, words, slot_bytes, target = (
+        job
     )
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
     count = offset.shape[0]
     at = np.int64(slot) * slot_bytes
-    address = np.int64(staged.ctypes.data) + at
+    address = np.int64(bounce.ctypes.data) + at
     report[FIRST] = 0
     report[END] = 0
     report[BAD_PAGE] = -1
@@ -122,8 +122,8 @@ def _serve(pread: int, fd: int, work: Delivery, slot: int, state: int, report: I
                 report[END] = end
                 _stop(state)
                 return
-            page = deliver_extent(
-                extent, at, offset, length, row_begin, row_end, data_offset, checksums, staged, halves, words,
+            page = verify_and_copy_fields(
+                extent, at, offset, length, row_begin, row_end, data_offset, checksums, bounce, halves, words,
                 rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
             )  # fmt: skip
             if page >= 0:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import ShapeError
-from gloader.ssd_store.read.row_copy import copy_extent, make_target
+from gloader.ssd_store.read.copy_kernels import copy_extent, make_target
 from gloader.ssd_store.read.row_request import check_request
 from gloader.types import IdArray, ReadStats
 

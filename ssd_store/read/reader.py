@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from gloader.errors import ConfigError, ShapeError
-from gloader.ssd_store.cost.profile import remembered_profile
+from gloader.errors import ConfigError, ShapeError, StoreError
+from gloader.ssd_store.cost.profile import default_gap_bytes
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
@@ -18,50 +19,80 @@ from gloader.ssd_store.format.format import (
     stored_dtype,
 )
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
-from gloader.ssd_store.read.engine import DEFAULT_RING_BYTES, IoMode, ReadEngine
+from gloader.ssd_store.read.copy_kernels import make_target
+from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
-from gloader.ssd_store.read.matrix import StoredMatrix
+from gloader.ssd_store.read.lane import ReadLane, mismatch
 from gloader.ssd_store.read.ram import RamFeatures
-from gloader.ssd_store.read.row_copy import make_target
+from gloader.ssd_store.read.read_settings import ReadKeywords, ReadSettings
 from gloader.ssd_store.read.row_request import check_request
+from gloader.ssd_store.read.stored_rows import StoredRows
 from gloader.ssd_store.write.writer import FeatureWriter
+from gloader.types import ReadStats
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import DTypeLike, NDArray
 
-    from gloader.ssd_store.read.device_file import Direct
-    from gloader.types import IdArray, ReadStats
+    from gloader.types import IdArray
 
-Verify = Literal["read", "open", "off"]
-VERIFY_MODES = ("read", "open", "off")
-DEFAULT_GAP_BYTES = 8192  # reading through two pages costs less than another request on every SSD measured
-MAX_EXTENT_BYTES = 256 * 1024
-_SWEEP_BYTES = 4 * 2**20
+MAX_EXTENT_BYTES = 256 * 1024  # the default bounce memory holds 31 reads of this size in flight
+_WHEN_CLOSED = "the store is closed; open it again"
+_LOAD_BYTES = 4 * 2**20  # read at a time when all rows are read
 
 
 class FeatureStore:
     """A matrix of features on the SSD, open for reading: a `FeatureSource`.
 
-    Thread-safe: calls of `read_into` from several threads take turns. Owns its file descriptors, threads and
-    staging memory until `close`; also a context manager. Made by `create` or `open`.
+    Thread-safe: calls of `read_into` from several threads take turns. Owns its file, a lane with threads or a ring,
+    and its bounce memory until `close`; also a context manager. Made by `create` or `open`.
+
+    Parameters
+    ----------
+    file : DeviceFile
+        The open file of the rows.
+    record : ArrayRecord
+        What the manifest says about it.
+    checksums : (P,) uint64
+        One per page; empty: do not verify.
+    scale : (N,) float32, optional
+        Factor of each int8 row.
+    settings : ReadSettings
+        As passed to `open`.
+    os_io : OsIO
+        The system calls to make.
     """
 
     def __init__(
         self,
-        engine: ReadEngine,
+        file: DeviceFile,
         record: ArrayRecord,
         *,
+        checksums: NDArray[np.uint64],
         scale: NDArray[np.float32] | None,
-        gap_bytes: int,
+        settings: ReadSettings,
+        os_io: OsIO,
     ) -> None:
-        self._engine = engine
+        gap = settings.gap_bytes
+        self._file = file
         self._record = record
+        self._checksums = checksums
         self._scale = scale
-        self._gap_bytes = gap_bytes
+        self._settings = settings
+        self._os_io = os_io
+        self._gap_bytes = default_gap_bytes(file.path.parent) if gap is None else gap
         self._dtype = stored_dtype(record.dtype)
-        self._extent_bytes = _extent_bytes(record.row_bytes)
+        self._extent_bytes = max(MAX_EXTENT_BYTES, min_extent_bytes(record.row_bytes))
+        self._closing = threading.Lock()  # two threads may close at once, and a descriptor is closed once
+        self._lane = ReadLane(
+            max(settings.ring_bytes, self._extent_bytes),
+            io=settings.io,
+            is_direct=file.is_direct,
+            depth=settings.queue_depth,
+            os_io=os_io,
+            when_closed=_WHEN_CLOSED,
+        )
 
     @classmethod
     def create(
@@ -76,7 +107,7 @@ class FeatureStore:
         array : (N, F)
             Features.
         dtype : dtype, optional
-            What to store: float32, float16, "bfloat16" or int8 (with a scale per row); otherwise the
+            What to store: float32, float16, "bfloat16" or int8 (with a scale per row); defaults to the
             array's own.
         overwrite : bool
             Replace an existing store, atomically.
@@ -91,8 +122,8 @@ class FeatureStore:
         if array.ndim != 2:
             raise ShapeError(f"features must be an (N, F) matrix, got shape {array.shape}")
         rows, dim = array.shape
-        wanted = array.dtype if dtype is None else dtype
-        with cls.writer(path, num_rows=rows, dim=dim, dtype=wanted, overwrite=overwrite) as writer:
+        stored = array.dtype if dtype is None else dtype
+        with cls.writer(path, num_rows=rows, dim=dim, dtype=stored, overwrite=overwrite) as writer:
             writer.append(array)
         return cls.open(path)
 
@@ -101,6 +132,17 @@ class FeatureStore:
         cls, path: StrPath, *, num_rows: int, dim: int, dtype: DTypeLike, overwrite: bool = False
     ) -> FeatureWriter:
         """Return a writer that takes the rows in chunks and commits at the end of its with-block.
+
+        Parameters
+        ----------
+        path : path
+            A folder that does not exist yet, or a store with ``overwrite``.
+        num_rows, dim : int
+            N and F.
+        dtype : dtype
+            What to store, as for `create`.
+        overwrite : bool
+            Replace an existing store, atomically.
 
         Raises
         ------
@@ -116,13 +158,8 @@ class FeatureStore:
         *,
         column: str = "features",
         manifest_name: str | None = None,
-        io: IoMode = "auto",
-        verify: Verify = "read",
-        direct: Direct = "auto",
-        queue_depth: int | None = None,
-        gap_bytes: int | None = None,
-        ring_bytes: int = DEFAULT_RING_BYTES,
         os_io: OsIO = REAL_OS,
+        **how: Unpack[ReadKeywords],
     ) -> Self:
         """Open a column of a store or dataset for reading. Writes nothing.
 
@@ -133,7 +170,9 @@ class FeatureStore:
         column : str
             Name of the array.
         manifest_name : str, optional
-            ``store.json`` or ``dataset.json``; whichever is there otherwise.
+            ``store.json`` or ``dataset.json``; defaults to whichever is there.
+        os_io : OsIO
+            The system calls to make.
         io : {"auto", "uring", "threads", "buffered"}
             How requests are made: through io_uring, threads that block in ``pread``, or threads that read
             through the page cache; "auto" takes the first that this system allows.
@@ -143,12 +182,12 @@ class FeatureStore:
         direct : {"auto", "require", "off"}
             Go around the page cache if the file system can; or fail if it cannot; or do not.
         queue_depth : int, optional
-            Requests in flight; 256 with io_uring, 16 with threads otherwise.
+            Requests in flight; defaults to 256 with io_uring and 16 with threads.
         gap_bytes : int, optional
             Longest hole between two wanted pages that is read through instead of making another request;
-            what the remembered profile of the device says otherwise, or 8 KiB.
+            defaults to what the remembered profile of the device says, or 8 KiB.
         ring_bytes : int
-            Staging memory.
+            Bounce memory: what is read passes through it on its way to the caller's array. 8 MiB by default.
 
         Raises
         ------
@@ -161,12 +200,7 @@ class FeatureStore:
         ShapeError
             The column is not a matrix.
         """
-        if verify not in VERIFY_MODES:
-            raise ConfigError(f"verify={verify!r} is unknown; choose one of {', '.join(VERIFY_MODES)}")
-        if gap_bytes is not None and gap_bytes < 0:
-            raise ConfigError(f"gap_bytes={gap_bytes} must be at least 0")
-        if queue_depth is not None and queue_depth < 1:
-            raise ConfigError(f"queue_depth={queue_depth} must be at least 1")
+        settings = ReadSettings(**how)
         root = Path(path)
         name = manifest_name or find_manifest_name(root, os_io=os_io)
         arrays = load_manifest(root, name, os_io=os_io).arrays
@@ -183,22 +217,16 @@ class FeatureStore:
             if scale_record is None
             else _writable(load_array(root, scale_record, os_io=os_io)).reshape(-1)
         )
-        checksums = None if verify == "off" else _writable(load_page_checksums(root, record, os_io=os_io))
-        engine = ReadEngine(
-            root / record.file,
-            io=io,
-            direct=direct,
-            depth=queue_depth,
-            ring_bytes=ring_bytes,
-            max_extent_bytes=_extent_bytes(record.row_bytes),
-            data_offset=DATA_OFFSET,
-            checksums=checksums,
-            os_io=os_io,
-        )
-        store = cls(
-            engine, record, scale=scale, gap_bytes=default_gap_bytes(root) if gap_bytes is None else gap_bytes
-        )
-        if verify == "open":
+        checksums = np.empty(0, np.uint64)
+        if settings.verify != "off":
+            checksums = _writable(load_page_checksums(root, record, os_io=os_io))
+        file = DeviceFile(root / record.file, direct=settings.file_mode, os_io=os_io)
+        try:
+            store = cls(file, record, checksums=checksums, scale=scale, settings=settings, os_io=os_io)
+        except BaseException:
+            file.close()
+            raise
+        if settings.verify == "open":
             store._verify_all()
         return store
 
@@ -239,42 +267,44 @@ class FeatureStore:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of memory that the open store holds: staging, page checksums, scales."""
-        return self._engine.resident_bytes + (0 if self._scale is None else self._scale.nbytes)
+        """Bytes of memory that the open store holds: bounce memory, page checksums, scales."""
+        scale_bytes = 0 if self._scale is None else self._scale.nbytes
+        return self._lane.bounce_bytes + self._checksums.nbytes + scale_bytes
 
     @property
     def backend(self) -> str:
         """How requests are made: "uring", "threads" or "plain"."""
-        return self._engine.backend
+        return self._lane.backend
 
     @property
     def is_direct(self) -> bool:
         """Whether reads go around the page cache."""
-        return self._engine.is_direct
+        return self._file.is_direct
 
     @property
-    def matrix(self) -> StoredMatrix:
-        """What a lane of its own needs to read beside this one.
+    def stored_rows(self) -> StoredRows:
+        """What a sweep or another lane needs to read the same rows beside this store.
 
         Raises
         ------
         StoreError
-            The store is closed.
+            The store is closed, or its file has no status.
         """
-        return StoredMatrix(
-            path=self._engine.path,
-            identity=self._engine.identity,
+        if self._file.fd < 0:
+            raise StoreError(f"{self._file.path}: {_WHEN_CLOSED}")
+        return StoredRows(
+            path=self._file.path,
+            identity=self._file.identity,
             num_rows=self.num_rows,
             dim=self.dim,
             row_bytes=self.row_bytes,
             dtype=self._dtype,
             is_bfloat16=self._record.dtype == "bfloat16",
             scale=self._scale,
-            checksums=self._engine.checksums,
+            checksums=self._checksums,
             gap_bytes=self._gap_bytes,
-            io=self._engine.io,
-            direct=self._engine.direct,
-            os_io=self._engine.os_io,
+            settings=self._settings,
+            os_io=self._os_io,
         )
 
     def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
@@ -319,7 +349,14 @@ class FeatureStore:
             max_gap_bytes=self._gap_bytes,
             max_extent_bytes=self._extent_bytes,
         )
-        return self._engine.read(extents, target)
+        requests, page = self._lane.read(
+            self._file, extents, target, data_offset=DATA_OFFSET, checksums=self._checksums
+        )
+        if page >= 0:
+            raise mismatch(
+                self._file.path, page, target.rows, row_bytes=self.row_bytes, data_offset=DATA_OFFSET
+            )
+        return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
     def load(self, rows: IdArray | None = None) -> RamFeatures:
         """Read ``rows`` (all of them by default) into memory, as they are stored. Thread-safe.
@@ -329,17 +366,19 @@ class FeatureStore:
         ShapeError, StoreReadError, ChecksumError, TruncatedStoreError, StoreError
             As `read_into`.
         """
-        wanted = np.arange(self.num_rows) if rows is None else rows
-        array = np.empty((wanted.shape[0], self.dim), self._dtype)
-        step = max(1, _SWEEP_BYTES // self.row_bytes)
-        for start in range(0, wanted.shape[0], step):
-            self.read_into(wanted[start : start + step], array[start : start + step])
-        scale = None if self._scale is None else self._scale[wanted]
+        ids = np.arange(self.num_rows) if rows is None else rows
+        array = np.empty((ids.shape[0], self.dim), self._dtype)
+        step = max(1, _LOAD_BYTES // self.row_bytes)
+        for start in range(0, ids.shape[0], step):
+            self.read_into(ids[start : start + step], array[start : start + step])
+        scale = None if self._scale is None else self._scale[ids]
         return RamFeatures(array, is_bfloat16=self._record.dtype == "bfloat16", scale=scale)
 
     def close(self) -> None:
         """Wait for the read in progress and release everything. Idempotent."""
-        self._engine.close()
+        with self._closing:
+            self._lane.close()  # waits for the read in progress, which uses the file
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -350,8 +389,8 @@ class FeatureStore:
         self.close()
 
     def _verify_all(self) -> None:
-        """Read every row once with verification, then read without."""
-        step = max(1, _SWEEP_BYTES // self.row_bytes)
+        """Read every row once with verification, then read without: every page has been verified once."""
+        step = max(1, _LOAD_BYTES // self.row_bytes)
         scratch = np.empty((min(step, self.num_rows), self.dim), self._dtype)
         try:
             for start in range(0, self.num_rows, step):
@@ -360,17 +399,7 @@ class FeatureStore:
         except BaseException:
             self.close()
             raise
-        self._engine.trust()
-
-
-def default_gap_bytes(root: Path) -> int:
-    """Return the longest hole worth reading through on the device of ``root``, as far as it is known."""
-    profile = remembered_profile(root)
-    return profile.gap_bytes if profile else DEFAULT_GAP_BYTES
-
-
-def _extent_bytes(row_bytes: int) -> int:
-    return max(MAX_EXTENT_BYTES, min_extent_bytes(row_bytes))
+        self._checksums = np.empty(0, np.uint64)
 
 
 def _writable(array: NDArray[Any]) -> NDArray[Any]:

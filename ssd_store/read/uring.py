@@ -24,8 +24,8 @@ from gloader.ssd_store.machine_ops import (
     store_release32,
 )
 from gloader.ssd_store.os_io import errno_location_address, syscall_address
-from gloader.ssd_store.read.backend import Progress
-from gloader.ssd_store.read.verify_and_copy import Delivery, deliver_extent
+from gloader.ssd_store.read.backend import ReadProgress
+from gloader.ssd_store.read.verify_kernels import ReadJob, verify_and_copy_fields
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class Uring:
 
     name = "uring"
 
-    def __init__(self, depth: int, staging: NDArray[np.uint8] | None = None) -> None:
+    def __init__(self, depth: int, bounce: NDArray[np.uint8] | None = None) -> None:
         self._descriptor = np.full(
             1, -1, np.int64
         )  # written by the kernel that makes the ring, see `_create`
@@ -75,8 +75,8 @@ class Uring:
         try:
             params = _setup(self.depth, self._descriptor)
             self._table = self._map_rings(params)
-            self._staging = staging  # kept alive: the kernel may write to it as long as the ring exists
-            self._table[FIXED] = staging is not None and self._register(staging)
+            self._bounce = bounce  # kept alive: the kernel may write to it as long as the ring exists
+            self._table[FIXED] = bounce is not None and self._register(bounce)
             self._check_entry()
         except BaseException:
             self.close()
@@ -91,21 +91,21 @@ class Uring:
         """The addresses that kernels need, see the positions above; empty once the ring is closed."""
         return self._table
 
-    def read(self, fd: int, work: Delivery, start: int, /) -> Progress:
-        """Read and deliver extents from ``start`` on; stop at the first that fails, and drain the ring."""
+    def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
+        """Read extents from ``start`` on; stop at the first that fails, and drain the ring."""
         if self._fd < 0:
             raise StoreReadError(
                 errno.EBADF, "the io_uring of this store is closed or broke; open the store again"
             )
-        depth = min(self.depth, work.staged.shape[0] // work.slot_bytes)
+        depth = min(self.depth, job.bounce.shape[0] // job.slot_bytes)
         report = np.empty(HEAD + depth, np.int64)
-        _drive(self._table, fd, work, start, depth, report)
+        _drive(self._table, fd, job, start, depth, report)
         if report[STATUS]:
-            # Reads may still be in flight into the staging memory: nothing may use it, or this ring, again.
+            # Reads may still be in flight into the bounce memory: nothing may use it, or this ring, again.
             self.close()
             code = int(report[STATUS])
             raise StoreReadError(code, f"io_uring_enter failed: {os.strerror(code)}; use io='threads'")
-        return Progress(
+        return ReadProgress(
             next=int(report[NEXT]),
             unfinished=report[HEAD : HEAD + report[UNFINISHED]],
             bad_page=int(report[BAD_PAGE]),
@@ -156,9 +156,9 @@ class Uring:
         self._maps.append(mapping)
         return np.frombuffer(mapping, np.uint8)
 
-    def _register(self, staging: NDArray[np.uint8]) -> bool:
-        """Pin the staging memory once instead of at every read; refused where locked memory is scarce."""
-        vector = np.array([staging.ctypes.data, staging.nbytes], np.uint64)
+    def _register(self, bounce: NDArray[np.uint8]) -> bool:
+        """Pin the bounce memory once instead of at every read; refused where locked memory is scarce."""
+        vector = np.array([bounce.ctypes.data, bounce.nbytes], np.uint64)
         try:
             _call(REGISTER, self._fd, REGISTER_BUFFERS, vector.ctypes.data, 1)
         except OSError as error:
@@ -252,17 +252,17 @@ def enter(ring: IdArray, tail: int, wait: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _drive(ring: IdArray, fd: int, work: Delivery, start: int, depth: int, report: IdArray) -> None:
+def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report: IdArray) -> None:
     """Keep ``depth`` reads in flight, deliver each as it completes, and return with none in flight.
 
     Stops submitting at a failed read, a bad page or a signal; the caller decides and calls again.
     """
-    offset, length, row_begin, row_end, data_offset, checksums, staged, halves, words, slot_bytes, target = (
-        work
+    offset, length, row_begin, row_end, data_offset, checksums, bounce, halves, words, slot_bytes, target = (
+        job
     )
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
     count = offset.shape[0]
-    base = np.int64(staged.ctypes.data)
+    base = np.int64(bounce.ctypes.data)
     opcode = OP_READ_FIXED if ring[FIXED] else OP_READ
     free = np.arange(depth)
     num_free = depth
@@ -309,9 +309,9 @@ def _drive(ring: IdArray, fd: int, work: Delivery, start: int, depth: int, repor
                 report[UNFINISHED] += 1
                 stopping = True
             else:
-                page = deliver_extent(
+                page = verify_and_copy_fields(
                     extent, slot * slot_bytes, offset, length, row_begin, row_end, data_offset, checksums,
-                    staged, halves, words,
+                    bounce, halves, words,
                     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
                 )  # fmt: skip
                 if page >= 0:

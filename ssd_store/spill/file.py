@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
 from typing import TYPE_CHECKING
 
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, is_unsupported
-from gloader.ssd_store.read.device_file import MAX_RETRIES, RETRY_PAUSE_S
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, is_unsupported, is_worth_repeating
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,9 +95,7 @@ class SpillFile:
 
     def _recover(self, error: OSError, refusals: int) -> None:
         """Return if the write is worth repeating, else raise."""
-        if error.errno in {errno.EINTR, errno.EAGAIN} and refusals < MAX_RETRIES:
-            if error.errno == errno.EAGAIN:
-                time.sleep(RETRY_PAUSE_S)
+        if is_worth_repeating(error, refusals):
             return
         # Some file systems take the flag when the file is opened and refuse the first write.
         if error.errno == errno.EINVAL and self.is_direct:

@@ -7,7 +7,6 @@ flight; each row is then dealt out to every batch that wants it.
 from __future__ import annotations
 
 import errno
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,13 +17,12 @@ from gloader.errors import (
     ConfigError,
     SpillError,
     StoreError,
-    StoreOpenError,
 )
-from gloader.ssd_store.format.format import DATA_OFFSET, open_error
-from gloader.ssd_store.read.device_file import DeviceFile
-from gloader.ssd_store.read.engine import mismatch
+from gloader.ssd_store.cost.profile import default_gap_bytes
+from gloader.ssd_store.format.format import DATA_OFFSET
+from gloader.ssd_store.read.backend import ExecutorKind, choose_executor
 from gloader.ssd_store.read.extents import ALIGNMENT
-from gloader.ssd_store.read.reader import default_gap_bytes
+from gloader.ssd_store.read.lane import mismatch
 from gloader.ssd_store.sweep import kernels
 from gloader.ssd_store.sweep.drivers import (
     DAMAGED,
@@ -50,11 +48,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.os_io import OsIO
-    from gloader.ssd_store.read.matrix import StoredMatrix
+    from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.spill.file import SpillFile
     from gloader.types import IdArray
-
-_LOG = logging.getLogger(__name__)
 
 EXTENT_BYTES: Final = 128 * 1024  # stays in a core's cache between its checksum and its copies
 MAX_RING_BYTES: Final = 4 * 2**20
@@ -115,7 +111,7 @@ class Sweeper:
 
     Parameters
     ----------
-    matrix : the store's
+    stored : the rows to sweep
     memory : page-aligned buffers, which the sweeper keeps
     gap_bytes : longest hole between two wanted pages that is read through; what the remembered profile
         of the device says by default
@@ -131,25 +127,31 @@ class Sweeper:
 
     def __init__(
         self,
-        matrix: StoredMatrix,
+        stored: StoredRows,
         memory: NDArray[np.uint8],
         *,
         gap_bytes: int | None = None,
         is_real: bool = True,
     ) -> None:
-        self.matrix = matrix
+        self._stored = stored
         self._memory = memory
-        gap = default_gap_bytes(matrix.path.parent) if gap_bytes is None else gap_bytes
-        if gap < 0:
-            raise ConfigError(f"max_gap_bytes={gap} must be at least 0")
-        self._gap_bytes = gap
-        direct = "off" if matrix.io == "buffered" else matrix.direct
-        self._file = DeviceFile(matrix.path, direct=direct, os_io=matrix.os_io)
+        self._gap_bytes = default_gap_bytes(stored.path.parent) if gap_bytes is None else gap_bytes
+        if self._gap_bytes < 0:
+            raise ConfigError(f"max_gap_bytes={self._gap_bytes} must be at least 0")
+
+        def make(kind: ExecutorKind) -> SweepDriver:
+            if kind == "uring":
+                return UringDriver(memory)
+            return CallDriver(stored.os_io, threaded=kind == "threads")
+
+        self._file = stored.open_file()
         self._driver: SweepDriver | None = None
         try:
-            _require_same_file(self._file, matrix)
-            self._driver = _choose_driver(
-                matrix, memory, is_direct=self._file.is_direct, is_real=is_real and matrix.os_io.is_real
+            self._driver = choose_executor(
+                stored.settings.io,
+                is_direct=self._file.is_direct,
+                is_real=is_real and stored.os_io.is_real,
+                make=make,
             )
         except BaseException:
             self._file.close()
@@ -249,8 +251,8 @@ class Sweeper:
             bounds=wanted.bounds,
             pages=wanted.pages,
             num_pages=wanted.num_pages,
-            row_bytes=self.matrix.row_bytes,
-            checksums=self.matrix.checksums,
+            row_bytes=self._stored.row_bytes,
+            checksums=self._stored.checksums,
             max_bytes=min(EXTENT_BYTES, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT,
             gap_bytes=self._gap_bytes,
             ring=ring,
@@ -274,18 +276,18 @@ class Sweeper:
     def _run(self, sweep: Sweep, files: SweepFiles, is_cancelled: Callable[[], bool]) -> SweepCost:
         driver = self._driver
         if driver is None:
-            raise StoreError(f"{self.matrix.path}: the lane of this sweep is closed")
+            raise StoreError(f"{self._stored.path}: the lane of this sweep is closed")
         try:
             status = RUNNING
             while status != FINISHED:
-                require_going(is_cancelled, f"a sweep over {self.matrix.path}")
+                require_going(is_cancelled, f"a sweep over {self._stored.path}")
                 status = driver.step(sweep, files, _STEP_BYTES)
                 if status == DAMAGED:
                     self._raise_mismatch(sweep)
                 if status in (READ_CARE, WRITE_CARE):
                     driver.settle(sweep)  # a careful request may exchange the descriptor
                     care = _read_carefully if status == READ_CARE else _write_carefully
-                    care(sweep, files, self.matrix.os_io)
+                    care(sweep, files, self._stored.os_io)
         except BaseException:
             driver.settle(sweep)
             raise
@@ -293,37 +295,13 @@ class Sweeper:
 
     def _raise_mismatch(self, sweep: Sweep) -> None:
         page = int(sweep.state[kernels.BAD_PAGE])
-        first = page * ALIGNMENT // self.matrix.row_bytes
-        last = ((page + 1) * ALIGNMENT - 1) // self.matrix.row_bytes
+        first = page * ALIGNMENT // self._stored.row_bytes
+        last = ((page + 1) * ALIGNMENT - 1) // self._stored.row_bytes
         is_asked = (sweep.ids >= first) & (sweep.ids <= last)
         rows = np.unique(sweep.ids[is_asked]).astype(np.int64)
-        raise mismatch(self.matrix.path, page, rows, row_bytes=self.matrix.row_bytes, data_offset=DATA_OFFSET)
-
-
-def _require_same_file(file: DeviceFile, matrix: StoredMatrix) -> None:
-    try:
-        status = matrix.os_io.fstat(file.fd)
-    except OSError as error:
-        raise open_error(matrix.path, error) from error
-    if (status.st_dev, status.st_ino) != matrix.identity:
-        message = "the store was replaced after it was opened; open it again"
-        raise StoreOpenError(errno.ESTALE, message, str(matrix.path))
-
-
-def _choose_driver(
-    matrix: StoredMatrix, memory: NDArray[np.uint8], *, is_direct: bool, is_real: bool
-) -> SweepDriver:
-    if not is_real:
-        return CallDriver(matrix.os_io, threaded=False)
-    if matrix.io == "uring" or (matrix.io == "auto" and is_direct):
-        try:
-            return UringDriver(memory)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            if matrix.io == "uring":
-                raise ConfigError(f"io='uring' is not available here: {reason}; use io='auto'") from error
-            _LOG.info("io_uring is not available, sweeping with threads: %s", reason)
-    return CallDriver(matrix.os_io, threaded=True)
+        raise mismatch(
+            self._stored.path, page, rows, row_bytes=self._stored.row_bytes, data_offset=DATA_OFFSET
+        )
 
 
 def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:

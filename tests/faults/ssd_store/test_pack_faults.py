@@ -25,7 +25,7 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.ssd_store import FeatureStore, Packer, stage_rows
+from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.misses.pack_files import PackFiles
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.read.uring import FD, probe_uring
@@ -89,7 +89,7 @@ def test_each_failing_call_of_a_packs_life(code: int, path: Path, tmp_path: Path
         fds = num_fds()
         for n in range(1, 2000):
             faulty = FaultyOS(fail_at=n, error=code)
-            store._engine.os_io = spill._os_io = faulty
+            store._os_io = spill._os_io = faulty
             try:
                 live(store, spill)
             except StoreError as error:
@@ -106,7 +106,7 @@ def test_each_failing_call_of_a_packs_life(code: int, path: Path, tmp_path: Path
         assert n > 60
         assert failures > (20 if code != errno.EINTR else 3)
         assert {"statvfs", "open", "fallocate", "pwrite", "pread_into", "unlink"} <= set(faulty.history)
-        store._engine.os_io = healthy
+        store._os_io = healthy
         live(store, spill)
     assert list(tmp_path.iterdir()) == []
 
@@ -339,7 +339,7 @@ def test_a_damaged_store_is_not_packed(io: str, path: Path, tmp_path: Path) -> N
         try:
             for attempt in (
                 lambda: live(store, spill),
-                lambda: stage_rows(store, MISSES, is_cancelled=go_on),
+                lambda: load_misses(store, MISSES, is_cancelled=go_on),
             ):
                 with pytest.raises(
                     ChecksumError, match=r"page 9 at byte 40960, with rows 92 to 102 \(asked for: 9"
@@ -360,7 +360,7 @@ def test_a_store_cut_while_it_is_open_is_not_packed(io: str, tmp_path: Path) -> 
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
     ):
         os.truncate(tmp_path / "s" / "features.npy", 100 * 4096 + 5)
-        for attempt in (lambda: live(store, spill), lambda: stage_rows(store, MISSES, is_cancelled=go_on)):
+        for attempt in (lambda: live(store, spill), lambda: load_misses(store, MISSES, is_cancelled=go_on)):
             with pytest.raises(TruncatedStoreError, match="but the file now has 409605"):
                 attempt()
         assert (files(spill), spill.used_bytes) == ([], 0)

@@ -28,7 +28,7 @@ from gloader.errors import (
 )
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.manifest import seal_manifest
-from gloader.ssd_store.read.device_file import MAX_RETRIES
+from gloader.ssd_store.os_io import MAX_RETRIES
 from gloader.testing.faults import Corruption, FaultyOS
 from gloader.testing.suites import make_features, same_bits
 
@@ -106,7 +106,7 @@ def test_a_failing_read_is_not_repeated(path: Path) -> None:
     system = FaultyOS(fail_at=1, error=errno.EIO, repeat=10**6, calls=["pread_into"])
     healthy = FaultyOS()
     with FeatureStore.open(path, os_io=healthy) as store:
-        store._engine._file._os_io = system  # the device fails from now on
+        store._file._os_io = system  # the device fails from now on
         with pytest.raises(StoreReadError, match="reading at byte 4096 failed: Input/output error") as caught:
             read(store, np.array([0]))
         assert caught.value.errno == errno.EIO
@@ -132,7 +132,7 @@ class ShortReads(FaultyOS):
 def test_short_reads_are_continued(short: int, path: Path) -> None:
     with FeatureStore.open(path, verify="off", os_io=FaultyOS()) as store:
         rows = ROWS[:3] if short < 100 else ROWS
-        store._engine._file._os_io = ShortReads(short)
+        store._file._os_io = ShortReads(short)
         assert same_bits(read(store, rows), FEATURES[rows])
         assert store.is_direct
 
@@ -141,11 +141,9 @@ def test_short_reads_are_continued(short: int, path: Path) -> None:
 @pytest.mark.parametrize("code", [errno.EINTR, errno.EAGAIN])
 def test_interrupted_reads_are_repeated_but_not_for_ever(code: int, path: Path) -> None:
     with FeatureStore.open(path, os_io=FaultyOS()) as store:
-        store._engine._file._os_io = FaultyOS(
-            fail_at=2, error=code, repeat=MAX_RETRIES - 1, calls=["pread_into"]
-        )
+        store._file._os_io = FaultyOS(fail_at=2, error=code, repeat=MAX_RETRIES - 1, calls=["pread_into"])
         assert same_bits(read(store), FEATURES[ROWS])
-        store._engine._file._os_io = FaultyOS(fail_at=1, error=code, repeat=10**6, calls=["pread_into"])
+        store._file._os_io = FaultyOS(fail_at=1, error=code, repeat=10**6, calls=["pread_into"])
         with pytest.raises(StoreReadError) as caught:
             read(store)
         assert caught.value.errno == code
@@ -172,14 +170,14 @@ def test_a_file_system_without_o_direct_is_read_buffered(
 def test_reads_that_refuse_o_direct_are_made_buffered(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     refusing = FaultyOS(fail_at=3, error=errno.EINVAL, calls=["pread_into"])
     with FeatureStore.open(path, os_io=FaultyOS(), gap_bytes=0) as store:
-        store._engine._file._os_io = refusing
+        store._file._os_io = refusing
         assert store.is_direct
         assert same_bits(read(store), FEATURES[ROWS])
         assert not store.is_direct
     assert refusing.was_hit
     assert caplog.text.count("refuses O_DIRECT") == 1
     with FeatureStore.open(path, os_io=FaultyOS(), direct="require") as store:
-        store._engine._file._os_io = FaultyOS(fail_at=1, error=errno.EINVAL, calls=["pread_into"])
+        store._file._os_io = FaultyOS(fail_at=1, error=errno.EINVAL, calls=["pread_into"])
         with pytest.raises(StoreReadError, match="Invalid argument"):
             read(store)
 
@@ -188,7 +186,7 @@ def test_reads_that_refuse_o_direct_are_made_buffered(path: Path, caplog: pytest
 def test_a_failure_in_a_kernel_is_read_again_with_care(io: str, path: Path) -> None:
     """The fast path only reports that a read failed; why is found out by the careful one."""
     with FeatureStore.open(path, io=io, gap_bytes=0) as store:
-        file = store._engine._file
+        file = store._file
         real, bad = file.fd, os.open(path, os.O_RDONLY)  # reading a folder fails with EISDIR
         file.fd = bad
         try:
@@ -204,7 +202,7 @@ def test_a_failure_in_a_kernel_is_read_again_with_care(io: str, path: Path) -> N
 def test_reads_that_fail_in_a_kernel_and_succeed_with_care_lose_nothing(io: str, path: Path) -> None:
     """An fd that the kernels cannot read, behind system calls that can."""
     with FeatureStore.open(path, io=io, gap_bytes=0) as store:
-        file = store._engine._file
+        file = store._file
         real, bad = file.fd, os.open(path, os.O_RDONLY)
 
         class Redirect(FaultyOS):

@@ -59,8 +59,8 @@ def counts(draw: st.DrawFn) -> MissCounts:
 def test_a_choice_keeps_its_budgets_and_is_the_fastest_that_does(
     count: MissCounts, rate: IoRates, staging: int, spill: int, calibration: Calibration
 ) -> None:
-    choice = choose_strategy(count, rate, staging_bytes=staging, spill_bytes=spill, calibration=calibration)
-    fits = {"direct": True, "staged": count.staged_bytes <= staging, "packed": count.pack_bytes <= spill}
+    choice = choose_strategy(count, rate, memory_bytes=staging, spill_bytes=spill, calibration=calibration)
+    fits = {"direct": True, "staged": count.in_ram_bytes <= staging, "packed": count.pack_bytes <= spill}
     assert fits[choice.strategy]
     assert choice.predicted == predict_seconds(count, rate, calibration)
     if count.rows == 0:
@@ -80,14 +80,14 @@ def test_a_forced_strategy_is_taken_or_refused(
 ) -> None:
     needed, allowed = {
         "direct": (0, 0),
-        "staged": (count.staged_bytes, staging),
+        "staged": (count.in_ram_bytes, staging),
         "packed": (count.pack_bytes, spill),
     }[forced]
     if needed > allowed:
         with pytest.raises(BudgetError, match=rf"needs {needed} bytes .* and {allowed} "):
-            choose_strategy(count, rate, staging_bytes=staging, spill_bytes=spill, forced=forced)
+            choose_strategy(count, rate, memory_bytes=staging, spill_bytes=spill, forced=forced)
     else:
-        choice = choose_strategy(count, rate, staging_bytes=staging, spill_bytes=spill, forced=forced)
+        choice = choose_strategy(count, rate, memory_bytes=staging, spill_bytes=spill, forced=forced)
         assert choice.strategy == forced
 
 
@@ -95,13 +95,13 @@ def test_a_forced_strategy_is_taken_or_refused(
 def test_a_byte_too_much_is_too_much(count: MissCounts, rate: IoRates, calibration: Calibration) -> None:
     def choose(staging: int, spill: int) -> Strategy:
         return choose_strategy(
-            count, rate, staging_bytes=staging, spill_bytes=spill, calibration=calibration
+            count, rate, memory_bytes=staging, spill_bytes=spill, calibration=calibration
         ).strategy
 
     if count.rows:
-        assert choose(count.staged_bytes - 1, count.pack_bytes) != "staged"
+        assert choose(count.in_ram_bytes - 1, count.pack_bytes) != "staged"
         assert choose(0, count.pack_bytes - 1) == "direct"
-        assert choose(count.staged_bytes, count.pack_bytes - 1) != "packed"
+        assert choose(count.in_ram_bytes, count.pack_bytes - 1) != "packed"
 
 
 @given(counts(), rates)

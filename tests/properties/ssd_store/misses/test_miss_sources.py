@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import ChannelClosedError
-from gloader.ssd_store import DirectMisses, FeatureStore, Packer, stage_rows
+from gloader.ssd_store import DirectMisses, FeatureStore, Packer, load_misses
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.ssd_store.sweep import kernels
@@ -101,7 +101,7 @@ def test_every_source_gives_the_rows_that_were_stored(
     ):
         sources = [
             DirectMisses(store),
-            stage_rows(store, misses, is_cancelled=go_on),
+            load_misses(store, misses, is_cancelled=go_on),
             packer.pack(misses, superbatch=0, is_cancelled=go_on),
         ]
         rng = np.random.default_rng(which)
@@ -156,7 +156,7 @@ def test_rows_of_every_kind_in_a_sparse_superbatch(stores, which: int, tmp_path:
         Packer(store, spill, max_gap_bytes=0) as packer,
     ):
         sources = (
-            stage_rows(store, misses, is_cancelled=go_on),
+            load_misses(store, misses, is_cancelled=go_on),
             packer.pack(misses, superbatch=0, is_cancelled=go_on),
         )
         for source, expected in product(sources, (array, wide)):
@@ -183,10 +183,10 @@ def test_extents_cover_the_wanted_pages_and_share_no_byte_of_the_ring(
     sweep = kernels.Sweep(
         ids=none, bounds=np.zeros(2, np.int64), pages=pages, num_pages=num_pages, row_bytes=4,
         checksums=none.view(np.uint64), max_bytes=max_pages * ALIGNMENT, gap_bytes=gap_pages * ALIGNMENT,
-        ring=words.view(np.uint8), ring_words=words, extents=np.zeros((5, depth), np.int64), batches=np.zeros((6, 1), np.int64),
-        pieces=words.view(np.uint8), piece_words=words, piece_bytes=4096, owners=np.zeros((3, 1), np.int64),
-        free=np.zeros(1, np.int64), ready=np.zeros(1, np.int64), failed=np.zeros(1, np.int64),
-        sums=none.view(np.uint64), first_page=np.zeros(1, np.int64),
+        ring=words.view(np.uint8), ring_words=words, extents=np.zeros((5, depth), np.int64),
+        batches=np.zeros((6, 1), np.int64), pieces=words.view(np.uint8), piece_words=words, piece_bytes=4096,
+        owners=np.zeros((3, 1), np.int64), free=np.zeros(1, np.int64), ready=np.zeros(1, np.int64),
+        failed=np.zeros(1, np.int64), sums=none.view(np.uint64), first_page=np.zeros(1, np.int64),
         state=np.zeros(kernels.NUM_STATES, np.int64),
     )  # fmt: skip
     kernels.begin(sweep)

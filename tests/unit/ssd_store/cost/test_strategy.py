@@ -18,7 +18,7 @@ from gloader.ssd_store.cost.strategy import (
     learn_factor,
     predict_seconds,
 )
-from gloader.ssd_store.misses.in_ram import staged_bytes
+from gloader.ssd_store.misses.in_ram import in_ram_bytes
 from gloader.ssd_store.misses.pack_layout import pack_bytes
 
 # The disk of the study: 86,000 random reads/s, 1.05 GB/s read, 1.8 GB/s written; it limits either, not their sum.
@@ -63,7 +63,7 @@ def test_the_study_is_told_within_its_own_error() -> None:
 
 
 def test_many_small_misses_are_packed() -> None:
-    choice = choose_strategy(SMALL_ROWS, DISK, staging_bytes=10**8, spill_bytes=10**10)
+    choice = choose_strategy(SMALL_ROWS, DISK, memory_bytes=10**8, spill_bytes=10**10)
     assert choice.strategy == "packed"
     assert choice.reason == (
         "packed takes 5.5 s, direct 21.1 s, staged 4.0 s (needs 877 MB of memory, 100 MB allowed)"
@@ -71,25 +71,25 @@ def test_many_small_misses_are_packed() -> None:
 
 
 def test_large_rows_are_read_directly() -> None:
-    choice = choose_strategy(LARGE_ROWS, DISK, staging_bytes=10**8, spill_bytes=10**11)
+    choice = choose_strategy(LARGE_ROWS, DISK, memory_bytes=10**8, spill_bytes=10**11)
     assert choice.strategy == "direct"
     assert "packed" in choice.reason
 
 
 def test_idle_memory_is_better_than_a_pack() -> None:
-    choice = choose_strategy(SMALL_ROWS, DISK, staging_bytes=10**9, spill_bytes=10**10)
+    choice = choose_strategy(SMALL_ROWS, DISK, memory_bytes=10**9, spill_bytes=10**10)
     assert choice.strategy == "staged"
 
 
 def test_without_room_for_either_rows_are_read_directly() -> None:
-    choice = choose_strategy(SMALL_ROWS, DISK, staging_bytes=0, spill_bytes=0)
+    choice = choose_strategy(SMALL_ROWS, DISK, memory_bytes=0, spill_bytes=0)
     assert choice.strategy == "direct"
     assert "packed 5.5 s (needs 1.01 GB of disk, 0 B allowed)" in choice.reason
 
 
 def test_a_pack_that_gains_little_is_not_written() -> None:
     almost = replace(SMALL_ROWS, direct_requests=510_000, direct_bytes=2_100_000_000)
-    choice = choose_strategy(almost, DISK, staging_bytes=0, spill_bytes=10**10)
+    choice = choose_strategy(almost, DISK, memory_bytes=0, spill_bytes=10**10)
     assert choice.predicted["packed"] < choice.predicted["direct"]
     assert choice.strategy == "direct"
     assert "packed 5.5 s (gains less than 15%)" in choice.reason
@@ -99,9 +99,7 @@ def test_nothing_missing_is_read_directly() -> None:
     nothing = replace(
         SMALL_ROWS, **dict.fromkeys(("rows", "unique_rows", "direct_requests", "direct_bytes"), 0)
     )
-    assert (
-        choose_strategy(nothing, DISK, staging_bytes=10**9, spill_bytes=10**9).reason == "no row is missing"
-    )
+    assert choose_strategy(nothing, DISK, memory_bytes=10**9, spill_bytes=10**9).reason == "no row is missing"
 
 
 def test_a_spill_folder_on_another_device_is_written_meanwhile() -> None:
@@ -121,7 +119,7 @@ def test_room_is_counted_as_packs_and_staged_rows_take_it() -> None:
         sweep_gap_bytes=0,
         max_extent_bytes=65536,
     )
-    assert counts.staged_bytes == staged_bytes(5000, 700)
+    assert counts.in_ram_bytes == in_ram_bytes(5000, 700)
     assert counts.pack_bytes == pack_bytes([len(rows) for rows in misses], 700)
 
 
@@ -142,7 +140,7 @@ def test_without_a_medium_rate_a_request_and_its_bytes_take_their_times_in_turn(
 @pytest.mark.parametrize("name", [None, "auto"])
 def test_auto_chooses(name: str | None) -> None:
     assert (
-        choose_strategy(SMALL_ROWS, DISK, staging_bytes=0, spill_bytes=10**10, forced=name).strategy
+        choose_strategy(SMALL_ROWS, DISK, memory_bytes=0, spill_bytes=10**10, forced=name).strategy
         == "packed"
     )
 
@@ -151,7 +149,7 @@ def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"io_strategy='fast' is unknown; choose one of auto, direct, staged"
     ):
-        choose_strategy(SMALL_ROWS, DISK, staging_bytes=0, spill_bytes=0, forced="fast")
+        choose_strategy(SMALL_ROWS, DISK, memory_bytes=0, spill_bytes=0, forced="fast")
 
 
 def test_packs_without_a_spill_budget_are_refused_with_the_numbers() -> None:
@@ -160,13 +158,13 @@ def test_packs_without_a_spill_budget_are_refused_with_the_numbers() -> None:
         r"batches, and 0 \(0 B\) are allowed; raise spill_budget"
     )
     with pytest.raises(BudgetError, match=text):
-        choose_strategy(SMALL_ROWS, DISK, staging_bytes=0, spill_bytes=0, forced="packed")
+        choose_strategy(SMALL_ROWS, DISK, memory_bytes=0, spill_bytes=0, forced="packed")
 
 
 def test_staged_rows_that_do_not_fit_are_refused_with_the_numbers() -> None:
     text = r"io_strategy='staged' needs 877200000 bytes \(877 MB\) of memory .* and 7 \(7 B\) are allowed; raise memory"
     with pytest.raises(BudgetError, match=text):
-        choose_strategy(SMALL_ROWS, DISK, staging_bytes=7, spill_bytes=0, forced="staged")
+        choose_strategy(SMALL_ROWS, DISK, memory_bytes=7, spill_bytes=0, forced="staged")
 
 
 def test_a_strategy_that_was_never_tried_shares_half_of_what_was_learnt_of_the_device() -> None:
@@ -178,14 +176,14 @@ def test_a_strategy_that_was_never_tried_shares_half_of_what_was_learnt_of_the_d
 def test_predictions_made_ahead_do_not_teach_the_same_error_twice() -> None:
     calibration = Calibration()
     ahead = [
-        choose_strategy(SMALL_ROWS, DISK, staging_bytes=0, spill_bytes=10**10, calibration=calibration)
+        choose_strategy(SMALL_ROWS, DISK, memory_bytes=0, spill_bytes=10**10, calibration=calibration)
     ] * 3
     for choice in ahead:
         calibration = calibration.after(
             "packed", choice.predicted_s, 2 * choice.predicted_s, factor=choice.factor
         )
     assert calibration.packed == pytest.approx(2 ** (1 - 0.5**3))
-    choice = choose_strategy(SMALL_ROWS, DISK, staging_bytes=0, spill_bytes=10**10, calibration=calibration)
+    choice = choose_strategy(SMALL_ROWS, DISK, memory_bytes=0, spill_bytes=10**10, calibration=calibration)
     assert choice.factor == calibration.packed
 
 
@@ -204,7 +202,7 @@ def test_a_strategy_that_disappoints_is_given_up() -> None:
         choice = choose_strategy(
             LARGE_ROWS,
             replace(DISK, random_reads_per_s=40_000),
-            staging_bytes=0,
+            memory_bytes=0,
             spill_bytes=10**11,
             calibration=calibration,
         )

@@ -20,10 +20,10 @@ from gloader.ssd_store import (
     DirectMisses,
     FeatureStore,
     Packer,
+    in_ram_bytes,
+    load_misses,
     pack_bytes,
     packer_memory_bytes,
-    stage_rows,
-    staged_bytes,
 )
 from gloader.ssd_store.misses.pack_layout import MAX_FILES, plan_regions
 from gloader.ssd_store.spill.folder import SpillFolder
@@ -171,9 +171,9 @@ def test_memory_is_bounded_and_said(packer: Packer, store: FeatureStore) -> None
     assert packer.resident_bytes <= 16 * 2**20
     pack = packer.pack(draw(10), superbatch=0, is_cancelled=go_on)
     assert pack.resident_bytes <= pack.num_bytes // 512 + 1000
-    staged = stage_rows(store, draw(10), is_cancelled=go_on)
+    staged = load_misses(store, draw(10), is_cancelled=go_on)
     union = len(np.unique(np.concatenate(draw(10))))
-    assert staged.num_bytes == pytest.approx(staged_bytes(union, 4 * DIM), abs=4096)
+    assert staged.num_bytes == pytest.approx(in_ram_bytes(union, 4 * DIM), abs=4096)
     staged.close()
     assert staged.num_bytes == 0
     with pytest.raises(StoreError, match="the staged rows were given back"):
@@ -222,7 +222,7 @@ def test_each_list_is_asked_for_once(packer: Packer, store: FeatureStore) -> Non
 
     for make in (
         lambda lazy: packer.pack(lazy, superbatch=0, is_cancelled=go_on),
-        lambda lazy: stage_rows(store, lazy, is_cancelled=go_on),
+        lambda lazy: load_misses(store, lazy, is_cancelled=go_on),
     ):
         lazy = Lazy()
         source = make(lazy)
@@ -241,7 +241,7 @@ def test_costs_are_counted_however_requests_are_made(path: Path, tmp_path: Path,
         Packer(store, spill) as packer,
     ):
         packed = packer.pack(misses, superbatch=0, is_cancelled=go_on).cost
-        staged = stage_rows(store, misses, is_cancelled=go_on).cost
+        staged = load_misses(store, misses, is_cancelled=go_on).cost
         direct = DirectMisses(store).cost
     file_bytes = -(-NUM_ROWS * DIM * 4 // 4096) * 4096
     assert packed.read == ReadStats(
@@ -263,7 +263,7 @@ def test_other_rows_than_those_prepared_are_refused(kind: str, packer: Packer, s
     source = (
         packer.pack(misses, superbatch=7, is_cancelled=go_on)
         if kind == "packed"
-        else stage_rows(store, misses, is_cancelled=go_on)
+        else load_misses(store, misses, is_cancelled=go_on)
     )
     absent = np.setdiff1d(np.arange(NUM_ROWS), np.concatenate(misses))[:1]
     other = misses[1].copy()
@@ -288,7 +288,7 @@ def test_misses_that_are_no_misses_are_refused(rows: list, packer: Packer, store
     with pytest.raises(ShapeError, match="batch 1: missing row"):
         packer.pack(misses, superbatch=0, is_cancelled=go_on)
     with pytest.raises(ShapeError, match="batch 1: missing row"):
-        stage_rows(store, misses, is_cancelled=go_on)
+        load_misses(store, misses, is_cancelled=go_on)
 
 
 def test_a_store_that_was_replaced_is_not_packed(tmp_path: Path, spill: SpillFolder) -> None:
@@ -298,7 +298,7 @@ def test_a_store_that_was_replaced_is_not_packed(tmp_path: Path, spill: SpillFol
         with pytest.raises(StoreError, match="replaced after it was opened"):
             Packer(store, spill)
         with pytest.raises(StoreError, match="replaced after it was opened"):
-            stage_rows(store, [np.arange(3)], is_cancelled=go_on)
+            load_misses(store, [np.arange(3)], is_cancelled=go_on)
 
 
 # --- at the same time --------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_packs_are_made_read_and_passed_by_at_the_same_time(
             made = (
                 packer.pack(misses, superbatch=k, is_cancelled=go_on)
                 if k % 3
-                else stage_rows(store, misses, is_cancelled=go_on)
+                else load_misses(store, misses, is_cancelled=go_on)
             )
             if pending is not None:
                 pending.result()
@@ -360,7 +360,7 @@ def test_a_sweep_can_be_cancelled_at_any_look(
             if kind == "packed":
                 packer.pack(misses, superbatch=0, is_cancelled=is_cancelled).close()
             else:
-                stage_rows(store, misses, is_cancelled=is_cancelled)
+                load_misses(store, misses, is_cancelled=is_cancelled)
         except ChannelClosedError as error:
             assert "was cancelled" in str(error)  # noqa: PT017
             assert (files(spill), spill.used_bytes) == ([], 0)
@@ -373,14 +373,14 @@ def test_a_sweep_can_be_cancelled_at_any_look(
 def test_the_kernels_do_the_same_without_the_compiler(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
-from gloader.ssd_store import FeatureStore, Packer, stage_rows
+from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
 x = np.arange(9000, dtype=np.float32).reshape(30, 300)
 misses = [np.arange(0, 30, 2), np.arange(0), np.arange(7, 20)]
 settings = dict(is_cancelled=lambda: False)
 with FeatureStore.create({str(tmp_path / "s")!r}, x) as store:
   with SpillFolder({str(tmp_path)!r}, budget_bytes=10**6) as spill, Packer(store, spill, memory_bytes=2**21) as packer:
-    for source in (packer.pack(misses, superbatch=0, **settings), stage_rows(store, misses, **settings)):
+    for source in (packer.pack(misses, superbatch=0, **settings), load_misses(store, misses, **settings)):
         for batch, rows in enumerate(misses):
             out = np.zeros((len(rows), 300), np.float32)
             source.read_into(batch, rows, out, at=np.arange(len(rows)))

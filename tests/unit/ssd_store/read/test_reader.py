@@ -11,7 +11,7 @@ import pytest
 
 from gloader.errors import ChecksumError, ConfigError, NotAStoreError, ShapeError, StoreError, StoreOpenError
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.read import engine
+from gloader.ssd_store.read import lane
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.suites import make_features, same_bits
 
@@ -183,7 +183,7 @@ def test_io_uring_that_is_forbidden_falls_back_to_threads(
     def forbidden(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(engine, "Uring", forbidden)
+    monkeypatch.setattr(lane, "Uring", forbidden)
     with caplog.at_level(logging.INFO, "gloader"), FeatureStore.open(path) as store:
         assert store.backend == "threads"
         assert same_bits(read(store, [77]), FEATURES[[77]])

@@ -109,7 +109,7 @@ def test_old_kernels_get_no_flags_they_do_not_know(monkeypatch: pytest.MonkeyPat
 def test_a_ring_that_breaks_stays_broken(tmp_path: Path) -> None:
     rows, out = np.arange(8), np.zeros((8, 4), np.float32)
     with FeatureStore.create(tmp_path / "s", np.ones((8, 4), np.float32)) as store:
-        store._engine._backend._table[uring.FD] = -1
+        store._lane._backend._table[uring.FD] = -1
         with pytest.raises(
             StoreReadError, match="io_uring_enter failed: Bad file descriptor; use io='threads'"
         ):

@@ -1,4 +1,4 @@
-"""What happens to the bytes of one finished read: verify its pages, copy its rows out."""
+"""Kernels for the bytes of one finished read: verify its pages, copy its rows out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from numba import njit
 
 from gloader.ssd_store.format.checksum import page_checksum_at
+from gloader.ssd_store.read.copy_kernels import Target, copy_extent
 from gloader.ssd_store.read.extents import ALIGNMENT
-from gloader.ssd_store.read.row_copy import Target, copy_extent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-class Delivery(NamedTuple):
-    """One call of ``read_into`` as a kernel sees it: the reads, the staging slots and the target.
+class ReadJob(NamedTuple):
+    """One call of ``read_into`` as a kernel sees it: the reads, the bounce slots and the target.
 
-    ``staged``, ``staged_halves`` and ``staged_words`` are views of the same staging memory.
+    ``bounce``, ``bounce_halves`` and ``bounce_words`` are views of the same bounce memory. A named tuple and not a
+    dataclass, because numba takes only the former.
     """
 
     offset: IdArray  # (X,) the fields of `Extents`
@@ -29,26 +30,26 @@ class Delivery(NamedTuple):
     row_end: IdArray
     data_offset: int  # byte of the file where page 0 and row 0 start
     checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
-    staged: NDArray[np.uint8]
-    staged_halves: NDArray[np.uint16]
-    staged_words: NDArray[np.uint64]
-    slot_bytes: int  # distance of two slots of the staging memory
+    bounce: NDArray[np.uint8]
+    bounce_halves: NDArray[np.uint16]
+    bounce_words: NDArray[np.uint64]
+    slot_bytes: int  # distance of two slots of the bounce memory
     target: Target
 
 
 @njit(cache=True, nogil=True)
-def deliver(work: Delivery, e: int, base: int) -> int:
-    """Verify and copy extent ``e``, whose bytes start at ``work.staged[base]``; see `deliver_extent`."""
-    offset, length, row_begin, row_end, data_offset, checksums, staged, halves, words, _, target = work
+def verify_and_copy(job: ReadJob, e: int, base: int) -> int:
+    """Verify and copy extent ``e``, whose bytes start at ``job.bounce[base]``; see `verify_and_copy_fields`."""
+    offset, length, row_begin, row_end, data_offset, checksums, bounce, halves, words, _, target = job
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
-    return deliver_extent(
-        e, base, offset, length, row_begin, row_end, data_offset, checksums, staged, halves, words,
+    return verify_and_copy_fields(
+        e, base, offset, length, row_begin, row_end, data_offset, checksums, bounce, halves, words,
         rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
     )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
-def deliver_extent(
+def verify_and_copy_fields(
     e: int,
     base: int,
     offset: IdArray,
@@ -57,7 +58,7 @@ def deliver_extent(
     row_end: IdArray,
     data_offset: int,
     checksums: NDArray[np.uint64],
-    staged: NDArray[np.uint8],
+    bounce: NDArray[np.uint8],
     halves: NDArray[np.uint16],
     words: NDArray[np.uint64],
     rows: IdArray,
@@ -69,9 +70,9 @@ def deliver_extent(
     row_bytes: int,
     dim: int,
 ) -> int:
-    """Verify and copy extent ``e``, whose bytes start at ``staged[base]``.
+    """Verify and copy extent ``e``, whose bytes start at ``bounce[base]``.
 
-    The arguments are the fields of `Delivery` and `Target`, spread out by loops that call this for each
+    The arguments are the fields of `ReadJob` and `Target`, spread out by loops that call this for each
     read: taking an array out of a tuple counts references, for which threads would fight. Pages that no
     wanted row touches were read for speed only and are not verified.
 
@@ -88,7 +89,7 @@ def deliver_extent(
     if page < 0:
         copy_extent(
             rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
-            begin, end, start, stop, shift, staged, halves,
+            begin, end, start, stop, shift, bounce, halves,
         )  # fmt: skip
     return page
 

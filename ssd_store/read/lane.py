@@ -1,0 +1,194 @@
+"""A lane: bounce memory and a backend of its own, through which extents of files are read."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.errors import ChecksumError, StoreError
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, choose_executor
+from gloader.ssd_store.read.extents import ALIGNMENT, Extents
+from gloader.ssd_store.read.preadpool import PreadPool
+from gloader.ssd_store.read.uring import Uring
+from gloader.ssd_store.read.verify_kernels import ReadJob, verify_and_copy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.read.copy_kernels import Target
+    from gloader.ssd_store.read.device_file import DeviceFile
+    from gloader.ssd_store.read.read_settings import IoMode
+    from gloader.types import IdArray
+
+DEFAULT_DEPTH = 256  # reads in flight with io_uring; more than the device needs, for when we wait for a core
+DEFAULT_THREADS = 16  # reads in flight with threads
+
+
+class ReadLane:
+    """Reads extents of files into callers' arrays. Thread-safe: callers take turns.
+
+    Owns the bounce memory and a ring or threads until `close`; the files are their owners'.
+
+    Rows always pass through the bounce memory, even where the caller's array is aligned: it is registered with
+    io_uring, and pinning the pages of an array that is not costs the processor what the copy would have.
+
+    Parameters
+    ----------
+    bounce_bytes : size of the bounce memory
+    io : how requests are made
+    is_direct : whether the files are open with O_DIRECT
+    depth : requests in flight; defaults to 256 with io_uring and 16 with threads
+    when_closed : what to tell those who read after `close`, such as "the store is closed; open it again"
+
+    Raises
+    ------
+    ConfigError
+        ``io`` is "uring" and there is none.
+    """
+
+    def __init__(
+        self,
+        bounce_bytes: int,
+        *,
+        io: IoMode,
+        is_direct: bool,
+        depth: int | None = None,
+        os_io: OsIO = REAL_OS,
+        when_closed: str,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._bounce = bounce = mapped_bytes(bounce_bytes)
+        self._when_closed = when_closed
+
+        def make(kind: ExecutorKind) -> Backend:
+            if kind == "uring":
+                return Uring(depth or DEFAULT_DEPTH, bounce)
+            return PreadPool(depth or DEFAULT_THREADS) if kind == "threads" else PlainBackend()
+
+        self._backend = choose_executor(io, is_direct=is_direct, is_real=os_io.is_real, make=make)
+        self._is_closed = False
+
+    @property
+    def backend(self) -> str:
+        """How reads are made: "uring", "threads" or "plain"."""
+        return self._backend.name
+
+    @property
+    def bounce_bytes(self) -> int:
+        """Bytes of bounce memory; 0 when closed."""
+        return self._bounce.nbytes
+
+    def read(
+        self,
+        file: DeviceFile,
+        extents: Extents,
+        target: Target,
+        *,
+        data_offset: int,
+        checksums: NDArray[np.uint64],
+    ) -> tuple[int, int]:
+        """Read ``extents``, verify their pages and copy their rows to ``target``.
+
+        Parameters
+        ----------
+        file : the file to read
+        extents : X reads, none longer than the bounce memory
+        target : where their rows go
+        data_offset : byte of the file where page 0 and row 0 start
+        checksums : (P,) of the pages from there on; empty: do not verify
+
+        Returns
+        -------
+        int, int
+            The requests made, and the first page that differs from its checksum, or -1. After a bad page the rows
+            of ``target`` are undefined.
+
+        Raises
+        ------
+        StoreReadError, TruncatedStoreError
+            As `DeviceFile.read_fully`.
+        StoreError
+            The lane is closed.
+        """
+        # Callers wait here for their turn: the bounce memory serves one call at a time.
+        with self._lock:
+            if self._is_closed:
+                raise StoreError(f"{file.path}: {self._when_closed}")
+            job = ReadJob(
+                offset=extents.offset,
+                length=extents.length,
+                row_begin=extents.row_begin,
+                row_end=extents.row_end,
+                data_offset=data_offset,
+                checksums=checksums,
+                bounce=self._bounce,
+                bounce_halves=self._bounce.view(np.uint16),
+                bounce_words=self._bounce.view(np.uint64),
+                slot_bytes=slot_distance(extents, self._bounce.shape[0]),
+                target=target,
+            )
+            return _run(self._backend, file, job)
+
+    def close(self) -> None:
+        """Wait for the read in progress, then release everything. Idempotent."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                # The backend first: until its ring is gone, the kernel may write to the bounce memory.
+                self._backend.close()
+                self._bounce = np.empty(0, np.uint8)
+
+
+def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
+    """Carry ``job`` out; return the requests made and the first bad page, or -1."""
+    count = job.offset.shape[0]
+    requests, start = count, 0
+    while start < count:
+        progress = backend.read(file.fd, job, start)
+        if progress.bad_page >= 0:
+            return requests, progress.bad_page
+        # Nothing is in flight now, so the first slot is free for one careful read after the other.
+        for extent in progress.unfinished.tolist():
+            length = int(job.length[extent])
+            requests += file.read_fully(job.bounce[:length].data, int(job.offset[extent])) - 1
+            with np.errstate(over="ignore"):  # interpreted checksums wrap around
+                page = verify_and_copy(job, extent, 0)
+            if page >= 0:
+                return requests, page
+        start = progress.next
+    return requests, -1
+
+
+def mismatch(path: Path, page: int, rows: IdArray, *, row_bytes: int, data_offset: int) -> ChecksumError:
+    """Return the error for a page that is not what was written. Pure.
+
+    Parameters
+    ----------
+    path : the file
+    page : number of the page, from ``data_offset`` on
+    rows : (M,) int64, the rows that were asked for, ascending
+    row_bytes : R
+    data_offset : byte of the file where page 0 and row 0 start
+    """
+    first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
+    asked = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")]
+    listed = ", ".join(str(row) for row in np.unique(asked)[:5])
+    return ChecksumError(
+        f"{path}: page {page} at byte {data_offset + page * ALIGNMENT}, with rows {first} to {last} (asked for: "
+        f"{listed}), does not match its checksum: the file was damaged after it was written; "
+        "run `gloader verify`, then restore the file or prepare it again"
+    )
+
+
+def slot_distance(extents: Extents, bounce_bytes: int) -> int:
+    """Return the distance of bounce slots: as tight as the longest extent allows."""
+    longest = int(extents.length.max(initial=ALIGNMENT))
+    # Slots a large power of two apart would compete for the same sets of the processor's caches.
+    padded = longest + ALIGNMENT if longest >= 4 * ALIGNMENT else longest
+    return padded if padded * 8 <= bounce_bytes else longest
