@@ -12,6 +12,7 @@ import numpy as np
 
 from gloader.errors import StoreOpenError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported
+from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, choose_executor
 from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.descriptor import Descriptor
 from gloader.ssd_store.read.extents import ALIGNMENT, Extents
@@ -22,12 +23,12 @@ from gloader.ssd_store.read.verify_kernels import ReadJob
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gloader.ssd_store.read.backend import Backend
     from gloader.types import IdArray
 
 CHUNK_BYTES = 4 * 2**20  # of a write
 SEQUENTIAL_BYTES = 256 * 1024  # of a sequential read
 _SEQUENTIAL_DEPTH = 16
+_MAX_THREADS = 32
 _RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two looks at the clock
 _RANDOM_PLACES = 2**17  # more than a phase reads
 
@@ -141,11 +142,12 @@ def _bare_extents(offset: IdArray, length: int) -> Extents:
 
 
 def _reads_per_s(fd: int, memory: Any, depth: int, extents: Extents, max_batch: int, seconds: float) -> float:
-    backend: Backend
-    try:
-        backend = Uring(depth, memory)
-    except OSError:
-        backend = PreadPool(min(depth, 32))
+    def make(kind: ExecutorKind) -> Backend:
+        if kind == "uring":
+            return Uring(depth, memory)
+        return PreadPool(min(depth, _MAX_THREADS)) if kind == "threads" else PlainBackend()
+
+    backend = choose_executor("auto", is_direct=True, is_real=True, make=make)
     try:
         backend.read(fd, _job(extents, memory, 0, 1), 0)  # compiles the kernel outside the timing
         batch, first, done, start = depth, 0, 0, time.perf_counter()

@@ -6,48 +6,31 @@ writes each batch's rows into a region of their own; a batch then reads its regi
 
 from __future__ import annotations
 
-import errno
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.errors import (
-    BudgetError,
-    ChecksumError,
-    SpillError,
-    StoreError,
-    StoreReadError,
-    TruncatedStoreError,
-)
+from gloader.errors import BudgetError, StoreError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.ssd_store.misses.direct import check_misses, other_rows
 from gloader.ssd_store.misses.pack_files import PackFiles
-from gloader.ssd_store.misses.pack_layout import PackLayout, plan_regions
-from gloader.ssd_store.read.copy_kernels import make_target
-from gloader.ssd_store.read.extents import Extents
+from gloader.ssd_store.misses.pack_layout import plan_regions
+from gloader.ssd_store.misses.packed_misses import PackedMisses, PackIndex
 from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.sweep.sweep import MAX_PIECE_BYTES, MAX_RING_BYTES, Sweeper, plan_buffers
-from gloader.ssd_store.sweep.wanted_rows import collect_rows, rows_digest
-from gloader.types import ReadStats
+from gloader.ssd_store.sweep.wanted_rows import collect_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
     from types import TracebackType
 
-    from numpy.typing import NDArray
-
     from gloader.ssd_store.read.reader import FeatureStore
-    from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.ssd_store.sweep.sweep import SweepCost
     from gloader.types import IdArray
 
 DEFAULT_MEMORY_BYTES: Final = 16 * 2**20
 MIN_MEMORY_BYTES: Final = 2 * 2**20
-CHUNK_BYTES: Final = 256 * 1024  # of a read-back request
 _MAX_LANE_BYTES: Final = 4 * 2**20 + 16 * PAGE_BYTES  # sixteen chunks, not a power of two apart
 _SHARE_OF_ROOM: Final = 16
 
@@ -169,11 +152,8 @@ class Packer:
                 pack = PackedMisses(
                     stored,
                     files,
-                    layout,
-                    sums,
+                    PackIndex(layout=layout, counts=wanted.counts, digests=wanted.digests, checksums=sums),
                     superbatch=superbatch,
-                    counts=wanted.counts,
-                    digests=wanted.digests,
                     lane=self._lane,
                     cost=cost,
                 )
@@ -201,134 +181,6 @@ class Packer:
         self.close()
 
 
-class PackedMisses:
-    """The missing rows of a superbatch in a pack: a `MissSource`. Thread-safe; made by `Packer.pack`.
-
-    Owns its files until they are released, batch by batch, or until `close`.
-    """
-
-    strategy = "packed"
-
-    def __init__(
-        self,
-        stored: StoredRows,
-        files: PackFiles,
-        layout: PackLayout,
-        sums: NDArray[np.uint64],
-        *,
-        superbatch: int,
-        counts: IdArray,
-        digests: NDArray[np.uint64],
-        lane: ReadLane,
-        cost: SweepCost,
-    ) -> None:
-        self.superbatch = superbatch
-        self.cost = cost  # of the sweep that made it
-        self._stored = stored
-        self._files = files
-        self._layout = layout
-        self._sums = sums
-        self._counts = counts
-        self._digests = digests
-        self._lane = lane
-
-    @property
-    def num_batches(self) -> int:
-        """S."""
-        return int(self._counts.shape[0])
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes on disk when it was made."""
-        return self._layout.num_bytes
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes of memory that the pack holds: checksums."""
-        return int(self._sums.nbytes + 7 * 8 * self._counts.shape[0])
-
-    def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
-        """Read the missing rows of ``batch`` back, every byte checked.
-
-        Parameters
-        ----------
-        batch : 0..S-1
-        rows : (M,) int64, exactly the rows that were packed for it
-        out : (K, F), of the stored dtype or float32
-        at : (M,) int64, row of ``out`` for each of ``rows``
-
-        Raises
-        ------
-        ShapeError
-            A shape or dtype does not fit, or a row is out of range.
-        PlanError
-            The rows are not those that were packed.
-        ChecksumError
-            The pack was damaged or cut since; the message names superbatch, batch and byte.
-        SpillError
-            The device fails, or the batch was released.
-        StoreError
-            The packer is closed.
-        """
-        stored, layout = self._stored, self._layout
-        request = check_misses(
-            batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
-        )
-        num = request.rows.shape[0]
-        if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
-            raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
-        if num == 0:
-            return ReadStats(rows=0, requests=0, bytes_read=0)
-        target = make_target(
-            np.arange(num),
-            request.position,
-            out,
-            dtype=stored.dtype,
-            is_bfloat16=stored.is_bfloat16,
-            scale=None if stored.scale is None else stored.scale[request.rows],
-        )
-        first, last = layout.first_page[batch : batch + 2].tolist()
-        start = int(layout.start[batch])
-        extents = region_extents(start, (last - first) * PAGE_BYTES, num, stored.row_bytes)
-        label = f"superbatch {self.superbatch}, batch {batch}"
-        with self._files.reading(batch, label) as file:
-            try:
-                requests, page = self._lane.read(
-                    file, extents, target, data_offset=start, checksums=self._sums[first:last]
-                )
-            except TruncatedStoreError as error:
-                text = f"it has {file.num_bytes} bytes, {start + (last - first) * PAGE_BYTES} are needed"
-                raise _damage(label, file.path, start, text) from error
-            except StoreReadError as error:
-                text = f"reading the pack of {label} failed: {error.strerror}"
-                raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
-        if page >= 0:
-            offset = start + page * PAGE_BYTES
-            raise _damage(label, file.path, offset, f"the page at byte {offset} does not match its checksum")
-        return ReadStats(rows=num, requests=requests, bytes_read=extents.num_bytes)
-
-    def release(self, batch: int) -> None:
-        """Say that ``batch`` is done; its file goes with the last batch in it. Idempotent.
-
-        Raises
-        ------
-        SpillError
-            The file cannot be removed; its bytes stay in use.
-        """
-        self._files.release(batch)
-
-    def close(self) -> None:
-        """Remove all files. Idempotent.
-
-        Raises
-        ------
-        SpillError
-            A file cannot be removed; its bytes stay in use until the folder is closed.
-        """
-        self._files.close()
-        self._sums = np.empty(0, np.uint64)
-
-
 def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
     """Return the buffers that pack superbatches of ``num_batches`` at full speed. Pure.
 
@@ -341,22 +193,3 @@ def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
     most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + per_piece * MAX_PIECE_BYTES)
     wanted = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))
     return wanted // 2**20 * 2**20
-
-
-def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) -> Extents:
-    """Return the reads of a region of ``num_bytes`` at ``start`` that holds ``num_rows`` rows, one by one. Pure."""
-    offset = np.arange(0, num_bytes, CHUNK_BYTES)
-    end = np.minimum(offset + CHUNK_BYTES, num_bytes)
-    return Extents(
-        offset=start + offset,
-        length=end - offset,
-        row_begin=offset // row_bytes,
-        row_end=np.minimum(-(-end // row_bytes), num_rows),
-    )
-
-
-def _damage(label: str, path: Path, offset: int, what: str) -> ChecksumError:
-    return ChecksumError(
-        f"the pack of {label} ({path}) is damaged at byte {offset}: {what}; it was changed after it was written: "
-        "check the disk and resume from the last checkpoint"
-    )

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from gloader.errors import ConfigError, ShapeError, StoreError
+from gloader.errors import ShapeError, StoreError
 from gloader.ssd_store.cost.profile import default_gap_bytes
-from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
-from gloader.ssd_store.format.format import (
-    DATA_OFFSET,
-    ArrayRecord,
-    find_manifest_name,
-    load_manifest,
-    stored_dtype,
-)
+from gloader.ssd_store.format.format import DATA_OFFSET, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.read.column import Column, load_column
 from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
@@ -52,12 +45,8 @@ class FeatureStore:
     ----------
     file : DeviceFile
         The open file of the rows.
-    record : ArrayRecord
-        What the manifest says about it.
-    checksums : (P,) uint64
-        One per page; empty: do not verify.
-    scale : (N,) float32, optional
-        Factor of each int8 row.
+    column : Column
+        What the manifest says about it, scales and page checksums.
     settings : ReadSettings
         As passed to `open`.
     os_io : OsIO
@@ -67,23 +56,21 @@ class FeatureStore:
     def __init__(
         self,
         file: DeviceFile,
-        record: ArrayRecord,
+        column: Column,
         *,
-        checksums: NDArray[np.uint64],
-        scale: NDArray[np.float32] | None,
         settings: ReadSettings,
         os_io: OsIO,
     ) -> None:
         gap = settings.gap_bytes
         self._file = file
-        self._record = record
-        self._checksums = checksums
-        self._scale = scale
+        self._record = column.record
+        self._scale = column.scale
+        self._checksums = column.checksums
         self._settings = settings
         self._os_io = os_io
         self._gap_bytes = default_gap_bytes(file.path.parent) if gap is None else gap
-        self._dtype = stored_dtype(record.dtype)
-        self._extent_bytes = max(MAX_EXTENT_BYTES, min_extent_bytes(record.row_bytes))
+        self._dtype = stored_dtype(column.record.dtype)
+        self._extent_bytes = max(MAX_EXTENT_BYTES, min_extent_bytes(column.record.row_bytes))
         self._closing = threading.Lock()  # two threads may close at once, and a descriptor is closed once
         self._lane = ReadLane(
             max(settings.ring_bytes, self._extent_bytes),
@@ -201,28 +188,12 @@ class FeatureStore:
             The column is not a matrix.
         """
         settings = ReadSettings(**how)
-        root = Path(path)
-        name = manifest_name or find_manifest_name(root, os_io=os_io)
-        arrays = load_manifest(root, name, os_io=os_io).arrays
-        if column not in arrays:
-            raise ConfigError(f"{root} has no column {column!r}; it has {', '.join(arrays) or 'none'}")
-        record = arrays[column]
-        if len(record.shape) != 2 or record.shape[1] < 1:
-            raise ShapeError(
-                f"{root}: column {column!r} has shape {record.shape}; only an (N, F >= 1) matrix has rows"
-            )
-        scale_record = arrays.get(f"{column}.scale") if record.dtype == "int8" else None
-        scale = (
-            None
-            if scale_record is None
-            else _writable(load_array(root, scale_record, os_io=os_io)).reshape(-1)
+        loaded = load_column(
+            path, column, manifest_name=manifest_name, is_verified=settings.verify != "off", os_io=os_io
         )
-        checksums = np.empty(0, np.uint64)
-        if settings.verify != "off":
-            checksums = _writable(load_page_checksums(root, record, os_io=os_io))
-        file = DeviceFile(root / record.file, direct=settings.file_mode, os_io=os_io)
+        file = DeviceFile(loaded.path, direct=settings.file_mode, os_io=os_io)
         try:
-            store = cls(file, record, checksums=checksums, scale=scale, settings=settings, os_io=os_io)
+            store = cls(file, loaded, settings=settings, os_io=os_io)
         except BaseException:
             file.close()
             raise
@@ -400,9 +371,3 @@ class FeatureStore:
             self.close()
             raise
         self._checksums = np.empty(0, np.uint64)
-
-
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Lift the write protection: to numba a read-only array is another type, to be compiled for again."""
-    array.setflags(write=True)
-    return array

@@ -33,7 +33,7 @@ from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gloader.ssd_store.misses.pack import PackedMisses
+    from gloader.ssd_store.misses.packed_misses import PackedMisses
 
 POINTS = (*KILL_POINTS, "pack.in_sweep", "pack.after_sweep")
 BUDGET = 10**8

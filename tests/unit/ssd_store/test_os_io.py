@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from gloader.ssd_store.os_io import (
+    MAX_RETRIES,
     REAL_OS,
     close_quietly,
     errno_location_address,
+    is_worth_repeating,
     libc_address,
     make_parents,
     open_regular,
@@ -138,3 +140,10 @@ def test_delay_kill_and_unknown_calls(path):
         FaultyOS(fail_at=1, kill=True).stat(path)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+
+
+def test_a_request_is_repeated_after_a_signal_or_a_full_queue_but_not_for_ever() -> None:
+    for code in (errno.EINTR, errno.EAGAIN):
+        assert is_worth_repeating(OSError(code, "x"), MAX_RETRIES - 1)
+        assert not is_worth_repeating(OSError(code, "x"), MAX_RETRIES)
+    assert not is_worth_repeating(OSError(errno.EIO, "x"), 1)
