@@ -1,4 +1,4 @@
-"""What a run learns about the predictions of its cost model. Pure."""
+"""Corrections of the cost model's predictions, learnt from the superbatches of a run. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 Strategy: TypeAlias = Literal["direct", "staged", "packed"]
 STRATEGIES: Final[tuple[Strategy, ...]] = ("direct", "staged", "packed")
 
+# A larger error is an event, such as a device that hung for a second, not a wrong rate.
 _FACTOR_LIMIT: Final = 3.0
 _DAMPING: Final = 0.5  # of the logarithm of an error: half of it is believed
 _SHARED: Final = 0.5  # of the logarithm of a factor: what it says about a strategy that was not observed
@@ -31,20 +32,25 @@ class Calibration:
     def after(
         self, strategy: Strategy, predicted_s: float, measured_s: float, *, factor: float | None = None
     ) -> Calibration:
-        """Return what is known after a superbatch took ``measured_s`` where ``predicted_s`` was predicted. Pure.
+        """Return the calibration with one more superbatch in it. Pure.
 
-        ``factor`` is that of the `Choice`, for a prediction made with an earlier calibration than this one. Half
-        of the error is believed: a single hiccup of the device does no harm, and three superbatches bring a
-        prediction that was wrong by a factor of two to within 10%. A strategy that was never tried is taken to be
-        half as wrong as this one: they share a device, but not everything. One that was tried before is slowly
-        forgiven, so that a bad moment does not rule it out for the rest of the run. Factors stay within a
-        third and three.
+        Half of the error is believed: a single hiccup of the device does no harm, and three superbatches bring a
+        prediction that was wrong by a factor of two to within 10%. Factors stay within a third and three.
+
+        Parameters
+        ----------
+        strategy : the one that was used
+        predicted_s, measured_s : seconds of the superbatch
+        factor : of the `Choice`, if an earlier calibration than this one predicted; defaults to this one's
         """
         if not (_is_positive(predicted_s) and _is_positive(measured_s)):
             return self
         learnt = learn_factor(
             self.factor(strategy), predicted_s=predicted_s, measured_s=measured_s, made_with=factor
         )
+        # A strategy that was never tried is taken to be half as wrong as this one: they share a device, but not
+        # everything. One that was tried before is slowly forgiven, so that a bad moment does not rule it out for
+        # the rest of the run.
         factors = {
             other: self.factor(other) ** _FORGETTING if other in self.observed else learnt**_SHARED
             for other in STRATEGIES
@@ -58,12 +64,18 @@ def learn_factor(
 ) -> float:
     """Return the factor to predict with next, halfway to the one that would have been right. Pure.
 
-    ``predicted_s`` was made with the factor ``made_with``, by default ``factor``. No error of more than a factor of
-    three is believed, and seconds that are not positive teach nothing.
+    No error of more than a factor of three is believed, and seconds that are not positive teach nothing.
+
+    Parameters
+    ----------
+    factor : the factor until now
+    predicted_s, measured_s : seconds
+    made_with : the factor in the prediction; defaults to ``factor``
     """
     if not (_is_positive(predicted_s) and _is_positive(measured_s)):
         return factor
     right = (factor if made_with is None else made_with) * _clamped(measured_s / predicted_s)
+    # A mean of logarithms: twice as fast and twice as slow weigh the same.
     return _clamped(factor ** (1 - _DAMPING) * right**_DAMPING)
 
 

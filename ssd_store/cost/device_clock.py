@@ -1,4 +1,4 @@
-"""How long a device works for each of several users that use it at the same time."""
+"""A clock that shares a device's time out among those who use it at the same time."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class DeviceClock:
     def _advance(self, change: int) -> float:
         """Account for the time since the last change of users; return the share so far."""
         with self._lock:
+            # Everybody's share grows at the same pace, so one running sum serves all: a use is a difference of it.
+            # The clock is read inside the lock, or time would seem to run backwards for the second of two threads.
             now = self._now()
             if self._num_users > 0:
                 self._share += (now - self._last) / self._num_users

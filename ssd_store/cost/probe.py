@@ -1,4 +1,4 @@
-"""How fast a device answers: reads and writes that are timed and dropped."""
+"""Measurements of a device: reads and writes that are timed and dropped."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
             # A refused O_DIRECT may leave the file that O_CREAT made.
             fd = os_io.open(path, flags & ~os.O_EXCL, 0o600)
         try:
+            # Its name goes at once: whatever happens to this process, nothing stays behind.
             os_io.unlink(path)
             os_io.set_blocking(fd)
         except BaseException:
@@ -84,7 +85,15 @@ def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, boo
 def measure_writes(
     fd: int, memory: Any, *, seconds: float, max_bytes: int, os_io: OsIO = REAL_OS
 ) -> tuple[int, float]:
-    """Fill an empty file for ``seconds``, fsync included; return its size and the bytes per second.
+    """Fill an empty file for a while, fsync included; return its size in bytes and the bytes per second.
+
+    Parameters
+    ----------
+    fd : of the empty file
+    memory : (>= 4 MiB,) uint8, page-aligned; overwritten
+    seconds : how long to write, fsync not counted
+    max_bytes : size at which to stop earlier
+    os_io : the system calls to make
 
     Raises
     ------
@@ -92,6 +101,7 @@ def measure_writes(
         The device failed, or is full.
     """
     chunk = memory[:CHUNK_BYTES]
+    # Random bytes: some devices compress, and some drop zeros.
     chunk[:] = np.random.default_rng(0).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
     size, start = 0, time.perf_counter()
     while size < max_bytes and (size == 0 or time.perf_counter() - start < seconds):
@@ -99,6 +109,7 @@ def measure_writes(
         if count < ALIGNMENT:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         size += count // ALIGNMENT * ALIGNMENT
+    # Inside the timing: before it, the bytes may be anywhere but on the device.
     os_io.fsync(fd)
     return size, size / (time.perf_counter() - start)
 
@@ -106,7 +117,16 @@ def measure_writes(
 def measure_random_reads(
     fd: int, size: int, memory: Any, *, depth: int, seconds: float, read_bytes: int = ALIGNMENT
 ) -> float:
-    """Return the random reads per second, ``depth`` of them in flight, from the first ``size`` bytes.
+    """Return the random reads per second that the device makes.
+
+    Parameters
+    ----------
+    fd : of the file
+    size : bytes of the file to read from
+    memory : (>= depth * read_bytes,) uint8, page-aligned; overwritten
+    depth : reads in flight
+    seconds : how long to measure
+    read_bytes : of one read, a multiple of 4096
 
     Raises
     ------
@@ -121,7 +141,14 @@ def measure_random_reads(
 
 
 def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float) -> float:
-    """Return the bytes per second of large reads in file order, from the first ``size`` bytes.
+    """Return the bytes per second of large reads in file order.
+
+    Parameters
+    ----------
+    fd : of the file
+    size : bytes of the file to read from
+    memory : (>= 4 MiB,) uint8, page-aligned; overwritten
+    seconds : how long to measure
 
     Raises
     ------

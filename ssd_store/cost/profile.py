@@ -1,4 +1,4 @@
-"""What a storage device can do, measured in about a second and remembered."""
+"""Profiles of storage devices: the rates of each, measured in about a second and remembered."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ _LOG = logging.getLogger(__name__)
 PROFILE_VERSION = 1
 MEDIUM_BYTES = 16384
 DEPTHS = (16, 64, 128, 256)
+# A probe that went wrong must not make every page a request of its own, or read everything in between.
 MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
 DEFAULT_GAP_BYTES = 8192  # reading through two pages costs less than another request on every SSD measured
 DISAGREEMENT = 1 / 3  # a rate this far off makes a remembered profile worthless
@@ -160,6 +161,7 @@ def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
         best_rate, best_depth = 0.0, DEPTHS[0]
         for depth in DEPTHS:
             rate = measure_random_reads(fd, size, memory, depth=depth, seconds=_PHASE_S)
+            # A deeper queue must gain 5%: otherwise noise would choose among depths that are all enough.
             if rate > best_rate * 1.05:
                 best_rate, best_depth = rate, depth
         medium_rate = measure_random_reads(

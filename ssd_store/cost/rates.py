@@ -1,4 +1,4 @@
-"""What the devices under the features and under the spill folder do, for the cost model."""
+"""Rates of the devices under the features and under the spill folder, for the cost model."""
 
 from __future__ import annotations
 
@@ -44,23 +44,26 @@ def rates_of(
 ) -> IoRates:
     """Return the rates at which ``features`` is read, and packs are written and read in ``spill_folder``.
 
-    They are those of the remembered profiles of the devices. Where there is none, the device is probed once and
-    remembered in the user's cache folder: reads of ``features`` itself, in 0.3 s, and writes of a new file without
-    a name in the spill folder, in 0.2 s. Nothing is written beside the features. Where a probe fails, or the file
-    is too small for one, the rates are those of a modest SSD.
+    They come from the remembered profiles. A device without one is probed once and remembered in the user's cache
+    folder: reads of ``features`` itself take 0.3 s, writes of a new file without a name in the spill folder 0.2 s.
+    Nothing is written beside the features. If a probe fails, or the file is too small for one, the rates are those
+    of a modest SSD.
 
     Parameters
     ----------
     features : path
         The file of feature rows.
     spill_folder : path, optional
-        An existing folder; None where nothing will be spilled.
+        An existing folder. None: nothing will be spilled.
+    os_io : OsIO
+        The system calls to make.
     refresh : bool
-        Probe even where a profile is remembered.
+        Probe even if a profile is remembered.
     """
     path = Path(features)
     reads = _read_profile(path, os_io, refresh=refresh)
     spill, is_one_device = reads, True
+    # Measured rates are compared with measured ones only: if the reads are assumed, so are the writes.
     if spill_folder is not None and reads is not DEFAULT_PROFILE:
         try:
             spill, is_one_device = _spill_profile(path, Path(spill_folder), reads, os_io, refresh=refresh)
@@ -100,6 +103,7 @@ def _spill_profile(
 ) -> tuple[DeviceProfile, bool]:
     """Return the profile of the device under ``folder``, and whether it is that of ``features``, ``reads``."""
     if os_io.stat(folder).st_dev == os_io.stat(features).st_dev:
+        # A device without a rate of writes was probed by its features alone; its spill folder comes only now.
         if reads.write_bytes_per_s == 0:
             reads = replace(reads, write_bytes_per_s=_probe_writes(folder, os_io))
             remember_profile(folder, reads)

@@ -1,4 +1,4 @@
-"""Which way of reading a superbatch's missing rows is fastest: the cost model of the I/O strategies. Pure.
+"""The cost model of the I/O strategies: which way of reading a superbatch's missing rows is fastest. Pure.
 
 A superbatch's missing rows can be read batch by batch ("direct"), once in file order into memory ("staged"),
 or once in file order into a region on disk for each batch, which the batch reads back ("packed").
@@ -90,7 +90,14 @@ class Choice:
 def predict_seconds(
     counts: MissCounts, rates: IoRates, calibration: Calibration | None = None
 ) -> dict[Strategy, float]:
-    """Return the seconds that each strategy needs for all rows of the superbatch. Pure."""
+    """Return the seconds that each strategy needs for all rows of the superbatch. Pure.
+
+    Parameters
+    ----------
+    counts : of the superbatch's missing rows
+    rates : of the devices
+    calibration : from the superbatches before; defaults to none
+    """
     known = calibration or Calibration()
     sweep = rates.read_seconds(counts.sweep_requests, counts.sweep_bytes)
     write = counts.pack_bytes / rates.write_bytes_per_s
@@ -139,12 +146,14 @@ def choose_strategy(
     """
     known = calibration or Calibration()
     predicted = predict_seconds(counts, rates, known)
+    # A strategy that was asked for by name is taken or fails: another one would spoil what is being compared.
     if forced is not None and forced != "auto":
         strategy = _parse_strategy(forced)
         _require_room(strategy, counts, memory_bytes, spill_bytes)
         return _chosen(strategy, predicted, known, "asked for by io_strategy")
     if counts.rows == 0:
         return _chosen("direct", predicted, known, "no row is missing")
+    # In this order: a pack writes, so it must beat the best that does not.
     strategy = "direct"
     if counts.in_ram_bytes <= memory_bytes and predicted["staged"] < predicted["direct"]:
         strategy = "staged"

@@ -1,4 +1,4 @@
-"""How many batches make a superbatch: as many as pay and as the budgets allow. Pure."""
+"""Size of a superbatch: as many batches as pay and as the budgets allow. Pure."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ def size_superbatch(
         limits.append((by_spill, f"two packs in {format_bytes(spill_bytes)} of disk"))
     if num_batches_total is not None:
         limits.append((_smallest_power_above(num_batches_total), f"the run has {num_batches_total} batches"))
+    # The smallest limit decides; of equal ones the first, which says more about the machine, gives the reason.
     size, reason = min(limits, key=lambda limit: limit[0])
     return SuperbatchSize(num_batches=size, reason=reason)
 

@@ -32,9 +32,14 @@ class MissSource(Protocol):
         ...
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
-        """Read ``rows`` (M,), the missing rows of ``batch`` in ascending order; row i goes to ``out[at[i]]``.
+        """Read the missing rows of a batch, all of them or raise.
 
-        ``batch`` counts from 0 within the superbatch; ``out`` is of the stored dtype or float32.
+        Parameters
+        ----------
+        batch : its number within the superbatch, from 0
+        rows : (M,) int64, ascending
+        out : (K, F), of the stored dtype or float32
+        at : (M,) int64, row of ``out`` for each of ``rows``
         """
         ...
 
@@ -62,7 +67,14 @@ class DirectMisses:
         self._store = store
 
     def read_into(self, _batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
-        """Read ``rows`` into ``out``; see `FeatureStore.read_into`, which says what it raises."""
+        """Read ``rows`` into ``out``; raises as `FeatureStore.read_into`.
+
+        Parameters
+        ----------
+        rows : (M,) int64, ascending
+        out : (K, F), of the stored dtype or float32
+        at : (M,) int64, row of ``out`` for each of ``rows``
+        """
         return self._store.read_into(rows, out, at=at)
 
     def release(self, batch: int) -> None:
@@ -84,6 +96,15 @@ def check_misses(
 ) -> RowRequest:
     """Check what is asked of a `MissSource`. Pure.
 
+    Parameters
+    ----------
+    batch : its number within the superbatch
+    rows : (M,) int64, ascending
+    out : (K, F)
+    at : (M,) int64, row of ``out`` for each of ``rows``
+    num_batches : S
+    num_rows, dim : N and F of the store
+
     Raises
     ------
     ShapeError
@@ -91,6 +112,7 @@ def check_misses(
     """
     if not 0 <= batch < num_batches:
         raise ShapeError(f"batch {batch} is not one of the superbatch's {num_batches}")
+    # The rows come from a plan; `out` and `at` are the caller's, and kernels write where `at` says, unchecked.
     request = check_request(rows, out, num_rows=num_rows, dim=dim, at=at)
     if not request.is_sorted:
         raise ShapeError(f"batch {batch}: missing rows must ascend; sort them and `at` with them")
@@ -98,7 +120,14 @@ def check_misses(
 
 
 def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
-    """Return the error for rows that are not those the batch was prepared for. Pure."""
+    """Return the error for rows that are not those the batch was prepared for. Pure.
+
+    Parameters
+    ----------
+    strategy : "staged" or "packed"
+    superbatch : how the message begins, such as "superbatch 3, "; may be empty
+    batch : its number within the superbatch
+    """
     return PlanError(
         f"{superbatch}batch {batch} asks for other rows than those that were {strategy} for it; pass the missing "
         "rows of the plan that it was made from, unchanged"

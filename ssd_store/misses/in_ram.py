@@ -43,9 +43,10 @@ def load_misses(
 
     Parameters
     ----------
+    store : of the rows
     misses : S arrays of row ids, ascending, none twice; each is asked for once
     is_cancelled : looked at every few milliseconds
-    max_gap_bytes : longest hole that is read through; by default what the remembered profile of the device says
+    max_gap_bytes : longest hole that is read through; defaults to what the remembered profile of the device says
 
     Raises
     ------
@@ -64,6 +65,7 @@ def load_misses(
     )
     # One byte more than the rows, so that the sweep never finds it full.
     rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
+    # A sweeper for each superbatch: its 4 MiB are not kept while the rows, which may be all of the memory, are used.
     sweeper = Sweeper(stored, mapped_bytes(BUFFER_BYTES), gap_bytes=max_gap_bytes)
     try:
         cost = sweeper.to_memory(wanted, rows, is_cancelled=is_cancelled)
@@ -130,6 +132,7 @@ class InRamMisses:
         StoreError
             The rows were given back.
         """
+        # Taken once: if another thread closes this meanwhile, the copy still has its rows.
         stored, held = self._stored, self._rows
         request = check_misses(
             batch, rows, out, at, num_batches=self._num_batches, num_rows=stored.num_rows, dim=stored.dim
@@ -167,7 +170,8 @@ def _find(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
     for i in range(rows.shape[0]):
         step = np.int64(1)
         high = low
-        while high < count and ids[high] < rows[i]:  # leap ahead, then halve
+        # Leaps that double, then halves: nearly every row is asked for in turn, so the next one is near.
+        while high < count and ids[high] < rows[i]:
             low = high + 1
             high += step
             step *= 2

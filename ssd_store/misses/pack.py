@@ -47,7 +47,7 @@ class Packer:
     folder : takes the packs, within its budget
     memory_bytes : of all buffers; 16 MiB by default. Pieces of 16 KiB or more for S batches need about 6 MiB and
         20 KiB for each batch, see `packer_memory_bytes`
-    max_gap_bytes : longest hole between two wanted pages that a sweep reads through; by default what the remembered
+    max_gap_bytes : longest hole between two wanted pages that a sweep reads through; defaults to what the remembered
         profile of the device says
 
     Raises
@@ -71,6 +71,7 @@ class Packer:
             raise BudgetError(
                 f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise memory_bytes"
             )
+        # The lane has memory and a ring of its own: a batch is read back while the next pack is being written.
         lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
         sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
         self.resident_bytes = lane_bytes + sweep_bytes
@@ -128,7 +129,8 @@ class Packer:
         with self._turn:
             if self._is_closed:
                 raise StoreError(f"{stored.path}: the packer is closed; make another")
-            plan_buffers(len(misses), self._sweeper.memory_bytes)  # enough of them?
+            # Planned for its error alone: too many batches are to fail before a row is collected.
+            plan_buffers(len(misses), self._sweeper.memory_bytes)
             wanted = collect_rows(
                 misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=is_cancelled
             )
@@ -160,12 +162,14 @@ class Packer:
             except BaseException as error:
                 files.give_up(error)
                 raise
+            # Noted once it is complete; until then `give_up` removes it. Those that are gone are forgotten.
             self._packs = [*(others for others in self._packs if not others.is_gone), files]
             return pack
 
     def close(self) -> None:
         """Wait for a sweep in progress, then close every pack and release everything. Idempotent."""
         with self._turn:
+            # The lane before the files: nobody may read a pack whose file goes away.
             self._is_closed = True
             self._sweeper.close()
             self._lane.close()
@@ -186,10 +190,12 @@ def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
 
     Parameters
     ----------
-    room : bytes of memory that there are; beyond what pieces of 16 KiB need, no more than a sixteenth of it is taken
+    num_batches : S
+    room : bytes of memory that there are; beyond what pieces of 16 KiB need, no more than a sixteenth of it is taken.
+        None: no limit
     """
     per_piece = num_batches + num_batches // 4
     least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + per_piece * 4 * PAGE_BYTES)
     most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + per_piece * MAX_PIECE_BYTES)
-    wanted = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))
-    return wanted // 2**20 * 2**20
+    chosen = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))
+    return chosen // 2**20 * 2**20

@@ -30,6 +30,8 @@ class PackFiles:
 
     Parameters
     ----------
+    folder : takes the files, within its budget
+    layout : of the pack
     label : whose pack it is, for messages
     direct : go around the page cache if the file system can
     """
@@ -59,6 +61,7 @@ class PackFiles:
             As `SpillFolder.reserve_file`; or a file cannot be created. The caller calls `give_up`.
         """
         what = f"the pack of {self._label}"
+        # For all files together first: the message then tells what the whole pack needs, and nothing was reserved.
         self._folder.require_room(self._layout.num_bytes, what)
         sizes = self._layout.file_bytes.tolist()
         for number, size in enumerate(sizes):
@@ -107,6 +110,7 @@ class PackFiles:
             The batch was released, or the file cannot be opened.
         """
         number = int(self._layout.file[batch])
+        # Held while the caller reads: nobody removes the file under it. The lane makes readers take turns anyway.
         with self._lock:
             if not self._is_live[batch]:
                 raise SpillError(errno.ENOENT, f"the pack of {label} was released", str(self._folder.path))
@@ -134,6 +138,7 @@ class PackFiles:
         SpillError
             A file cannot be removed; the others are.
         """
+        # One file that cannot be removed must not keep the others on the disk.
         failure: SpillError | None = None
         with self._lock:
             self._is_live[:] = False
@@ -158,7 +163,7 @@ class PackFiles:
 
     def _remove(self, number: int) -> None:
         file = self._reading.pop(number, None)
-        if file is not None:
+        if file is not None:  # an open descriptor would keep the bytes on the disk
             file.close()
         if number in self._paths:
             self._folder.remove_file(self._paths[number])

@@ -1,4 +1,4 @@
-"""Where each batch's rows lie in a pack: regions of whole pages, several to a file. Pure."""
+"""The layout of a pack: a region of whole pages for each batch's rows, several regions to a file. Pure."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def plan_regions(counts: IdArray, row_bytes: int) -> PackLayout:
     num_batches = counts.shape[0]
     pages = -(-counts * row_bytes // PAGE_BYTES)
     first_page = np.concatenate([[0], np.cumsum(pages)]).astype(np.int64)
+    # Neighbours share a file: batches end in order, so files become free in order, and the disk with them.
     per_file = max(1, -(-num_batches // MAX_FILES))
     file = np.arange(num_batches) // per_file
     of_file = first_page[:-1][file * per_file] if num_batches else first_page[:0]

@@ -118,10 +118,12 @@ class PackedMisses:
             batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         num = request.rows.shape[0]
+        # Row i of the region is row i of the request: only the very rows that were packed, in their order, are right.
         if num != index.counts[batch] or rows_digest(request.rows) != index.digests[batch]:
             raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
         if num == 0:
             return ReadStats(rows=0, requests=0, bytes_read=0)
+        # Within the region a row's place is its rank; its id says only which scale it has.
         target = make_target(
             np.arange(num),
             request.position,
@@ -168,6 +170,7 @@ class PackedMisses:
         SpillError
             A file cannot be removed; its bytes stay in use until the folder is closed.
         """
+        # The files first, which waits for a reader: with no checksums it would verify nothing.
         self._files.close()
         self._index = replace(self._index, checksums=np.empty(0, np.uint64))
 
