@@ -28,9 +28,8 @@ class ReadProgress:
     """How far a backend came with the extents of a job."""
 
     next: int  # the first extent that was not started
-    unfinished: (
-        IdArray  # extents before it whose read failed or came back short; the caller reads them carefully
-    )
+    # Extents before it whose read failed or came back short; the caller reads them carefully.
+    unfinished: IdArray
     bad_page: int = -1  # a page whose checksum differs
 
 
@@ -64,7 +63,12 @@ class PlainBackend:
     name = "plain"
 
     def read(self, _fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Start nothing; the parameters are those of `Backend.read`."""
+        """Start nothing.
+
+        Parameters
+        ----------
+        job, start : as for `Backend.read`
+        """
         count = job.offset.shape[0]
         return ReadProgress(next=count, unfinished=np.arange(start, count, dtype=np.int64))
 

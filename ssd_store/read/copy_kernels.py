@@ -73,6 +73,7 @@ def make_target(
         raise ShapeError(
             f"out must be a writable C-contiguous matrix, got shape {out.shape}, strides {out.strides}"
         )
+    # Kernels see the output as bytes or as floats, never as its own dtype: one compiled kernel serves all dtypes.
     flat = out.reshape(-1)
     mode = _mode(dtype, out.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
     return Target(
@@ -134,6 +135,7 @@ def copy_extent(
             for byte in range(0, fetched, _LINE_BYTES):
                 prefetch(source, ahead + byte)
         first = rows[i] * row_bytes
+        # A row that straddles two reads is copied in two parts: ``skip`` bytes of it came with the read before.
         at = max(first, start)
         count = min(first + row_bytes, stop) - at
         skip = at - first

@@ -1,4 +1,4 @@
-"""A file that is open for reading, and closed where a signal arrives while it is opened or closed."""
+"""A file that is open for reading, and is closed even if a signal arrives while it is opened or closed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ class Descriptor:
 
     A number that `os.open` returned stays open when a signal came meanwhile: that is handled before it is kept.
     There is no ``__del__``: Python swallows a Ctrl-C that arrives inside one, and files are opened all the time.
+
+    Parameters
+    ----------
+    path : of the file
+    flags : as of `os.open`
+    os_io : the system calls to make
 
     Raises
     ------

@@ -23,7 +23,13 @@ DIRECT_MODES = ("auto", "require", "off")
 
 
 class DeviceFile:
-    """A file opened with O_DIRECT, or buffered where that is refused. Owns its descriptor until `close`.
+    """A file opened with O_DIRECT, or buffered if that is refused. Owns its descriptor until `close`.
+
+    Parameters
+    ----------
+    path : of the file
+    direct : "auto" falls back to buffered reads, "require" raises instead, "off" never tries O_DIRECT
+    os_io : the system calls to make
 
     Raises
     ------
@@ -84,6 +90,7 @@ class DeviceFile:
         """
         done, requests, refusals = 0, 0, 0
         while done < len(buffer):
+            # A short read may end within a sector, where O_DIRECT cannot go on: another descriptor reads the rest.
             fd = self.fd if done % ALIGNMENT == 0 or not self.is_direct else self._buffered()
             requests += 1
             try:
@@ -115,6 +122,7 @@ class DeviceFile:
         """Return if the read is worth repeating, else raise."""
         if is_worth_repeating(error, refusals):
             return
+        # Some file systems take O_DIRECT when a file is opened and refuse the first read.
         if error.errno == errno.EINVAL and self.is_direct and not self._require:
             close_quietly(self.fd, os_io=self._os_io)
             self.fd = -1

@@ -1,4 +1,4 @@
-"""Which reads fetch which rows: a pure planner from row ids to aligned extents of a file."""
+"""A pure planner from row ids to aligned extents of a file: which reads fetch which rows."""
 
 from __future__ import annotations
 
@@ -92,6 +92,7 @@ def plan_extents(
         raise ShapeError(
             f"rows must be a one-dimensional int64 array, got {rows.dtype} of shape {rows.shape}"
         )
+    # There are never more reads than rows: one table, filled by a kernel, whose head is the result.
     table = np.empty((4, rows.shape[0]), np.int64)
     count = _plan(rows, row_bytes, data_offset, max_gap_bytes, max_extent_bytes, table)
     offset, length, begin, end = table[:, :count]

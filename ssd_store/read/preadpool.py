@@ -23,9 +23,9 @@ CHUNK = 8  # extents that a thread takes at a time
 WORTH_A_THREAD = 16  # extents below which another thread costs more than it brings
 # Positions in a worker's report.
 FIRST, END, BAD_PAGE = range(3)
-# Positions in the state that the workers share.
+# Positions in the state that the workers share, each an int64 that is only changed atomically.
 UPCOMING, STOP, ACTIVE = range(3)
-_LOOK_S = 0.0005
+_LOOK_S = 0.0005  # between two looks at ``ACTIVE``, which a thread leaves within one read
 
 
 class PreadPool:
@@ -47,12 +47,20 @@ class PreadPool:
         self._pool = ThreadPoolExecutor(self.depth, thread_name_prefix="gloader-pread")
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on; all threads stop soon after one of them fails."""
+        """Read extents from ``start`` on; all threads stop soon after one of them fails.
+
+        Parameters
+        ----------
+        fd : descriptor of the file
+        job : what to read, and where its rows go
+        start : number of the first extent to read
+        """
         count = job.offset.shape[0]
         slots = min(self.depth, job.bounce.shape[0] // job.slot_bytes)
         threads = max(1, min(slots, (count - start) // WORTH_A_THREAD))
         shared = np.array([start, 0, 0], np.int64)
         reports = np.empty((threads, 3), np.int64)
+        # Few reads are made by the caller itself: a thread takes longer to wake than some devices to answer.
         if threads == 1:
             _work(self._pread, fd, job, 0, shared, reports[0])
         else:
@@ -92,6 +100,7 @@ def _stop(state: int) -> None:
 @njit(cache=True, nogil=True)
 def _work(pread: int, fd: int, job: ReadJob, slot: int, shared: IdArray, report: IdArray) -> None:
     """Read and deliver chunks of extents until none is left or somebody stops."""
+    # Counted while it may write to the caller's array: nobody returns from `read` before the count is zero.
     state = np.int64(shared.ctypes.data)
     fetch_add64(state + 8 * ACTIVE, 1)
     _serve(pread, fd, job, slot, state, report)
@@ -111,6 +120,7 @@ def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdA
     report[END] = 0
     report[BAD_PAGE] = -1
     while fetch_add64(state + 8 * STOP, 0) == 0:
+        # An atomic counter deals chunks out: a thread that the system holds up takes fewer of them.
         chunk = fetch_add64(state + 8 * UPCOMING, CHUNK)
         if chunk >= count:
             return

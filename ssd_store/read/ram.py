@@ -49,6 +49,7 @@ class RamFeatures:
         self._is_bfloat16 = is_bfloat16
         self._scale = scale
         bytes_view = array.reshape(-1).view(np.uint8)
+        # Elements of 16 bits leave no odd byte; of those of 8 bits nobody looks at the halves.
         even = bytes_view.shape[0] // 2 * 2
         self._bytes = bytes_view
         self._halves = bytes_view[:even].view(np.uint16)
@@ -74,7 +75,16 @@ class RamFeatures:
         return self._array.dtype
 
     def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
-        """Copy ``rows`` (M,) into ``out`` (M, F), or into its rows ``at``; see `FeatureStore.read_into`.
+        """Copy ``rows`` into ``out``. Thread-safe.
+
+        Parameters
+        ----------
+        rows : (M,) int64
+            Row ids, in any order, repeats allowed.
+        out : (M, F), or (K, F) with ``at``
+            C-contiguous, of the stored dtype or float32.
+        at : (M,) int64, optional
+            Row of ``out`` for each of ``rows``; defaults to 0..M-1.
 
         Raises
         ------

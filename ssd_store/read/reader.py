@@ -197,7 +197,7 @@ class FeatureStore:
         except BaseException:
             file.close()
             raise
-        if settings.verify == "open":
+        if settings.verify == "open":  # closes the store if it fails
             store._verify_all()
         return store
 
@@ -286,8 +286,8 @@ class FeatureStore:
         rows : (M,) int64
             Row ids, in any order, repeats allowed; ascending ids are cheapest.
         out : (M, F), or (K, F) with ``at``
-            C-contiguous, of the stored dtype or float32, to which rows are then converted. If an error is
-            raised, its content is undefined.
+            C-contiguous, of the stored dtype, or float32, to which rows are then converted. Undefined after an
+            error.
         at : (M,) int64, optional
             Row of ``out`` for each of ``rows``; the other rows of ``out`` are left alone.
 
@@ -313,6 +313,7 @@ class FeatureStore:
             is_bfloat16=self._record.dtype == "bfloat16",
             scale=self._scale,
         )
+        # In file order the rows of a page meet, and reads merge.
         extents = plan_extents(
             request.rows,
             row_bytes=self.row_bytes,

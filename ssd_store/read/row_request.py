@@ -1,4 +1,4 @@
-"""What a caller asked for, checked and sorted: the part of ``read_into`` that every feature source shares."""
+"""Requests for rows, checked and sorted: the part of ``read_into`` that every feature source shares."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def check_request(
         ``rows`` or ``at`` are not integers in range, or a shape does not fit.
     """
     rows = _as_ids("rows", rows)
+    # One pass finds all that numpy would need three for; the ids are listed only if one is wrong.
     smallest, largest, is_sorted = _inspect(rows)
     if rows.shape[0] and (smallest < 0 or largest >= num_rows):
         raise _out_of_range("rows", rows, num_rows)
@@ -78,7 +79,8 @@ def check_request(
 
 
 def _as_ids(name: str, ids: IdArray) -> IdArray:
-    # Stricter than `as_ids`, as the suite of feature sources demands: uint64 and empty floats are refused too.
+    # Stricter than `as_ids`, as the suite of feature sources demands: empty floats are refused too, and uint64,
+    # whose large values would become negative ids without a word.
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.dtype == np.uint64:
         raise ShapeError(
             f"{name} must be a one-dimensional array of int64, got {ids.dtype} of shape {ids.shape}"

@@ -56,6 +56,11 @@ NEXT, UNFINISHED, BAD_PAGE, STATUS, HEAD = range(5)
 class Uring:
     """An io_uring of ``depth`` reads. Owns its file descriptor and mappings until `close`.
 
+    Parameters
+    ----------
+    depth : requests in flight, at most 4096
+    bounce : memory to read into, which is registered with the ring; None: none is registered
+
     Raises
     ------
     OSError
@@ -65,9 +70,8 @@ class Uring:
     name = "uring"
 
     def __init__(self, depth: int, bounce: NDArray[np.uint8] | None = None) -> None:
-        self._descriptor = np.full(
-            1, -1, np.int64
-        )  # written by the kernel that makes the ring, see `_create`
+        # Written by the kernel that makes the ring, see `_create`.
+        self._descriptor = np.full(1, -1, np.int64)
         if numba.config.DISABLE_JIT:
             raise OSError(errno.ENOSYS, "io_uring needs compiled kernels, and NUMBA_DISABLE_JIT is set")
         self.depth = min(max(depth, 1), MAX_DEPTH)
@@ -92,7 +96,19 @@ class Uring:
         return self._table
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on; stop at the first that fails, and drain the ring."""
+        """Read extents from ``start`` on; stop at the first that fails, and drain the ring.
+
+        Parameters
+        ----------
+        fd : descriptor of the file
+        job : what to read, and where its rows go
+        start : number of the first extent to read
+
+        Raises
+        ------
+        StoreReadError
+            The ring broke, or is closed.
+        """
         if self._fd < 0:
             raise StoreReadError(
                 errno.EBADF, "the io_uring of this store is closed or broke; open the store again"
@@ -125,6 +141,7 @@ class Uring:
         """Unmap and close the ring. Idempotent."""
         fd = self._fd
         if fd >= 0:
+            # The number is forgotten first: closed twice, it might be somebody else's by then.
             self._descriptor[0] = -1
             os.close(fd)
             self._table = np.empty(0, np.int64)
@@ -135,10 +152,12 @@ class Uring:
         self.close()
 
     def _map_rings(self, params: NDArray[np.uint32]) -> IdArray:
+        # `struct io_uring_params`: sizes, then where the fields of both rings lie in the mapping.
         sq_entries, cq_entries = int(params[0]), int(params[1])
         sq, cq = params[10:20].astype(np.int64), params[20:30].astype(np.int64)
         ring = self._map(max(sq[6] + sq_entries * 4, cq[5] + cq_entries * CQE_BYTES), 0)
         sqes = self._map(sq_entries * SQE_BYTES, OFF_SQES)
+        # The index array is the identity for ever: entry i of the ring is request i.
         ring[sq[6] : sq[6] + sq_entries * 4].view(np.uint32)[:] = np.arange(sq_entries)
         base = ring.ctypes.data
         table = np.zeros(12, np.int64)
@@ -194,6 +213,7 @@ def _system_call(
 
 def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
     """Create a ring, put its descriptor into ``descriptor`` (1,), and return its parameter block."""
+    # A kernel that is too old for the flag says EINVAL, and does without.
     for flags in (COOP_TASKRUN, 0):
         params = np.zeros(30, np.uint32)
         params[2] = flags
@@ -282,10 +302,12 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             at = base + slot * slot_bytes
             tail = submit(ring, tail, opcode, fd, offset[upcoming], at, length[upcoming], slot)
             upcoming += 1
+        # Published last: the kernel may look at every entry before the tail from now on.
         store_release32(ring[SQ_TAIL], tail)
         in_flight = depth - num_free
         if in_flight == 0:
             break
+        # A quarter of the ring at a time: a call for many completions, while the device still has the other three.
         code = enter(ring, tail, min(in_flight, max(1, depth // 4)))
         if code == errno.EINTR:
             stopping = True  # let Python run its signal handlers once all is drained
@@ -296,6 +318,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
         if refusals >= MAX_REFUSALS:
             report[STATUS] = code
             break
+        # Read with acquire: the completions before ``last``, and the bytes that they announce, are there.
         head = load_acquire32(ring[CQ_HEAD])
         last = load_acquire32(ring[CQ_TAIL])
         if head != last:
@@ -320,5 +343,6 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             free[num_free] = slot
             num_free += 1
             head = (head + 1) & MASK32
+        # Given back last: the kernel may write over these completions now.
         store_release32(ring[CQ_HEAD], head)
     report[NEXT] = upcoming

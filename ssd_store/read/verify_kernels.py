@@ -82,9 +82,11 @@ def verify_and_copy_fields(
         -1, or the first page whose checksum differs; no row of the extent was copied then.
     """
     begin, end = row_begin[e], row_end[e]
-    start = offset[e] - data_offset  # from here on, bytes of the data region
+    # From here on bytes count from row 0, as rows and pages do; ``shift`` leads from there into the bounce memory.
+    start = offset[e] - data_offset
     stop = start + length[e]
     shift = base - start
+    # Verified before a byte is copied: of a damaged extent nothing reaches the caller's array.
     page = first_bad_page(rows, row_bytes, begin, end, start, stop, shift, words, checksums)
     if page < 0:
         copy_extent(
@@ -112,6 +114,7 @@ def first_bad_page(
     page = start // ALIGNMENT
     for i in range(begin, end):
         first = rows[i] * row_bytes
+        # Rows ascend: a page that several of them touch is verified once.
         page = max(page, first // ALIGNMENT)
         past = (min(first + row_bytes, stop) - 1) // ALIGNMENT + 1
         while page < past:
