@@ -1,4 +1,4 @@
-"""The few machine operations that numba lacks: atomics, raw memory, calls through an address.
+"""The machine operations that numba lacks: atomics, raw memory, calls through an address.
 
 Every operand is an int64, addresses included, so that kernels have one signature and stay cacheable
 (a ctypes function as a global would prevent that).
@@ -12,6 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+# Acquire and release, where numba has plain loads and stores: an io_uring is shared with the operating system, which
+# fills it on another core, and a plain load may come before the one that it depends on.
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 

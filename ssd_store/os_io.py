@@ -1,4 +1,4 @@
-"""Every system call on data and manifest files: the seam where tests inject faults.
+"""The system calls on data and manifest files, all of them: the seam where tests inject faults.
 
 Nothing else in `gloader.ssd_store` opens, reads, writes, renames or removes a file. Whatever does I/O takes
 ``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and `gloader.testing.crash` wrap it.
@@ -41,7 +41,12 @@ class OsIO:
     # --- file descriptors ---
 
     def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
-        """Open ``path`` without ever blocking on a FIFO and without leaking the descriptor to a child."""
+        """Open ``path`` without ever blocking on a FIFO and without leaking the descriptor to a child.
+
+        Parameters
+        ----------
+        path, flags, mode : as of `os.open`
+        """
         return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
 
     def close(self, fd: int) -> None:
@@ -49,7 +54,14 @@ class OsIO:
         os.close(fd)
 
     def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
-        """Read at ``offset`` into ``buffer``; return the number of bytes read, 0 at the end of the file."""
+        """Return the number of bytes that one request read, 0 at the end of the file.
+
+        Parameters
+        ----------
+        fd : of the file
+        buffer : to fill
+        offset : byte of the file
+        """
         return os.preadv(fd, [buffer], offset)
 
     def write(self, fd: int, data: memoryview) -> int:
@@ -57,7 +69,14 @@ class OsIO:
         return os.write(fd, data)
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        """Write ``data`` at ``offset``; return how many bytes were taken."""
+        """Return how many bytes of ``data`` one request wrote.
+
+        Parameters
+        ----------
+        fd : of the file
+        data : to write
+        offset : byte of the file
+        """
         return os.pwrite(fd, data, offset)
 
     def fsync(self, fd: int) -> None:
@@ -77,7 +96,13 @@ class OsIO:
         fcntl.flock(fd, operation)
 
     def fallocate(self, fd: int, offset: int, num_bytes: int) -> None:
-        """Reserve space for ``num_bytes`` at ``offset``."""
+        """Reserve space on the device, so that later writes cannot find it full.
+
+        Parameters
+        ----------
+        fd : of the file
+        offset, num_bytes : the bytes of the file to reserve
+        """
         os.posix_fallocate(fd, offset, num_bytes)
 
     # --- names ---
@@ -95,7 +120,7 @@ class OsIO:
         return os.statvfs(path)
 
     def mkdir(self, path: StrPath) -> None:
-        """Create one folder; `FileExistsError`: it exists."""
+        """Create one folder; raises `FileExistsError` if there is one."""
         os.mkdir(path)
 
     def replace(self, source: StrPath, target: StrPath) -> None:
@@ -103,9 +128,9 @@ class OsIO:
         os.replace(source, target)
 
     def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
-        """Rename ``source`` to ``target``; `FileExistsError`: the target exists.
+        """Rename ``source`` to ``target``; raises `FileExistsError` if there is one.
 
-        A file system without such a call gets a plain rename, which still refuses a folder with content.
+        A file system without such a call makes a plain rename, which still refuses a folder with content.
         """
         try:
             _renameat2(source, target, _RENAME_NOREPLACE)
@@ -216,10 +241,15 @@ def syscall_address() -> int:
 def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_OS) -> int:
     """Open an existing regular file, in blocking mode; a FIFO, folder or device is refused at once.
 
+    Parameters
+    ----------
+    path, flags : as of `os.open`
+    os_io : the system calls to make
+
     Raises
     ------
     OSError
-        As `os.open`; EISDIR or EINVAL where ``path`` is not a regular file.
+        As `os.open`; EISDIR or EINVAL if ``path`` is not a regular file.
     """
     fd = os_io.open(path, flags)
     try:
@@ -243,6 +273,13 @@ def close_quietly(fd: int, *, os_io: OsIO = REAL_OS) -> None:
 def read_full(fd: int, buffer: memoryview, offset: int, *, os_io: OsIO = REAL_OS) -> int:
     """Read until ``buffer`` is full or the file ends; return the bytes read.
 
+    Parameters
+    ----------
+    fd : of the file
+    buffer : to fill
+    offset : byte of the file
+    os_io : the system calls to make
+
     Short reads and EINTR are continued; any other error is raised at once, as `OSError`.
     """
     done = 0
@@ -260,10 +297,16 @@ def read_full(fd: int, buffer: memoryview, offset: int, *, os_io: OsIO = REAL_OS
 def write_full(fd: int, data: memoryview, *, os_io: OsIO = REAL_OS) -> None:
     """Write all of ``data`` at the file position; short writes and EINTR are continued.
 
+    Parameters
+    ----------
+    fd : of the file
+    data : to write
+    os_io : the system calls to make
+
     Raises
     ------
     OSError
-        As `os.write`; EIO where the file takes no byte and reports no error.
+        As `os.write`; EIO if the file takes no byte and reports no error.
     """
     done = 0
     while done < len(data):

@@ -1,4 +1,4 @@
-"""How a sweep reaches the device: the seam, and the way without io_uring."""
+"""The seam between a sweep and the device, and the driver that makes calls: in threads, or one by one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class SweepFiles:
 
     label: str  # for messages, such as "superbatch 3"
     source: DeviceFile
-    targets: Sequence[
-        SpillFile | None
-    ]  # (S,) of each batch, several to a file; empty where nothing is written
+    # (S,) of each batch, several batches to a file; empty if nothing is written.
+    targets: Sequence[SpillFile | None]
     fds: IdArray  # (S,) their descriptors
     starts: IdArray  # (S,) byte of the file at which the batch's region starts
 
@@ -46,7 +45,14 @@ class SweepDriver(Protocol):
     name: str
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
-        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which."""
+        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which.
+
+        Parameters
+        ----------
+        sweep : its state
+        files : to read from and write to
+        budget_bytes : how much to deal out before Python gets to look at signals and cancellation
+        """
         ...
 
     def settle(self, sweep: Sweep, /) -> None:
@@ -77,7 +83,14 @@ class CallDriver:
         self._writes: dict[Future[int], int] = {}  # piece
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
-        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care."""
+        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which.
+
+        Parameters
+        ----------
+        sweep : its state
+        files : to read from and write to
+        budget_bytes : how much to deal out before Python gets to look at signals and cancellation
+        """
         dealt = 0
         while dealt < budget_bytes:
             self._start_reads(sweep, files)
@@ -89,6 +102,7 @@ class CallDriver:
                 if self._has_ended(sweep):
                     return FINISHED
                 continue
+            # Extents are dealt out in file order, so the oldest read is the one to wait for.
             slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
             if not self._has_read(slot, sweep):
                 return READ_CARE
@@ -98,7 +112,7 @@ class CallDriver:
                 is_dealt = kernels.deal_out(slot, sweep)
             if is_dealt:
                 dealt += int(sweep.extents[kernels.LENGTH, slot])
-            else:
+            else:  # every piece is taken: one must be written before a row goes on
                 self._start_writes(sweep, files)
                 self._collect_writes(sweep)
         return RUNNING
@@ -121,6 +135,7 @@ class CallDriver:
         while state[kernels.SUBMITTED] < state[kernels.PLANNED]:
             slot = int(state[kernels.SUBMITTED]) % extents.shape[1]
             state[kernels.SUBMITTED] += 1
+            # Without threads a request counts as failed at once: the caller makes it with care.
             if self._pool is None:
                 extents[kernels.FLAG, slot] = kernels.FAILED_READ
                 continue
@@ -176,7 +191,14 @@ class CallDriver:
 
 
 def piece_of(piece: int, sweep: Sweep, files: SweepFiles) -> tuple[int, memoryview, int]:
-    """Return the batch, the bytes and the offset in the batch's file of a full piece."""
+    """Return the batch, the bytes and the offset in the batch's file of a full piece.
+
+    Parameters
+    ----------
+    piece : its number
+    sweep : its state
+    files : of the sweep
+    """
     batch, size, offset = sweep.owners[:, piece].tolist()
     at = piece * sweep.piece_bytes
     return batch, sweep.pieces[at : at + size].data, int(files.starts[batch]) + offset

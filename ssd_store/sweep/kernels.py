@@ -1,4 +1,4 @@
-"""What a sweep does with memory: choose extents, verify their pages, deal their rows out to the batches.
+"""Kernels of a sweep, on memory alone: choose extents, verify their pages, deal their rows out to the batches.
 
 No input or output happens here: extents that are to be read and pieces that are to be written are left in tables, for
 whoever drives the sweep.
@@ -89,6 +89,7 @@ def plan_reads(sweep: Sweep) -> None:
     """Plan extents in file order while the table and the ring have room for them."""
     pages, num_pages, extents, state = sweep.pages, sweep.num_pages, sweep.extents, sweep.state
     depth, ring_bytes = extents.shape[1], sweep.ring.shape[0]
+    # Nothing is in memory: start at the ring's beginning again, so that less of its end is skipped.
     if state[HEAD] == state[PLANNED]:
         state[RING_HEAD] = state[RING_TAIL] = 0
     while state[PLANNED] - state[HEAD] < depth:
@@ -107,6 +108,7 @@ def plan_reads(sweep: Sweep) -> None:
             stop = page + ALIGNMENT
             following = next_bit(pages, following + 1, limit)
         length = stop - start
+        # An extent lies in one piece: what is too short for it at the ring's end is skipped.
         at = state[RING_TAIL] % ring_bytes
         skipped = ring_bytes - at if at + length > ring_bytes else np.int64(0)
         if state[RING_TAIL] + skipped + length - state[RING_HEAD] > ring_bytes:
@@ -177,6 +179,7 @@ def deal_out(slot: int, sweep: Sweep) -> bool:
     start = extents[START, slot]
     stop = start + extents[LENGTH, slot]
     shift = extents[AT, slot] - start
+    # After a wait for a piece, the batches before ``TURN`` have their rows of this extent already.
     for b in range(state[TURN], batches.shape[1]):
         if batches[NEXT_BYTE, b] < stop and not _deal_to(b, stop, shift, sweep):
             state[TURN] = b
@@ -192,6 +195,7 @@ def _deal_to(b: int, stop: int, shift: int, sweep: Sweep) -> bool:
     """Append the rows of batch ``b`` up to byte ``stop``; return False if no piece is free."""
     ids, ring, pieces, batches, state = sweep.ids, sweep.ring, sweep.pieces, sweep.batches, sweep.state
     row_bytes, piece_bytes, end = sweep.row_bytes, sweep.piece_bytes, sweep.bounds[b + 1]
+    # In locals, which stay in registers, until the batch has all that this extent holds for it.
     first, row, skip = batches[NEXT_BYTE, b], batches[ROW, b], batches[SKIP, b]
     piece, fill = batches[PIECE, b], batches[FILL, b]
     has_room = True

@@ -71,7 +71,7 @@ class SweepBuffers:
 
 
 def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
-    """Share ``memory_bytes`` out between extents and the pieces of ``num_batches`` batches. Pure.
+    """Share memory out between the extents that are read and the pieces that batches write. Pure.
 
     Pieces of up to 64 KiB, one for each batch and a quarter more; smaller ones, of at least a page, when there are
     many batches.
@@ -81,6 +81,7 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
     BudgetError
         The memory is too small.
     """
+    # Pieces get most of it: they are what a device writes at once, and small writes are slow.
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
     wanted = num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
     piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
@@ -113,9 +114,9 @@ class Sweeper:
     ----------
     stored : the rows to sweep
     memory : page-aligned buffers, which the sweeper keeps
-    gap_bytes : longest hole between two wanted pages that is read through; what the remembered profile
-        of the device says by default
-    is_real : False if the files to be written are to be reached through their own system calls only
+    gap_bytes : longest hole between two wanted pages that is read through; defaults to what the remembered
+        profile of the device says
+    is_real : False if the files are to be written through their own system calls only, as tests do
 
     Raises
     ------
@@ -175,7 +176,13 @@ class Sweeper:
     def to_memory(
         self, wanted: WantedRows, out: NDArray[np.uint8], *, is_cancelled: Callable[[], bool]
     ) -> SweepCost:
-        """Bring the rows of a single batch, as stored, to ``out``, page-aligned and longer than they are.
+        """Bring the rows of a single batch, as stored, into memory.
+
+        Parameters
+        ----------
+        wanted : the rows of one batch
+        out : uint8, page-aligned and longer than the rows: it is one piece, and a full piece would be written
+        is_cancelled : looked at every few milliseconds
 
         Raises
         ------
@@ -184,6 +191,7 @@ class Sweeper:
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
+        # One piece that never fills: the rows are dealt to their place, and nothing is written.
         buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
         sweep = self._prepare(wanted, buffers, out, np.empty(0, np.uint64), np.zeros(1, np.int64))
         nowhere = np.zeros(1, np.int64)
@@ -205,11 +213,13 @@ class Sweeper:
 
         Parameters
         ----------
-        targets : (S,) the file of each batch; None where it has no rows
+        wanted : the rows of S batches
+        targets : (S,) the file of each batch; None: it has no rows
         starts : (S,) byte of that file at which its region starts
         sums : receives the checksums of the pages written
         first_page : (S,) where those of each batch start
         label : what is swept, for messages
+        is_cancelled : looked at every few milliseconds
 
         Raises
         ------
@@ -285,10 +295,12 @@ class Sweeper:
                 if status == DAMAGED:
                     self._raise_mismatch(sweep)
                 if status in (READ_CARE, WRITE_CARE):
-                    driver.settle(sweep)  # a careful request may exchange the descriptor
+                    # A careful request may fall back from O_DIRECT, and so exchange a descriptor that others use.
+                    driver.settle(sweep)
                     care = _read_carefully if status == READ_CARE else _write_carefully
                     care(sweep, files, self._stored.os_io)
         except BaseException:
+            # Whatever happened, nothing may be in flight into buffers and files that the caller now takes away.
             driver.settle(sweep)
             raise
         return _cost(sweep)
@@ -297,6 +309,7 @@ class Sweeper:
         page = int(sweep.state[kernels.BAD_PAGE])
         first = page * ALIGNMENT // self._stored.row_bytes
         last = ((page + 1) * ALIGNMENT - 1) // self._stored.row_bytes
+        # Batches lie one after the other, so a page's rows are anywhere in the list: an error may take its time.
         is_asked = (sweep.ids >= first) & (sweep.ids <= last)
         rows = np.unique(sweep.ids[is_asked]).astype(np.int64)
         raise mismatch(

@@ -100,7 +100,19 @@ class UringDriver:
         self._ring = Uring(READ_DEPTH + MAX_WRITES, memory)
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int) -> int:
-        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care."""
+        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which.
+
+        Parameters
+        ----------
+        sweep : its state
+        files : to read from and write to
+        budget_bytes : how much to deal out before Python gets to look at signals and cancellation
+
+        Raises
+        ------
+        StoreReadError
+            The ring broke, or is closed.
+        """
         if not self._ring.table.shape[0]:
             raise StoreReadError(
                 errno.EBADF, "the io_uring of this sweep is closed or broke; open the store again"
@@ -134,6 +146,7 @@ def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, start
     read_code = OP_READ_FIXED if ring[FIXED] else OP_READ
     write_code = OP_WRITE_FIXED if ring[FIXED] else OP_WRITE
     read_base, write_base = np.int64(sweep.ring.ctypes.data), np.int64(sweep.pieces.ctypes.data)
+    # Reads first, up to the depth of the table: the device should not wait for us to look ahead.
     tail = load_acquire32(ring[SQ_TAIL])
     plan_reads(sweep)
     while state[SUBMITTED] < state[PLANNED]:
@@ -158,6 +171,7 @@ def _reap(ring: IdArray, sweep: Sweep) -> bool:
     """Take note of what completed; return whether anything did."""
     extents, state = sweep.extents, sweep.state
     depth = extents.shape[1]
+    # Read with acquire: the completions before ``last``, and the bytes that they announce, are there.
     head = load_acquire32(ring[CQ_HEAD])
     last = load_acquire32(ring[CQ_TAIL])
     if head == last:
@@ -187,6 +201,7 @@ def _reap(ring: IdArray, sweep: Sweep) -> bool:
 def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
     """Hand requests over, wait for ``count`` of those in flight, and take note of all that completed."""
     state = sweep.state
+    # Never for more than are in flight: the call would not return.
     code = enter(ring, tail, min(count, state[READS] + state[WRITES]))
     if _reap(ring, sweep):
         state[REFUSALS] = 0
@@ -234,6 +249,7 @@ def _step(
             return READ_CARE
         elif extents[FLAG, slot] == PENDING:
             if extents[LENGTH, slot] < _SMALL_BYTES:
+                # Small reads end in bursts: a system call for each would cost more than the read.
                 count = max(count, state[READS] // 4)
         else:
             if is_damaged(slot, sweep):
@@ -242,6 +258,7 @@ def _step(
                 dealt += extents[LENGTH, slot]
                 if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
                     continue
+                # There may be more to deal out: hand over what is new, and take what is done, without waiting.
                 count = np.int64(0)
         status = _wait(ring, sweep, tail, count)
         if status == BROKEN:

@@ -1,4 +1,4 @@
-"""Which rows a sweep brings to which batch, four bytes each, and which pages of the file hold them."""
+"""The rows that a sweep brings to each batch, four bytes each, and the pages of the file that hold them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MOST_SHORT_IDS = 2**31
 class WantedRows:
     """The missing rows of S batches, one list after the other, and the pages that hold any of them."""
 
-    ids: NDArray[Any]  # (K,) int32, or int64 where the matrix has more rows than that counts
+    ids: NDArray[Any]  # (K,) int32, or int64 if the store has more rows than that counts
     bounds: IdArray  # (S + 1,) where each batch starts in `ids`
-    pages: NDArray[np.uint64]  # a bit for each page of the matrix
+    pages: NDArray[np.uint64]  # a bit for each page of the store's file
     num_pages: int  # P
     digests: NDArray[np.uint64]  # (S,) of each batch's rows, see `rows_digest`
 
@@ -48,7 +48,8 @@ def collect_rows(
     Parameters
     ----------
     misses : S arrays of row ids, ascending, none twice
-    num_rows, row_bytes : N and R of the matrix
+    num_rows, row_bytes : N and R of the store
+    is_cancelled : looked at before each batch
 
     Raises
     ------
@@ -64,9 +65,11 @@ def collect_rows(
     digests = np.empty(len(misses), np.uint64)
     for batch in range(len(misses)):
         require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
+        # Taken from the plan once: the list is decoded as it is asked for, and these four bytes a row are kept.
         rows = checked_rows(misses[batch], batch, num_rows)
         start, end = int(bounds[batch]), int(bounds[batch]) + rows.shape[0]
-        if end > ids.shape[0]:  # grown in place: by the system's page tables, not by a copy
+        # Grown in place, by the system's page tables and not by a copy; at first for as many rows in every batch.
+        if end > ids.shape[0]:
             ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
         ids[start:end] = rows
         bounds[batch + 1] = end
@@ -79,7 +82,15 @@ def collect_rows(
 def collect_union(
     misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, is_cancelled: Callable[[], bool]
 ) -> WantedRows:
-    """Take the rows that any batch misses, each once, as those of one batch; see `collect_rows`."""
+    """Take the rows that any batch misses, each once, as those of one batch; raises as `collect_rows`.
+
+    Parameters
+    ----------
+    misses : S arrays of row ids, ascending, none twice
+    num_rows, row_bytes : N and R of the store
+    is_cancelled : looked at before each batch
+    """
+    # A bitmap of rows sorts and merges in one pass, whatever S is.
     bits = empty_bits(num_rows)
     for batch in range(len(misses)):
         require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
@@ -121,7 +132,13 @@ def empty_bits(count: int) -> NDArray[np.uint64]:
 
 
 def checked_rows(rows: IdArray, batch: int, num_rows: int) -> IdArray:
-    """Return ``rows`` (M,) as contiguous int64. Pure.
+    """Return the missing rows of a batch as contiguous int64. Pure.
+
+    Parameters
+    ----------
+    rows : (M,) integers
+    batch : its number, for messages
+    num_rows : N
 
     Raises
     ------
@@ -161,6 +178,7 @@ def mark_pages(ids: NDArray[Any], row_bytes: int, pages: NDArray[np.uint64]) -> 
     page = np.int64(0)
     for i in range(ids.shape[0]):
         first = np.int64(ids[i]) * row_bytes
+        # Rows ascend: a page is marked once, and a wide row marks all of its own.
         page = max(page, first // ALIGNMENT)
         past = (first + row_bytes - 1) // ALIGNMENT + 1
         while page < past:
@@ -208,6 +226,7 @@ def next_bit(bits: NDArray[np.uint64], start: int, limit: int) -> int:
     at = np.int64(start)
     while at < limit:
         word = bits[at >> 6] >> np.uint64(at & 63)
+        # Holes are long where misses are few: 64 pages at a step.
         if word == np.uint64(0):
             at = (at | 63) + 1
             continue
