@@ -140,7 +140,7 @@ class OsIO:
             os.rename(source, target)
 
     def exchange(self, first: StrPath, second: StrPath) -> None:
-        """Swap two names atomically; ENOSYS or EINVAL where the file system cannot."""
+        """Swap two names atomically; ENOSYS or EINVAL if the file system cannot."""
         _renameat2(first, second, _RENAME_EXCHANGE)
 
     def unlink(self, path: StrPath) -> None:

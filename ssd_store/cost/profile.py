@@ -44,10 +44,10 @@ class DeviceProfile:
 
     random_reads_per_s: float  # of 4 KiB
     read_bytes_per_s: float  # sequential
-    write_bytes_per_s: float  # sequential; 0 where only reads were measured
+    write_bytes_per_s: float  # sequential; 0: only reads were measured
     queue_depth: int  # the smallest that reaches the random rate
     is_direct: bool  # False: measured through the page cache, good for nothing but proportions
-    medium_reads_per_s: float = 0.0  # random, of `MEDIUM_BYTES`; 0 where they were not measured
+    medium_reads_per_s: float = 0.0  # random, of `MEDIUM_BYTES`; 0: not measured
 
     @property
     def gap_bytes(self) -> int:
@@ -70,7 +70,7 @@ class DeviceProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoCapabilities:
-    """What the operating system allows; the reasons are empty where it does."""
+    """What the operating system allows; the reasons are empty if it does."""
 
     has_direct: bool
     direct_reason: str

@@ -28,7 +28,7 @@ SMALLEST_PROBED_BYTES = 64 * 2**20  # a smaller file is read in a blink, and say
 _PHASE_S, _SHORT_PHASE_S = 0.1, 0.05
 _WRITE_BYTES = 256 * 2**20
 
-# A modest SSD, for files too small to measure and where measuring fails.
+# A modest SSD, for files too small to measure and devices that cannot be measured.
 DEFAULT_PROFILE = DeviceProfile(
     random_reads_per_s=50_000.0,
     read_bytes_per_s=0.5e9,
@@ -82,7 +82,7 @@ def rates_of(
 
 
 def _read_profile(features: Path, os_io: OsIO, *, refresh: bool) -> DeviceProfile:
-    """Return the profile of the device under ``features``, or `DEFAULT_PROFILE` where it cannot be measured."""
+    """Return the profile of the device under ``features``, or `DEFAULT_PROFILE` if it cannot be measured."""
     known = None if refresh else remembered_profile(features.parent)
     if known is not None and known.medium_reads_per_s > 0:
         return known

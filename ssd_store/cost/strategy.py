@@ -44,7 +44,7 @@ class IoRates:
     read_bytes_per_s: float  # sequential, from the features
     write_bytes_per_s: float  # sequential, into the spill folder
     pack_read_bytes_per_s: float  # sequential, from the spill folder
-    medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0 where it was not measured
+    medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0: not measured
     is_one_device: bool = True  # the features and the spill folder share a device, and so its bandwidth
 
     def read_seconds(self, requests: int, num_bytes: int) -> float:
@@ -122,7 +122,7 @@ def choose_strategy(
 ) -> Choice:
     """Choose how to read a superbatch's missing rows: the fastest way that its budgets allow. Pure.
 
-    Packs write to the disk, and are only chosen where they gain 15% over the better of the others.
+    Packs write to the disk, and are only chosen if they gain 15% over the better of the others.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""One open data file, read around the page cache where the file system allows it."""
+"""One open data file, read around the page cache if the file system allows it."""
 
 from __future__ import annotations
 
