@@ -124,7 +124,7 @@ def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
 
     Parameters
     ----------
-    strategy : "staged" or "packed"
+    strategy : how they were prepared, a member of `STRATEGIES`
     superbatch : how the message begins, such as "superbatch 3, "; may be empty
     batch : its number within the superbatch
     """
