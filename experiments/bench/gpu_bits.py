@@ -10,7 +10,7 @@ from gpu_findings import Finding, Sizes, compared, not_checked
 
 from gloader.device import RowParts, RowTable, has_triton
 from gloader.device.cuda import CudaDevice
-from gloader.device.gather import gather_rows, gather_rows_in_torch
+from gloader.device.row_gather import gather_rows, gather_rows_in_torch
 from gloader.device.pinning import pin_in_place
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _differing(ids: torch.Tensor, parts: RowParts, expected: torch.Tensor, sizes
     out = torch.full(expected.shape, torch.nan, device=place)
     if not sizes.is_gpu:
         if has_triton():
-            from gloader.device.kernel import launch_gather
+            from gloader.device.triton_kernels import launch_gather
 
             launch_gather(ids, parts, out, 7)
             if not _same(out, expected):

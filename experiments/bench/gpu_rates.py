@@ -9,7 +9,7 @@ import torch
 from gpu_findings import Finding, Sizes, not_checked, promised, seconds_of
 
 from gloader.device import RowParts, RowTable, gather_rows, has_triton
-from gloader.device.gather import PROGRAMS_PER_MULTIPROCESSOR
+from gloader.device.row_gather import PROGRAMS_PER_MULTIPROCESSOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

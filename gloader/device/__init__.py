@@ -2,7 +2,7 @@
 
 from gloader.device.cpu import CpuDevice
 from gloader.device.dry_run import dry_step
-from gloader.device.gather import RowParts, gather_rows, has_triton
+from gloader.device.row_gather import RowParts, gather_rows, has_triton
 from gloader.device.hot_rows import hottest_rows
 from gloader.device.open_device import open_device
 from gloader.device.row_table import RowFormat, RowTable

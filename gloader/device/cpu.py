@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from gloader.core.aligned_memory import warm_floats
-from gloader.device.packing import pack, pack_offsets, unpack
+from gloader.device.host_memory import pack, pack_offsets, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from gloader.device.gather import has_triton
-from gloader.device.packing import pack, pack_offsets, unpack
+from gloader.device.row_gather import has_triton
+from gloader.device.host_memory import pack, pack_offsets, unpack
 from gloader.device.pinning import pin_in_place
 from gloader.errors import ConfigError
 

@@ -9,7 +9,7 @@ import torch
 
 from gloader.cache import DeviceShare
 from gloader.core.units import format_bytes
-from gloader.device.gather import RowParts
+from gloader.device.row_gather import RowParts
 from gloader.device.row_table import RowTable, rows_as_tensor
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from gloader.distributed.host_run import HostRun
 from gloader.distributed.open import open_shared, telling_others
 from gloader.distributed.place import Place, Sharing, find_place
 from gloader.distributed.remote_tier import RemoteTier
-from gloader.distributed.team import Facts, Team, assemble
+from gloader.distributed.agree import Facts, Team, assemble
 
 __all__ = [
     "Facts",

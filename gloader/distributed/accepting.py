@@ -10,7 +10,7 @@ from gloader.errors import RankError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from gloader.distributed.team import Team
+    from gloader.distributed.agree import Team
     from gloader.distributed.wire import Connection
 
 _CONNECT_S = 30.0  # between the agreement of all ranks and their connections

@@ -14,7 +14,7 @@ import numpy as np
 from gloader.core.units import format_seconds
 from gloader.distributed.batch_layout import BatchShape, read_batch
 from gloader.distributed.pinning import pin_segment
-from gloader.distributed.segment import map_segment
+from gloader.distributed.shared_memory import map_segment
 from gloader.distributed.wire import Connection
 from gloader.errors import ChannelClosedError, RankError, StallError
 from gloader.pipeline.gather import HostBatch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device.pinning import PinnedArray
-    from gloader.distributed.team import Team
+    from gloader.distributed.agree import Team
     from gloader.distributed.wire import Message, Received
     from gloader.types import BatchId
 

@@ -11,7 +11,7 @@ import numpy as np
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
 from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
-from gloader.distributed.segment import create_segment, map_segment
+from gloader.distributed.shared_memory import create_segment, map_segment
 from gloader.errors import RankError
 from gloader.pipeline.open_device import hold_rows, room_for_rows, row_format
 

@@ -17,7 +17,7 @@ from gloader.distributed.device_agreement import LedDevices
 from gloader.distributed.host_run import HostRun
 from gloader.distributed.outlet import Outlet
 from gloader.distributed.peers import Peer, describe
-from gloader.distributed.rings import InterleavedRings
+from gloader.distributed.interleaved_rings import InterleavedRings
 from gloader.errors import ChannelClosedError, RankError, StateError
 from gloader.pipeline.threads import StageThread
 from gloader.types import BatchId
@@ -25,7 +25,7 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.distributed.team import Team
+    from gloader.distributed.agree import Team
     from gloader.distributed.wire import Message
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.buffers import Buffers

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.distributed.batch_layout import BatchShape, write_batch
-from gloader.distributed.segment import create_segment
+from gloader.distributed.shared_memory import create_segment
 from gloader.pipeline.buffers import BufferRing
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import MissCurve
     from gloader.dataset import Dataset
-    from gloader.distributed.team import Team
+    from gloader.distributed.agree import Team
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.feedback import RunFeedback

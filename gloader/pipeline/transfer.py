@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gloader.device import DeviceTier, gather_rows, open_device
-from gloader.device.gather import fill_cached
+from gloader.device.row_gather import fill_cached
 from gloader.types import Block, DeviceBlock, IdArray, ReadyBatch
 
 if TYPE_CHECKING:

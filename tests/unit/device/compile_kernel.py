@@ -8,7 +8,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gloader.device.kernel import _gather_kernel, block_shape
+from gloader.device.triton_kernels import _gather_kernel, block_shape
 
 POINTERS = ("ids", "slot_of", "table", "table_scale", "host", "host_scale", "out")
 

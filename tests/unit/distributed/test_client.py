@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gloader.distributed.client import LoaderClient
-from gloader.distributed.team import Team
+from gloader.distributed.agree import Team
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import ChannelClosedError, RankError
 from gloader.types import BatchId

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from gloader.distributed.segment import create_segment, map_segment
+from gloader.distributed.shared_memory import create_segment, map_segment
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import RankError
 

@@ -74,7 +74,7 @@ def gather_rows(
     """
     _check(ids, parts, out)
     if ids.device.type == "cuda" and has_triton() and (parts.host is None or _is_reachable(parts.host.rows)):
-        from gloader.device.kernel import launch_gather  # Triton looks for a GPU when it is imported
+        from gloader.device.triton_kernels import launch_gather  # Triton looks for a GPU when it is imported
 
         count = torch.cuda.get_device_properties(ids.device).multi_processor_count
         launch_gather(ids, parts, out, max_programs or PROGRAMS_PER_MULTIPROCESSOR * count)

@@ -10,7 +10,7 @@ import triton.language as tl
 if TYPE_CHECKING:
     import torch
 
-    from gloader.device.gather import RowParts
+    from gloader.device.row_gather import RowParts
 
 _TILE: Final = (
     2048  # elements that a program moves at a time: four 16-byte loads in flight for each of 128 threads
@@ -91,7 +91,7 @@ def block_shape(dim: int) -> tuple[int, int]:
 
 
 def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int) -> None:
-    """Run the kernel on the current stream; see `gloader.device.gather.gather_rows`, which checks the arguments."""
+    """Run the kernel on the current stream; see `gloader.device.row_gather.gather_rows`, which checks the arguments."""
     num_rows = len(ids)
     if num_rows == 0:
         return

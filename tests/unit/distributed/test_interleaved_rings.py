@@ -5,7 +5,7 @@ import pytest
 
 from gloader.core.order import EpochOrder
 from gloader.distributed.place import find_place
-from gloader.distributed.rings import InterleavedRings
+from gloader.distributed.interleaved_rings import InterleavedRings
 from gloader.errors import ChannelClosedError, ConfigError
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.positions import BatchStream

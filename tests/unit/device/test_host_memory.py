@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from gloader.device.packing import pack, pack_offsets, unpack
+from gloader.device.host_memory import pack, pack_offsets, unpack
 
 
 def test_every_array_comes_out_as_it_was() -> None:

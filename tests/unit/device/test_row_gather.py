@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.device.gather import RowParts, fill_cached, gather_rows, has_triton
+from gloader.device.row_gather import RowParts, fill_cached, gather_rows, has_triton
 from gloader.device.row_table import RowFormat, RowTable, rows_as_tensor
 from gloader.errors import ShapeError
 
@@ -69,7 +69,7 @@ def interpreted() -> Iterator[Gather]:
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel's module is imported
     try:
-        kernel = importlib.import_module("gloader.device.kernel")
+        kernel = importlib.import_module("gloader.device.triton_kernels")
         yield lambda ids, parts, out: kernel.launch_gather(ids, parts, out, 3)
     finally:
         if before is None:
