@@ -10,8 +10,8 @@ from gpu_findings import Finding, Sizes, compared, not_checked
 
 from gloader.device import RowParts, RowTable, has_triton
 from gloader.device.cuda import CudaDevice
+from gloader.device.host_memory import pin_in_place
 from gloader.device.row_gather import gather_rows, gather_rows_in_torch
-from gloader.device.pinning import pin_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,13 +2,11 @@
 
 from gloader.device.cpu import CpuDevice
 from gloader.device.dry_run import dry_step
-from gloader.device.row_gather import RowParts, gather_rows, has_triton
 from gloader.device.hot_rows import hottest_rows
-from gloader.device.open_device import open_device
-from gloader.device.row_table import RowFormat, RowTable
-from gloader.device.seam import Device, Mark, Pinned
-from gloader.device.static_cache import StaticCache
-from gloader.device.tier import DeviceTier, reach_features
+from gloader.device.row_gather import gather_rows, has_triton
+from gloader.device.row_table import RowFormat, RowParts, RowTable
+from gloader.device.seam import Device, Mark, Pinned, open_device
+from gloader.device.tier import DeviceTier, StaticCache, reach_features
 
 __all__ = [
     "CpuDevice",

@@ -1,4 +1,4 @@
-"""The CPU as the compute device: batches are there already. It can rehearse what a GPU does."""
+"""The CPU as the compute device: batches are in its memory already. It can rehearse what a GPU does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
-
-    from gloader.device.seam import Mark, Pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,8 @@ class CpuDevice:
 
     Parameters
     ----------
-    rehearses : go the way of a GPU instead, with packed copies, a sending thread and a gather into memory of its own:
-        for tests
-    reaches_features : read features that are in memory in place, without gathering them first: for tests
+    rehearses : take a GPU's path instead: packed copies, a sending thread, a gather into new memory. For tests
+    reaches_features : read features in place that are in memory, without gathering them first. For tests
     """
 
     rehearses: bool = False
@@ -79,7 +76,7 @@ class CpuDevice:
         return int(psutil.virtual_memory().available)
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step``; what it takes of host memory is not known."""
+        """Run ``step`` and return 0: the memory it takes on the host is not measured."""
         step()
         return 0
 
@@ -89,7 +86,7 @@ class CpuDevice:
         yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Return tensors over the same memory; of a packed copy where a GPU is rehearsed."""
+        """Return tensors over the same memory; over a packed copy if a GPU is rehearsed."""
         if not self.rehearses:
             return tuple(torch.from_numpy(array) for array in arrays)
         offsets = pack_offsets(arrays)
@@ -97,10 +94,10 @@ class CpuDevice:
         pack(arrays, offsets, block)
         return unpack(torch.from_numpy(block), arrays, offsets)
 
-    def mark(self) -> Mark:
-        """Return a mark that is reached."""
+    def mark(self) -> CpuMark:
+        """Return a mark that is reached already."""
         return CpuMark()
 
-    def pin(self, array: NDArray[Any]) -> Pinned | None:
-        """Return ``array`` where the features are read in place."""
+    def pin(self, array: NDArray[Any]) -> HostArray | None:
+        """Return ``array`` if features are read in place, else None."""
         return HostArray(array=array) if self.reaches_features else None

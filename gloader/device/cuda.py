@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from gloader.device.host_memory import pack, pack_offsets, pin_in_place, unpack
 from gloader.device.row_gather import has_triton
-from gloader.device.host_memory import pack, pack_offsets, unpack
-from gloader.device.pinning import pin_in_place
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,9 +17,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.device.seam import Mark, Pinned
+    from gloader.device.host_memory import PinnedArray
 
-_SEND_FIRST: Final = -1  # the stream's priority: small kernels, which the next step waits for
+
+# Priority of the sending stream, above the model's: its kernels are small, and the next step waits for them.
+_SEND_FIRST: Final = -1
 
 
 class CudaMark:
@@ -51,7 +52,7 @@ class CudaDevice:
 
     Parameters
     ----------
-    place : a CUDA device; the current one where it has no index
+    place : a CUDA device; without an index, the current one
 
     Raises
     ------
@@ -84,7 +85,7 @@ class CudaDevice:
         return found
 
     def free_bytes(self) -> int:
-        """Return the bytes that are free, those that torch keeps for later among them."""
+        """Return the bytes that are free, including those that torch keeps for later."""
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
@@ -110,20 +111,21 @@ class CudaDevice:
             yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Bring ``arrays`` by one copy out of pinned memory, which torch does not use again before it is done."""
+        """Copy ``arrays`` to the device by one copy out of pinned memory."""
         offsets = pack_offsets(arrays)
+        # torch's allocator of pinned memory does not give the block out again before the copy from it is over.
         block = torch.empty(offsets[-1], dtype=torch.uint8, pin_memory=True)
         pack(arrays, offsets, block.numpy())
         return unpack(block.to(self._place, non_blocking=True), arrays, offsets)
 
-    def mark(self) -> Mark:
-        """Return an event behind what the sending stream was given so far."""
+    def mark(self) -> CudaMark:
+        """Return an event behind everything that the sending stream was given so far."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return CudaMark(event, self._place)
 
-    def pin(self, array: NDArray[Any]) -> Pinned | None:
-        """Pin ``array`` in place; None where that fails, or where there is no kernel that would read it."""
+    def pin(self, array: NDArray[Any]) -> PinnedArray | None:
+        """Pin ``array`` in place; None if that fails, or without Triton, whose kernel would read it."""
         if not has_triton():
             return None
         pinned = pin_in_place(array, torch.cuda.cudart())  # type: ignore[no-untyped-call]
@@ -133,6 +135,6 @@ class CudaDevice:
 
 
 def forget_error(place: torch.device) -> None:
-    """Drop the last error of the CUDA runtime, which it keeps for whoever asks next: an innocent kernel."""
+    """Drop the last error of the CUDA runtime, which would otherwise raise it at the next, innocent kernel."""
     with suppress(RuntimeError):
         torch.zeros(1, device=place)

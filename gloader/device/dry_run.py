@@ -1,4 +1,4 @@
-"""One step of a model to see what it takes, without a trace of it left."""
+"""A trial step of a model, which shows the memory that a step takes and leaves the model as it was."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ def dry_step(
 ) -> Callable[[ReadyBatch], None]:
     """Return a function that computes a batch's loss and gradients, and then puts the model back as it was.
 
-    Buffers (running statistics), the training mode and the random states are what they were; gradients are dropped.
-    What an optimiser will hold is not there yet: an Adam that has not stepped will take twice the parameters, so
-    that many bytes are held during the step.
+    Buffers (running statistics), the training mode and the random states are restored; gradients are dropped.
 
     Parameters
     ----------
+    model : on the device that it will train on
     loss_of : runs ``model`` on a batch and returns the loss
     """
 
@@ -30,6 +29,7 @@ def dry_step(
         devices = [] if batch.x.device.type == "cpu" else [batch.x.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
+        # An Adam that has not stepped yet will hold twice the parameters: the same bytes are held during the step.
         state = [torch.empty((2, *p.shape), dtype=p.dtype, device=p.device) for p in model.parameters()]
         with torch.random.fork_rng(devices=devices):
             try:

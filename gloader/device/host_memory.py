@@ -1,20 +1,30 @@
-"""Many small arrays as one block of bytes, so that one copy brings all of them to the device. Pure."""
+"""Host memory that a GPU copies from: small arrays packed into one block, large ones pinned in place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
 
+from gloader.core.units import format_bytes
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Offsets = tuple[int, ...]
 
-_ALIGN: Final = 16  # of every array: what a vector load asks for, and a multiple of every itemsize
+logger = logging.getLogger("gloader")
+
+# Packed arrays start at multiples of this: what a 16-byte vector load asks for, and a multiple of every itemsize.
+_ALIGN: Final = 16
+
+_PAGE_BYTES: Final = 4096
+# The runtime pins every page of a call before it returns, and nothing interrupts it: pieces keep Ctrl-C working.
+CHUNK_BYTES: Final = 1 << 30
 
 _TORCH: Final[dict[str, torch.dtype]] = {
     "int64": torch.int64,
@@ -25,20 +35,120 @@ _TORCH: Final[dict[str, torch.dtype]] = {
 
 
 def pack_offsets(arrays: Sequence[NDArray[Any]]) -> Offsets:
-    """Return where each array starts in the block, and the bytes of all of it."""
+    """Return the byte at which each array starts in a block, and the bytes of the whole block. Pure."""
     ends = np.cumsum([0, *(-(-array.nbytes // _ALIGN) * _ALIGN for array in arrays)])
     return tuple(ends.tolist())
 
 
 def pack(arrays: Sequence[NDArray[Any]], offsets: Offsets, block: NDArray[np.uint8]) -> None:
-    """Copy ``arrays`` into ``block``, whose bytes between them stay as they are."""
+    """Copy ``arrays`` into one block of bytes, so that one copy brings all of them to the device.
+
+    Parameters
+    ----------
+    arrays : any dtypes and shapes
+    offsets : result of `pack_offsets`
+    block : (>= offsets[-1],) uint8; the bytes between arrays stay as they are
+    """
     for array, start in zip(arrays, offsets, strict=False):
         block[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that ``block`` holds, as views of it, with the shapes and dtypes of ``arrays``."""
+    """Return the tensors that a packed block holds, as views of it. Pure.
+
+    Parameters
+    ----------
+    block : (>= offsets[-1],) uint8, filled by `pack`, on any device
+    arrays : what was packed; only their shapes and dtypes count
+    offsets : result of `pack_offsets`
+    """
     return tuple(
         block[start : start + array.nbytes].view(_TORCH[array.dtype.name]).view(array.shape)
         for array, start in zip(arrays, offsets, strict=False)
     )
+
+
+class CudaRuntime(Protocol):
+    """The two calls of the CUDA runtime that pinning needs; ``torch.cuda.cudart()`` has them."""
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int, /) -> Any:  # noqa: N802 - CUDA's name
+        """Pin memory; return 0 or CUDA's error code.
+
+        Parameters
+        ----------
+        address : of the first byte
+        num_bytes : of one piece
+        flags : 0: plain pinned memory
+        """
+        ...
+
+    def cudaHostUnregister(self, address: int, /) -> Any:  # noqa: N802 - CUDA's name
+        """Unpin memory that was pinned from ``address`` on."""
+        ...
+
+
+class PinnedArray:
+    """An array that is pinned in place until `close`. Made by `pin_in_place`.
+
+    Parameters
+    ----------
+    array : the memory; kept alive
+    runtime : unpins it
+    starts : addresses of the pinned pieces
+    """
+
+    def __init__(self, array: NDArray[Any], runtime: CudaRuntime, starts: list[int]) -> None:
+        self._array: NDArray[Any] = array
+        self._runtime = runtime
+        self._starts = starts
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The memory."""
+        return self._array
+
+    def close(self) -> None:
+        """Unpin it. Idempotent."""
+        starts, self._starts = self._starts, []
+        for start in starts:
+            self._runtime.cudaHostUnregister(start)
+
+
+def pin_in_place(
+    array: NDArray[Any], runtime: CudaRuntime, *, chunk_bytes: int = CHUNK_BYTES
+) -> PinnedArray | None:
+    """Pin ``array`` piece by piece. If the system refuses a piece, unpin the others and return None.
+
+    A refusal is no error: the log says why, and rows are gathered into pinned buffers first.
+
+    Parameters
+    ----------
+    array : C-contiguous; kept alive by what is returned
+    runtime : pins and unpins
+    chunk_bytes : bytes of one piece, a multiple of the page size
+    """
+    pinned = PinnedArray(array, runtime, [])
+    for start, num_bytes in _pieces(array.ctypes.data, array.nbytes, chunk_bytes):
+        status = int(runtime.cudaHostRegister(start, num_bytes, 0))
+        if status != 0:
+            pinned.close()
+            logger.warning(
+                "%s of features cannot be pinned where they are (CUDA error %d; is the limit of locked memory, ulimit "
+                "-l, too low?): each batch is gathered into pinned buffers instead",
+                format_bytes(array.nbytes),
+                status,
+            )
+            return None
+        # Noted piece by piece, so that `close` undoes exactly what was done when a later piece is refused.
+        pinned._starts.append(start)  # noqa: SLF001 - built here
+    return pinned
+
+
+def _pieces(address: int, num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield address and length of pieces that meet at page borders: no page may be pinned twice."""
+    end = address + num_bytes
+    start = address
+    while start < end:
+        stop = min((start + chunk_bytes) // _PAGE_BYTES * _PAGE_BYTES, end)
+        yield start, stop - start
+        start = stop

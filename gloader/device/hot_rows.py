@@ -1,4 +1,4 @@
-"""How hot each node is, before the first epoch: by sampling, by probability, or by degree."""
+"""The hottest rows, chosen before the first epoch: by sampling, by probability, or by degree."""
 
 from __future__ import annotations
 
@@ -25,13 +25,21 @@ if TYPE_CHECKING:
     from gloader.dataset.topology import Topology
     from gloader.types import IdArray, Sampler
 
-# An epoch, but no fewer batches than tell hot from cold, and no more than take seconds.
+# Batches to presample: an epoch, but at least as many as tell hot from cold, and at most what takes seconds.
 LEAST_PRESAMPLED: Final = 64
 MOST_PRESAMPLED: Final = 512
 
 
 def presampled_counts(sampler: Sampler, order: EpochOrder, *, num_nodes: int, threads: int = 1) -> IdArray:
-    """Count how often each node (N,) is in the first epoch's batches (GNNLab, EuroSys'22, section 6.3). Pure."""
+    """Count how often each node (N,) is in the first epoch's batches (GNNLab, EuroSys'22, section 6.3). Pure.
+
+    Parameters
+    ----------
+    sampler : of the run
+    order : of the run: its first batches are the ones that are counted
+    num_nodes : N
+    threads : sample at a time
+    """
     per_epoch = order.num_batches
     num_batches = min(max(per_epoch, LEAST_PRESAMPLED), MOST_PRESAMPLED) if per_epoch else 0
     seeds = [order.epoch_seeds(epoch) for epoch in range(-(-num_batches // max(per_epoch, 1)))]
@@ -41,7 +49,8 @@ def presampled_counts(sampler: Sampler, order: EpochOrder, *, num_nodes: int, th
         return sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(seeds[epoch], index)).nodes
 
     def sampled(pool: ThreadPoolExecutor) -> Iterator[IdArray]:
-        for start in range(0, num_batches, 2 * threads):  # no more of them in memory at a time
+        # In rounds: `map` alone would sample every batch ahead of the count, and hold all of them.
+        for start in range(0, num_batches, 2 * threads):
             yield from pool.map(nodes_of, range(start, min(start + 2 * threads, num_batches)))
 
     with ThreadPoolExecutor(threads, "gloader-presample") as pool:
@@ -62,8 +71,12 @@ def hottest_rows(
 
     Parameters
     ----------
-    hotness : "presampled" counts accesses in sampled batches, "vip" computes their probability from the graph, which
-        is that of neighbour sampling, "degree" takes the nodes with the most out-edges
+    hotness : "presampled" counts accesses in sampled batches, "vip" computes their probability under neighbour
+        sampling, "degree" takes the nodes with the most out-edges
+    num_rows : rows that fit; 0: none, N or more: all
+    topology : the graph; "vip" and "degree" wait until it is verified
+    sampler, order, fanouts : of the run
+    threads : sample at a time
     """
     num_nodes = topology.graph.num_nodes
     if num_rows == 0:
@@ -84,10 +97,11 @@ def hottest_rows(
         )
         return plan_device_cache(chances, num_rows)
     counts = presampled_counts(sampler, order, num_nodes=num_nodes, threads=threads)
+    # Too few nodes were seen to fill the cache: the rest of it goes by degree.
     tail = None if np.count_nonzero(counts) >= num_rows else _degrees(topology)
     return plan_device_cache(counts, num_rows, tail=tail, accesses=counts)
 
 
 def _degrees(topology: Topology) -> IdArray:
-    topology.wait()  # the count trusts every edge
+    topology.wait()  # the count indexes by every edge, so all of them must be verified
     return out_degrees(topology.graph.indices, topology.graph.num_nodes)

@@ -1,4 +1,4 @@
-"""A defect of torch's vector mathematics on the CPU, kept out of training: its first call must be one thread's."""
+"""The first call of torch's vector mathematics on the CPU, made by one thread to keep a defect of MKL out."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Ids in, rows out: one gather from the device's own rows and those of the host, fused where Triton is there."""
+"""The gather: ids in, rows out, from the device's own rows and those of the host. One kernel if Triton is there."""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -11,42 +10,11 @@ import torch
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
-    from gloader.device.row_table import RowTable
+    from gloader.device.row_table import RowParts, RowTable
 
-# Not yet measured on a GPU: enough to keep the memory of a large device busy, few enough that a program that waits for
-# the host's memory leaves most of a multiprocessor's warps to the model.
+# Enough to keep the memory of a large device busy, few enough that a program that waits for the host's memory leaves
+# most of a multiprocessor's warps to the model. Not yet measured on a GPU.
 PROGRAMS_PER_MULTIPROCESSOR: Final = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowParts:
-    """Where the rows of a batch are.
-
-    Node v's row is ``table.rows[slot_of[v]]`` where it has a slot. The row at position p of the batch is otherwise
-    ``host.rows[p]``, or ``host.rows[v]`` where the host's rows are all of them.
-    """
-
-    table: RowTable | None  # None: the device holds no rows
-    slot_of: (
-        torch.Tensor | None
-    )  # (N,) int32, -1 without a slot; None: the slot of v is v, if there is a table
-    host: RowTable | None  # None: every row is in the table
-    is_host_by_id: bool = False
-
-    def __post_init__(self) -> None:
-        if self.table is None and (self.host is None or self.slot_of is not None):
-            raise ShapeError("rows must come from a table or from the host, and a slot map needs a table")
-        if self.host is None and self.slot_of is not None:
-            raise ShapeError(
-                "a slot map may leave rows to the host, which brings none: pass host or no slot map"
-            )
-
-    @property
-    def dim(self) -> int:
-        """F."""
-        part = self.table if self.table is not None else self.host
-        assert part is not None  # noqa: S101 - by __post_init__
-        return int(part.rows.shape[1])
 
 
 def has_triton() -> bool:
@@ -57,20 +25,23 @@ def has_triton() -> bool:
 def gather_rows(
     ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor, max_programs: int | None = None
 ) -> None:
-    """Put the rows of ``ids`` (U,) int64 into ``out`` (U, F) float32, without waiting for the device.
+    """Gather the rows of a batch without waiting for the device.
 
-    One kernel where Triton is there and the device is a GPU; operations of torch elsewhere, and where the host's rows
-    are not pinned. The kernel reads those in place: they must stay as they are until it has run.
+    One Triton kernel on a GPU; operations of torch on a CPU, without Triton, or if the host's rows are not pinned. The
+    kernel reads the host's rows in place: they must stay as they are until it has run.
 
     Parameters
     ----------
-    max_programs : the most programs that the kernel runs as, so that the model keeps its share of the device;
-        `PROGRAMS_PER_MULTIPROCESSOR` where None
+    ids : (U,) int64 node ids
+    parts : the tables that hold the rows
+    out : (U, F) float32, contiguous
+    max_programs : most programs of the kernel at a time, so that the model keeps its share of the device; None:
+        `PROGRAMS_PER_MULTIPROCESSOR` for each multiprocessor
 
     Raises
     ------
     ShapeError
-        ``out`` does not fit.
+        ``out`` or the host's rows do not fit the ids.
     """
     _check(ids, parts, out)
     if ids.device.type == "cuda" and has_triton() and (parts.host is None or _is_reachable(parts.host.rows)):
@@ -83,10 +54,17 @@ def gather_rows(
 
 
 def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor) -> None:
-    """Do what the kernel does with operations of torch; on a GPU, with the host's part of the batch copied there.
+    """Gather the rows of a batch with operations of torch; the kernel's twin.
 
-    No operation's result has a size that depends on data, so that nothing waits for the device.
+    On a GPU the host's part of the batch is copied there first.
+
+    Parameters
+    ----------
+    ids : (U,) int64 node ids
+    parts : the tables that hold the rows
+    out : (U, F) float32, contiguous
     """
+    # Every result has a size that is known beforehand: one that depended on data would wait for the device.
     if parts.host is None or parts.table is None:
         part, index = (parts.table, ids) if parts.table is not None else (parts.host, ids)
         assert part is not None  # noqa: S101 - by RowParts
@@ -105,14 +83,22 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
 
 
 def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Put the rows that have a slot into ``out`` (U, F), in place; the others are there. For the CPU."""
+    """Overwrite the rows of a batch that have a slot; the others are there already. For the CPU.
+
+    Parameters
+    ----------
+    ids : (U,) int64 node ids
+    table : the cached rows
+    slot_of : (N,) int32, -1 without a slot
+    out : (U, F) float32
+    """
     slots = slot_of[ids]
     at = torch.nonzero(slots >= 0).squeeze(1)
     out[at] = table.widened(slots[at])
 
 
 def _is_reachable(rows: torch.Tensor) -> bool:
-    """Return whether a kernel can read ``rows``: shared memory is not pinned where the system did not let it."""
+    """Return whether a kernel can read ``rows``; the system may have refused to pin shared memory."""
     return rows.device.type != "cpu" or rows.is_pinned()
 
 

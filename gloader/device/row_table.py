@@ -1,4 +1,4 @@
-"""Feature rows where a device can read them, in the dtype they are stored in."""
+"""Tables of feature rows that a device can read, in the dtype they are stored in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TORCH: Final[dict[str, torch.dtype]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowFormat:
-    """How feature rows are stored."""
+    """The dtype and width of stored feature rows."""
 
     dtype: np.dtype[Any]  # uint16 for bfloat16
     dim: int  # F
@@ -55,7 +55,7 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTable:
-    """Rows as tensors: on a device, or in host memory that the device reaches."""
+    """Feature rows as tensors: on a device, or in host memory that the device reads in place."""
 
     rows: torch.Tensor  # (C, F) float32, float16, bfloat16 or int8, contiguous
     scale: torch.Tensor | None = None  # (C,) float32, on the device: the factor of each int8 row
@@ -66,7 +66,37 @@ class RowTable:
         return rows if self.scale is None else rows * self.scale[index, None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowParts:
+    """Where the rows of a batch are.
+
+    Node v's row is ``table.rows[slot_of[v]]`` where it has a slot. The row at position p of the batch is otherwise
+    ``host.rows[p]``, or ``host.rows[v]`` where the host's rows are all of them.
+    """
+
+    table: RowTable | None  # None: the device holds no rows
+    slot_of: torch.Tensor | None  # (N,) int32, -1 without a slot; None: node v is in row v of the table
+    host: RowTable | None  # None: every row is in the table
+    is_host_by_id: bool = False
+
+    def __post_init__(self) -> None:
+        if self.table is None and (self.host is None or self.slot_of is not None):
+            raise ShapeError("rows must come from a table or from the host, and a slot map needs a table")
+        if self.host is None and self.slot_of is not None:
+            raise ShapeError(
+                "a slot map may leave rows to the host, which brings none: pass host or no slot map"
+            )
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        part = self.table if self.table is not None else self.host
+        assert part is not None  # noqa: S101 - by __post_init__
+        return int(part.rows.shape[1])
+
+
 def rows_as_tensor(array: NDArray[Any], *, is_bfloat16: bool) -> torch.Tensor:
-    """Return ``array`` (C, F) as a tensor over the same memory; uint16 as bfloat16 where it is that."""
+    """Return ``array`` (C, F) as a tensor over the same memory; uint16 holds bfloat16 if ``is_bfloat16``."""
+    # numpy has no bfloat16, and torch no uint16 that it can view: int16 is the way from one to the other.
     tensor = torch.from_numpy(array.view(np.int16) if is_bfloat16 else array)
     return tensor.view(torch.bfloat16) if is_bfloat16 else tensor

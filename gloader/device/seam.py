@@ -1,8 +1,12 @@
-"""What the loader asks of a compute device: the one seam between the CPU and CUDA."""
+"""The seam between the loader and a compute device: one protocol for the CPU and CUDA, and the choice of one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
+
+from gloader.device.cpu import CpuDevice
+from gloader.device.cuda import CudaDevice
+from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Mark(Protocol):
-    """A point in a device's work that was behind everything sent so far."""
+    """A point in a device's work, behind everything that was sent before it."""
 
     def is_reached(self) -> bool:
         """Return whether the device got there: host memory that it read until then may change."""
@@ -25,9 +29,9 @@ class Mark(Protocol):
         ...
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let what this thread computes from now on wait for the mark, on the device.
+        """Make what this thread computes from now on wait for the mark, on the device.
 
-        The memory of ``tensors`` is not used again before that computation is done with it.
+        The memory of ``tensors`` is not given out again before that computation is over.
         """
         ...
 
@@ -41,16 +45,16 @@ class Pinned(Protocol):
         ...
 
     def close(self) -> None:
-        """Give it back. Idempotent."""
+        """Unpin the memory. Idempotent."""
         ...
 
 
 class Device(Protocol):
-    """Where batches are delivered. Thread-safe, but for what one thread sends between two marks."""
+    """A compute device that batches are sent to. Thread-safe, except that one thread sends between two marks."""
 
     @property
     def place(self) -> torch.device:
-        """As torch names it."""
+        """The device as torch names it."""
         ...
 
     @property
@@ -59,7 +63,7 @@ class Device(Protocol):
         ...
 
     def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
-        """Return host memory, touched, that copies to the device start from best."""
+        """Return touched host memory (num_floats,), of the kind that the device copies from fastest."""
         ...
 
     def free_bytes(self) -> int:
@@ -67,15 +71,15 @@ class Device(Protocol):
         ...
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return the most bytes it took beyond those taken before it."""
+        """Run ``step`` and return the most device bytes that it held, beyond those held before it."""
         ...
 
     def sending(self) -> AbstractContextManager[None]:
-        """Let this thread's copies and kernels go beside the computation, inside the block."""
+        """Make this thread's copies and kernels run beside the computation, inside the block."""
         ...
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Bring small arrays to the device; they may change when this returns, but not where the device is the host."""
+        """Copy small arrays to the device; on the CPU the tensors may share memory with ``arrays``."""
         ...
 
     def mark(self) -> Mark:
@@ -83,5 +87,22 @@ class Device(Protocol):
         ...
 
     def pin(self, array: NDArray[Any]) -> Pinned | None:
-        """Let the device read ``array`` in place; None where that cannot be, and rows have to be brought."""
+        """Make ``array`` readable in place by the device; None if it cannot be, and rows have to be copied."""
         ...
+
+
+def open_device(place: torch.device) -> Device:
+    """Return the device at ``place``.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or it is neither the CPU nor a CUDA device.
+    """
+    if place.type == "cpu":
+        return CpuDevice()
+    if place.type == "cuda":
+        return CudaDevice(place)
+    raise ConfigError(
+        f"device={str(place)!r} is neither 'cpu' nor 'cuda'; batches can be moved on with Tensor.to"
+    )

@@ -1,26 +1,74 @@
-"""What a loader holds on its compute device, and what of the host the device reaches."""
+"""The device tier: the hottest rows, resident on the device, and the host memory that it reads in place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import torch
 
 from gloader.cache import DeviceShare
 from gloader.core.units import format_bytes
-from gloader.device.row_gather import RowParts
-from gloader.device.row_table import RowTable, rows_as_tensor
+from gloader.device.row_table import RowParts, RowTable, rows_as_tensor
 
 if TYPE_CHECKING:
+    from gloader.cache import DeviceCachePlan
     from gloader.device.row_table import RowFormat
     from gloader.device.seam import Device, Pinned
-    from gloader.device.static_cache import StaticCache
+    from gloader.types import FeatureSource
+
+# Host memory that filling the table takes: large enough for sequential reads, small beside any budget.
+_CHUNK_BYTES: Final = 64 << 20
+
+
+class StaticCache:
+    """The rows of a plan in a table on the device, as they are stored, and the slot of each node.
+
+    Nothing moves after the table is filled. Row i of the table belongs to ``plan.rows[i]``.
+
+    Parameters
+    ----------
+    plan : the rows to hold; at least one
+    source : read once, in ascending order of rows
+    form : dtype and width of the stored rows
+    place : the device
+    """
+
+    def __init__(
+        self, plan: DeviceCachePlan, *, source: FeatureSource, form: RowFormat, place: torch.device
+    ) -> None:
+        self.plan = plan
+        self.table = RowTable(
+            rows=torch.empty((len(plan.rows), form.dim), dtype=form.torch_dtype, device=place),
+            scale=None if form.scale is None else torch.from_numpy(form.scale[plan.rows]).to(place),
+        )
+        self.slot_of = None if plan.holds_all else torch.from_numpy(plan.slot_map()).to(place)
+        self._fill(source, form)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device."""
+        tensors = (self.table.rows, self.table.scale, self.slot_of)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def _fill(self, source: FeatureSource, form: RowFormat) -> None:
+        rows = self.plan.rows
+        step = max(_CHUNK_BYTES // form.row_bytes, 1)
+        chunk = np.empty((min(step, len(rows)), form.dim), dtype=form.dtype)
+        for start in range(0, len(rows), step):
+            wanted = rows[start : start + step]
+            part = chunk[: len(wanted)]
+            source.read_into(wanted, part)
+            # From pageable memory the copy is over when this returns, so the next rows may overwrite the chunk.
+            self.table.rows[start : start + len(wanted)].copy_(
+                rows_as_tensor(part, is_bfloat16=form.is_bfloat16)
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTier:
-    """The device, its static cache, and the host's features that it reads in place. Owns these until `close`."""
+    """A device, its static cache, and the host's features that it reads in place. Owns the last until `close`."""
 
     device: Device
     cache: StaticCache | None = None
@@ -34,7 +82,7 @@ class DeviceTier:
 
     @property
     def brings_all(self) -> bool:
-        """Whether nothing is gathered on the host, because the device holds or reaches every row."""
+        """Whether the device holds or reads in place every row, so that the host gathers nothing."""
         return self.holds_all or self.features is not None
 
     def share(self) -> DeviceShare:
@@ -48,7 +96,7 @@ class DeviceTier:
         return DeviceShare(reaches_all=reaches_all, held=cache.plan.holds())
 
     def parts(self, host: torch.Tensor) -> RowParts:
-        """Return where the rows of a batch are of which the host gathered ``host`` (U, F), pinned or on the CPU."""
+        """Return the tables of a batch's rows, of which the host gathered ``host`` (U, F), pinned or on the CPU."""
         cache = self.cache
         if cache is not None and cache.plan.holds_all:
             return RowParts(table=cache.table, slot_of=None, host=None)
@@ -60,7 +108,7 @@ class DeviceTier:
         )
 
     def explain(self) -> str:
-        """Say in a line what the device holds and reaches; nothing for a CPU without a cache."""
+        """Return a line that says what the device holds and reads in place; empty for a CPU without a cache."""
         place, cache = self.device.place, self.cache
         reach = "" if self.features is None else ", the others read in place from pinned memory"
         if cache is None:
@@ -81,7 +129,14 @@ class DeviceTier:
 
 
 def reach_features(device: Device, rows: Pinned, form: RowFormat) -> RowTable:
-    """Return all N rows, pinned, as a table that ``device`` gathers from; the factors of int8 rows go to it."""
+    """Return all N rows as a table that the device gathers from in place.
+
+    Parameters
+    ----------
+    device : gets the factors of int8 rows
+    rows : (N, F) as stored, pinned
+    form : dtype and width of the stored rows
+    """
     return RowTable(
         rows=rows_as_tensor(rows.array, is_bfloat16=form.is_bfloat16),
         scale=None if form.scale is None else torch.from_numpy(form.scale).to(device.place),

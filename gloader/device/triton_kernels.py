@@ -1,4 +1,4 @@
-"""The fused gather as a Triton kernel: one pass over the ids, each row from where it is."""
+"""The fused gather as a Triton kernel: one pass over the ids, each row from the table that holds it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import triton.language as tl
 if TYPE_CHECKING:
     import torch
 
-    from gloader.device.row_gather import RowParts
+    from gloader.device.row_table import RowParts
 
-_TILE: Final = (
-    2048  # elements that a program moves at a time: four 16-byte loads in flight for each of 128 threads
-)
-_MOST_COLUMNS: Final = 512
+# Elements that a program moves at a time: four 16-byte loads in flight for each of its 128 threads (4 warps of 32).
+_TILE: Final = 2048
 _WARPS: Final = 4
+# A wider row is moved in several steps, so that a tile still holds four rows or more.
+_MOST_COLUMNS: Final = 512
 
 
 @triton.jit
@@ -91,17 +91,22 @@ def block_shape(dim: int) -> tuple[int, int]:
 
 
 def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int) -> None:
-    """Run the kernel on the current stream; see `gloader.device.row_gather.gather_rows`, which checks the arguments."""
+    """Run the kernel on the current stream.
+
+    Parameters
+    ----------
+    ids, parts, out : as of `gloader.device.row_gather.gather_rows`, which checks them
+    max_programs : most programs of the kernel
+    """
     num_rows = len(ids)
     if num_rows == 0:
         return
     rows, columns = block_shape(parts.dim)
     table, host = parts.table, parts.host
+    # A pointer that is never read stands for each array that is missing: the kernel's constants tell which.
     pointers: list[Any] = [
         ids,
-        ids
-        if parts.slot_of is None
-        else parts.slot_of,  # one that is never read stands for one that is missing
+        ids if parts.slot_of is None else parts.slot_of,
         out if table is None else table.rows,
         out if table is None or table.scale is None else table.scale,
         out if host is None else host.rows,

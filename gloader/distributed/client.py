@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from gloader.device.pinning import PinnedArray
+    from gloader.device.host_memory import PinnedArray
     from gloader.distributed.agree import Team
     from gloader.distributed.wire import Message, Received
     from gloader.types import BatchId

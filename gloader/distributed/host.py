@@ -15,9 +15,9 @@ from gloader.core.signals import is_signal_pending, uninterrupted
 from gloader.distributed.accepting import accept_all
 from gloader.distributed.device_agreement import LedDevices
 from gloader.distributed.host_run import HostRun
+from gloader.distributed.interleaved_rings import InterleavedRings
 from gloader.distributed.outlet import Outlet
 from gloader.distributed.peers import Peer, describe
-from gloader.distributed.interleaved_rings import InterleavedRings
 from gloader.errors import ChannelClosedError, RankError, StateError
 from gloader.pipeline.threads import StageThread
 from gloader.types import BatchId

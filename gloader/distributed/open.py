@@ -5,16 +5,16 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gloader.distributed.agree import refuse
 from gloader.distributed.host import LoaderHost
 from gloader.distributed.remote_tier import RemoteTier
-from gloader.distributed.agree import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gloader.dataset import Dataset
-    from gloader.distributed.place import Place
     from gloader.distributed.agree import Team
+    from gloader.distributed.place import Place
     from gloader.pipeline.open_device import DeviceSettings, OtherDevices
     from gloader.pipeline.open_tiers import FeatureTier
     from gloader.ssd_store import FeatureStore

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.device.cuda import forget_error
-from gloader.device.pinning import pin_in_place
+from gloader.device.host_memory import pin_in_place
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.device.pinning import PinnedArray
+    from gloader.device.host_memory import PinnedArray
 
 
 def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray | None:

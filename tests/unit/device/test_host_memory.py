@@ -1,9 +1,14 @@
-"""Small arrays go to the device as one block and come out as they were."""
+"""Small arrays go to the device as one block; large ones are pinned in place: whole pages, each once, and undone."""
+
+import logging
 
 import numpy as np
+import pytest
 import torch
 
-from gloader.device.host_memory import pack, pack_offsets, unpack
+from gloader.device.host_memory import pack, pack_offsets, pin_in_place, unpack
+
+PAGE = 4096
 
 
 def test_every_array_comes_out_as_it_was() -> None:
@@ -30,3 +35,60 @@ def test_every_array_comes_out_as_it_was() -> None:
 def test_nothing_packs_into_nothing() -> None:
     assert pack_offsets([]) == (0,)
     assert unpack(torch.empty(0, dtype=torch.uint8), [], (0,)) == ()
+
+
+class Runtime:
+    """Stands for the CUDA runtime; refuses from the call ``fails_at`` on."""
+
+    def __init__(self, fails_at: int = 1000) -> None:
+        self.pinned: dict[int, int] = {}
+        self.calls = 0
+        self._fails_at = fails_at
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+        self.calls += 1
+        if self.calls > self._fails_at:
+            return 2
+        pages = range(address // PAGE, -(-(address + num_bytes) // PAGE))
+        for other, size in self.pinned.items():
+            taken = range(other // PAGE, -(-(other + size) // PAGE))
+            assert not set(pages) & set(taken), "a page is pinned twice"
+        self.pinned[address] = num_bytes
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802 - CUDA's name
+        del self.pinned[address]
+        return 0
+
+
+@pytest.mark.parametrize("shift", [0, 4, 4092])
+@pytest.mark.parametrize("num_bytes", [4, PAGE, 5 * PAGE + 8, 6 * PAGE])
+def test_every_byte_is_pinned_once_and_unpinned(shift: int, num_bytes: int) -> None:
+    memory = np.zeros(8 * PAGE + num_bytes, dtype=np.uint8)
+    start = -memory.ctypes.data % PAGE + shift
+    array = memory[start : start + num_bytes].view(np.float32)
+    runtime = Runtime()
+    pinned = pin_in_place(array, runtime, chunk_bytes=2 * PAGE)
+    assert pinned is not None
+    assert pinned.array is array
+    assert sum(runtime.pinned.values()) == num_bytes
+    assert min(runtime.pinned) == array.ctypes.data
+    pinned.close()
+    pinned.close()
+    assert runtime.pinned == {}
+
+
+def test_what_cannot_be_pinned_whole_is_not_pinned_at_all(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = Runtime(fails_at=2)
+    with caplog.at_level(logging.WARNING):
+        assert pin_in_place(np.zeros(10 * PAGE, np.uint8), runtime, chunk_bytes=2 * PAGE) is None
+    assert runtime.calls == 3
+    assert runtime.pinned == {}
+    assert "CUDA error 2" in caplog.text
+    assert "ulimit" in caplog.text
+
+
+def test_nothing_needs_no_pinning() -> None:
+    runtime = Runtime()
+    assert pin_in_place(np.empty(0, np.float32), runtime) is not None
+    assert runtime.calls == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from gloader.distributed.client import LoaderClient
 from gloader.distributed.agree import Team
+from gloader.distributed.client import LoaderClient
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import ChannelClosedError, RankError
 from gloader.types import BatchId

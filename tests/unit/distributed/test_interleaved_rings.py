@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gloader.core.order import EpochOrder
-from gloader.distributed.place import find_place
 from gloader.distributed.interleaved_rings import InterleavedRings
+from gloader.distributed.place import find_place
 from gloader.errors import ChannelClosedError, ConfigError
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.positions import BatchStream
