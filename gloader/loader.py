@@ -21,7 +21,16 @@ from gloader.core.order import EpochOrder
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.core.units import parse_bytes
 from gloader.device.mkl_first_call import settle_vector_math
-from gloader.distributed import Facts, RemoteTier, Sharing, assemble, find_place, open_shared, telling_others
+from gloader.distributed import (
+    Facts,
+    HostRun,
+    RemoteTier,
+    Sharing,
+    assemble,
+    find_membership,
+    open_shared,
+    telling_others,
+)
 from gloader.errors import ConfigError, ForkError, LoaderBusyError, LoaderClosedError, SeedError
 from gloader.memory.available import default_budget_bytes
 from gloader.observe.bottleneck import find_bottleneck
@@ -45,7 +54,7 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceHotness
     from gloader.config import LoaderConfig
     from gloader.dataset import Dataset
-    from gloader.distributed import LoaderHost, Place
+    from gloader.distributed import LoaderHost, Membership
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
@@ -162,8 +171,8 @@ class Loader:
     ) -> None:
         settle_vector_math()
         _require_choice("sharing", sharing, get_args(Sharing))
-        place = find_place(sharing, rank, world_size)
-        with telling_others(place):
+        membership = find_membership(sharing, rank, world_size)
+        with telling_others(membership):
             _require_choice("features", features, get_args(Features))
             _require_choice("policy", policy, get_args(Policy))
             _require_choice("io_strategy", io_strategy, get_args(IoStrategy))
@@ -192,8 +201,8 @@ class Loader:
                 seed=seed,
                 shuffle=shuffle,
                 drop_last=drop_last,
-                rank=place.rank,
-                world_size=place.world_size,
+                rank=membership.rank,
+                world_size=membership.world_size,
                 seed_blocks=seed_blocks,
             )
             self._num_samplers = threads if threads is not None else len(os.sched_getaffinity(0))
@@ -220,7 +229,7 @@ class Loader:
                 verify=verify,
             )
         self._num_ranks = 1
-        self._held = self._open(place, settings, device_settings)
+        self._held = self._open(membership, settings, device_settings)
         self._feedback = RunFeedback(num_ranks=self._num_ranks)
         # Dropping the loader, or ending the process, closes what it holds; the threads know `_held` alone.
         self._finalizer = weakref.finalize(self, self._held.finalize)
@@ -422,9 +431,9 @@ class Loader:
         if not self._finalizer.alive:
             raise LoaderClosedError("this loader is closed; build a new one")
 
-    def _open(self, place: Place, settings: TierSettings, device: DeviceSettings) -> _Held:
+    def _open(self, membership: Membership, settings: TierSettings, device: DeviceSettings) -> _Held:
         """Open what this rank loads with: tiers of its own, or those that the ranks of this machine share."""
-        team = assemble(place, self._facts(settings, device)) if place.is_collective else None
+        team = assemble(membership, self._facts(settings, device)) if membership.is_collective else None
 
         def open_tier(others: OtherDevices | None = None) -> FeatureTier:
             return open_feature_tier(
@@ -506,7 +515,7 @@ class Loader:
                 ranks=host,
             )
 
-        held.run = start() if host is None else host.begin(position, start)
+        held.run = start() if host is None else HostRun(host, position, start)
         return held.run
 
     def _on_batch(self, batch_id: BatchId) -> None:

@@ -143,7 +143,7 @@ def holding(dataset: str, rank: int, most: int, **settings: Any) -> dict[str, An
     settings.pop("world"), settings.pop("folder")
     with build(dataset, **settings) as loader:
         if rank == 0:
-            ring = loader._held.host._peers[0].outlet.ring
+            ring = loader._held.host._peers[0].outbox.ring
             ring._rows = 120
             ring._max_bytes = 4 * 120 * 24 * 4
             ring._patience_s = 0.2
@@ -157,7 +157,7 @@ def holding(dataset: str, rank: int, most: int, **settings: Any) -> dict[str, An
                 del held[:-most], copies[:-most]
             del batch
         distributed.barrier()
-        lent = len(loader._held.host._peers[0].outlet._lent) if rank == 0 else 0
+        lent = len(loader._held.host._peers[0].outbox._lent) if rank == 0 else 0
         distributed.barrier()
         pairs = [pair for group in zip(held, copies, strict=True) for pair in zip(*group, strict=True)]
         return {
@@ -173,7 +173,7 @@ def lazy(dataset: str, rank: int, **settings: Any) -> None:
     settings.pop("world"), settings.pop("folder")
     with build(dataset, **settings) as loader:
         if rank == 0:
-            loader._held.host._peers[0].outlet.ring._max_bytes = 2 * 120 * 24 * 4
+            loader._held.host._peers[0].outbox.ring._max_bytes = 2 * 120 * 24 * 4
         batches = iter(loader)
         next(batches)
         try:

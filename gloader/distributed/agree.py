@@ -1,4 +1,7 @@
-"""The start: all ranks tell one another what they are about to load, and find those of their machine."""
+"""The start of a loader on several ranks: who they are, and that all of them are about to load the same.
+
+Ranks of the process group talk by collectives of tensors of bytes: never pickles.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,81 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+import torch
+from torch import distributed
 
 from gloader.core.version import __version__
-from gloader.distributed.collective import gather_bytes, require_equal
 from gloader.distributed.wire import Listener
-from gloader.errors import RankError
+from gloader.errors import ConfigError, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gloader.distributed.place import Place
+Sharing: TypeAlias = Literal["auto", "shared", "private"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_NETWORK = "/proc/self/ns/net"  # addresses of sockets are known within one
+# Two containers of one machine may have the same boot id and different networks: their ranks cannot reach each other.
+_NETWORK = "/proc/self/ns/net"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """The rank that a loader loads for: its part of every step, and whether all ranks build the loader together."""
+
+    rank: int
+    world_size: int
+    is_collective: bool  # every rank of the process group builds this loader now
+    is_shared: bool  # the ranks of a machine have one loader
+
+
+def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) -> Membership:
+    """Return the membership that was asked for, or that of this process in the process group.
+
+    A loader with the rank and the world size of the process group, given or not, is built by all ranks together.
+
+    Parameters
+    ----------
+    sharing : "shared" insists on one loader for the ranks of a machine, "auto" has one if it can, "private" has none
+    rank, world_size : both given, or both None: those of the process group
+
+    Raises
+    ------
+    ConfigError
+        Only one of ``rank`` and ``world_size`` was given, or "shared" without a process group to share in.
+    """
+    if (rank is None) != (world_size is None):
+        raise ConfigError(f"rank {rank} and world_size {world_size}: give both of them, or neither")
+    group = _group()
+    own = group if rank is None or world_size is None else (rank, world_size)
+    is_collective = own == group and group[1] > 1
+    if sharing == "shared" and not is_collective:
+        raise ConfigError(
+            f"sharing='shared' for rank {own[0]} of {own[1]}: start the process group first "
+            "(torch.distributed.init_process_group) and give no other rank and world_size, or use sharing='private'"
+        )
+    return Membership(
+        rank=own[0],
+        world_size=own[1],
+        is_collective=is_collective,
+        is_shared=is_collective and sharing != "private",
+    )
+
+
+def _group() -> tuple[int, int]:
+    """Return rank and world size of the process group; without one, those of a process alone."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What has to be the same on every rank, by name: of the batches, and of how a machine brings them."""
+    """The settings that have to be the same on all ranks, by name."""
 
-    batches: Mapping[str, Any]  # JSON values; on all ranks
-    machine: Mapping[str, Any]  # on the ranks that share a loader
+    batches: Mapping[str, Any]  # JSON values that the batches follow from; the same on every rank
+    machine: Mapping[str, Any]  # of the loader itself; the same on the ranks that share it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +115,12 @@ class Team:
             self.listener.close()
 
 
-def refuse(place: Place, error: BaseException) -> None:
-    """Take part in `assemble`, and tell the other ranks why this one cannot load anything; collective."""
-    _gather_cards({"rank": place.rank, "error": f"{type(error).__name__}: {error}"})
+def refuse(membership: Membership, error: BaseException) -> None:
+    """Take part in `assemble` to tell the other ranks why this one cannot load; collective."""
+    _gather_cards({"rank": membership.rank, "error": f"{type(error).__name__}: {error}"})
 
 
-def assemble(place: Place, facts: Facts) -> Team:
+def assemble(membership: Membership, facts: Facts) -> Team:
     """Agree with all ranks of the process group on what is loaded; collective. Return the ranks of this machine.
 
     Raises
@@ -76,33 +132,34 @@ def assemble(place: Place, facts: Facts) -> Team:
     """
     listener = Listener()
     try:
-        cards = _gather_cards(_own_card(place, facts, listener))
+        cards = _gather_cards(_own_card(membership, facts, listener))
         _require_able(cards)
         _require_equal(cards, "batches", "on every rank")
-        own = cards[place.rank]
+        own = cards[membership.rank]
         local = [card for card in cards if card["machine_id"] == own["machine_id"]]
-        if place.is_shared:
+        if membership.is_shared:
             _require_equal(local, "machine", "on every rank of a machine")
     except BaseException:
         listener.close()
         raise
+    # Every rank made a listener before it knew whether it is the host; the others close theirs.
     host = local[0]
-    if host["rank"] != place.rank:
+    if host["rank"] != membership.rank:
         listener.close()
     return Team(
-        ranks=tuple(card["rank"] for card in local) if place.is_shared else (place.rank,),
-        rank=place.rank,
+        ranks=tuple(card["rank"] for card in local) if membership.is_shared else (membership.rank,),
+        rank=membership.rank,
         address=host["address"],
         token=host["token"],
         num_local=len(local),
-        listener=listener if host["rank"] == place.rank else None,
+        listener=listener if host["rank"] == membership.rank else None,
     )
 
 
-def _own_card(place: Place, facts: Facts, listener: Listener) -> dict[str, Any]:
-    common = {"version": __version__, "sharing": place.is_shared, "world_size": place.world_size}
+def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
+    common = {"version": __version__, "sharing": membership.is_shared, "world_size": membership.world_size}
     return {
-        "rank": place.rank,
+        "rank": membership.rank,
         "machine_id": f"{_BOOT_ID.read_text().strip()} {os.stat(_NETWORK).st_ino}",  # noqa: PTH116 - no path
         "address": listener.address,
         "token": secrets.token_hex(16),
@@ -130,3 +187,45 @@ def _require_able(cards: Sequence[Mapping[str, Any]]) -> None:
 
 def _require_equal(cards: Sequence[Mapping[str, Any]], part: str, where: str) -> None:
     require_equal({card["rank"]: card[part] for card in cards}, where)
+
+
+def collective_device() -> torch.device:
+    """Return the device that tensors of a collective have to be on."""
+    is_cuda = distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if is_cuda else torch.device("cpu")
+
+
+def gather_bytes(own: bytes) -> list[bytes]:
+    """Return the bytes of every rank, in the order of ranks; collective. Shorter ones are padded with spaces."""
+    device, count = collective_device(), distributed.get_world_size()
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(count)]
+    distributed.all_gather(sizes, torch.tensor([len(own)], device=device))
+    # A collective moves tensors of one size: sizes first, then everything at the longest.
+    longest = max(int(size) for size in sizes)
+    sent = torch.frombuffer(bytearray(own.ljust(longest)), dtype=torch.uint8).to(device)
+    found = [torch.empty_like(sent) for _ in range(count)]
+    distributed.all_gather(found, sent)
+    return [one.cpu().numpy().tobytes() for one in found]
+
+
+def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
+    """Compare the facts of each rank with those of the first. Pure.
+
+    Parameters
+    ----------
+    facts : by rank; JSON values by name
+    where : ends the message: "it has to be the same on every rank"
+
+    Raises
+    ------
+    ConfigError
+        Ranks differ; names the first such fact.
+    """
+    first = next(iter(facts))
+    for rank, card in facts.items():
+        for name in {**facts[first], **card}:
+            ours, theirs = facts[first].get(name), card.get(name)
+            if ours != theirs:
+                raise ConfigError(
+                    f"{name} is {ours!r} on rank {first} and {theirs!r} on rank {rank}; it has to be the same {where}"
+                )

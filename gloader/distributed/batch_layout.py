@@ -1,4 +1,4 @@
-"""How the topology of a batch lies in shared memory: one array behind the other. Pure but for the copies."""
+"""The layout of a batch's topology in shared memory: one array behind the other. Pure but for the copies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from gloader.types import BatchId, Block, SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides read whole lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class BlockShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """The sizes of a batch, from which both sides compute where its arrays are."""
+    """The sizes of a batch, from which both ranks compute where its arrays are."""
 
     id: BatchId
     num_nodes: int  # U
@@ -56,18 +56,23 @@ class BatchShape:
         return [self.id.epoch, self.id.index, self.num_nodes, self.num_seeds, blocks]
 
     @classmethod
-    def from_json(cls, sizes: Sequence[Any]) -> BatchShape:
-        """Parse a result of `to_json`."""
-        epoch, index, num_nodes, num_seeds, blocks = sizes
-        return cls(
-            id=BatchId(epoch=epoch, index=index),
-            num_nodes=num_nodes,
-            num_seeds=num_seeds,
-            blocks=tuple(
-                BlockShape(num_src=src, num_dst=dst, num_edges=edges, is_weighted=weighted)
-                for src, dst, edges, weighted in blocks
-            ),
-        )
+    def from_json(cls, sizes: object) -> BatchShape:
+        """Parse a result of `to_json`.
+
+        Raises
+        ------
+        ValueError
+            It is none.
+        """
+        match sizes:
+            case [int(epoch), int(index), int(num_nodes), int(num_seeds), list(blocks)]:
+                return cls(
+                    id=BatchId(epoch=epoch, index=index),
+                    num_nodes=num_nodes,
+                    num_seeds=num_seeds,
+                    blocks=tuple(map(_block_shape, blocks)),
+                )
+        raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
 
     @property
     def num_bytes(self) -> int:
@@ -75,7 +80,7 @@ class BatchShape:
         return sum(_padded(dtype, count) for dtype, count in self._arrays())
 
     def views(self, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
-        """Yield each array's place in ``memory`` (>= num_bytes,): nodes, degrees, then those of the blocks."""
+        """Yield a view of ``memory`` (>= num_bytes,) for each array: nodes, degrees, then those of the blocks."""
         offset = 0
         for dtype, count in self._arrays():
             yield memory[offset : offset + count * np.dtype(dtype).itemsize].view(dtype)
@@ -95,14 +100,28 @@ class BatchShape:
 def write_batch(
     sampled: SampledBatch, degrees: NDArray[np.float32], shape: BatchShape, memory: NDArray[np.uint8]
 ) -> None:
-    """Copy the nodes and blocks of a batch, and its ``degrees`` (U,), into ``memory`` (>= shape.num_bytes,)."""
+    """Copy the topology of a batch into shared memory.
+
+    Parameters
+    ----------
+    sampled : the batch
+    degrees : (U,) float32, of its nodes
+    shape : its sizes
+    memory : (>= shape.num_bytes,) uint8
+
+    Raises
+    ------
+    TypeError
+        An array has another dtype than the layout.
+    """
     arrays: list[NDArray[Any]] = [sampled.nodes, degrees]
     for block in sampled.blocks:
         arrays += [block.indptr, block.indices, block.edge_ids]
         if block.edge_weight is not None:
             arrays.append(block.edge_weight)
-    for place, array in zip(shape.views(memory), arrays, strict=True):
-        np.copyto(place, array, casting="no")
+    # In the order of `BatchShape._arrays`, which `read_batch` follows too.
+    for view, array in zip(shape.views(memory), arrays, strict=True):
+        np.copyto(view, array, casting="no")
 
 
 def read_batch(shape: BatchShape, memory: NDArray[np.uint8]) -> tuple[SampledBatch, NDArray[np.float32]]:
@@ -121,6 +140,13 @@ def read_batch(shape: BatchShape, memory: NDArray[np.uint8]) -> tuple[SampledBat
         for block in shape.blocks
     )
     return SampledBatch(id=shape.id, nodes=nodes, num_seeds=shape.num_seeds, blocks=blocks), degrees
+
+
+def _block_shape(sizes: object) -> BlockShape:
+    match sizes:
+        case [int(num_src), int(num_dst), int(num_edges), bool(is_weighted)]:
+            return BlockShape(num_src=num_src, num_dst=num_dst, num_edges=num_edges, is_weighted=is_weighted)
+    raise ValueError(f"is {sizes!r:.80}, not the sizes of a block")
 
 
 def _padded(dtype: type[np.generic], count: int) -> int:

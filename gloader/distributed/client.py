@@ -1,20 +1,34 @@
-"""The side that is loaded for: takes batches out of the shared memory of the rank that loads."""
+"""The client: a rank that is loaded for, and takes its batches out of the host's shared memory."""
 
 from __future__ import annotations
 
-import os
 import time
 import weakref
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gloader.core.units import format_seconds
-from gloader.distributed.batch_layout import BatchShape, read_batch
-from gloader.distributed.pinning import pin_segment
-from gloader.distributed.shared_memory import map_segment
+from gloader.distributed.batch_layout import read_batch
+from gloader.distributed.messages import (
+    Batch,
+    Begin,
+    Bye,
+    ErrorReport,
+    Failed,
+    Hello,
+    Leave,
+    Left,
+    Ping,
+    Release,
+    Segment,
+    Started,
+    Unmap,
+    Welcome,
+)
+from gloader.distributed.shared_memory import pin_segment, take_segment
 from gloader.distributed.wire import Connection
 from gloader.errors import ChannelClosedError, RankError, StallError
 from gloader.pipeline.gather import HostBatch
@@ -27,33 +41,36 @@ if TYPE_CHECKING:
 
     from gloader.device.host_memory import PinnedArray
     from gloader.distributed.agree import Team
-    from gloader.distributed.wire import Message, Received
+    from gloader.distributed.messages import Message
+    from gloader.distributed.wire import Received
     from gloader.types import BatchId
 
 _CONNECT_S = 30.0
 _PING_S = 1.0  # of waiting, after which the host is told of it
-_LEAVE_S = 4.0
+_LEAVE_S = (
+    4.0  # for the host's word that nothing more comes: less than the 5 s in which a failure must be heard of
+)
 
 
 class LoaderClient:
-    """The connection of a rank to the rank that loads for it. Owns the connection until `close`.
+    """The connection of a client to its host. Owns the connection until `close`.
 
-    For one thread at a time, but for `consumer_waits`, `cancel` and `report_failure`, which are for any.
+    For one thread at a time; any thread may call `consumer_waits`, `cancel` and `report_failure`.
 
     Parameters
     ----------
     team : the ranks of this machine
     dim : F
-    place : where batches go; shared memory is pinned for it
-    answer : answers what the rank that loads asks while it opens the loader; None where it asked nothing
-    stall_timeout_s : how long a sign of life may take; 0 for ever
+    device : batches go there; shared memory is pinned for it
+    answer : answers what the host asks while it opens the loader; None: it asked nothing of a device
+    stall_timeout_s : seconds that a sign of life may take; 0: for ever
 
     Raises
     ------
     RankError
-        The rank that loads cannot be reached, or cannot load.
+        The host cannot be reached, or cannot load.
     BaseException
-        Whatever ``answer`` raises, which the other ranks are told of.
+        Whatever ``answer`` raises; the other ranks are told of it.
     """
 
     def __init__(
@@ -61,13 +78,13 @@ class LoaderClient:
         team: Team,
         *,
         dim: int,
-        place: torch.device,
+        device: torch.device,
         answer: Callable[[Received], Message | None],
         stall_timeout_s: float,
     ) -> None:
         self._host = team.ranks[0]
         self._dim = dim
-        self._place = place
+        self._device = device
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}
         self._pinned: dict[int, PinnedArray] = {}
@@ -84,7 +101,7 @@ class LoaderClient:
         self._heard_at = time.monotonic()
         self._connection = Connection.to(team.address, timeout_s=_CONNECT_S)
         try:
-            self._connection.send({"token": team.token, "rank": team.rank})
+            self._connection.send(Hello(rank=team.rank, token=team.token))
             self.welcome = self._await_welcome(answer)
         except EOFError as error:
             self._connection.close()
@@ -104,12 +121,12 @@ class LoaderClient:
         self._run += 1
         self._num_received = 0
         self._inbox.clear()
-        self._post({"op": "begin", "run": self._run, "epoch": position.epoch, "index": position.index})
+        self._post(Begin(run=self._run, epoch=position.epoch, index=position.index))
         self._wait_until(lambda: self._started == self._run, position, self._timeout_s)
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
-        """Mark the time during which the consumer waits for a batch: then all others wait for the rank that loads."""
+        """Mark the time during which the consumer waits for a batch, and not only a thread that looks ahead."""
         self._does_consumer_wait = True
         try:
             yield
@@ -126,8 +143,9 @@ class LoaderClient:
         RankError
             A rank failed or is gone; the message says which and why.
         StallError
-            The rank that loads shows no sign of life.
+            The host shows no sign of life.
         """
+        # Everything that came, first: an error that must be heard at once may be behind batches.
         while self._receive(0.0):
             pass
         self._wait_until(lambda: bool(self._inbox), batch_id, None)
@@ -137,16 +155,17 @@ class LoaderClient:
         return found
 
     def cancel(self) -> None:
-        """Ask for no more batches of the run, which ends a wait for one. Idempotent."""
+        """Ask for no more batches of the run; a wait for one ends. Idempotent."""
         if not self._is_over() and self._cancelled < self._run:
             self._cancelled = self._run
-            self._post({"op": "leave", "run": self._run})
+            self._post(Leave(run=self._run))
 
     def leave(self) -> None:
-        """Take no more batches of the run; what is on the way is given back. Idempotent."""
+        """Take no more batches of the run, and give back those on the way. Idempotent."""
         self.cancel()
         if not self._is_over() and self._left < self._run:
             self._inbox.clear()
+            # Batches that the host sent before it heard of this come first: receiving them gives their buffers back.
             deadline = time.monotonic() + _LEAVE_S
             while not self._is_over() and self._left < self._run:
                 left = deadline - time.monotonic()
@@ -158,26 +177,26 @@ class LoaderClient:
     def report_failure(self, error: BaseException) -> None:
         """Tell the other ranks that this one failed."""
         text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
-        self._post({"op": "failed", "text": text})
+        self._post(Failed(text=text))
 
     def close(self) -> None:
         """Say goodbye. Batches that are still held stay valid. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
-            self._connection.post({"op": "bye"})
+            self._connection.post(Bye())
             self._connection.close()
             self._inbox.clear()
             for number in list(self._segments):
                 self._unmap(number)
 
-    def _await_welcome(self, answer: Callable[[Received], Message | None]) -> Message:
+    def _await_welcome(self, answer: Callable[[Received], Message | None]) -> Welcome:
         while True:
             received = self._connection.receive(None)  # opening takes as long as it takes; its end is heard
             if received is None:
                 continue
-            if received.message["op"] == "error":
+            if isinstance(received.message, ErrorReport):
                 raise _error_of(received.message)
-            if received.message["op"] == "welcome":
+            if isinstance(received.message, Welcome):
                 return received.message
             try:
                 told = answer(received)
@@ -187,10 +206,11 @@ class LoaderClient:
             if told is None:
                 self._handle(received)
             else:
-                self._post(told)  # where nobody is there any more, what was sent last says why
+                # A post: if the host is gone, the last message that it sent says why, and is received next.
+                self._post(told)
 
     def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
-        """Receive until ``is_done``; the host is asked for signs of life, and has ``patience_s`` in all."""
+        """Receive until ``is_done``, asking the host for signs of life. It has ``patience_s`` in all; None: for ever."""
         began = self._heard_at = time.monotonic()
         while True:
             self._require_alive()
@@ -209,14 +229,13 @@ class LoaderClient:
                         "on all ranks, or raise stall_timeout_s"
                     )
                 self._post(
-                    {
-                        "op": "ping",
-                        "run": self._run,
-                        "waits": self._does_consumer_wait,
-                        "received": self._num_received,
-                        "epoch": batch.epoch,
-                        "index": batch.index,
-                    }
+                    Ping(
+                        run=self._run,
+                        waits=self._does_consumer_wait,
+                        received=self._num_received,
+                        epoch=batch.epoch,
+                        index=batch.index,
+                    )
                 )
 
     def _is_over(self) -> bool:
@@ -227,6 +246,7 @@ class LoaderClient:
         if self._is_closed:
             raise ChannelClosedError("the loader is closed")
         if self._error is not None:
+            # What the host told before it went is the cause; its end is only the consequence.
             told = [item for item in self._inbox if isinstance(item, RankError)]
             raise told[0] if told else RankError(str(self._error))
         if self._cancelled >= self._run:
@@ -245,7 +265,7 @@ class LoaderClient:
         self._connection.post(message)
 
     def _receive(self, timeout_s: float) -> bool:
-        """Handle the next message; return whether there was one. The end of the connection is kept as an error."""
+        """Handle the next message; return whether there was one. Keeps the end of the connection as an error."""
         if self._error is not None or self._is_closed:
             return False
         try:
@@ -265,39 +285,35 @@ class LoaderClient:
         return True
 
     def _handle(self, received: Received) -> None:
-        message = received.message
-        op = message["op"]
-        if op == "segment" and received.descriptor is not None:
-            self._map(message["segment"], received.descriptor)
-        elif op == "unmap":
-            self._unmap(message["segment"])
-        elif op == "batch":
-            self._take(message)
-        elif op == "started":
-            self._started = message["run"]
-        elif op == "left":
-            self._left = message["run"]
-        elif op == "error":
-            self._fail(message)
-        elif op == "bye":
-            self._bye = RankError(f"rank {self._host}, which loads for this machine, closed its loader")
+        match received.message:
+            case Segment(segment=number) if received.descriptor is not None:
+                self._map(number, received.descriptor)
+            case Unmap(segment=number):
+                self._unmap(number)
+            case Batch():
+                self._take(received.message)
+            case Started(run=run):
+                self._started = run
+            case Left(run=run):
+                self._left = run
+            case ErrorReport():
+                self._fail(received.message)
+            case Bye():
+                self._bye = RankError(f"rank {self._host}, which loads for this machine, closed its loader")
 
-    def _fail(self, message: Message) -> None:
-        error = _error_of(message)
-        if "run" not in message:
+    def _fail(self, report: ErrorReport) -> None:
+        error = _error_of(report)
+        if report.run is None:
             self._error = error
-        elif message["run"] == self._run:
-            if message["now"]:
+        elif report.run == self._run:
+            if report.now:
                 self._inbox.clear()
             self._inbox.append(error)
 
     def _map(self, number: int, descriptor: int) -> None:
-        try:
-            memory = map_segment(descriptor)
-        finally:
-            os.close(descriptor)
+        memory = take_segment(descriptor)
         self._segments[number] = memory
-        if (pinned := pin_segment(memory, self._place)) is not None:
+        if (pinned := pin_segment(memory, self._device)) is not None:
             self._pinned[number] = pinned
 
     def _unmap(self, number: int) -> None:
@@ -305,13 +321,12 @@ class LoaderClient:
             pinned.close()
         self._segments.pop(number, None)
 
-    def _take(self, message: Message) -> None:
-        shape = BatchShape.from_json(message["shape"])
-        features, topology = (self._lease(number) for number in message["segments"])
-        if message["run"] != self._run or self._left >= self._run:
+    def _take(self, batch: Batch) -> None:
+        features, topology = (self._lease(number) for number in batch.segments)
+        if batch.run != self._run or self._left >= self._run:
             return  # dropping the leases gives the buffers back
-        sampled, degrees = read_batch(shape, topology)
-        rows = message["rows"]
+        sampled, degrees = read_batch(batch.shape, topology)
+        rows = batch.rows
         x = features[: 4 * rows * self._dim].view(np.float32).reshape(rows, self._dim)
         self._num_received += 1
         self._inbox.append(
@@ -319,16 +334,15 @@ class LoaderClient:
         )
 
     def _lease(self, number: int) -> NDArray[np.uint8]:
-        """Return the memory of a segment, which is given back when the last array made from it is gone."""
+        """Return the memory of a segment; it is given back when the last array made from it is gone."""
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory: see `BufferRing`.
         lease = np.frombuffer(self._segments[number].data, dtype=np.uint8)
-        release = {"op": "release", "segment": number}
-        weakref.finalize(lease, self._connection.post, release).atexit = False
+        weakref.finalize(lease, self._connection.post, Release(segment=number)).atexit = False
         return lease
 
 
-def _error_of(message: dict[str, Any]) -> RankError:
-    error = RankError(message["text"])
-    for note in message["notes"]:
+def _error_of(report: ErrorReport) -> RankError:
+    error = RankError(report.text)
+    for note in report.notes:
         error.add_note(note)
     return error

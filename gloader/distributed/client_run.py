@@ -1,11 +1,16 @@
-"""A run of all ranks of a machine, as a rank that is loaded for sees it."""
+"""A client's loader: what it knows of the host's tiers, and the batches that it receives in a run."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.dataset.topology import Topology
+from gloader.distributed.client import LoaderClient
+from gloader.distributed.device_agreement import FollowerDevice
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
@@ -16,26 +21,37 @@ from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_meth
 from gloader.pipeline.transfer import Transfer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gloader.cache import MissCurve
+    from gloader.dataset import Dataset
     from gloader.device import DeviceTier
-    from gloader.distributed.client import LoaderClient
+    from gloader.distributed.agree import Team
+    from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.open_device import DeviceSettings
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
+    from gloader.ssd_store import FeatureStore
+    from gloader.types import FeatureSource
 
 
 class ClientRun:
-    """Batches of this rank, which ``client`` receives: in a thread that sends them on to a GPU, else in the consumer's.
+    """The batches of this rank in a run. Owns its thread until `close`.
 
-    Owns that thread until `close`.
+    With a GPU a thread receives batches and sends them on to it; otherwise the consumer's thread receives them.
 
     Parameters
     ----------
+    client : the connection to the host
     stream : the batches of this rank
     labels : go with them
     tier : the device of this rank, and what it holds
-    stall_timeout_s : how long a transfer may take; 0 for ever
+    timeline : records what every stage did when; None: nobody does
+    feedback : gets the figures of epochs
+    stall_timeout_s : seconds that a transfer may take; 0: for ever
     """
 
     def __init__(
@@ -54,7 +70,7 @@ class ClientRun:
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
-        # The rank that loads watches what this one waits for.
+        # The host's watchdog watches what this rank waits for, so that a stall is reported once, where it is.
         instruments = Instruments(timeline=timeline, watchdog=self._watchdog, watches_waits=False)
         send = Send(Transfer(tier), labels, instruments)
         is_sending = tier.device.is_asynchronous
@@ -70,6 +86,7 @@ class ClientRun:
         self._has_reported = False
         self._is_closed = False
         self._has_ended_well = True
+        # Before any thread: `begin` receives in this one, and only one thread may receive at a time.
         client.begin(self.consumer.next_id)
         self._pipeline = Pipeline(
             [stage_thread(send, inbox, self._sent, self._failures)] if is_sending else [],
@@ -112,11 +129,13 @@ class ClientRun:
 
 
 class _Inbox:
-    """The batches that arrive, one after another. Knows nothing of the run, which is then freed when it is dropped.
+    """The batches that arrive, one after another. Knows nothing of the run: a thread holds it, and must not hold that.
 
     Parameters
     ----------
-    is_read_at_once : a batch's blocks are copied before the next one is asked for
+    client : receives them
+    stream : the batches of this rank
+    is_read_at_once : blocks are copied to the device before the next batch is asked for
     """
 
     def __init__(self, client: LoaderClient, stream: BatchStream, *, is_read_at_once: bool) -> None:
@@ -141,3 +160,100 @@ class _Inbox:
             return batch
         # The consumer gets the ids as they are, and would hold the shared memory that all the rest was copied out of.
         return replace(batch, sampled=replace(batch.sampled, nodes=batch.sampled.nodes.copy()))
+
+
+class RemoteTier:
+    """What a client has in place of a `FeatureTier`, which is the host's. Owns its connection until `close`.
+
+    Topology and features are opened at their first use: mapped, and read from the SSD.
+
+    Parameters
+    ----------
+    dataset : the same as the host's
+    team : the ranks of this machine
+    device : of this rank
+    open_store : opens the features
+    stall_timeout_s : see `LoaderClient`
+
+    Raises
+    ------
+    RankError
+        Another rank is gone, or could not open its part.
+    BaseException
+        Whatever opening the device and filling it raises.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        team: Team,
+        *,
+        device: DeviceSettings,
+        open_store: Callable[[], FeatureStore],
+        stall_timeout_s: float,
+    ) -> None:
+        self._dataset = dataset
+        self._open_store = open_store
+        self._stall_timeout_s = stall_timeout_s
+        self._host = team.ranks[0]
+        self._stack = ExitStack()
+        follower = FollowerDevice(
+            device, num_nodes=dataset.num_nodes, dim=dataset.feature_dim, open_store=open_store
+        )
+        self._client = LoaderClient(
+            team,
+            dim=dataset.feature_dim,
+            device=device.place,
+            answer=follower.answer,
+            stall_timeout_s=stall_timeout_s,
+        )
+        self._stack.callback(self._client.close)
+        self.device = follower.tier
+        self.plan = self._client.welcome.plan
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The graph, mapped."""
+        return self._stack.enter_context(Topology(self._dataset.load_graph(in_memory=False)))
+
+    @cached_property
+    def source(self) -> FeatureSource:
+        """All N feature rows, on the SSD."""
+        return self._stack.enter_context(self._open_store())
+
+    def explain(self) -> str:
+        """Return lines that say which rank loads, with what, and what the device of this one holds."""
+        host = f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome.text}"
+        return "\n".join(filter(None, [host, self.device.explain()]))
+
+    def miss_curve(self, stats: EpochStats) -> MissCurve | None:  # noqa: ARG002 - as of `FeatureTier`
+        """Return None: only the host knows the misses."""
+        return None
+
+    def begin(
+        self,
+        *,
+        stream: BatchStream,
+        labels: SeedLabels,
+        timeline: TimelineRecorder | None,
+        feedback: RunFeedback,
+    ) -> ClientRun:
+        """Begin a run at the start of ``stream``, together with the other ranks of the machine.
+
+        Parameters
+        ----------
+        stream, labels, timeline, feedback : as of `ClientRun`
+        """
+        return ClientRun(
+            self._client,
+            stream=stream,
+            labels=labels,
+            tier=self.device,
+            timeline=timeline,
+            feedback=feedback,
+            stall_timeout_s=self._stall_timeout_s,
+        )
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        self._stack.close()

@@ -1,4 +1,4 @@
-"""That the devices of the ranks of a machine hold the same rows: agreed while their one loader opens."""
+"""Agreement on the rows that the devices of a machine's ranks hold: the same ones, while their one loader opens."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
 from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
-from gloader.distributed.shared_memory import create_segment, map_segment
+from gloader.distributed.messages import Answer, Failed, HoldRows, TryStep
+from gloader.distributed.shared_memory import create_segment, take_segment
 from gloader.errors import RankError
 from gloader.pipeline.open_device import hold_rows, room_for_rows, row_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
-
     from gloader.device import Device
-    from gloader.distributed.wire import Connection, Message, Received
+    from gloader.distributed.messages import Message
+    from gloader.distributed.wire import Connection, Received
     from gloader.pipeline.open_device import DeviceSettings
     from gloader.ssd_store import FeatureStore
     from gloader.types import SampledBatch
@@ -29,49 +29,57 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class LedDevices:
-    """The devices of the ranks behind ``connections``, to whom the rank that loads says what to hold.
+class PeerDevices:
+    """The devices of the other ranks of a machine, as the host sees them. For one thread; owns nothing.
 
-    All ranks try a step, and later read their rows, at the same time. For one thread; owns nothing.
+    Parameters
+    ----------
+    connections : to the other ranks, by rank
     """
 
     def __init__(self, connections: Mapping[int, Connection]) -> None:
         self._connections = connections
 
-    def least_room(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
-        """Return the bytes that every device can give, that of this rank what ``own`` finds.
+    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
+        """Return the bytes that every device has for cached rows: the least of all ranks.
 
         Parameters
         ----------
-        largest : a batch for the others to try; None where there are none
+        largest : a batch for every rank to try a step on; None: there are no batches
+        own : returns the bytes of this rank's device
 
         Raises
         ------
         RankError
             Another rank cannot open its device, failed in the step, or is gone.
         """
+        # Asked first, answered last: all ranks try their step at the same time, this one too.
         if largest is None:
-            self._tell({"op": "try", "shape": None})
+            self._tell(TryStep(shape=None))
         else:
             shape = BatchShape.of(largest)
             descriptor, memory = create_segment(shape.num_bytes)
             try:
                 write_batch(largest, np.ones(shape.num_nodes, dtype=np.float32), shape, memory)
-                self._tell({"op": "try", "shape": shape.to_json()}, descriptor)
+                self._tell(TryStep(shape=shape), descriptor)
             finally:
                 os.close(descriptor)
-        room = own()
-        return min([room, *(int(answer["room"]) for answer in self._answers())])
+        return min([own(), *(self._room_of(rank) for rank in self._connections)])
 
-    def hold_alike(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
-        """Let every device hold the rows of ``plan``, that of this rank by ``own``, and return what that returns.
+    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
+        """Make every device hold the rows of ``plan``, and return what ``own`` returns.
+
+        Parameters
+        ----------
+        plan : the rows; each rank reads them from its own copy of the dataset
+        own : makes this rank's device hold them
 
         Raises
         ------
         RankError
             Another rank cannot hold them, or is gone.
         """
-        message = {"op": "hold", "count": len(plan.rows), "hit_rate": plan.expected_hit_rate}
+        message = HoldRows(count=len(plan.rows), hit_rate=plan.expected_hit_rate)
         if plan.holds_all or not len(plan.rows):
             self._tell(message)
         else:
@@ -82,7 +90,8 @@ class LedDevices:
             finally:
                 os.close(descriptor)
         held = own()
-        self._answers()
+        for rank, connection in self._connections.items():
+            _answer_of(rank, connection)
         return held
 
     def _tell(self, message: Message, descriptor: int | None = None) -> None:
@@ -92,15 +101,19 @@ class LedDevices:
             except EOFError as error:
                 raise _lost(rank) from error
 
-    def _answers(self) -> list[Message]:
-        return [_answer_of(rank, connection) for rank, connection in self._connections.items()]
+    def _room_of(self, rank: int) -> int:
+        answer = _answer_of(rank, self._connections[rank])
+        if answer.room is None:
+            raise _misunderstanding(rank, answer)
+        return answer.room
 
 
-class FollowingDevice:
-    """The device of a rank that is loaded for; holds what `LedDevices` says. For one thread; owns nothing.
+class FollowerDevice:
+    """The device of a client; holds what the host's `PeerDevices` say. For one thread; owns nothing.
 
     Parameters
     ----------
+    settings : of this rank's device
     num_nodes : N
     dim : F
     open_store : opens the features, to read the rows that the device holds
@@ -117,16 +130,17 @@ class FollowingDevice:
 
     @cached_property
     def _device(self) -> Device:
-        return open_device(self._settings.place)  # late: what it raises is then told to the others
+        # Opened when the host asks, not in `__init__`: what it raises is then told to the others.
+        return open_device(self._settings.place)
 
     @property
     def tier(self) -> DeviceTier:
-        """What the device holds, once it was told.
+        """The device and its rows, once the host said which.
 
         Raises
         ------
         RankError
-            It was not.
+            The host did not.
         """
         if self._tier is None:
             raise RankError(
@@ -135,36 +149,34 @@ class FollowingDevice:
         return self._tier
 
     def answer(self, received: Received) -> Message | None:
-        """Do what the rank that loads asks for; return the answer, or None where it asks for nothing of a device.
+        """Do what the host asks for, and return the answer; None: it asks nothing of a device.
 
         Raises
         ------
         BaseException
             Whatever the device, the step or the store raises.
         """
-        message = received.message
-        if message["op"] == "try":
-            return {"op": "answer", "room": self._room(received)}
-        if message["op"] == "hold":
-            self._hold(self._plan(received))
-            return {"op": "answer"}
+        match received.message:
+            case TryStep(shape=shape):
+                return Answer(room=self._room(shape, received.descriptor))
+            case HoldRows():
+                self._hold(self._plan(received.message, received.descriptor))
+                return Answer()
         return None
 
-    def _room(self, received: Received) -> int:
+    def _room(self, shape: BatchShape | None, descriptor: int | None) -> int:
         largest = None
-        if received.descriptor is not None:
-            shape = BatchShape.from_json(received.message["shape"])
-            largest, _ = read_batch(shape, _memory_of(received.descriptor))
+        if shape is not None and descriptor is not None:
+            largest, _ = read_batch(shape, take_segment(descriptor))
         return room_for_rows(self._device, self._settings, largest=largest, dim=self._dim)
 
-    def _plan(self, received: Received) -> DeviceCachePlan:
-        count = int(received.message["count"])
-        if received.descriptor is None:
-            return whole_device_cache(self._num_nodes) if count else no_device_cache(self._num_nodes)
+    def _plan(self, asked: HoldRows, descriptor: int | None) -> DeviceCachePlan:
+        if descriptor is None:
+            return whole_device_cache(self._num_nodes) if asked.count else no_device_cache(self._num_nodes)
         return DeviceCachePlan(
             num_nodes=self._num_nodes,
-            rows=_memory_of(received.descriptor)[: 8 * count].view(np.int64),
-            expected_hit_rate=received.message["hit_rate"],
+            rows=take_segment(descriptor)[: 8 * asked.count].view(np.int64),
+            expected_hit_rate=asked.hit_rate,
         )
 
     def _hold(self, plan: DeviceCachePlan) -> None:
@@ -175,25 +187,21 @@ class FollowingDevice:
             self._tier = hold_rows(self._device, plan, source=store, form=row_format(store))
 
 
-def _memory_of(descriptor: int) -> NDArray[np.uint8]:
-    """Return the shared memory of ``descriptor``, which is closed."""
-    try:
-        return map_segment(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _answer_of(rank: int, connection: Connection) -> Message:
+def _answer_of(rank: int, connection: Connection) -> Answer:
     try:
         received = connection.receive(None)  # as long as it takes; its end is heard
     except EOFError as error:
         raise _lost(rank) from error
-    message: Message = {"op": "nothing"} if received is None else received.message
-    if message["op"] == "failed":
-        raise RankError(f"rank {rank} failed: {message['text']}")
-    if message["op"] != "answer":
-        raise RankError(f"rank {rank} answered {message!r}; use one version of gloader on all ranks")
-    return message
+    answer = None if received is None else received.message
+    if isinstance(answer, Failed):
+        raise RankError(f"rank {rank} failed: {answer.text}")
+    if not isinstance(answer, Answer):
+        raise _misunderstanding(rank, answer)
+    return answer
+
+
+def _misunderstanding(rank: int, answer: Message | None) -> RankError:
+    return RankError(f"rank {rank} answered {answer!r}; use one version of gloader on all ranks")
 
 
 def _lost(rank: int) -> RankError:

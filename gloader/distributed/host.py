@@ -1,23 +1,21 @@
-"""The side that loads: the first rank of a machine, with everything that the other ranks take their batches from."""
+"""The host: the first rank of a machine, which loads for all ranks of it."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import selectors
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import is_signal_pending, uninterrupted
-from gloader.distributed.accepting import accept_all
-from gloader.distributed.device_agreement import LedDevices
-from gloader.distributed.host_run import HostRun
+from gloader.distributed.device_agreement import PeerDevices
 from gloader.distributed.interleaved_rings import InterleavedRings
-from gloader.distributed.outlet import Outlet
-from gloader.distributed.peers import Peer, describe
+from gloader.distributed.messages import Begin, Bye, Failed, Leave, Ping, Pong, Release, Started, Welcome
+from gloader.distributed.peers import Outbox, Peer, accept_all, report_of
 from gloader.errors import ChannelClosedError, RankError, StateError
 from gloader.pipeline.threads import StageThread
 from gloader.types import BatchId
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.wire import Message
+    from gloader.distributed.messages import Message
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.channel import Channel
@@ -37,8 +35,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-_LINGER_S = 60.0  # for ranks that are behind at the end of an epoch after which this one closes
-_LINGERS_ON_S = 0.2  # unless Ctrl-C came meanwhile
+# At the end of an epoch after which this rank closes: the others may still compute on batches that are not sent yet.
+_WAIT_FOR_SLOWER_S = 60.0
+_LOOK_FOR_SIGNALS_S = 0.2  # in that wait: a Ctrl-C ends it
 
 
 class LoaderHost:
@@ -48,8 +47,8 @@ class LoaderHost:
 
     Parameters
     ----------
-    team : the ranks
-    stall_timeout_s : how long a rank may wait for another one to begin; 0 for ever
+    team : the ranks of this machine
+    stall_timeout_s : seconds that a rank may wait for another one to begin; 0: for ever
 
     Raises
     ------
@@ -65,13 +64,14 @@ class LoaderHost:
         self._peers: list[Peer] = []
         self._ring: InterleavedRings | None = None
         self._run: PipelineRun | None = None
-        self._runs = 0
+        self._runs = 0  # begun or refused; numbers the run under way
         self._is_taking_part = False  # this rank, in the run under way
         self._error: BaseException | None = None  # a rank is gone: nothing can go on
         self._is_broken = False  # that rank did not say goodbye
         self._is_closed = False
         self._is_sharing = False  # the run's batches are handed over
         self._ending = threading.Lock()
+        # A pair of sockets wakes the listening thread out of its `select` when the host closes.
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._listen, name="gloader-ranks", daemon=True)
         self._has_begun = False
@@ -80,28 +80,28 @@ class LoaderHost:
         """Tell the other ranks that this one cannot load, and close."""
         with uninterrupted():
             for connection in self._connections.values():
-                connection.post(describe(error, self._ranks[0]))
+                connection.post(report_of(error, self._ranks[0]))
             self.close()
 
     @property
-    def devices(self) -> LedDevices:
+    def devices(self) -> PeerDevices:
         """The devices of the other ranks, until `welcome`."""
-        return LedDevices(self._connections)
+        return PeerDevices(self._connections)
 
     def welcome(self, tier: FeatureTier, *, dim: int) -> None:
-        """Tell the other ranks what was opened for them, and listen to them from now on."""
+        """Tell the other ranks of ``tier``, which was opened for them, and listen to them from now on."""
         rings = [tier.ring]
         for rank, connection in self._connections.items():
-            outlet = Outlet(rank, connection, dim=dim, rows=tier.ring.rows, max_bytes=tier.ring.max_bytes)
-            self._peers.append(Peer(outlet))
-            rings.append(outlet.ring)
-            outlet.tell({"op": "welcome", "plan": dataclasses.asdict(tier.plan), "text": tier.explain_host()})
+            outbox = Outbox(rank, connection, dim=dim, rows=tier.ring.rows, max_bytes=tier.ring.max_bytes)
+            self._peers.append(Peer(outbox))
+            rings.append(outbox.ring)
+            outbox.tell(Welcome(plan=tier.plan, text=tier.explain_host()))
         self._ring = InterleavedRings(rings)
         with uninterrupted():
             self._thread.start()
             self._has_begun = True
 
-    # --- what a run asks for
+    # --- the seam of `PipelineRun`: called by the run under way
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -118,13 +118,20 @@ class LoaderHost:
     def sharing_thread(
         self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures
     ) -> StageThread:
-        """Return the thread that hands out ``gathered``: this rank's batches to ``own``, the others to their ranks."""
+        """Return the thread that deals gathered batches out to the ranks.
+
+        Parameters
+        ----------
+        gathered : batches of all ranks in turn
+        own : gets those of this rank
+        failures : hears of an error
+        """
         return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks that the run ended with ``error``."""
         for peer in self._peers:
-            peer.outlet.tell(describe(error, self._ranks[0]) | {"run": self._runs, "now": True})
+            peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs, now=True))
 
     def explain_stall(self, error: BaseException) -> BaseException:
         """Return ``error``, or one that says which rank all others wait for."""
@@ -138,10 +145,10 @@ class LoaderHost:
         for peer in self._peers:
             peer.watch(watchdog)
 
-    # --- what the loader asks for
+    # --- the loader's side: called by the consumer's thread
 
-    def begin(self, position: BatchId, start: Callable[[], PipelineRun]) -> HostRun:
-        """Wait until every rank begins at ``position``, and ``start`` the run.
+    def begin(self, position: BatchId, start: Callable[[], PipelineRun]) -> PipelineRun:
+        """Wait until every rank wants to begin at ``position``, then ``start`` the run and return it.
 
         Raises
         ------
@@ -162,13 +169,14 @@ class LoaderHost:
         with self._changed.lock:
             self._runs = number
             for peer in self._peers:
-                peer.outlet.begin(number)
-                peer.outlet.tell({"op": "started", "run": number})
+                peer.outbox.begin(number)
+                peer.outbox.tell(Started(run=number))
+            # Before the run starts: its first batch must find who takes part, and a slower rank's wait its sharing.
             self._is_taking_part = self._is_sharing = True
         run = start()
         with self._changed.lock:
             self._run = run
-        return HostRun(self, run)
+        return run
 
     def leave(self) -> None:
         """Take no more batches of the run under way; it ends with the last rank that leaves. Idempotent."""
@@ -185,15 +193,16 @@ class LoaderHost:
         if run is not None:
             run.fail(error)
 
-    def linger(self, num_taken: int) -> None:
+    def wait_for_slower_ranks(self, num_taken: int) -> None:
         """Wait until every rank was sent as many batches as this one took, for a bounded time."""
-        deadline = time.monotonic() + min(_LINGER_S, self._timeout_s or _LINGER_S)
+        deadline = time.monotonic() + min(_WAIT_FOR_SLOWER_S, self._timeout_s or _WAIT_FOR_SLOWER_S)
 
         def is_over() -> bool:
             return not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers)
 
+        # In short waits, since nothing wakes this one when a Ctrl-C is held back while the loader closes.
         while not (is_signal_pending() or time.monotonic() > deadline):
-            if self._changed.when(is_over, is_over, _LINGERS_ON_S):
+            if self._changed.when(is_over, is_over, _LOOK_FOR_SIGNALS_S):
                 return
 
     def close(self) -> bool:
@@ -204,12 +213,13 @@ class LoaderHost:
             self._is_closed = True
         is_whole = self._end_run()
         for peer in self._peers:
-            peer.outlet.tell({"op": "bye"})
+            peer.outbox.tell(Bye())
         self._wake.send(b".")
         if self._has_begun:
             self._thread.join()
+        # Behind the goodbye and the end of the listening thread: it must not take the end of a socket for a death.
         for peer in self._peers:
-            peer.outlet.close()
+            peer.outbox.close()
         for connection in self._connections.values():
             connection.close()
         self._wake.close()
@@ -217,7 +227,8 @@ class LoaderHost:
         return is_whole
 
     def _end_run(self) -> bool:
-        with self._ending:  # whoever begins the next run waits for the end of the last one
+        # Held until the run has ended: the thread that begins the next one waits for that.
+        with self._ending:
             with self._changed.lock:
                 run, self._run = self._run, None
             for peer in self._peers:
@@ -226,20 +237,20 @@ class LoaderHost:
 
     def _end_if_left(self) -> None:
         with self._changed.lock:
-            is_needed = self._is_taking_part or any(peer.outlet.takes_part for peer in self._peers)
+            is_needed = self._is_taking_part or any(peer.outbox.takes_part for peer in self._peers)
         if not is_needed:
             self._end_run()
 
     def _require_all(self, number: int, position: BatchId) -> None:
         """Raise, and tell the others, unless every rank begins run ``number`` at ``position``."""
         self._require_alive()
-        late = [peer.outlet.rank for peer in self._peers if peer.begins != number]
+        late = [peer.outbox.rank for peer in self._peers if peer.begins != number]
         error = _late(late, self._timeout_s) if late else self._refusal(position)
         if error is None:
             return
         for peer in self._peers:
             peer.begins = 0
-            peer.outlet.tell(describe(error, self._ranks[0]) | {"run": number, "now": True})
+            peer.outbox.tell(report_of(error, self._ranks[0], run=number, now=True))
         self._runs = number
         raise error
 
@@ -251,7 +262,7 @@ class LoaderHost:
         for peer in self._peers:
             if peer.position != position:
                 return StateError(
-                    f"rank {peer.outlet.rank} begins at {peer.position}, rank {self._ranks[0]} at {position}; give "
+                    f"rank {peer.outbox.rank} begins at {peer.position}, rank {self._ranks[0]} at {position}; give "
                     "every rank the same state, and end epochs early on all ranks or on none"
                 )
         return None
@@ -268,8 +279,9 @@ class LoaderHost:
             failures.add(error)
             is_end = isinstance(error, ChannelClosedError)
             if not is_end:
+                # Not at once: an error keeps its place behind the batches before it, on every rank.
                 for peer in self._peers:
-                    peer.outlet.tell(describe(error, self._ranks[0]) | {"run": self._runs, "now": False})
+                    peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs))
             own.close(None if is_end else error)
         finally:
             with self._changed.lock:
@@ -279,7 +291,8 @@ class LoaderHost:
     def _hand_over(self, host: HostBatch, turn: int, own: Channel[HostBatch]) -> None:
         if turn == 0:
             if self._is_taking_part:
-                _put(own, host)
+                with suppress(ChannelClosedError):  # this rank left at this moment
+                    own.put(host)
             return
         peer = self._peers[turn - 1]
         try:
@@ -289,13 +302,13 @@ class LoaderHost:
         with self._changed.lock:
             self._changed.notify_all()
 
-    # --- the thread that listens to the other ranks
+    # --- the listening thread
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             for peer in self._peers:
-                selector.register(peer.outlet.connection, selectors.EVENT_READ, peer)
+                selector.register(peer.outbox.connection, selectors.EVENT_READ, peer)
             while not self._is_closed:
                 for key, _ in selector.select():
                     if key.data is not None and not self._receive(key.data):
@@ -304,53 +317,51 @@ class LoaderHost:
     def _receive(self, peer: Peer) -> bool:
         """Handle a message of ``peer``; return whether there may be others."""
         try:
-            received = peer.outlet.connection.receive(0.0)
+            received = peer.outbox.connection.receive(0.0)
             if received is not None:
                 self._handle(peer, received.message)
-            peer.outlet.connection.flush()
+            peer.outbox.connection.flush()
         except EOFError:
             self._gone(peer, self._lost(peer))
             return False
         except Exception as error:  # noqa: BLE001 - a rank that cannot be understood is lost, and must be heard of
-            self._gone(peer, RankError(f"rank {peer.outlet.rank} cannot be understood: {error!r}"))
+            self._gone(peer, RankError(f"rank {peer.outbox.rank} cannot be understood: {error!r}"))
             return False
-        return not peer.is_closed
+        return not peer.has_closed
 
     def _handle(self, peer: Peer, message: Message) -> None:
-        op = message["op"]
-        if op == "release":
-            peer.outlet.release(message["segment"])
-        elif op == "ping":
-            peer.outlet.tell({"op": "pong"})
-            self._note_wait(peer, message)
-        elif op == "begin":
-            with self._changed.lock:
-                peer.position = BatchId(epoch=message["epoch"], index=message["index"])
-                peer.begins = message["run"]
-                self._changed.notify_all()
-        elif op == "leave":
-            peer.end_wait()
-            if peer.outlet.leave(message["run"]):
-                self._end_if_left()
-        elif op == "failed":
-            error = RankError(f"rank {peer.outlet.rank} failed: {message['text']}")
-            self.end_with(error)
-        elif op == "bye":
-            peer.is_closed = True
-            self._gone(peer, RankError(f"rank {peer.outlet.rank} closed its loader"))
+        match message:
+            case Release(segment=segment):
+                peer.outbox.release(segment)
+            case Ping():
+                peer.outbox.tell(Pong())
+                self._note_wait(peer, message)
+            case Begin():
+                with self._changed.lock:
+                    peer.position = BatchId(epoch=message.epoch, index=message.index)
+                    peer.begins = message.run
+                    self._changed.notify_all()
+            case Leave(run=run):
+                peer.end_wait()
+                if peer.outbox.leave(run):
+                    self._end_if_left()
+            case Failed(text=text):
+                self.end_with(RankError(f"rank {peer.outbox.rank} failed: {text}"))
+            case Bye():
+                peer.has_closed = True
+                self._gone(peer, RankError(f"rank {peer.outbox.rank} closed its loader"))
 
-    def _note_wait(self, peer: Peer, message: Message) -> None:
-        if not message["waits"]:
+    def _note_wait(self, peer: Peer, ping: Ping) -> None:
+        if not ping.waits:
             peer.end_wait()  # it only looks ahead
-        elif message["run"] == self._runs:
-            batch = BatchId(epoch=message["epoch"], index=message["index"])
-            peer.note_wait(batch, num_received=message["received"])
+        elif ping.run == self._runs:  # else it was sent before this run began
+            peer.note_wait(BatchId(epoch=ping.epoch, index=ping.index), num_received=ping.received)
 
     def _gone(self, peer: Peer, error: RankError) -> None:
-        """Give up a rank: it took part in the run, so that the others fail; or it said goodbye between runs."""
+        """Give up a rank. The others fail with it, unless it said goodbye."""
         if self._is_closed:
             return
-        is_needed = not peer.is_closed
+        is_needed = not peer.has_closed
         with self._changed.lock:
             is_first = is_needed and not self._is_broken
             if is_first or self._error is None:
@@ -358,12 +369,12 @@ class LoaderHost:
             self._is_broken = self._is_broken or is_needed
             run = self._run
             self._changed.notify_all()
-        peer.outlet.close()
+        peer.outbox.close()
         if is_first:
             logger.error("%s", error)
             for other in self._peers:
                 if other is not peer:
-                    other.outlet.tell(describe(error, None) | {"now": True})
+                    other.outbox.tell(report_of(error, None, now=True))
             if run is not None:
                 run.fail(error)
         else:
@@ -371,16 +382,9 @@ class LoaderHost:
 
     def _lost(self, peer: Peer) -> RankError:
         return RankError(
-            f"rank {peer.outlet.rank} ended without closing its loader; all ranks of rank {self._ranks[0]}'s machine "
+            f"rank {peer.outbox.rank} ended without closing its loader; all ranks of rank {self._ranks[0]}'s machine "
             "stop, start them again from the last checkpoint"
         )
-
-
-def _put(own: Channel[HostBatch], host: HostBatch) -> None:
-    try:
-        own.put(host)
-    except ChannelClosedError:
-        return  # this rank left at this moment
 
 
 def _late(ranks: list[int], timeout_s: float | None) -> RankError:

@@ -1,20 +1,36 @@
-"""A run of all ranks of a machine, as the rank that loads sees it."""
+"""The host's own batches of a run that all ranks of its machine take part in."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gloader.distributed.host import LoaderHost
     from gloader.pipeline.consumer import Consumer
     from gloader.pipeline.run import PipelineRun
+    from gloader.types import BatchId
 
 
 class HostRun:
-    """Batches of this rank out of the run that ``host`` leads."""
+    """The batches of this rank, out of a run that ``host`` leads.
 
-    def __init__(self, host: LoaderHost, run: PipelineRun) -> None:
+    Parameters
+    ----------
+    host : serves the other ranks
+    position : where the run begins, on every rank
+    start : starts it, once all ranks are there
+
+    Raises
+    ------
+    RankError, StateError
+        As of `LoaderHost.begin`.
+    """
+
+    def __init__(self, host: LoaderHost, position: BatchId, start: Callable[[], PipelineRun]) -> None:
         self._host = host
+        run = host.begin(position, start)
         self._has_left = False
         self.consumer: Consumer = run.consumer
 
@@ -25,7 +41,8 @@ class HostRun:
         if not self._has_left:
             self._has_left = True
             consumer = self.consumer
+            # At the end of an epoch this rank may be ahead: what ends the run now would take batches from the others.
             if consumer.num_taken and (not consumer.has_next() or consumer.next_id.index == 0):
-                self._host.linger(consumer.num_taken)
+                self._host.wait_for_slower_ranks(consumer.num_taken)
             self._host.leave()
         return True

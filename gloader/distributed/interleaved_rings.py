@@ -1,4 +1,4 @@
-"""The buffers of several ranks, for batches that are interleaved."""
+"""Interleaved rings: the buffers of several ranks in turn, for a stream that holds their batches in turn."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class InterleavedRings:
 
     Parameters
     ----------
-    rings : of each rank; the first belongs to this process
+    rings : one for each rank; the first belongs to this process
     """
 
     def __init__(self, rings: Sequence[BufferRing]) -> None:
         self._rings = rings
         self._position = 0
-        self.blocked_on: int | None = None  # whose buffer `acquire` waits for, counted among the rings
+        # The ring whose buffer `acquire` waits for. It stays after a cancelled wait: a stall is explained by it.
+        self.blocked_on: int | None = None
 
     def acquire(self, rows: int) -> FloatMatrix:
         """Return an uninitialised (rows, F) array, waiting for a free buffer; errors as `BufferRing.acquire`."""

@@ -1,4 +1,4 @@
-"""Opening the one loader of a machine, on the rank that loads and on the others."""
+"""The opening of the one loader of a machine, on the host and on the other ranks."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gloader.distributed.agree import refuse
+from gloader.distributed.client_run import RemoteTier
 from gloader.distributed.host import LoaderHost
-from gloader.distributed.remote_tier import RemoteTier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gloader.dataset import Dataset
-    from gloader.distributed.agree import Team
-    from gloader.distributed.place import Place
+    from gloader.distributed.agree import Membership, Team
     from gloader.pipeline.open_device import DeviceSettings, OtherDevices
     from gloader.pipeline.open_tiers import FeatureTier
     from gloader.ssd_store import FeatureStore
 
 
 @contextmanager
-def telling_others(place: Place) -> Iterator[None]:
-    """Tell the other ranks where this one cannot build its loader: they wait for it in `assemble`."""
+def telling_others(membership: Membership) -> Iterator[None]:
+    """Tell the other ranks if the block, which builds the loader, fails: they wait for this rank in `assemble`."""
     try:
         yield
     except BaseException as error:
-        if place.is_collective:
-            refuse(place, error)
+        if membership.is_collective:
+            refuse(membership, error)
         raise
 
 
@@ -44,12 +43,14 @@ def open_shared(
 
     Parameters
     ----------
-    open_tier : opens the tiers, with the devices of the other ranks
-    device, open_store : of a rank that is loaded for, see `RemoteTier`
+    team : the ranks of this machine
+    dataset : the same on all of them
+    open_tier : opens the tiers on the host, given the devices of the other ranks
+    device, open_store, stall_timeout_s : of the other ranks, see `RemoteTier`
 
     Returns
     -------
-    what holds the features, and on the rank that loads, what serves the others
+    What holds the features; and on the host, what serves the others.
 
     Raises
     ------

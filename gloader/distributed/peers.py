@@ -1,24 +1,90 @@
-"""What the rank that loads knows of another rank, and what it tells it about an error."""
+"""The other ranks of a machine, as the host sees them: that all connect, what each is sent, what each waits for."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import threading
 import time
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from gloader.distributed.batch_layout import BatchShape, write_batch
+from gloader.distributed.messages import Batch, ErrorReport, Hello, Left, Segment, Unmap
+from gloader.distributed.shared_memory import create_segment
 from gloader.errors import RankError
+from gloader.pipeline.buffers import BufferRing
 
 if TYPE_CHECKING:
-    from gloader.distributed.outlet import Outlet
-    from gloader.distributed.wire import Message
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.distributed.agree import Team
+    from gloader.distributed.messages import Message
+    from gloader.distributed.wire import Connection
     from gloader.observe.epoch_stats import WorkName
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch
     from gloader.types import BatchId
 
+# Between the agreement of all ranks and their connections: a loaded machine takes seconds to schedule a process.
+_CONNECT_S: Final = 30.0
+_HELLO_S: Final = 1.0  # for a process that connected to say who it is; others wait behind it
+# The ring of topologies needs no bound of its own: a topology lives as long as its batch's features, which are bounded.
+_UNBOUNDED: Final = 2**62
+
+
+def accept_all(team: Team) -> dict[int, Connection]:
+    """Return the connections of the other ranks of ``team``, in ascending order of ranks.
+
+    Raises
+    ------
+    RankError
+        One of them did not come.
+    """
+    found: dict[int, Connection] = {}
+    deadline = time.monotonic() + _CONNECT_S
+    try:
+        while len(found) + 1 < len(team.ranks) and time.monotonic() < deadline:
+            connection = team.listener.accept(deadline - time.monotonic()) if team.listener else None
+            if connection is None:
+                continue
+            rank = _introduced(connection, team.token)
+            if rank is None or rank not in team.ranks[1:] or rank in found:
+                connection.close()
+            else:
+                found[rank] = connection
+        _require_all(team.ranks[1:], found)
+    except BaseException:
+        for connection in found.values():
+            connection.close()
+        raise
+    return {rank: found[rank] for rank in team.ranks[1:]}
+
+
+def _require_all(ranks: Sequence[int], found: Collection[int]) -> None:
+    missing = [rank for rank in ranks if rank not in found]
+    if missing:
+        who = ", ".join(map(str, missing))
+        raise RankError(f"rank {who} did not connect within {_CONNECT_S:g} s; see its own error")
+
+
+def _introduced(connection: Connection, token: str) -> int | None:
+    """Return the rank that a new connection says it is; None if it does not know the token."""
+    try:
+        received = connection.receive(_HELLO_S)
+    except (EOFError, RankError):
+        return None
+    hello = None if received is None else received.message
+    return hello.rank if isinstance(hello, Hello) and hello.token == token else None
+
 
 class RemoteWait:
-    """Another rank that waits for a batch: an activity for the watchdog."""
+    """The wait of another rank for a batch: an activity for the watchdog."""
 
     def __init__(self, batch: BatchId) -> None:
         self.stage: WorkName = "wait"
@@ -28,13 +94,13 @@ class RemoteWait:
 
 
 class Peer:
-    """Another rank, as the rank that loads sees it."""
+    """Another rank, as the host sees it. Thread-safe, but for what only the host changes."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self.outlet = outlet
-        self.begins = 0  # the run that it wants to begin
-        self.position: BatchId | None = None  # where
-        self.is_closed = False  # said goodbye
+    def __init__(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+        self.begins = 0  # the run that it wants to begin; 0: none
+        self.position: BatchId | None = None  # from which batch on
+        self.has_closed = False  # it said goodbye
         self._lock = threading.Lock()
         self._wait: RemoteWait | None = None
         self._watchdog: Watchdog | None = None
@@ -44,28 +110,29 @@ class Peer:
         self._wait, self._watchdog = None, watchdog
 
     def deliver(self, host: HostBatch) -> None:
-        """Send ``host``: the rank does not wait any more; errors as `Outlet.deliver`."""
+        """Send ``host``, which ends the wait of the rank; errors as `Outbox.deliver`."""
+        # Under the lock of `note_wait`: a ping from before the batch must not begin a wait behind it.
         with self._lock:
-            self.outlet.deliver(host)
-            self._waits(None)
+            self.outbox.deliver(host)
+            self._set_wait(None)
 
     def is_behind(self, num_batches: int) -> bool:
-        """Return whether the rank takes part in the run and was sent fewer than ``num_batches``."""
-        return self.outlet.takes_part and self.outlet.num_sent < num_batches
+        """Return whether the rank takes part in the run and was sent fewer than ``num_batches`` batches."""
+        return self.outbox.takes_part and self.outbox.num_sent < num_batches
 
     def note_wait(self, batch: BatchId, *, num_received: int) -> None:
         """Note that the rank waits for ``batch``, unless something is on the way to it."""
         with self._lock:
-            if self.outlet.takes_part and num_received == self.outlet.num_sent:
-                self._waits(batch)
+            if self.outbox.takes_part and num_received == self.outbox.num_sent:
+                self._set_wait(batch)
 
     def end_wait(self) -> None:
         """Note that the rank does not wait. Idempotent."""
         with self._lock:
-            self._waits(None)
+            self._set_wait(None)
 
-    def _waits(self, batch: BatchId | None) -> None:
-        self.outlet.ring.note_wait(is_waiting=batch is not None)
+    def _set_wait(self, batch: BatchId | None) -> None:
+        self.outbox.ring.note_wait(is_waiting=batch is not None)
         if batch is None:
             wait, self._wait = self._wait, None
             if wait is not None and self._watchdog is not None:
@@ -75,8 +142,141 @@ class Peer:
             self._watchdog.enter(self._wait)
 
 
-def describe(error: BaseException, rank: int | None) -> Message:
-    """Return what another rank is told of ``error``, which ``rank`` had, unless the error names one itself."""
+def report_of(
+    error: BaseException, rank: int | None, *, run: int | None = None, now: bool = False
+) -> ErrorReport:
+    """Return what another rank is told of ``error``.
+
+    Parameters
+    ----------
+    error : what ended the run, or everything
+    rank : had the error; None: the text names a rank already
+    run, now : as of `ErrorReport`
+    """
     names_one = isinstance(error, RankError) or rank is None
     text = str(error) if names_one else f"rank {rank} failed: {type(error).__name__}: {error}"
-    return {"op": "error", "text": text, "notes": list(getattr(error, "__notes__", []))}
+    return ErrorReport(text=text, notes=tuple(getattr(error, "__notes__", [])), run=run, now=now)
+
+
+class Outbox:
+    """Sends batches to another rank, which maps the buffers that they are gathered into. Thread-safe.
+
+    A batch that was sent is lent to that rank until it releases it, or is gone. Owns the connection until `close`.
+
+    Parameters
+    ----------
+    rank : the other rank
+    connection : to it
+    dim : F
+    rows : rows that a new buffer of features holds
+    max_bytes : bytes of all buffers of features
+    """
+
+    def __init__(self, rank: int, connection: Connection, *, dim: int, rows: int, max_bytes: int) -> None:
+        self.rank = rank
+        self.connection = connection
+        self._segments = _Segments(connection)
+        allocate = self._segments.allocate
+        self.ring = BufferRing(dim=dim, rows=rows, max_bytes=max_bytes, allocate=allocate)
+        self._topologies = BufferRing(dim=1, rows=1, max_bytes=_UNBOUNDED, allocate=allocate)
+        self._lock = threading.Lock()
+        self._lent: dict[
+            int, Any
+        ] = {}  # arrays that the other rank uses, by segment: they keep buffers from the ring
+        self._run: int | None = None  # the run that the other rank takes part in
+        self.num_sent = 0  # batches of that run
+
+    def begin(self, run: int) -> None:
+        """Send the batches of ``run`` from now on."""
+        with self._lock:
+            self._run, self.num_sent = run, 0
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether the other rank takes batches of the run under way."""
+        return self._run is not None
+
+    def leave(self, run: int) -> bool:
+        """Send no more batches of ``run``, and say so behind the last one; return whether it took part."""
+        with self._lock:
+            took_part = self._run == run
+            if took_part:
+                self._run = None
+            with contextlib.suppress(EOFError):
+                self.connection.send(Left(run=run))
+        return took_part
+
+    def deliver(self, host: HostBatch) -> None:
+        """Send ``host``, or drop it if the other rank left the run.
+
+        Raises
+        ------
+        EOFError
+            The other rank is gone.
+        """
+        with self._lock:
+            if self._run is None:
+                return
+            shape = BatchShape.of(host.sampled)
+            topology = self._topologies.acquire(-(-shape.num_bytes // 4))
+            write_batch(host.sampled, host.src_degree, shape, topology.reshape(-1).view(np.uint8))
+            # Lent before it is sent: its release may come back before `send` returns.
+            segments = (self._lend(host.x), self._lend(topology))
+            self.num_sent += 1
+            self.connection.send(Batch(run=self._run, segments=segments, rows=len(host.x), shape=shape))
+
+    def release(self, segment: int) -> None:
+        """Take back a buffer that the other rank does not use any more."""
+        self._lent.pop(segment, None)
+
+    def tell(self, message: Message) -> None:
+        """Send ``message``, if the other rank is still there."""
+        with contextlib.suppress(EOFError):
+            self.connection.send(message)
+
+    def close(self) -> None:
+        """Close the connection and take everything back. Idempotent."""
+        with self._lock:
+            self._run = None
+            self.connection.close()
+        self._lent.clear()
+
+    def _lend(self, array: NDArray[np.float32]) -> int:
+        number = self._segments.number_of(array)
+        self._lent[number] = array
+        return number
+
+
+class _Segments:
+    """Makes buffers that the other rank maps. Knows no ring: one that its own allocator held would not be freed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._numbers: dict[int, int] = {}  # by address
+        self._counter = itertools.count(1)
+
+    def number_of(self, array: NDArray[np.float32]) -> int:
+        """Return the number of the buffer that ``array`` begins."""
+        return self._numbers[array.ctypes.data]
+
+    def allocate(self, num_floats: int) -> NDArray[np.float32]:
+        """Return a new buffer (num_floats,); the other rank is told of it now, and again when it is gone."""
+        number = next(self._counter)
+        descriptor, memory = create_segment(4 * num_floats)
+        try:
+            buffer = memory[: 4 * num_floats].view(np.float32)
+            address = buffer.ctypes.data
+            self._numbers[address] = number
+            weakref.finalize(buffer, _forget, self._numbers, self._connection, address, number).atexit = False
+            with contextlib.suppress(EOFError):  # the thread that receives hears of the end of the connection
+                self._connection.send(Segment(segment=number), descriptor=descriptor)
+        finally:
+            os.close(descriptor)
+        return buffer
+
+
+def _forget(numbers: dict[int, int], connection: Connection, address: int, number: int) -> None:
+    # A new buffer may be at the same address before the finalizer of the old one runs.
+    if numbers.get(address) == number:
+        del numbers[address]
+    connection.post(Unmap(segment=number))

@@ -1,4 +1,4 @@
-"""Memory that two processes share: anonymous, so that the kernel frees it when both are gone, however they end."""
+"""Memory that two processes share. It has no name: the kernel frees it when both are gone, however they end."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import os
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+
+from gloader.device.cuda import forget_error
+from gloader.device.host_memory import pin_in_place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.device.host_memory import PinnedArray
+
+# Neither process can shrink the memory under the other, which would kill it with SIGBUS.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def create_segment(num_bytes: int) -> tuple[int, NDArray[np.uint8]]:
-    """Return a descriptor, which the caller owns, of new shared memory, and the memory itself (num_bytes,).
+    """Return a descriptor of new shared memory, which the caller owns, and the memory (num_bytes,).
 
-    It cannot be made shorter: no other process can take a mapped page away. Unmapped when the last view is gone.
+    Unmapped when the last view is gone.
     """
     descriptor = os.memfd_create("gloader", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -31,6 +38,37 @@ def create_segment(num_bytes: int) -> tuple[int, NDArray[np.uint8]]:
 
 
 def map_segment(descriptor: int) -> NDArray[np.uint8]:
-    """Return the whole shared memory of ``descriptor``, its pages touched. Unmapped when the last view is gone."""
+    """Return the whole shared memory of ``descriptor`` (num_bytes,), which stays the caller's.
+
+    Its pages are touched. Unmapped when the last view is gone.
+    """
     flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
     return np.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags), dtype=np.uint8)
+
+
+def take_segment(descriptor: int) -> NDArray[np.uint8]:
+    """Return the whole shared memory of ``descriptor``, and close that."""
+    try:
+        return map_segment(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray | None:
+    """Pin ``memory`` in place, so that ``device`` copies from it directly.
+
+    Returns
+    -------
+    The pinned memory; None without CUDA, or if the limit of locked memory is too low: copies then are slower.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    # In one piece: a copy must not go over the border of two.
+    pinned = pin_in_place(
+        memory,
+        torch.cuda.cudart(),  # type: ignore[no-untyped-call]
+        chunk_bytes=memory.nbytes + mmap.PAGESIZE,
+    )
+    if pinned is None:
+        forget_error(device)
+    return pinned

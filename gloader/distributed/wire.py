@@ -1,4 +1,4 @@
-"""Small messages between the ranks of a machine, each delivered whole: JSON, with file descriptors beside it."""
+"""Connections between the ranks of a machine: each message arrives whole, as JSON, with a descriptor beside it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import socket
 import struct
 import weakref
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
+from gloader.distributed.messages import parse, to_json
 from gloader.errors import RankError
 
-Message: TypeAlias = dict[str, Any]
+if TYPE_CHECKING:
+    from gloader.distributed.messages import Message
 
-_LONGEST = 1 << 17  # bytes of a message; the longest one explains the host's tiers
+# Bytes of a message. The longest one explains the host's tiers; a batch of a few blocks takes some hundred.
+_LONGEST = 1 << 17
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -30,13 +33,15 @@ class Received:
     descriptor: int | None
 
 
+# Every socket of this process, for a child that is forked from it.
 _OPEN: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close what a forked child inherited: its finalizers must not release what its parent still uses.
+    """Close the sockets that a forked child inherited.
 
-    It would also keep the connection of a parent that died alive.
+    Its finalizers must not release what its parent still uses, and it must not keep the connection of a dead parent
+    open.
     """
     for inherited in list(_OPEN):
         inherited.close()
@@ -46,7 +51,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Connection:
-    """One end of a connection. Sends are atomic, and may come from any thread; one thread at a time receives.
+    """One end of a connection. Any thread may send, without a lock, since a send is atomic; one at a time receives.
 
     Owns the socket until `close`.
     """
@@ -87,7 +92,7 @@ class Connection:
         EOFError
             The other side is gone.
         """
-        data = json.dumps(message).encode()
+        data = _encoded(message)
         try:
             if descriptor is None:
                 self._socket.send(data)
@@ -97,12 +102,13 @@ class Connection:
             raise EOFError(f"the connection is closed: {error}") from error
 
     def post(self, message: Message) -> None:
-        """Send ``message`` if the other side is there, without waiting; safe inside a weakref callback."""
-        self._posted.append(json.dumps(message).encode())
+        """Send ``message`` without waiting, if the other side is there; safe inside a weakref callback."""
+        # Queued first: a finalizer may interrupt a thread in the middle of `flush`, and must not wait for it.
+        self._posted.append(_encoded(message))
         self.flush()
 
     def flush(self) -> None:
-        """Send what was posted and did not fit at that time."""
+        """Send what was posted and did not fit into the socket at that time."""
         with contextlib.suppress(OSError, IndexError):
             while self._posted:
                 data = self._posted.popleft()
@@ -113,12 +119,14 @@ class Connection:
                     return
 
     def receive(self, timeout_s: float | None) -> Received | None:
-        """Return the next message, or None where none came in ``timeout_s`` (None: however long it takes).
+        """Return the next message, or None if none came in ``timeout_s`` (None: waits as long as it takes).
 
         Raises
         ------
         EOFError
-            The other side is gone, and what it sent was received.
+            The other side is gone, and everything that it sent was received.
+        RankError
+            What came is no message.
         """
         try:
             if not self._is_readable(timeout_s):
@@ -128,11 +136,13 @@ class Connection:
             raise EOFError(f"the connection is closed: {error}") from error
         if not data:
             raise EOFError("the connection is closed")
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise RankError(
-                f"a message of more than {_LONGEST} bytes, or with more than one descriptor, came"
-            )
-        return Received(message=json.loads(data), descriptor=descriptors[0] if descriptors else None)
+        try:
+            message = _decoded(data, is_whole=not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC))
+        except RankError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        return Received(message=message, descriptor=descriptors[0] if descriptors else None)
 
     def peer_user(self) -> int:
         """Return the user id of the other side."""
@@ -157,8 +167,22 @@ class Connection:
         return bool(poll.poll(None if timeout_s is None else max(timeout_s, 0) * 1000))
 
 
+def _encoded(message: Message) -> bytes:
+    return json.dumps(to_json(message)).encode()
+
+
+def _decoded(data: bytes, *, is_whole: bool) -> Message:
+    if not is_whole:
+        raise RankError(f"a message of more than {_LONGEST} bytes, or with more than one descriptor, came")
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise RankError(f"another rank sent what is no JSON: {error}") from error
+    return parse(document)
+
+
 class Listener:
-    """Where the ranks of a machine reach its host: a name that is in no file system and ends with the process.
+    """The address at which the ranks of a machine reach its host; in no file system, gone with the process.
 
     Owns the socket until `close`.
     """
@@ -171,7 +195,7 @@ class Listener:
         _OPEN.add(self._socket)
 
     def accept(self, timeout_s: float) -> Connection | None:
-        """Return the next connection of this user's processes, or None where none came in ``timeout_s``."""
+        """Return the next connection of this user's processes, or None if none came in ``timeout_s``."""
         self._socket.settimeout(max(timeout_s, 0.001))
         try:
             peer, _ = self._socket.accept()
@@ -184,5 +208,5 @@ class Listener:
         return connection
 
     def close(self) -> None:
-        """Close the socket; whoever waits for an answer sees the end of its connection. Idempotent."""
+        """Close the socket; a rank that waits for an answer sees the end of its connection. Idempotent."""
         self._socket.close()

@@ -63,23 +63,23 @@ class Workload:
 class OtherDevices(Protocol):
     """The devices of the ranks that this one loads for: all of them hold the same rows; see `gloader.distributed`."""
 
-    def least_room(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
-        """Return the bytes that every device can give, that of this rank what ``own`` finds for ``largest``."""
+    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
+        """Return the bytes that every device has for cached rows; ``own`` finds those of this rank."""
         ...
 
-    def hold_alike(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
-        """Let every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned."""
+    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
+        """Make every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned."""
         ...
 
 
 class NoOtherDevices:
     """A rank that loads for itself alone."""
 
-    def least_room(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
+    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
         """Return what ``own`` finds."""
         return own()
 
-    def hold_alike(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:  # noqa: ARG002 - the seam's
+    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:  # noqa: ARG002 - the seam's
         """Return what ``own`` returns."""
         return own()
 
@@ -106,7 +106,7 @@ def open_device_tier(
     others = others or NoOtherDevices()
     device = open_device(settings.place)
     largest = max(workload.probe, key=lambda batch: len(batch.nodes), default=None)
-    num_bytes = others.least_room(
+    num_bytes = others.agree_on_cache_bytes(
         largest, lambda: room_for_rows(device, settings, largest=largest, dim=form.dim)
     )
     num_rows = rows_that_fit(
@@ -121,7 +121,7 @@ def open_device_tier(
         fanouts=workload.fanouts,
         threads=workload.threads,
     )
-    return others.hold_alike(plan, lambda: hold_rows(device, plan, source=source, form=form))
+    return others.hold_same_rows(plan, lambda: hold_rows(device, plan, source=source, form=form))
 
 
 def room_for_rows(device: Device, settings: DeviceSettings, *, largest: SampledBatch | None, dim: int) -> int:

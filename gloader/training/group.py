@@ -74,7 +74,7 @@ class RankGroup:
         """Return the ``value`` of every rank, in the order of ranks."""
         if self.is_alone:
             return [value]
-        from gloader.distributed.collective import gather_bytes
+        from gloader.distributed.agree import gather_bytes
 
         own = json.dumps(value).encode()
         with self.hears_losses():
@@ -110,7 +110,7 @@ class RankGroup:
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError on every rank naming the first of ``facts``, JSON values, in which ranks differ."""
-        from gloader.distributed.collective import require_equal
+        from gloader.distributed.agree import require_equal
 
         cards = self.gather(json.loads(json.dumps(dict(facts), default=str)))
         require_equal(dict(enumerate(cards)), "on every rank")
@@ -213,9 +213,9 @@ def _broadcast_size(own: int) -> int:
     import torch
     from torch import distributed
 
-    from gloader.distributed.collective import place_of_tensors
+    from gloader.distributed.agree import collective_device
 
-    size = torch.tensor([own], device=place_of_tensors())
+    size = torch.tensor([own], device=collective_device())
     distributed.broadcast(size, 0)
     return int(size)
 
@@ -224,8 +224,8 @@ def _broadcast_bytes(own: bytes, size: int) -> bytes:
     import torch
     from torch import distributed
 
-    from gloader.distributed.collective import place_of_tensors
+    from gloader.distributed.agree import collective_device
 
-    sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(place_of_tensors())
+    sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(collective_device())
     distributed.broadcast(sent, 0)
     return sent.cpu().numpy().tobytes()

@@ -74,3 +74,11 @@ def test_an_array_of_another_dtype_is_refused() -> None:
     wrong: Any = host.src_degree.astype(np.float64)
     with pytest.raises(TypeError, match="float64"):
         write_batch(host.sampled, wrong, shape, np.zeros(shape.num_bytes, dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    "sizes", [None, [0, 0, 1, 1], [0, 0, 1, "1", []], [0, 0, 1, 1, [[1, 1, 1]]], [0, 0, 1, 1, [1]]]
+)
+def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
+    with pytest.raises(ValueError, match=r"not the sizes of a (batch|block)"):
+        BatchShape.from_json(sizes)

@@ -10,18 +10,45 @@ import torch
 
 from gloader.distributed.agree import Team
 from gloader.distributed.client import LoaderClient
+from gloader.distributed.messages import (
+    Answer,
+    Begin,
+    ErrorReport,
+    Failed,
+    Leave,
+    Left,
+    Message,
+    Ping,
+    Pong,
+    Started,
+    TryStep,
+    Welcome,
+)
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import ChannelClosedError, RankError
+from gloader.memory.plan import MemoryPlan
+from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 from gloader.types import BatchId
 
 HERE, NEXT = BatchId(epoch=0, index=0), BatchId(epoch=0, index=1)
+PLAN = MemoryPlan(
+    budget_bytes=100,
+    features="ssd",
+    ring_bytes=10,
+    cache_rows=3,
+    superbatch=SuperbatchSize(num_batches=2, reason="why not"),
+    planned_accesses=7,
+    keep_bytes=0,
+    pack_buffer_bytes=0,
+    parts=(("ring", 10), ("cache", 90)),
+)
 
 
 class Host:
     """The other side, as far as a test needs it: welcomes, starts runs, and keeps what it was told."""
 
     def __init__(self, listener: Listener) -> None:
-        self.heard: list[dict[str, Any]] = []
+        self.heard: list[Message] = []
         self.pinged = threading.Semaphore(0)
         self._listener = listener
         self.thread = threading.Thread(target=self._serve)
@@ -41,21 +68,21 @@ class Host:
 
     def _welcome(self, connection: Connection) -> None:
         connection.receive(5.0)
-        connection.send({"op": "ask"})
+        connection.send(TryStep(shape=None))
         told = connection.receive(5.0)
         assert told is not None
         self.heard.append(told.message)
-        connection.send({"op": "welcome"})
+        connection.send(Welcome(plan=PLAN, text="all is well"))
 
-    def _hear(self, connection: Connection, message: dict[str, Any]) -> None:
+    def _hear(self, connection: Connection, message: Message) -> None:
         self.heard.append(message)
-        if message["op"] == "begin":
-            connection.send({"op": "started", "run": message["run"]})
-        elif message["op"] == "ping":
-            connection.send({"op": "pong"})
+        if isinstance(message, Begin):
+            connection.send(Started(run=message.run))
+        elif isinstance(message, Ping):
+            connection.send(Pong())
             self.pinged.release()
-        elif message["op"] == "leave":
-            connection.send({"op": "left", "run": message["run"]})
+        elif isinstance(message, Leave):
+            connection.send(Left(run=message.run))
 
 
 def _team(listener: Listener) -> Team:
@@ -66,8 +93,8 @@ def _client(listener: Listener) -> LoaderClient:
     return LoaderClient(
         _team(listener),
         dim=1,
-        place=torch.device("cpu"),
-        answer=lambda received: {"op": "answered", "what": received.message["op"]},
+        device=torch.device("cpu"),
+        answer=lambda received: Answer(room=7) if received.message == TryStep(shape=None) else None,
         stall_timeout_s=5.0,
     )
 
@@ -106,13 +133,15 @@ def test_looking_ahead_is_not_told_as_a_wait(both: tuple[LoaderClient, Host], do
         thread.join()
     client.leave()
     assert [str(error) for error in ended] == ["this rank left the run"]
-    pings = [message for message in host.heard if message["op"] == "ping" and message["index"] == 1]
-    assert {message["waits"] for message in pings} == {does_wait}
-    assert [message["op"] for message in host.heard].count("leave") == 1
+    pings = [message for message in host.heard if isinstance(message, Ping) and message.index == 1]
+    assert {message.waits for message in pings} == {does_wait}
+    assert host.heard.count(Leave(run=1)) == 1
 
 
 def test_what_the_host_asks_at_the_start_is_answered(both: tuple[LoaderClient, Host]) -> None:
-    assert both[1].heard[0] == {"op": "answered", "what": "ask"}
+    client, host = both
+    assert host.heard[0] == Answer(room=7)
+    assert client.welcome == Welcome(plan=PLAN, text="all is well")
 
 
 def test_an_answer_that_cannot_be_given_is_told_and_raised() -> None:
@@ -123,7 +152,7 @@ def test_an_answer_that_cannot_be_given_is_told_and_raised() -> None:
         connection = listener.accept(5.0)
         assert connection is not None
         connection.receive(5.0)
-        connection.send({"op": "ask"})
+        connection.send(TryStep(shape=None))
         told.append(connection.receive(5.0))
         connection.close()
 
@@ -134,10 +163,10 @@ def test_an_answer_that_cannot_be_given_is_told_and_raised() -> None:
         raise MemoryError("the device is full")
 
     with pytest.raises(MemoryError, match="the device is full"):
-        LoaderClient(_team(listener), dim=1, place=torch.device("cpu"), answer=refuse, stall_timeout_s=5.0)
+        LoaderClient(_team(listener), dim=1, device=torch.device("cpu"), answer=refuse, stall_timeout_s=5.0)
     thread.join()
     listener.close()
-    assert told[0].message == {"op": "failed", "text": "MemoryError: the device is full"}
+    assert told[0].message == Failed(text="MemoryError: the device is full")
 
 
 def test_a_host_that_refuses_is_heard_although_nothing_can_be_answered() -> None:
@@ -148,19 +177,20 @@ def test_a_host_that_refuses_is_heard_although_nothing_can_be_answered() -> None
         connection = listener.accept(5.0)
         assert connection is not None
         connection.receive(5.0)
-        connection.send({"op": "ask"})
-        connection.send({"op": "error", "text": "rank 0 failed: no disk", "notes": []})
+        connection.send(TryStep(shape=None))
+        connection.send(ErrorReport(text="rank 0 failed: no disk", notes=("after lunch",)))
         connection.close()
         is_closed.set()
 
     thread = threading.Thread(target=serve)
     thread.start()
 
-    def answer(_: object) -> dict[str, Any]:
+    def answer(_: object) -> Answer:
         is_closed.wait(5.0)
-        return {"op": "answer"}
+        return Answer()
 
-    with pytest.raises(RankError, match="rank 0 failed: no disk"):
-        LoaderClient(_team(listener), dim=1, place=torch.device("cpu"), answer=answer, stall_timeout_s=5.0)
+    with pytest.raises(RankError, match="rank 0 failed: no disk") as caught:
+        LoaderClient(_team(listener), dim=1, device=torch.device("cpu"), answer=answer, stall_timeout_s=5.0)
+    assert caught.value.__notes__ == ["after lunch"]
     thread.join()
     listener.close()

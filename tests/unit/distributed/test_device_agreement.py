@@ -11,7 +11,8 @@ import pytest
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import CpuDevice
-from gloader.distributed.device_agreement import FollowingDevice, LedDevices
+from gloader.distributed.device_agreement import FollowerDevice, PeerDevices
+from gloader.distributed.messages import Answer, Failed, Message, Pong
 from gloader.distributed.wire import Connection
 from gloader.errors import RankError
 from gloader.pipeline.open_device import DeviceSettings
@@ -79,7 +80,7 @@ class Follower:
             Connection(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         )
         self.stores: list[Store] = []
-        self.device = FollowingDevice(
+        self.device = FollowerDevice(
             DeviceSettings(**settings),
             num_nodes=NUM_NODES,
             dim=DIM,
@@ -109,7 +110,7 @@ class Follower:
         except EOFError:
             pass
         except OSError as error:
-            self._end.send({"op": "failed", "text": str(error)})
+            self._end.send(Failed(text=str(error)))
         self._end.close()
 
     def end(self) -> None:
@@ -131,16 +132,16 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Follower]]
 
 
 def test_the_least_of_all_rooms_counts(follow: Callable[..., Follower]) -> None:
-    led = LedDevices({1: follow(0, cache_bytes=900).host_end, 2: follow(0, cache_bytes=700).host_end})
-    assert led.least_room(LARGEST, lambda: 800) == 700
-    assert led.least_room(LARGEST, lambda: 600) == 600
-    assert led.least_room(None, lambda: 10**6) == 700
+    peers = PeerDevices({1: follow(0, cache_bytes=900).host_end, 2: follow(0, cache_bytes=700).host_end})
+    assert peers.agree_on_cache_bytes(LARGEST, lambda: 800) == 700
+    assert peers.agree_on_cache_bytes(LARGEST, lambda: 600) == 600
+    assert peers.agree_on_cache_bytes(None, lambda: 10**6) == 700
 
 
 def test_the_others_try_a_step_on_the_largest_batch(follow: Callable[..., Follower]) -> None:
     seen: list[ReadyBatch] = []
     follower = follow((512 << 20) + 10_000, dry_run=seen.append)
-    room = LedDevices({1: follower.host_end}).least_room(LARGEST, lambda: 10**9)
+    room = PeerDevices({1: follower.host_end}).agree_on_cache_bytes(LARGEST, lambda: 10**9)
     (batch,) = seen
     assert batch.x.shape == (5, DIM)
     np.testing.assert_array_equal(batch.nodes, LARGEST.nodes)
@@ -158,8 +159,8 @@ def test_the_others_try_a_step_on_the_largest_batch(follow: Callable[..., Follow
 )
 def test_all_hold_the_rows_of_the_plan(follow: Callable[..., Follower], plan: DeviceCachePlan) -> None:
     followers = [follow(0), follow(0)]
-    led = LedDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
-    assert led.hold_alike(plan, lambda: "own") == "own"
+    peers = PeerDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
+    assert peers.hold_same_rows(plan, lambda: "own") == "own"
     for follower in followers:
         cache = follower.device.tier.cache
         if not len(plan.rows):
@@ -177,23 +178,23 @@ def test_all_hold_the_rows_of_the_plan(follow: Callable[..., Follower], plan: De
 
 
 def test_a_device_that_fails_is_named_with_its_rank(follow: Callable[..., Follower]) -> None:
-    led = LedDevices({3: follow(OSError("no such device")).host_end})
+    peers = PeerDevices({3: follow(OSError("no such device")).host_end})
     with pytest.raises(RankError, match="rank 3 failed: no such device"):
-        led.least_room(LARGEST, lambda: 0)
+        peers.agree_on_cache_bytes(LARGEST, lambda: 0)
 
 
 def test_a_rank_that_is_gone_is_named(follow: Callable[..., Follower]) -> None:
     follower = follow(OSError("no such device"))
-    led = LedDevices({3: follower.host_end})
+    peers = PeerDevices({3: follower.host_end})
     with pytest.raises(RankError, match="rank 3 failed"):
-        led.least_room(None, lambda: 0)
+        peers.agree_on_cache_bytes(None, lambda: 0)
     follower.thread.join()
     with pytest.raises(RankError, match="rank 3 ended while the loader of this machine was opened"):
-        led.hold_alike(no_device_cache(NUM_NODES), lambda: None)
+        peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None)
 
 
 def test_a_device_that_was_told_nothing_holds_nothing() -> None:
-    device = FollowingDevice(
+    device = FollowerDevice(
         DeviceSettings(),
         num_nodes=NUM_NODES,
         dim=DIM,
@@ -201,3 +202,13 @@ def test_a_device_that_was_told_nothing_holds_nothing() -> None:
     )
     with pytest.raises(RankError, match="did not say what to hold"):
         _ = device.tier
+
+
+@pytest.mark.parametrize("answer", [Answer(), Pong()])
+def test_an_answer_to_something_else_is_refused(answer: Message) -> None:
+    host_end, end = (Connection(one) for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    end.send(answer)
+    with pytest.raises(RankError, match=r"rank 2 answered (Answer|Pong)\(.*use one version of gloader"):
+        PeerDevices({2: host_end}).agree_on_cache_bytes(None, lambda: 0)
+    host_end.close()
+    end.close()

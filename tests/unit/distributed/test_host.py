@@ -1,4 +1,4 @@
-"""The rank that loads stays for those that are behind, but not against a Ctrl-C."""
+"""The host waits for ranks that are behind, but not against a Ctrl-C."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def host_with(*, is_behind: bool) -> LoaderHost:
 
 def test_nobody_is_waited_for_who_is_not_behind() -> None:
     began = time.monotonic()
-    host_with(is_behind=False).linger(3)
+    host_with(is_behind=False).wait_for_slower_ranks(3)
     assert time.monotonic() - began < 5
 
 
@@ -35,7 +35,7 @@ def test_a_ctrl_c_ends_the_wait_for_those_who_are_behind() -> None:
     interrupt.start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt), uninterrupted():  # as the loader closes
-        host.linger(3)
+        host.wait_for_slower_ranks(3)
     interrupt.join()
     assert 0.05 < time.monotonic() - began < 5
 
@@ -50,6 +50,6 @@ def test_the_wait_ends_when_they_caught_up() -> None:
 
     timer = threading.Timer(0.1, catch_up)
     timer.start()
-    host.linger(3)
+    host.wait_for_slower_ranks(3)
     timer.join()
     assert not host._is_sharing

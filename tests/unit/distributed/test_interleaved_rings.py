@@ -1,12 +1,11 @@
-"""The steps of several ranks as one stream, their buffers in turn, and who shares."""
+"""The steps of several ranks as one stream, and their buffers in turn."""
 
 import numpy as np
 import pytest
 
 from gloader.core.order import EpochOrder
 from gloader.distributed.interleaved_rings import InterleavedRings
-from gloader.distributed.place import find_place
-from gloader.errors import ChannelClosedError, ConfigError
+from gloader.errors import ChannelClosedError
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.positions import BatchStream
 from gloader.types import BatchId
@@ -60,16 +59,3 @@ def test_a_cancelled_wait_names_whom_it_waited_for_and_the_next_run_begins_with_
     rings.resume()
     held = [rings.acquire(10) for _ in range(3)]
     assert len(held) == 3
-
-
-def test_without_a_process_group_a_loader_is_alone() -> None:
-    place = find_place("auto", None, None)
-    assert (place.rank, place.world_size, place.is_collective, place.is_shared) == (0, 1, False, False)
-    assert find_place("private", 1, 4).rank == 1
-
-
-def test_sharing_with_nobody_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"sharing='shared' for rank 0 of 1: start the process group"):
-        find_place("shared", None, None)
-    with pytest.raises(ConfigError, match="give both of them, or neither"):
-        find_place("auto", 1, None)

@@ -5,10 +5,12 @@ import signal
 import socket
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gloader.distributed.messages import Bye, Failed, Hello, Leave, Pong, Release, Segment
 from gloader.distributed.shared_memory import create_segment, map_segment
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import RankError
@@ -24,51 +26,66 @@ def ends():
 
 def test_messages_come_whole_and_in_order(ends) -> None:
     for number in range(50):
-        ends[0].send({"op": "n", "number": number, "text": "x" * 1000})
-    found = [ends[1].receive(1.0).message["number"] for _ in range(50)]
+        ends[0].send(Hello(rank=number, token="x" * 1000))
+    found = [ends[1].receive(1.0).message.rank for _ in range(50)]
     assert found == list(range(50))
     assert ends[1].receive(0.0) is None
 
 
 def test_what_was_sent_before_the_end_is_received(ends) -> None:
-    ends[0].send({"op": "bye"})
+    ends[0].send(Bye())
     ends[0].close()
-    assert ends[1].receive(1.0).message == {"op": "bye"}
+    assert ends[1].receive(1.0).message == Bye()
     with pytest.raises(EOFError):
         ends[1].receive(1.0)
     with pytest.raises(EOFError):
-        ends[1].send({"op": "late"})
-    ends[1].post({"op": "late"})  # nobody is there: no matter
+        ends[1].send(Pong())
+    ends[1].post(Pong())  # nobody is there: no matter
 
 
 def test_what_was_sent_is_received_although_the_sender_did_not_read_all(ends) -> None:
-    ends[1].send({"op": "unread"})
-    ends[0].send({"op": "bye"})
+    ends[1].send(Pong())
+    ends[0].send(Bye())
     ends[0].close()
-    assert ends[1].receive(1.0).message == {"op": "bye"}
+    assert ends[1].receive(1.0).message == Bye()
     with pytest.raises(EOFError):
         ends[1].receive(1.0)
 
 
 def test_what_does_not_fit_is_sent_later(ends) -> None:
     for number in range(2000):
-        ends[0].post({"number": number, "text": "x" * 1000})
+        ends[0].post(Hello(rank=number, token="x" * 1000))
     found = []
     while (received := ends[1].receive(0.0)) is not None:
-        found.append(received.message["number"])
+        found.append(received.message.rank)
         ends[0].flush()
     assert found == list(range(2000))
 
 
 def test_a_message_that_is_too_long_is_an_error_not_a_part(ends) -> None:
-    ends[0].send({"text": "x" * 140_000})
+    ends[0].send(Failed(text="x" * 140_000))
     with pytest.raises(RankError, match="131072 bytes"):
         ends[1].receive(1.0)
 
 
+@pytest.mark.parametrize("data", [b"{", b'{"op": "leave"}', b"[]"])
+def test_what_is_no_message_is_refused_and_its_descriptor_closed(data: bytes) -> None:
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    end = Connection(receiver)
+    descriptor, _ = create_segment(8)
+    before = set(Path("/proc/self/fd").iterdir())
+    socket.send_fds(sender, [data], [descriptor])
+    with pytest.raises(RankError, match="another rank sent"):
+        end.receive(1.0)
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    os.close(descriptor)
+    sender.close()
+    end.close()
+
+
 def test_memory_is_shared_and_stays_after_its_descriptor(ends) -> None:
     descriptor, memory = create_segment(10_000)
-    ends[0].send({"op": "segment"}, descriptor=descriptor)
+    ends[0].send(Segment(segment=1), descriptor=descriptor)
     os.close(descriptor)
     received = ends[1].receive(1.0)
     assert received.descriptor is not None
@@ -89,7 +106,7 @@ def test_a_forked_child_neither_speaks_for_its_parent_nor_keeps_its_connection(e
         warnings.simplefilter("ignore")  # of a fork beside threads, from Python 3.12 on
         child = os.fork()
     if child == 0:
-        ends[0].post({"op": "release"})
+        ends[0].post(Release(segment=1))
         time.sleep(30)
         os._exit(0)
     try:
@@ -107,8 +124,8 @@ def test_a_listener_is_reached_by_its_name_until_it_is_closed() -> None:
     client = Connection.to(listener.address, timeout_s=1.0)
     host = listener.accept(1.0)
     assert host is not None
-    client.send({"hello": 1})
-    assert host.receive(1.0).message == {"hello": 1}
+    client.send(Leave(run=1))
+    assert host.receive(1.0).message == Leave(run=1)
     listener.close()
     client.close()
     host.close()

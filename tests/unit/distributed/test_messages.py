@@ -1,0 +1,150 @@
+"""Messages between ranks: each comes back as it was sent, and what is no message is refused, saying why."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gloader.distributed import messages
+from gloader.distributed.batch_layout import BatchShape, BlockShape
+from gloader.distributed.messages import Message, parse, to_json
+from gloader.errors import RankError
+from gloader.memory.plan import MemoryPlan
+from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+from gloader.types import BatchId
+
+SIZES = st.integers(0, 2**40)
+TEXTS = st.text(max_size=9)
+BLOCKS = st.builds(BlockShape, num_src=SIZES, num_dst=SIZES, num_edges=SIZES, is_weighted=st.booleans())
+SHAPES = st.builds(
+    BatchShape,
+    id=st.builds(BatchId, epoch=SIZES, index=SIZES),
+    num_nodes=SIZES,
+    num_seeds=SIZES,
+    blocks=st.lists(BLOCKS, max_size=3).map(tuple),
+)
+PLANS = st.builds(
+    MemoryPlan,
+    budget_bytes=SIZES,
+    features=st.sampled_from(["ram", "ssd"]),
+    ring_bytes=SIZES,
+    cache_rows=SIZES,
+    superbatch=st.builds(SuperbatchSize, num_batches=SIZES, reason=TEXTS),
+    planned_accesses=SIZES,
+    keep_bytes=SIZES,
+    pack_buffer_bytes=SIZES,
+    parts=st.lists(st.tuples(TEXTS, SIZES), max_size=3).map(tuple),
+)
+BY_ANNOTATION = {
+    "int": SIZES,
+    "int | None": st.none() | SIZES,
+    "bool": st.booleans(),
+    "str": TEXTS,
+    "float | None": st.none() | st.floats(0, 1),
+    "tuple[int, int]": st.tuples(SIZES, SIZES),
+    "tuple[str, ...]": st.lists(TEXTS, max_size=3).map(tuple),
+    "BatchShape": SHAPES,
+    "BatchShape | None": st.none() | SHAPES,
+    "MemoryPlan": PLANS,
+}
+KINDS = list(messages._KINDS.items())
+EVERY_KIND = pytest.mark.parametrize(("op", "kind"), KINDS, ids=[op for op, _ in KINDS])
+
+
+def _strategy(kind: type[Any]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{field.name: BY_ANNOTATION[field.type] for field in dataclasses.fields(kind)})
+
+
+def _sent(message: Message) -> dict[str, Any]:
+    """Return the JSON object that the other side receives."""
+    return json.loads(json.dumps(to_json(message)))
+
+
+@EVERY_KIND
+@given(data=st.data())
+def test_every_message_comes_back_as_it_was_sent(op: str, kind: type[Any], data: st.DataObject) -> None:
+    message = data.draw(_strategy(kind))
+    document = _sent(message)
+    assert document["op"] == op
+    assert parse(document) == message
+
+
+@EVERY_KIND
+@given(data=st.data())
+def test_a_missing_field_is_named(op: str, kind: type[Any], data: st.DataObject) -> None:
+    message = data.draw(_strategy(kind))
+    for field in dataclasses.fields(kind):
+        document = _sent(message)
+        document.pop(field.name, None)
+        if field.default is not dataclasses.MISSING:
+            assert getattr(parse(document), field.name) == field.default
+            continue
+        with pytest.raises(
+            RankError, match=f"a message '{op}' whose field '{field.name}' is missing; use one"
+        ):
+            parse(document)
+
+
+@EVERY_KIND
+@given(data=st.data())
+def test_a_field_of_another_type_is_named(op: str, kind: type[Any], data: st.DataObject) -> None:
+    message = data.draw(_strategy(kind))
+    for field in dataclasses.fields(kind):
+        wrongs: list[Any] = [{}, [[]], 7 if field.type == "str" else "seven", {"x": 1}]
+        wrongs += [] if "None" in field.type else [None]
+        wrongs += [] if field.type == "bool" else [True]
+        for wrong in wrongs:
+            with pytest.raises(RankError, match=f"a message '{op}' whose field '{field.name}' ") as refused:
+                parse(_sent(message) | {field.name: wrong})
+            assert "use one version of gloader on all ranks" in str(refused.value)
+
+
+@EVERY_KIND
+@given(data=st.data())
+def test_a_field_that_nobody_knows_is_named(op: str, kind: type[Any], data: st.DataObject) -> None:
+    with pytest.raises(RankError, match=f"a message '{op}' whose field 'odd' is unknown"):
+        parse(_sent(data.draw(_strategy(kind))) | {"odd": 1})
+
+
+@given(plan=PLANS)
+def test_what_is_wrong_inside_a_plan_is_named(plan: MemoryPlan) -> None:
+    whole = _sent(messages.Welcome(plan=plan, text=""))
+    for field in dataclasses.fields(MemoryPlan):
+        document = whole | {"plan": whole["plan"] | {field.name: None}}
+        with pytest.raises(RankError, match=f"whose field 'plan' field '{field.name}' is None, not "):
+            parse(document)
+    with pytest.raises(RankError, match="field 'plan' field 'superbatch' field 'reason' is missing"):
+        parse(whole | {"plan": whole["plan"] | {"superbatch": {"num_batches": 1}}})
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], "bye", 3, {}, {"op": None}, {"op": ["bye"]}, {"op": "welcom"}]
+)
+def test_what_is_no_kind_of_message_is_refused(document: object) -> None:
+    with pytest.raises(
+        RankError, match=r"which is no kind of message; use one version of gloader on all ranks"
+    ):
+        parse(document)
+
+
+def test_the_bytes_are_those_of_the_protocol() -> None:
+    shape = BatchShape(
+        id=BatchId(epoch=1, index=2),
+        num_nodes=5,
+        num_seeds=3,
+        blocks=(BlockShape(num_src=5, num_dst=3, num_edges=9, is_weighted=False),),
+    )
+    found = to_json(messages.Batch(run=4, segments=(6, 7), rows=5, shape=shape))
+    assert json.dumps(found) == (
+        '{"op": "batch", "run": 4, "segments": [6, 7], "rows": 5, "shape": [1, 2, 5, 3, [[5, 3, 9, false]]]}'
+    )
+    assert to_json(messages.Answer()) == {"op": "answer"}
+    assert to_json(messages.ErrorReport(text="t", notes=(), now=True)) == {
+        "op": "error",
+        "text": "t",
+        "notes": (),
+        "now": True,
+    }
