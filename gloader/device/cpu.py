@@ -89,6 +89,7 @@ class CpuDevice:
         """Return tensors over the same memory; over a packed copy if a GPU is rehearsed."""
         if not self.rehearses:
             return tuple(torch.from_numpy(array) for array in arrays)
+        # The copy of `CudaDevice.upload`, from memory to memory.
         offsets = pack_offsets(arrays)
         block = np.empty(offsets[-1], dtype=np.uint8)
         pack(arrays, offsets, block)

@@ -1,4 +1,4 @@
-"""A GPU as the compute device: a stream of its own for what is sent, pinned memory, events instead of waits."""
+"""A GPU as the compute device: a stream of its own for transfers, pinned memory, events instead of waits."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class CudaMark:
         """Let this thread's stream wait for the event; ``tensors`` count as used by that stream."""
         stream = torch.cuda.current_stream(self._place)
         stream.wait_event(self._event)
+        # Made on the sending stream: the allocator must know of this one, or it reuses the memory too early.
         for tensor in tensors:
             tensor.record_stream(stream)
 
@@ -96,6 +97,7 @@ class CudaDevice:
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
+            # Reserved, not allocated: what torch holds for later is as little free as what it uses.
             before = torch.cuda.memory_reserved()
             torch.cuda.reset_peak_memory_stats()
             step()

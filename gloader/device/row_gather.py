@@ -73,6 +73,7 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
         else:
             out.copy_(part.widened(index))
         return
+    # Every position reads from both parts, at slot 0 if it has none, and `where` drops the row that is not its own.
     slots = ids if parts.slot_of is None else parts.slot_of[ids]
     cached = parts.table.widened(slots.clamp_min(0))
     if parts.is_host_by_id:

@@ -130,9 +130,11 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     RankError
         Another rank cannot load anything.
     """
+    # Before the collective: its address goes to the others, who connect as soon as they know it.
     listener = Listener()
     try:
         cards = _gather_cards(_own_card(membership, facts, listener))
+        # A rank that cannot load first: its other facts are missing.
         _require_able(cards)
         _require_equal(cards, "batches", "on every rank")
         own = cards[membership.rank]

@@ -52,6 +52,7 @@ class BatchShape:
 
     def to_json(self) -> list[Any]:
         """Return the sizes as a JSON array."""
+        # An array without names: it is sent with every batch.
         blocks = [[b.num_src, b.num_dst, b.num_edges, b.is_weighted] for b in self.blocks]
         return [self.id.epoch, self.id.index, self.num_nodes, self.num_seeds, blocks]
 

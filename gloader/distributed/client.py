@@ -29,7 +29,7 @@ from gloader.distributed.messages import (
     Welcome,
 )
 from gloader.distributed.shared_memory import pin_segment, take_segment
-from gloader.distributed.wire import Connection
+from gloader.distributed.wire import CONNECT_S, Connection
 from gloader.errors import ChannelClosedError, RankError, StallError
 from gloader.pipeline.gather import HostBatch
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from gloader.distributed.wire import Received
     from gloader.types import BatchId
 
-_CONNECT_S = 30.0
 _PING_S = 1.0  # of waiting, after which the host is told of it
 _LEAVE_S = (
     4.0  # for the host's word that nothing more comes: less than the 5 s in which a failure must be heard of
@@ -89,6 +88,7 @@ class LoaderClient:
         self._segments: dict[int, NDArray[np.uint8]] = {}
         self._pinned: dict[int, PinnedArray] = {}
         self._inbox: deque[HostBatch | RankError] = deque()
+        # Runs are numbered on both sides, so that messages of an old run are told from those of the one under way.
         self._run = 0
         self._started = 0  # the run that the host began last
         self._cancelled = 0  # the run of which none are wanted any more
@@ -99,7 +99,7 @@ class LoaderClient:
         self._does_consumer_wait = False
         self._is_closed = False
         self._heard_at = time.monotonic()
-        self._connection = Connection.to(team.address, timeout_s=_CONNECT_S)
+        self._connection = Connection.to(team.address, timeout_s=CONNECT_S)
         try:
             self._connection.send(Hello(rank=team.rank, token=team.token))
             self.welcome = self._await_welcome(answer)
@@ -210,7 +210,8 @@ class LoaderClient:
                 self._post(told)
 
     def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
-        """Receive until ``is_done``, asking the host for signs of life. It has ``patience_s`` in all; None: for ever."""
+        """Receive until ``is_done``, for ``patience_s`` at most (None: no limit); ask the host for signs of life."""
+        # Silence counts from here: the consumer may have computed for minutes without receiving.
         began = self._heard_at = time.monotonic()
         while True:
             self._require_alive()
@@ -280,6 +281,7 @@ class LoaderClient:
         if received is None:
             return False
         self._heard_at = time.monotonic()
+        # The socket was full when a finalizer posted: what it posted has only this thread to be sent by.
         self._connection.flush()
         self._handle(received)
         return True
@@ -324,7 +326,7 @@ class LoaderClient:
     def _take(self, batch: Batch) -> None:
         features, topology = (self._lease(number) for number in batch.segments)
         if batch.run != self._run or self._left >= self._run:
-            return  # dropping the leases gives the buffers back
+            return  # of a run that this rank left: dropping the leases gives the buffers back
         sampled, degrees = read_batch(batch.shape, topology)
         rows = batch.rows
         x = features[: 4 * rows * self._dim].view(np.float32).reshape(rows, self._dim)

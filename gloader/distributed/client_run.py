@@ -68,6 +68,7 @@ class ClientRun:
         self._client = client
         inbox = _Inbox(client, stream, is_read_at_once=tier.device.is_asynchronous)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
+        # Weakly: the timer and the watchdog must not keep a run alive that the consumer dropped.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
         # The host's watchdog watches what this rank waits for, so that a stall is reported once, where it is.
@@ -113,7 +114,7 @@ class ClientRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # A signal that arrived before anybody held the run; whoever holds one closes it.
+        # A signal may arrive before anybody holds the run, to close it.
         if hasattr(self, "_pipeline"):
             close_in_finalizer(self.close)
 
@@ -123,6 +124,7 @@ class ClientRun:
 
     def _report(self, error: BaseException) -> None:
         """Tell the other ranks of a failure that is this one's; once."""
+        # A RankError is another rank's failure, which all have heard of.
         if not self._has_reported and not isinstance(error, RankError | ChannelClosedError):
             self._has_reported = True
             self._client.report_failure(error)
@@ -200,6 +202,7 @@ class RemoteTier:
         follower = FollowerDevice(
             device, num_nodes=dataset.num_nodes, dim=dataset.feature_dim, open_store=open_store
         )
+        # Its constructor answers the host's questions through `follower`, which holds the device's rows afterwards.
         self._client = LoaderClient(
             team,
             dim=dataset.feature_dim,

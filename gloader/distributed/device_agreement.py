@@ -80,6 +80,7 @@ class PeerDevices:
             Another rank cannot hold them, or is gone.
         """
         message = HoldRows(count=len(plan.rows), hit_rate=plan.expected_hit_rate)
+        # All rows or none: the count says it, and no ids are sent.
         if plan.holds_all or not len(plan.rows):
             self._tell(message)
         else:
@@ -189,7 +190,8 @@ class FollowerDevice:
 
 def _answer_of(rank: int, connection: Connection) -> Answer:
     try:
-        received = connection.receive(None)  # as long as it takes; its end is heard
+        # Without a limit: a step may compile for minutes. A rank that dies ends its connection.
+        received = connection.receive(None)
     except EOFError as error:
         raise _lost(rank) from error
     answer = None if received is None else received.message

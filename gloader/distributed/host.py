@@ -43,7 +43,9 @@ _LOOK_FOR_SIGNALS_S = 0.2  # in that wait: a Ctrl-C ends it
 class LoaderHost:
     """Runs the pipeline of all ranks of a machine. Owns its thread, the connections and the run until `close`.
 
-    A run begins when every rank asks for the same position, and ends when every rank has left it.
+    A run begins when every rank asks for the same position, and ends when every rank has left it. Three threads meet
+    here: the consumer's, which begins and leaves runs; the sharing one of a run; and the one that listens to the
+    other ranks. What they share is changed under the lock of ``_changed``.
 
     Parameters
     ----------
@@ -159,7 +161,7 @@ class LoaderHost:
         """
         with self._changed.lock:
             self._is_taking_part = False
-        number = self._runs + 1
+        number = self._runs + 1  # every rank counts the same: refused beginnings are numbered too
         self._changed.when(
             lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
             lambda: self._require_all(number, position),
@@ -171,7 +173,7 @@ class LoaderHost:
             for peer in self._peers:
                 peer.outbox.begin(number)
                 peer.outbox.tell(Started(run=number))
-            # Before the run starts: its first batch must find who takes part, and a slower rank's wait its sharing.
+            # Before the run starts: its first batch is handed to the ranks that take part by then.
             self._is_taking_part = self._is_sharing = True
         run = start()
         with self._changed.lock:
@@ -217,7 +219,7 @@ class LoaderHost:
         self._wake.send(b".")
         if self._has_begun:
             self._thread.join()
-        # Behind the goodbye and the end of the listening thread: it must not take the end of a socket for a death.
+        # After the listening thread, which selects on these sockets.
         for peer in self._peers:
             peer.outbox.close()
         for connection in self._connections.values():
@@ -369,6 +371,7 @@ class LoaderHost:
             self._is_broken = self._is_broken or is_needed
             run = self._run
             self._changed.notify_all()
+        # Outside the lock, like every call into a run or an outbox: those have locks of their own.
         peer.outbox.close()
         if is_first:
             logger.error("%s", error)

@@ -41,7 +41,7 @@ class HostRun:
         if not self._has_left:
             self._has_left = True
             consumer = self.consumer
-            # At the end of an epoch this rank may be ahead: what ends the run now would take batches from the others.
+            # This rank may be ahead at the end of an epoch: if it closed now, the others would lose their last batches.
             if consumer.num_taken and (not consumer.has_next() or consumer.next_id.index == 0):
                 self._host.wait_for_slower_ranks(consumer.num_taken)
             self._host.leave()

@@ -63,6 +63,7 @@ def open_shared(
                 dataset, team, device=device, open_store=open_store, stall_timeout_s=stall_timeout_s
             )
             return remote, None
+        # Connected before the tiers are opened, so that the devices of all ranks can be asked while they are.
         host = LoaderHost(team, stall_timeout_s=stall_timeout_s)
         try:
             tier = open_tier(host.devices)

@@ -15,6 +15,7 @@ import numpy as np
 from gloader.distributed.batch_layout import BatchShape, write_batch
 from gloader.distributed.messages import Batch, ErrorReport, Hello, Left, Segment, Unmap
 from gloader.distributed.shared_memory import create_segment
+from gloader.distributed.wire import CONNECT_S
 from gloader.errors import RankError
 from gloader.pipeline.buffers import BufferRing
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from gloader.pipeline.gather import HostBatch
     from gloader.types import BatchId
 
-# Between the agreement of all ranks and their connections: a loaded machine takes seconds to schedule a process.
-_CONNECT_S: Final = 30.0
 _HELLO_S: Final = 1.0  # for a process that connected to say who it is; others wait behind it
 # The ring of topologies needs no bound of its own: a topology lives as long as its batch's features, which are bounded.
 _UNBOUNDED: Final = 2**62
@@ -47,13 +46,14 @@ def accept_all(team: Team) -> dict[int, Connection]:
         One of them did not come.
     """
     found: dict[int, Connection] = {}
-    deadline = time.monotonic() + _CONNECT_S
+    deadline = time.monotonic() + CONNECT_S
     try:
         while len(found) + 1 < len(team.ranks) and time.monotonic() < deadline:
             connection = team.listener.accept(deadline - time.monotonic()) if team.listener else None
             if connection is None:
                 continue
             rank = _introduced(connection, team.token)
+            # Anybody of this user may connect; only the ranks of the team know the token, and each comes once.
             if rank is None or rank not in team.ranks[1:] or rank in found:
                 connection.close()
             else:
@@ -70,7 +70,7 @@ def _require_all(ranks: Sequence[int], found: Collection[int]) -> None:
     missing = [rank for rank in ranks if rank not in found]
     if missing:
         who = ", ".join(map(str, missing))
-        raise RankError(f"rank {who} did not connect within {_CONNECT_S:g} s; see its own error")
+        raise RankError(f"rank {who} did not connect within {CONNECT_S:g} s; see its own error")
 
 
 def _introduced(connection: Connection, token: str) -> int | None:
@@ -123,6 +123,7 @@ class Peer:
     def note_wait(self, batch: BatchId, *, num_received: int) -> None:
         """Note that the rank waits for ``batch``, unless something is on the way to it."""
         with self._lock:
+            # Else a batch is on the way: the rank pinged before it came.
             if self.outbox.takes_part and num_received == self.outbox.num_sent:
                 self._set_wait(batch)
 
@@ -271,6 +272,7 @@ class _Segments:
             with contextlib.suppress(EOFError):  # the thread that receives hears of the end of the connection
                 self._connection.send(Segment(segment=number), descriptor=descriptor)
         finally:
+            # The message holds a copy; open descriptors would grow with the buffers of every rank.
             os.close(descriptor)
         return buffer
 

@@ -12,7 +12,7 @@ import socket
 import struct
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from gloader.distributed.messages import parse, to_json
 from gloader.errors import RankError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Bytes of a message. The longest one explains the host's tiers; a batch of a few blocks takes some hundred.
 _LONGEST = 1 << 17
+# Between the agreement of all ranks and their connections: a loaded machine takes seconds to schedule a process.
+CONNECT_S: Final = 30.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -71,6 +73,7 @@ class Connection:
         RankError
             Nobody listens there any more.
         """
+        # SEQPACKET keeps the borders of messages and sends each at once or not at all: no lock, no framing.
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             peer.settimeout(timeout_s)
@@ -202,6 +205,7 @@ class Listener:
         except TimeoutError:
             return None
         connection = Connection(peer)
+        # The abstract name is open to every user of the machine; the token is checked by the first message.
         if connection.peer_user() != os.getuid():
             connection.close()
             return None
