@@ -290,7 +290,7 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
     ) as loader:
         held = loader._held  # noqa: SLF001 - what is measured here has no public name
         for peer in held.host._peers if held.host is not None else ():  # noqa: SLF001
-            peer.outlet.deliver = share.around(peer.outlet.deliver)  # type: ignore[method-assign]
+            peer.outbox.deliver = share.around(peer.outbox.deliver)  # type: ignore[method-assign]
         ends: list[float] = []
         batches = iter(loader)
         for step in range(_WARM_STEPS + config["steps"]):

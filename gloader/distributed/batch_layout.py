@@ -65,14 +65,15 @@ class BatchShape:
         ValueError
             It is none.
         """
-        match sizes:
-            case [int(epoch), int(index), int(num_nodes), int(num_seeds), list(blocks)]:
-                return cls(
-                    id=BatchId(epoch=epoch, index=index),
-                    num_nodes=num_nodes,
-                    num_seeds=num_seeds,
-                    blocks=tuple(map(_block_shape, blocks)),
-                )
+        # Types compared as a list: the check of every batch costs no more than the unpacking.
+        if isinstance(sizes, list) and [type(size) for size in sizes] == [int, int, int, int, list]:
+            epoch, index, num_nodes, num_seeds, blocks = sizes
+            return cls(
+                id=BatchId(epoch=epoch, index=index),
+                num_nodes=num_nodes,
+                num_seeds=num_seeds,
+                blocks=tuple(map(_block_shape, blocks)),
+            )
         raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
 
     @property
@@ -144,9 +145,9 @@ def read_batch(shape: BatchShape, memory: NDArray[np.uint8]) -> tuple[SampledBat
 
 
 def _block_shape(sizes: object) -> BlockShape:
-    match sizes:
-        case [int(num_src), int(num_dst), int(num_edges), bool(is_weighted)]:
-            return BlockShape(num_src=num_src, num_dst=num_dst, num_edges=num_edges, is_weighted=is_weighted)
+    if isinstance(sizes, list) and [type(size) for size in sizes] == [int, int, int, bool]:
+        num_src, num_dst, num_edges, is_weighted = sizes
+        return BlockShape(num_src=num_src, num_dst=num_dst, num_edges=num_edges, is_weighted=is_weighted)
     raise ValueError(f"is {sizes!r:.80}, not the sizes of a block")
 
 

@@ -190,13 +190,13 @@ class LoaderHost:
             self._end_if_left()
 
     def end_with(self, error: BaseException) -> None:
-        """End the run of all ranks because this rank failed."""
+        """End the run of all ranks with ``error``, if one is under way."""
         run = self._run
         if run is not None:
             run.fail(error)
 
     def wait_for_slower_ranks(self, num_taken: int) -> None:
-        """Wait until every rank was sent as many batches as this one took, for a bounded time."""
+        """Wait, for a bounded time, until every rank was sent as many batches as this one took."""
         deadline = time.monotonic() + min(_WAIT_FOR_SLOWER_S, self._timeout_s or _WAIT_FOR_SLOWER_S)
 
         def is_over() -> bool:
@@ -269,7 +269,7 @@ class LoaderHost:
                 )
         return None
 
-    # --- the stage thread
+    # --- the sharing thread of a run
 
     def _share(self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures) -> None:
         position = 0
@@ -371,7 +371,7 @@ class LoaderHost:
             self._is_broken = self._is_broken or is_needed
             run = self._run
             self._changed.notify_all()
-        # Outside the lock, like every call into a run or an outbox: those have locks of their own.
+        # Outside the lock: ending a run joins its threads, and those take it.
         peer.outbox.close()
         if is_first:
             logger.error("%s", error)
