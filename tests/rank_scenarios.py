@@ -236,13 +236,14 @@ def held(dataset: str, *, epochs: int = 2, **settings: Any) -> dict[str, Any]:
         rows = np.empty(0, dtype=np.int64) if tier.cache is None else tier.cache.plan.rows
         digests: list[list[str]] = []
         hits = 0
+        names: set[str] = set()  # of every batch: at the last one the rank that loads may have closed already
         for _ in range(epochs):
             digests.append([])
             hits = 0
             for batch in loader:
                 digests[-1].append(digest(batch))
                 hits += int(np.isin(batch.nodes, rows).sum())
-                names = {thread.name for thread in threading.enumerate()}
+                names |= {thread.name for thread in threading.enumerate()}
         return {
             "digests": digests,
             "rows": rows.tolist(),
