@@ -64,7 +64,7 @@ class Store:
         self.is_open = False
 
     @property
-    def matrix(self) -> Any:
+    def stored_rows(self) -> Any:
         return type("Matrix", (), {"is_bfloat16": False, "scale": None})
 
     def read_into(self, rows: Any, out: Any) -> None:
