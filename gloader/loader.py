@@ -29,7 +29,7 @@ from gloader.observe.explain import explain_run
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.consumer import EpochIterator
 from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.open_device import DeviceSettings
+from gloader.pipeline.open_device_tier import DeviceSettings
 from gloader.pipeline.open_tiers import FeatureTier, TierSettings, open_feature_tier
 from gloader.pipeline.positions import BatchStream, SeedLabels
 from gloader.pipeline.run import PipelineRun
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
-    from gloader.pipeline.open_device import OtherDevices
+    from gloader.pipeline.open_device_tier import OtherDevices
     from gloader.samplers import CscGraph
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.os_io import StrPath

@@ -13,7 +13,7 @@ from gloader.device import DeviceTier, open_device
 from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
 from gloader.distributed.segment import create_segment, map_segment
 from gloader.errors import RankError
-from gloader.pipeline.open_device import hold_rows, room_for_rows, row_format
+from gloader.pipeline.open_device_tier import hold_rows, room_for_rows, row_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gloader.device import Device
     from gloader.distributed.wire import Connection, Message, Received
-    from gloader.pipeline.open_device import DeviceSettings
+    from gloader.pipeline.open_device_tier import DeviceSettings
     from gloader.ssd_store import FeatureStore
     from gloader.types import SampledBatch
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.distributed.place import Place
     from gloader.distributed.team import Team
-    from gloader.pipeline.open_device import DeviceSettings, OtherDevices
+    from gloader.pipeline.open_device_tier import DeviceSettings, OtherDevices
     from gloader.pipeline.open_tiers import FeatureTier
     from gloader.ssd_store import FeatureStore
 

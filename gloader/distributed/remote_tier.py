@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.feedback import RunFeedback
-    from gloader.pipeline.open_device import DeviceSettings
+    from gloader.pipeline.open_device_tier import DeviceSettings
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.ssd_store import FeatureStore
     from gloader.types import FeatureSource

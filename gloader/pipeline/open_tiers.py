@@ -25,7 +25,7 @@ from gloader.memory.spill_budget import open_spill
 from gloader.observe.explain import IoFacts, TierFacts, explain_io, explain_tiers
 from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing
-from gloader.pipeline.open_device import DeviceSettings, Workload, open_device_tier, row_format, with_features
+from gloader.pipeline.open_device_tier import DeviceSettings, Workload, open_device_tier, row_format, with_features
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.threads import run_together
 from gloader.samplers import make_sampler, workspace_node_bytes
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gloader.dataset.topology import Topology
     from gloader.device import DeviceTier
     from gloader.observe.epoch_stats import EpochStats
-    from gloader.pipeline.open_device import OtherDevices
+    from gloader.pipeline.open_device_tier import OtherDevices
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.read.read_settings import IoMode, Verify
     from gloader.ssd_store.spill.folder import SpillFolder

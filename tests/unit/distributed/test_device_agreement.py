@@ -14,7 +14,7 @@ from gloader.device import CpuDevice
 from gloader.distributed.device_agreement import FollowingDevice, LedDevices
 from gloader.distributed.wire import Connection
 from gloader.errors import RankError
-from gloader.pipeline.open_device import DeviceSettings
+from gloader.pipeline.open_device_tier import DeviceSettings
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 40, 3

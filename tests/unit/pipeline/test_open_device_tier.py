@@ -12,7 +12,7 @@ import torch
 from gloader.cache import automatic_bytes
 from gloader.core.order import EpochOrder
 from gloader.device import CpuDevice, RowFormat
-from gloader.pipeline.open_device import DeviceSettings, Workload, open_device_tier, with_features
+from gloader.pipeline.open_device_tier import DeviceSettings, Workload, open_device_tier, with_features
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
 from gloader.types import BatchId, ReadyBatch
@@ -64,7 +64,7 @@ def workload() -> Workload:
 
 
 def _open(monkeypatch: pytest.MonkeyPatch, device: Any, workload: Workload, **settings: Any) -> Any:
-    monkeypatch.setattr("gloader.pipeline.open_device.open_device", lambda place: device)
+    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
     return open_device_tier(DeviceSettings(**settings), workload, source=RamFeatures(FEATURES), form=FORM)
 
 
