@@ -262,7 +262,7 @@ def unable(dataset: str, rank: int, on: int, how: str, **settings: Any) -> None:
         raise MemoryError("the device is full")
 
     if rank == on:
-        open_device.StaticCache = cache
+        open_device_tier.StaticCache = cache
     with build(dataset, **_without_place(settings)):
         pass
 

@@ -2,21 +2,18 @@
 
 from gloader.distributed.host import LoaderHost
 from gloader.distributed.host_run import HostRun
-from gloader.distributed.open import open_shared, telling_others
-from gloader.distributed.place import Place, Sharing, find_place
+from gloader.distributed.open import open_for_rank, telling_others
+from gloader.distributed.place import Place, find_place
 from gloader.distributed.remote_tier import RemoteTier
-from gloader.distributed.team import Facts, Team, assemble
+from gloader.distributed.team import Team
 
 __all__ = [
-    "Facts",
     "HostRun",
     "LoaderHost",
     "Place",
     "RemoteTier",
-    "Sharing",
     "Team",
-    "assemble",
     "find_place",
-    "open_shared",
+    "open_for_rank",
     "telling_others",
 ]

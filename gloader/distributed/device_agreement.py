@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import torch
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.config import DeviceSettings
     from gloader.device import Device
     from gloader.distributed.wire import Connection, Message, Received
-    from gloader.pipeline.open_device_tier import DeviceSettings
+    from gloader.pipeline.open_device_tier import DryRun
     from gloader.ssd_store import FeatureStore
     from gloader.types import SampledBatch
 
@@ -101,15 +103,24 @@ class FollowingDevice:
 
     Parameters
     ----------
+    settings : which device, and how much of it rows may take
     num_nodes : N
     dim : F
     open_store : opens the features, to read the rows that the device holds
+    dry_run : one step of the model, to see what it takes of the device
     """
 
     def __init__(
-        self, settings: DeviceSettings, *, num_nodes: int, dim: int, open_store: Callable[[], FeatureStore]
+        self,
+        settings: DeviceSettings,
+        *,
+        num_nodes: int,
+        dim: int,
+        open_store: Callable[[], FeatureStore],
+        dry_run: DryRun | None = None,
     ) -> None:
         self._settings = settings
+        self._dry_run = dry_run
         self._num_nodes = num_nodes
         self._dim = dim
         self._open_store = open_store
@@ -117,7 +128,9 @@ class FollowingDevice:
 
     @cached_property
     def _device(self) -> Device:
-        return open_device(self._settings.place)  # late: what it raises is then told to the others
+        return open_device(
+            torch.device(self._settings.device)
+        )  # late: what it raises is then told to the others
 
     @property
     def tier(self) -> DeviceTier:
@@ -155,7 +168,9 @@ class FollowingDevice:
         if received.descriptor is not None:
             shape = BatchShape.from_json(received.message["shape"])
             largest, _ = read_batch(shape, _memory_of(received.descriptor))
-        return room_for_rows(self._device, self._settings, largest=largest, dim=self._dim)
+        return room_for_rows(
+            self._device, self._settings, largest=largest, dim=self._dim, dry_run=self._dry_run
+        )
 
     def _plan(self, received: Received) -> DeviceCachePlan:
         count = int(received.message["count"])

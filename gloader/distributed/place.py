@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import get_args
 
 from torch import distributed
 
+from gloader.config import Sharing
+from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
-
-Sharing: TypeAlias = Literal["auto", "shared", "private"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,10 @@ def find_place(sharing: Sharing, rank: int | None, world_size: int | None) -> Pl
     Raises
     ------
     ConfigError
-        Only one of ``rank`` and ``world_size`` was given, or sharing was asked for where there is nobody to share.
+        ``sharing`` is unknown, only one of ``rank`` and ``world_size`` was given, or sharing was asked for where there
+        is nobody to share.
     """
+    require_choice("sharing", sharing, get_args(Sharing))
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank {rank} and world_size {world_size}: give both of them, or neither")
     group = _group()

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gloader.dataset.topology import Topology
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.client_run import ClientRun
 from gloader.distributed.device_agreement import FollowingDevice
 from gloader.memory.plan import MemoryPlan
+from gloader.pipeline.open_tiers import open_store
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from gloader.cache import MissCurve
+    from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.distributed.team import Team
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.feedback import RunFeedback
-    from gloader.pipeline.open_device_tier import DeviceSettings
+    from gloader.pipeline.open_device_tier import DryRun
     from gloader.pipeline.positions import BatchStream, SeedLabels
-    from gloader.ssd_store import FeatureStore
     from gloader.types import FeatureSource
 
 
@@ -35,10 +38,10 @@ class RemoteTier:
 
     Parameters
     ----------
+    dataset : where topology and features are
     team : the ranks of this machine
-    device : that of this rank
-    open_store : opens the features
-    stall_timeout_s : see `LoaderClient`
+    settings : those of the loader
+    dry_run : one step of the model, to see what it takes of this rank's device
 
     Raises
     ------
@@ -52,25 +55,28 @@ class RemoteTier:
         self,
         dataset: Dataset,
         team: Team,
+        settings: LoaderSettings,
         *,
-        device: DeviceSettings,
-        open_store: Callable[[], FeatureStore],
-        stall_timeout_s: float,
+        dry_run: DryRun | None,
     ) -> None:
         self._dataset = dataset
-        self._open_store = open_store
-        self._stall_timeout_s = stall_timeout_s
+        self._open_store = partial(open_store, dataset, settings.reading)
+        self._stall_timeout_s = settings.stages.stall_timeout_s
         self._host = team.ranks[0]
         self._stack = ExitStack()
         following = FollowingDevice(
-            device, num_nodes=dataset.num_nodes, dim=dataset.feature_dim, open_store=open_store
+            settings.device,
+            num_nodes=dataset.num_nodes,
+            dim=dataset.feature_dim,
+            open_store=self._open_store,
+            dry_run=dry_run,
         )
         self._client = LoaderClient(
             team,
             dim=dataset.feature_dim,
-            place=device.place,
+            place=torch.device(settings.device.device),
             answer=following.answer,
-            stall_timeout_s=stall_timeout_s,
+            stall_timeout_s=self._stall_timeout_s,
         )
         self._stack.callback(self._client.close)
         self.device = following.tier

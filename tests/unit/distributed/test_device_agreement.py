@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
+from gloader.config import DeviceSettings
 from gloader.device import CpuDevice
 from gloader.distributed.device_agreement import FollowingDevice, LedDevices
 from gloader.distributed.wire import Connection
 from gloader.errors import RankError
-from gloader.pipeline.open_device_tier import DeviceSettings
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 40, 3
@@ -74,13 +74,21 @@ class Store:
 class Follower:
     """A rank that is loaded for, in a thread: answers until its connection ends, or it fails."""
 
-    def __init__(self, free: int | BaseException, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    def __init__(
+        self,
+        free: int | BaseException,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        dry_run: Any = None,
+        **settings: Any,
+    ) -> None:
         self.host_end, self._end = (
             Connection(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         )
         self.stores: list[Store] = []
         self.device = FollowingDevice(
             DeviceSettings(**settings),
+            dry_run=dry_run,
             num_nodes=NUM_NODES,
             dim=DIM,
             open_store=self._open_store,  # type: ignore[arg-type]
@@ -131,7 +139,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Follower]]
 
 
 def test_the_least_of_all_rooms_counts(follow: Callable[..., Follower]) -> None:
-    led = LedDevices({1: follow(0, cache_bytes=900).host_end, 2: follow(0, cache_bytes=700).host_end})
+    led = LedDevices({1: follow(0, device_cache=900).host_end, 2: follow(0, device_cache=700).host_end})
     assert led.least_room(LARGEST, lambda: 800) == 700
     assert led.least_room(LARGEST, lambda: 600) == 600
     assert led.least_room(None, lambda: 10**6) == 700
