@@ -63,8 +63,8 @@ class Store:
         self.is_open = False
 
     @property
-    def matrix(self) -> Any:
-        return type("Matrix", (), {"is_bfloat16": False, "scale": None})
+    def stored_rows(self) -> Any:
+        return type("StoredRows", (), {"is_bfloat16": False, "scale": None})
 
     def read_into(self, rows: Any, out: Any) -> None:
         assert self.is_open
