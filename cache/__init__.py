@@ -10,7 +10,6 @@ from gloader.cache.belady import hotness_levels, plan_belady
 from gloader.cache.curve import MissCurve, belady_curve, lru_curve, next_use_counts, static_curve
 from gloader.cache.device_plan import (
     DeviceCachePlan,
-    DeviceHotness,
     DeviceShare,
     automatic_bytes,
     no_device_cache,
@@ -47,7 +46,6 @@ __all__ = [
     "BeladyPlanner",
     "CachePlan",
     "DeviceCachePlan",
-    "DeviceHotness",
     "DeviceShare",
     "MissCurve",
     "NodeTable",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.config import DeviceHotness
     from gloader.types import IdArray
 
-DeviceHotness = Literal["presampled", "vip", "degree"]
 
 _MAP_BYTES: Final = 4  # a node's entry of the slot map
 _SCALE_BYTES: Final = 4  # a row's factor, of int8 features

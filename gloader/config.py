@@ -1,64 +1,391 @@
-"""Every setting of a training run, as frozen dataclasses; the command line and YAML recipes are made of these."""
+"""Settings of a loader and of a training run, as frozen dataclasses, each explained once.
+
+The command line fills them (cyclopts turns fields into flags and the texts below them into help), ``config.yaml``
+records them, ``Loader(**keywords)`` builds them, and whoever needs one reads it from here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import os
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypedDict, get_args, get_type_hints
+
+from cyclopts import Group, Parameter
+
+from gloader.core.flag_values import (
+    NOT_A_FLAG,
+    SWITCH,
+    Count,
+    Duration,
+    Fanout,
+    Share,
+    Size,
+    SizeOrAuto,
+    SizeOrShare,
+    parse_share,
+    parse_size_or_auto,
+    require_choice,
+)
+from gloader.core.units import parse_bytes
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Unpack
+
+    import torch
+
+    from gloader.ssd_store.os_io import StrPath
 
 ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
+Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 Policy = Literal["belady", "static", "lru", "fifo", "clock", "sieve", "s3fifo", "none"]
 IoStrategy = Literal["auto", "direct", "staged", "packed"]
-Layout = Literal["layered", "merged"]
+IoMode = Literal["auto", "uring", "threads", "buffered"]
+Verify = Literal["read", "open", "off"]
+DeviceHotness = Literal["presampled", "vip", "degree"]
+Sharing = Literal["auto", "shared", "private"]
+Autocast = Literal["none", "bf16"]
+GradCompress = Literal["none", "bf16", "powersgd"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderConfig:
-    """How mini-batches are sampled and where their features come from."""
-
-    sampler: str = "neighbor"  # what `gloader.samplers.make_sampler` takes
-    fanouts: tuple[int, ...] = (15, 10, 5)  # first hop (next to the seeds) first; -1 takes all neighbours
-    layout: Layout = "layered"  # every node found so far draws in each hop, or each node once, as in PyG
-    batch_size: int = 1024
-    memory_budget_bytes: int | None = None  # None: half of what is free at the start
-    features: Features = "auto"
-    policy: Policy = "belady"
-    cache_bytes: int | None = None  # host cache; None: what the budget leaves
-    spill_budget_bytes: int | None = None  # disk for packs; None: a share of what is free; 0: no packs
-    spill_dir: str | None = None  # where they go; None: the system's temporary folder
-    io_strategy: IoStrategy = "auto"
-    max_gap_bytes: int | None = None  # hole that one read goes over; None: what suits the device; 0: none
-    superbatch: int | None = None  # most batches planned together; None: what the budgets allow
-    superbatch_reset: bool = False  # empty the host cache at every superbatch, as Ginex does
-    seed_blocks: int = 1  # neighbouring seeds that stay together in a batch
-    device_cache: str | int = (
-        "auto"  # rows held on a GPU: bytes, "4GB", 0 for none; "auto": what its memory allows
-    )
-    threads: int | None = None  # sampling threads; None: the cores this process may use
-    stall_timeout_s: float = 300.0  # a stage that does nothing for so long while others wait ends the run
-    seed: int = 0
-
-
+@Parameter(name="*", group=Group("Model", sort_key=1))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The network."""
 
-    name: ModelName = "graphsage"
-    hidden: int = 256
-    dropout: float = 0.5
+    name: Annotated[ModelName, Parameter(name="model")] = "graphsage"
+    """Which network; mlp ignores the edges."""
+    hidden: Count = 256
+    """Width of the hidden layers."""
+    dropout: Share = 0.5
+    """Share of activations dropped while training."""
     batch_norm: bool = False
-    heads: int = 4  # GAT only
+    """Normalise the hidden activations."""
+    heads: Count = 4
+    """Attention heads of gat."""
 
 
+@Parameter(name="*", group=Group("Optimisation", sort_key=2))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimConfig:
     """The optimisation of one run."""
 
-    epochs: int = 10
+    epochs: Count = 10
+    """Passes over the training nodes."""
     optimizer: Literal["adam", "adamw"] = "adam"
+    """Update rule."""
     lr: float = 0.003
+    """Learning rate."""
     weight_decay: float = 0.0
+    """Weight decay."""
     lr_schedule: Literal["constant", "cosine", "step"] = "constant"
-    patience: int = 0  # epochs without a better validation accuracy before stopping; 0 never stops early
-    eval_every: int = 1  # epochs between evaluations
-    checkpoint_every: int = 0  # batches between checkpoints within an epoch; 0 saves after each epoch only
+    """How the learning rate changes over the epochs."""
+    patience: int = 0
+    """Evaluations without a better validation accuracy before stopping; 0 never stops early."""
+    eval_every: Count = 1
+    """Epochs between evaluations."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints within an epoch; 0 saves after each epoch only."""
+
+
+@Parameter(name="*", group=Group("Training step", sort_key=3))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepConfig:
+    """What a step costs and how it rounds; never what is in a batch."""
+
+    autocast: Autocast = "none"
+    """Precision of the training steps: float32 (none), or bf16 where torch deems it safe; evaluation is in float32."""
+    compile: Annotated[bool, SWITCH] = False
+    """Run the network through torch.compile: slower to start, and faster steps of large networks."""
+    grad_compress: GradCompress = "none"
+    """Several ranks: what they send of their gradients; powersgd sends low-rank matrices after a tenth of the steps."""
+
+
+@Parameter(name="*", group=Group("Sampling", sort_key=4))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings:
+    """What is in a batch. Together with the dataset, the seeds and the world size, these alone decide it."""
+
+    fanouts: Fanout = (15, 10, 5)
+    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
+    batch_size: Count = 1024
+    """Training nodes per step; of each rank where there are several."""
+    shuffle: Annotated[bool, NOT_A_FLAG] = True
+    """Order the seeds anew in every epoch, as in ``torch.utils.data.DataLoader``."""
+    drop_last: Annotated[bool, NOT_A_FLAG] = False
+    """Leave out the last batch where it is smaller, as in ``torch.utils.data.DataLoader``."""
+    seed: int = 0
+    """Key of the order, the sampling and the initial weights."""
+    seed_blocks: Count = 1
+    """Neighbouring training nodes that stay together in a batch: fewer rows to read, and batches less random."""
+    sampler: str = "neighbor"
+    """neighbor, weighted, labor, ladies or fastgcn; options may follow, as in labor:iterations=1."""
+    layout: Layout = "layered"
+    """Who draws in a hop: every node found so far (layered, as in DGL), or those found last (merged, as in PyG, with
+    fewer rows to read); neighbor and weighted have both."""
+
+
+@Parameter(name="*", group=Group("Memory", sort_key=5))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """What is held in memory and on the spill disk; never changes what is in a batch."""
+
+    memory_budget: Size = None
+    """Host memory for everything, such as 8GB, of all ranks of a machine that share it; half of what is free when not
+    given."""
+    features: Features = "auto"
+    """Where the features live: ram, ssd, or ram where they fit the budget (auto)."""
+    cache: SizeOrShare = None
+    """Host cache of features that live on the SSD: a size, or a share of the features such as 10%; what the budget
+    leaves when not given."""
+    policy: Policy = "belady"
+    """What the host cache keeps. belady plans it from the sampled future, static holds the nodes with the most
+    out-edges, none has no cache; the others decide batch by batch."""
+    spill_budget: Size = None
+    """Disk that packs may use, such as 20GB; a share of what is free when not given, 0 for none."""
+    spill_dir: Path | None = None
+    """Folder for packs; $GLOADER_SPILL_DIR or the system's temporary folder when not given."""
+    superbatch: Count | None = None
+    """Most batches that are planned together; what the budgets allow when not given."""
+    superbatch_reset: bool = False
+    """Begin every superbatch with an empty host cache, as Ginex does, to compare with."""
+
+    def cache_bytes(self, feature_bytes: int) -> int | None:
+        """Return the bytes of the host cache beside ``feature_bytes`` of features; None: what the budget leaves."""
+        return int(self.cache * feature_bytes) if isinstance(self.cache, float) else self.cache
+
+
+@Parameter(name="*", group=Group("Reading", sort_key=6))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingSettings:
+    """How rows that are not cached are read from the SSD."""
+
+    io_strategy: IoStrategy = "auto"
+    """How: by each batch (direct), by one pass into memory (staged), by one pass into a pack on the disk (packed), or
+    the fastest of these for each superbatch (auto)."""
+    max_gap: Size = None
+    """Longest hole between two wanted rows that one read goes over, 0 for none; what suits the disk when not given."""
+    io: Annotated[IoMode, NOT_A_FLAG] = "auto"
+    """System calls that read, see `gloader.ssd_store.FeatureStore.open`."""
+    verify: Annotated[Verify, NOT_A_FLAG] = "read"
+    """When rows are compared with their checksums, see `gloader.ssd_store.FeatureStore.open`."""
+
+
+@Parameter(name="*", group=Group("Device", sort_key=7))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """Where the batches are delivered, and what is held there."""
+
+    # Not the flag --device, which says where a network is trained: that may be "auto", and is each rank's own GPU.
+    device: Annotated[str, NOT_A_FLAG] = "cpu"
+    """Device that the batches are delivered to."""
+    device_cache: SizeOrAuto = "auto"
+    """Rows held on a GPU for the whole run: a size such as 4GB, 0 for none, or what its memory allows beside a training
+    step (auto). On the CPU auto holds none, and a size, which is for tests, is memory beside the budget. Ranks that
+    share a loader all hold the same rows."""
+    device_hotness: Annotated[DeviceHotness, NOT_A_FLAG] = "presampled"
+    """Which rows: "presampled" counts accesses in sampled batches, "vip" computes their probability, "degree" takes
+    the nodes with the most out-edges."""
+
+
+@Parameter(name="*", group=Group("Several ranks", sort_key=8))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSettings:
+    """The part of each step that this process loads, and with whom it shares a loader."""
+
+    sharing: Annotated[Sharing, Parameter(name="loader")] = "auto"
+    """Several ranks: one loader for those of a machine (shared; auto does that), or one for each of them (private)."""
+    rank: Annotated[int | None, NOT_A_FLAG] = None
+    """This process among those that share out each step; that of the process group when not given."""
+    world_size: Annotated[int | None, NOT_A_FLAG] = None
+    """How many they are; the size of the process group when not given."""
+
+
+@Parameter(name="*", group=Group("Stages", sort_key=9))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSettings:
+    """How the stages behind a loader work."""
+
+    threads: Count | None = None
+    """Sampling threads; as many as this process has cores when not given."""
+    stall_timeout_s: Annotated[Duration, Parameter(name="stall-timeout")] = 300.0
+    """Seconds after which a stage that makes no progress ends the run."""
+    epochs: Annotated[int | None, NOT_A_FLAG] = None
+    """Epochs behind which nothing is prepared; the stages work ahead for ever when not given."""
+    trace: Annotated[bool, NOT_A_FLAG] = False
+    """Record what every stage does, for `Loader.write_trace`."""
+
+    @property
+    def sampler_threads(self) -> int:
+        """``threads``, or the cores that this process may use."""
+        return len(os.sched_getaffinity(0)) if self.threads is None else self.threads
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSettings:
+    """Every setting of a loader: the keywords of `gloader.Loader`, in groups."""
+
+    sampling: SamplingSettings = SamplingSettings()
+    memory: MemorySettings = MemorySettings()
+    reading: ReadingSettings = ReadingSettings()
+    device: DeviceSettings = DeviceSettings()
+    ranks: RankSettings = RankSettings()
+    stages: StageSettings = StageSettings()
+
+    @classmethod
+    def of(cls, **keywords: Unpack[LoaderKeywords]) -> Self:
+        """Return the settings that keywords of `gloader.Loader` make; sizes may be text.
+
+        Raises
+        ------
+        TypeError
+            There is no such keyword.
+        ConfigError
+            A size cannot be read.
+        """
+        values: dict[str, Any] = {**keywords}
+        known = loader_defaults()
+        for name in (name for name in values if name not in known):
+            nearest = get_close_matches(name, known, n=1)
+            advice = f"did you mean {nearest[0]!r}?" if nearest else f"allowed: {', '.join(known)}"
+            raise TypeError(f"Loader() got an unexpected keyword argument {name!r}; {advice}")
+        read = {name: _read(name, value) for name, value in values.items()}
+        groups = {
+            group: type(default)(
+                **{part.name: read[part.name] for part in fields(default) if part.name in read}
+            )
+            for group, default in _GROUPS.items()
+        }
+        return cls(**groups)
+
+    def changed(self, **keywords: Unpack[LoaderKeywords]) -> Self:
+        """Return these settings with other values for some keywords; errors as `of`."""
+        merged = self.keywords()
+        merged.update(keywords)
+        return self.of(**merged)
+
+    def keywords(self) -> LoaderKeywords:
+        """Return the keywords of `gloader.Loader` that make these settings."""
+        groups = [getattr(self, group) for group in _GROUPS]
+        values: Any = {part.name: getattr(group, part.name) for group in groups for part in fields(group)}
+        return values
+
+    def check(self) -> None:
+        """Raise ConfigError naming the first setting that is not allowed and that nobody further on checks."""
+        require_choice("features", self.memory.features, get_args(Features))
+        require_choice("policy", self.memory.policy, get_args(Policy))
+        require_choice("io_strategy", self.reading.io_strategy, get_args(IoStrategy))
+        for name, value, least in (
+            ("threads", self.stages.threads, 1),
+            ("superbatch", self.memory.superbatch, 1),
+            ("epochs", self.stages.epochs, 0),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{name} is {value}; it must be at least {least}")
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the section ``loader`` of ``config.yaml``: what is a flag, as plain values."""
+        return {
+            RECORDED_AS.get(name, name): str(value) if isinstance(value, Path) else value
+            for name, value in self.keywords().items()
+            if NOT_A_FLAG not in getattr(_types()[name], "__metadata__", ())
+        }
+
+
+_GROUPS: Final[Mapping[str, Any]] = {part.name: part.default for part in fields(LoaderSettings)}
+
+# Keys of config.yaml where they differ from the keywords: files of earlier versions have them, and are resumed.
+RECORDED_AS: Final[Mapping[str, str]] = {
+    "memory_budget": "memory_budget_bytes",
+    "cache": "cache_bytes",
+    "spill_budget": "spill_budget_bytes",
+    "max_gap": "max_gap_bytes",
+    "sharing": "loader",
+}
+
+
+class OptionalKeywords(TypedDict, total=False):
+    """Keywords of `gloader.Loader` that have a default, for type checkers: the fields of `LoaderSettings`."""
+
+    shuffle: bool
+    drop_last: bool
+    seed: int
+    seed_blocks: int
+    sampler: str
+    layout: Layout
+    memory_budget: str | int | None
+    features: Features
+    cache: str | int | float | None
+    policy: Policy
+    spill_budget: str | int | None
+    spill_dir: StrPath | None
+    superbatch: int | None
+    superbatch_reset: bool
+    io_strategy: IoStrategy
+    max_gap: str | int | None
+    io: IoMode
+    verify: Verify
+    device: str | torch.device
+    device_cache: str | int
+    device_hotness: DeviceHotness
+    sharing: Sharing
+    rank: int | None
+    world_size: int | None
+    threads: int | None
+    stall_timeout_s: float
+    epochs: int | None
+    trace: bool
+
+
+class LoaderKeywords(OptionalKeywords, total=False):
+    """All keywords that settings are made of; `gloader.Loader` requires these two."""
+
+    fanouts: Sequence[int]
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """Every setting of a training run that ``config.yaml`` records."""
+
+    model: ModelConfig = ModelConfig()
+    optim: OptimConfig = OptimConfig()
+    step: StepConfig = StepConfig()
+    loader: LoaderSettings = LoaderSettings()
+    runs: int = 1  # networks that differ in their seed alone: run k uses the loader's seed + k
+
+
+@cache
+def loader_defaults() -> dict[str, Any]:
+    """Return the default of every field of `LoaderSettings`, by the keyword of `gloader.Loader`. Pure."""
+    return {part.name: part.default for group in _GROUPS.values() for part in fields(group)}
+
+
+@cache
+def _types() -> dict[str, Any]:
+    hints = (get_type_hints(type(group), include_extras=True) for group in _GROUPS.values())
+    return {name: hint for group in hints for name, hint in group.items()}
+
+
+def _read(name: str, value: Any) -> Any:
+    """Return ``value`` as the field ``name`` holds it."""
+    hint = _types()[name]
+    if value is None:
+        return None
+    if hint == Size:
+        return parse_bytes(value)
+    if hint == SizeOrShare:
+        return value if isinstance(value, float) else parse_share(value)
+    if hint == SizeOrAuto:
+        return parse_size_or_auto(value)
+    if name == "fanouts":
+        return tuple(value)
+    if name == "spill_dir":
+        return Path(value)
+    return str(value) if name == "device" else value

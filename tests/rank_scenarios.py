@@ -17,7 +17,7 @@ from torch import distributed
 import gloader
 from gloader.device import CpuDevice
 from gloader.distributed import device_agreement
-from gloader.pipeline import open_device
+from gloader.pipeline import open_device_tier
 from gloader.pipeline.transfer import Transfer
 from gloader.types import ReadyBatch
 
@@ -224,7 +224,7 @@ def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str
 def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **settings: Any) -> Any:
     """Do the scenario ``then`` on devices of these sizes that go the way of a GPU."""
     device = CpuDevice(rehearses=settings.pop("rehearses", True))
-    open_device.open_device = device_agreement.open_device = lambda place: device
+    open_device_tier.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
     return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)
 
@@ -263,7 +263,7 @@ def unable(dataset: str, rank: int, on: int, how: str, **settings: Any) -> None:
         raise MemoryError("the device is full")
 
     if rank == on:
-        open_device.StaticCache = cache
+        open_device_tier.StaticCache = cache
     with build(dataset, **_without_place(settings)):
         pass
 

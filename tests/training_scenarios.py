@@ -14,17 +14,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gloader.config import LoaderConfig, ModelConfig, OptimConfig
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.loader import Loader
 from gloader.training.group import RankGroup
-from gloader.training.step_config import StepConfig
-from gloader.training.train import fit
+from gloader.training.train import RunFiles, fit
 from gloader.types import ReadyBatch
 
 MODEL = ModelConfig(hidden=8, dropout=0.0)
 OPTIM = OptimConfig(epochs=3, lr=0.01)
-LOADER = LoaderConfig(fanouts=(4, 3), batch_size=16, threads=1, memory_budget_bytes=300_000_000)
+LOADER = LoaderSettings.of(fanouts=(4, 3), batch_size=16, threads=1, memory_budget=300_000_000)
 
 
 def warm_up(dataset: str) -> None:
@@ -32,7 +31,7 @@ def warm_up(dataset: str) -> None:
     for name in ("torch._dynamo", "torch.distributed.checkpoint"):
         importlib.import_module(name)
     train(dataset)
-    train(dataset, loader={"features": "ssd", "cache_bytes": 9600})
+    train(dataset, loader={"features": "ssd", "cache": 9600})
 
 
 class TroubledLoader(Loader):
@@ -64,8 +63,9 @@ def train(
     on: int = 1,
     at: tuple[int, int] = (1, 2),
     odd: dict[str, Any] | None = None,
+    sharing: Any = "auto",
     out: str | None = None,
-    **settings: Any,
+    **files: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it; with ``trouble`` on one rank, or ``odd`` settings of the model on rank 1."""
     if rank == on:
@@ -73,13 +73,14 @@ def train(
     model = (model or {}) | ((odd or {}) if rank == 1 else {})
     found = fit(
         Dataset.open(dataset),
-        replace(MODEL, **model),
-        replace(OPTIM, **(optim or {})),
-        replace(LOADER, **(loader or {})),
-        step=StepConfig(**(step or {})),
-        out=None if out is None else Path(out),
-        loader_factory=TroubledLoader.from_config,
-        **settings,
+        TrainSettings(
+            model=replace(MODEL, **model),
+            optim=replace(OPTIM, **(optim or {})),
+            step=StepConfig(**(step or {})),
+            loader=LOADER.changed(sharing=sharing, **(loader or {})),
+        ),
+        files=RunFiles(out=None if out is None else Path(out), **files),
+        loader_factory=TroubledLoader.from_settings,
     )
     run = found.runs[0]
     return {

@@ -42,7 +42,7 @@ def check_loader(sizes: Sizes) -> Iterator[Finding]:
         if not sizes.is_gpu:
             rehearsing = CpuDevice(rehearses=True)
             stack.enter_context(
-                mock.patch("gloader.pipeline.open_device.open_device", return_value=rehearsing)
+                mock.patch("gloader.pipeline.open_device_tier.open_device", return_value=rehearsing)
             )
         yield from _same_batches(dataset, sizes)
         yield _hit_rate(dataset, sizes)
@@ -51,7 +51,7 @@ def check_loader(sizes: Sizes) -> Iterator[Finding]:
 
 
 def _same_batches(dataset: Dataset, sizes: Sizes) -> Iterator[Finding]:
-    with mock.patch("gloader.pipeline.open_device.open_device", return_value=CpuDevice()):
+    with mock.patch("gloader.pipeline.open_device_tier.open_device", return_value=CpuDevice()):
         expected = _digests(dataset, sizes, place="cpu", features="ram", device_cache=0)
     row = 4 * DIM
     some = 4 * dataset.num_nodes + int(CACHED_SHARE * dataset.num_nodes) * row

@@ -6,7 +6,6 @@ pipeline_child.py '{"task": "iterate", "dataset": ..., ...}'
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
@@ -23,14 +22,13 @@ from torch.nn import functional
 
 from gloader import Dataset, Loader
 from gloader.cache import Trace, batch_step, encode_ids
-from gloader.config import ModelConfig, OptimConfig
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig
 from gloader.core.order import EpochOrder
-from gloader.core.units import parse_bytes
 from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.observe.explain import run_json
 from gloader.pipeline.gather import HostBatch, gather_cached
-from gloader.pipeline.open_tiers import TierSettings, open_feature_tier
+from gloader.pipeline.open_tiers import open_feature_tier
 from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, FilledBatch, PlannedSuperbatch
 from gloader.pipeline.transfer import transfer
@@ -41,7 +39,7 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gloader.pipeline.open_tiers import FeatureTier
+    from gloader.pipeline.tiers import FeatureTier
     from gloader.types import ReadyBatch, SampledBatch
 
 Sink = Literal["null", "sage"]
@@ -116,9 +114,7 @@ def alone(job: dict[str, Any]) -> dict[str, Any]:
         batch_size=settings["batch_size"],
         seed=0,
     )
-    tier = open_feature_tier(
-        dataset, order=order, fanouts=tuple(settings["fanouts"]), settings=_tier_settings(settings)
-    )
+    tier = open_feature_tier(dataset, order, _loader_settings(settings))
     sink = make_sink(job["sink"], dataset, len(settings["fanouts"]))
     meter = Meter()
     stages = Stages(tier, dataset, order, meter, sink)
@@ -287,24 +283,16 @@ def _table_bytes(tier: FeatureTier) -> int:
     return sum(v.nbytes for v in vars(planner).values() if isinstance(v, np.ndarray))
 
 
-def _tier_settings(settings: dict[str, Any]) -> TierSettings:
-    return TierSettings(
+def _loader_settings(settings: dict[str, Any]) -> LoaderSettings:
+    return LoaderSettings.of(
+        fanouts=settings["fanouts"],
+        batch_size=settings["batch_size"],
         features="ssd",
-        budget_bytes=parse_bytes(settings["memory_budget"]),
-        spill_bytes=None,
-        spill_dir=Path(settings["spill_dir"]),
-        policy="belady",
-        cache_bytes=settings["cache"],
+        memory_budget=settings["memory_budget"],
+        spill_dir=settings["spill_dir"],
+        cache=settings["cache"],
         io_strategy=settings.get("io_strategy", "auto"),
-        max_gap_bytes=None,
         superbatch=settings["superbatch"],
-        superbatch_reset=False,
-        sampler="neighbor",
-        layout="layered",
-        sampler_threads=len(os.sched_getaffinity(0)),
-        num_epochs=None,
-        io="auto",
-        verify="read",
     )
 
 

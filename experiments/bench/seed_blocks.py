@@ -16,14 +16,14 @@ import json
 import os
 import platform
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gloader.cache import plan_belady
-from gloader.config import LoaderConfig, ModelConfig, OptimConfig
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
@@ -159,15 +159,15 @@ def _misses(trace: list[IdArray], capacity: int) -> int:
 
 def _train(dataset: Dataset, blocks: int, args: argparse.Namespace) -> tuple[float, float | None]:
     """Return the mean and the deviation of the test accuracy."""
-    config = LoaderConfig(fanouts=tuple(args.fanouts), batch_size=args.batch_size, features="ram")
-    result = fit(
-        dataset,
-        ModelConfig(name="graphsage", hidden=args.hidden),
-        OptimConfig(epochs=args.epochs, lr=args.lr, eval_every=2),
-        replace(config, seed_blocks=blocks),
+    settings = TrainSettings(
+        model=ModelConfig(name="graphsage", hidden=args.hidden),
+        optim=OptimConfig(epochs=args.epochs, lr=args.lr, eval_every=2),
+        loader=LoaderSettings.of(
+            fanouts=args.fanouts, batch_size=args.batch_size, features="ram", seed_blocks=blocks
+        ),
         runs=args.runs,
-        device="cpu",
     )
+    result = fit(dataset, settings, device="cpu")
     return result.summary["test_acc"], result.summary["test_acc_std"]
 
 

@@ -19,7 +19,7 @@ from papers_scale import anonymous_bytes
 from torch.nn import functional
 
 from gloader import Dataset, Loader
-from gloader.config import LoaderConfig, ModelConfig, OptimConfig
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
@@ -53,27 +53,26 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     """Train for ``job["batches"]`` batches within the budget; return what they cost."""
     began = time.perf_counter()
     dataset = Dataset.open(job["dataset"])
-    config = LoaderConfig(
-        fanouts=tuple(job["fanouts"]), batch_size=job["batch_size"], features="ssd", policy=job["policy"]
+    settings = LoaderSettings.of(
+        fanouts=job["fanouts"],
+        batch_size=job["batch_size"],
+        features="ssd",
+        policy=job["policy"],
+        spill_budget=job["spill"],
+        spill_dir=job["scratch"],
     )
     spec = ModelSpec(
         config=ModelConfig(name=job["model"], hidden=job["hidden"]),
         in_dim=dataset.feature_dim,
         num_classes=dataset.num_classes,
-        num_layers=len(config.fanouts),
+        num_layers=len(settings.sampling.fanouts),
         add_self_loops=True,
     )
-    budget = _share(job["budget"], dataset, config, spec)
+    budget = _share(job["budget"], dataset, settings, spec)
     step = _make_step(spec)
     probed = time.perf_counter() - began
     called = time.perf_counter()
-    loader = Loader.from_config(
-        dataset,
-        config,
-        memory_budget=budget.loader_bytes,
-        spill_budget=job["spill"],
-        spill_dir=job["scratch"],
-    )
+    loader = Loader.from_settings(dataset, settings.changed(memory_budget=budget.loader_bytes))
     constructed = time.perf_counter() - called
     took = _Times()
     with loader:
@@ -101,9 +100,9 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
         }
 
 
-def _share(total: int, dataset: Dataset, config: LoaderConfig, spec: ModelSpec) -> RunBudget:
+def _share(total: int, dataset: Dataset, settings: LoaderSettings, spec: ModelSpec) -> RunBudget:
     """Return the shares that `gloader train` would deal out, with the least for an evaluation: there is none."""
-    batch = largest(probe_batches(dataset, config))
+    batch = largest(probe_batches(dataset, settings.sampling))
     step = 0 if batch is None else step_bytes(spec, batch)
     shares = share_budget(total_bytes=total, parameter_bytes=parameter_bytes(spec), step_bytes=step)
     return shares[-1]

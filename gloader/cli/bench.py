@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from cyclopts import App, Parameter
 
-from gloader.cli.flags import DEFAULT_OUTPUT, Fanout, OutputFlags, Size
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen, facts
+from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes, format_count, format_seconds
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, ValidationError
 from rich.console import Console
 
 from gloader.errors import (
@@ -82,6 +82,8 @@ def describe(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    if isinstance(error, ValidationError) and error.argument is not None:
+        text = f"{error.argument.name} is {error.argument.value}; {error.exception_message}"
     text = " ".join(text.split()).replace("overwrite=True", "--overwrite") or type(error).__name__
     if isinstance(error, MemoryError):
         text = f"out of memory: {text}; give a smaller --memory-budget or --batch-size"

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags, Size
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen
+from gloader.core.flag_values import Size
 
 
 def infer(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import Parameter
 from rich.table import Table
 
-from gloader.cli.flags import DEFAULT_OUTPUT, Fanout, OutputFlags, Size
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen
+from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:

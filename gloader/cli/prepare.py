@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags, Size
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.views.screen import Screen, facts
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
+from gloader.core.flag_values import Size
 from gloader.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from pathlib import Path
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
+from gloader.config import RECORDED_AS
 from gloader.errors import ConfigError
 
 # What other tools, or earlier recipes, call a setting whose name is too far from ours to be guessed.
@@ -40,11 +41,8 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
     "model": {"name": "model"},
     "optim": {},
     "loader": {
+        **{recorded: name for name, recorded in RECORDED_AS.items() if name != "sharing"},
         "fanouts": "fanout",
-        "memory_budget_bytes": "memory-budget",
-        "cache_bytes": "cache",
-        "spill_budget_bytes": "spill-budget",
-        "max_gap_bytes": "max-gap",
         "stall_timeout_s": "stall-timeout",
     },
 }
@@ -136,6 +134,11 @@ def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     """Fill the flags that were not given on the command line from the recipe named by ``--config``.
 
     Has the signature of a cyclopts configuration source.
+
+    Parameters
+    ----------
+    app, commands : the command line and the command on it
+    arguments : those of that command, which are filled
     """
     given = next(
         (argument for argument in arguments if "--config" in argument.names and argument.tokens), None

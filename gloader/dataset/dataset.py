@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.read.read_settings import IoMode, Verify
+    from gloader.config import IoMode, Verify
     from gloader.types import IdArray
 
 _CHUNK_ROWS: Final = 1 << 16

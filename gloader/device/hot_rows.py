@@ -20,7 +20,8 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gloader.cache import DeviceCachePlan, DeviceHotness
+    from gloader.cache import DeviceCachePlan
+    from gloader.config import DeviceHotness
     from gloader.core.order import EpochOrder
     from gloader.dataset.topology import Topology
     from gloader.types import IdArray, Sampler

@@ -10,11 +10,13 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import torch
 from torch import distributed
 
+from gloader.config import Sharing
+from gloader.core.flag_values import require_choice
 from gloader.core.version import __version__
 from gloader.distributed.wire import Listener
 from gloader.errors import ConfigError, RankError
@@ -22,7 +24,6 @@ from gloader.errors import ConfigError, RankError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Sharing: TypeAlias = Literal["auto", "shared", "private"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Two containers of one machine may have the same boot id and different networks: their ranks cannot reach each other.
@@ -52,8 +53,10 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
     Raises
     ------
     ConfigError
-        Only one of ``rank`` and ``world_size`` was given, or "shared" without a process group to share in.
+        ``sharing`` is unknown, only one of ``rank`` and ``world_size`` was given, or "shared" without a process group
+        to share in.
     """
+    require_choice("sharing", sharing, get_args(Sharing))
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank {rank} and world_size {world_size}: give both of them, or neither")
     group = _group()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
+
+import torch
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import Topology
@@ -16,14 +18,14 @@ from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
+from gloader.pipeline.open_tiers import open_store
 from gloader.pipeline.send import Send
 from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
 from gloader.pipeline.transfer import Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gloader.cache import MissCurve
+    from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.distributed.agree import Team
@@ -31,10 +33,9 @@ if TYPE_CHECKING:
     from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.open_device import DeviceSettings
+    from gloader.pipeline.open_device_tier import DryRun
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
-    from gloader.ssd_store import FeatureStore
     from gloader.types import FeatureSource
 
 
@@ -173,9 +174,8 @@ class RemoteTier:
     ----------
     dataset : the same as the host's
     team : the ranks of this machine
-    device : of this rank
-    open_store : opens the features
-    stall_timeout_s : see `LoaderClient`
+    settings : those of the loader
+    dry_run : one step of the model, to see what it takes of this rank's device
 
     Raises
     ------
@@ -189,26 +189,29 @@ class RemoteTier:
         self,
         dataset: Dataset,
         team: Team,
+        settings: LoaderSettings,
         *,
-        device: DeviceSettings,
-        open_store: Callable[[], FeatureStore],
-        stall_timeout_s: float,
+        dry_run: DryRun | None,
     ) -> None:
         self._dataset = dataset
-        self._open_store = open_store
-        self._stall_timeout_s = stall_timeout_s
+        self._open_store = partial(open_store, dataset, settings.reading)
+        self._stall_timeout_s = settings.stages.stall_timeout_s
         self._host = team.ranks[0]
         self._stack = ExitStack()
         follower = FollowerDevice(
-            device, num_nodes=dataset.num_nodes, dim=dataset.feature_dim, open_store=open_store
+            settings.device,
+            num_nodes=dataset.num_nodes,
+            dim=dataset.feature_dim,
+            open_store=self._open_store,
+            dry_run=dry_run,
         )
         # Its constructor answers the host's questions through `follower`, which holds the device's rows afterwards.
         self._client = LoaderClient(
             team,
             dim=dataset.feature_dim,
-            device=device.place,
+            device=torch.device(settings.device.device),
             answer=follower.answer,
-            stall_timeout_s=stall_timeout_s,
+            stall_timeout_s=self._stall_timeout_s,
         )
         self._stack.callback(self._client.close)
         self.device = follower.tier

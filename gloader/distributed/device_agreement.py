@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import torch
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
@@ -14,15 +15,16 @@ from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
 from gloader.distributed.messages import Answer, Failed, HoldRows, TryStep
 from gloader.distributed.shared_memory import create_segment, take_segment
 from gloader.errors import RankError
-from gloader.pipeline.open_device import hold_rows, room_for_rows, row_format
+from gloader.pipeline.open_device_tier import hold_rows, room_for_rows, row_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gloader.config import DeviceSettings
     from gloader.device import Device
     from gloader.distributed.messages import Message
     from gloader.distributed.wire import Connection, Received
-    from gloader.pipeline.open_device import DeviceSettings
+    from gloader.pipeline.open_device_tier import DryRun
     from gloader.ssd_store import FeatureStore
     from gloader.types import SampledBatch
 
@@ -114,16 +116,24 @@ class FollowerDevice:
 
     Parameters
     ----------
-    settings : of this rank's device
+    settings : which device, and how much of it rows may take
     num_nodes : N
     dim : F
     open_store : opens the features, to read the rows that the device holds
+    dry_run : one step of the model, to see what it takes of the device
     """
 
     def __init__(
-        self, settings: DeviceSettings, *, num_nodes: int, dim: int, open_store: Callable[[], FeatureStore]
+        self,
+        settings: DeviceSettings,
+        *,
+        num_nodes: int,
+        dim: int,
+        open_store: Callable[[], FeatureStore],
+        dry_run: DryRun | None = None,
     ) -> None:
         self._settings = settings
+        self._dry_run = dry_run
         self._num_nodes = num_nodes
         self._dim = dim
         self._open_store = open_store
@@ -132,7 +142,7 @@ class FollowerDevice:
     @cached_property
     def _device(self) -> Device:
         # Opened when the host asks, not in `__init__`: what it raises is then told to the others.
-        return open_device(self._settings.place)
+        return open_device(torch.device(self._settings.device))
 
     @property
     def tier(self) -> DeviceTier:
@@ -169,7 +179,9 @@ class FollowerDevice:
         largest = None
         if shape is not None and descriptor is not None:
             largest, _ = read_batch(shape, take_segment(descriptor))
-        return room_for_rows(self._device, self._settings, largest=largest, dim=self._dim)
+        return room_for_rows(
+            self._device, self._settings, largest=largest, dim=self._dim, dry_run=self._dry_run
+        )
 
     def _plan(self, asked: HoldRows, descriptor: int | None) -> DeviceCachePlan:
         if descriptor is None:

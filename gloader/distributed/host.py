@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.channel import Channel
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.open_tiers import FeatureTier
     from gloader.pipeline.run import PipelineRun
     from gloader.pipeline.threads import Failures
+    from gloader.pipeline.tiers import FeatureTier
 
 logger = logging.getLogger("gloader")
 

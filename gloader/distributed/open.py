@@ -1,22 +1,29 @@
-"""The opening of the one loader of a machine, on the host and on the other ranks."""
+"""Opening what a rank loads with: tiers of its own, or those of the one loader of its machine."""
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
-from gloader.distributed.agree import refuse
+from gloader.distributed.agree import Facts, assemble, refuse
 from gloader.distributed.client_run import RemoteTier
 from gloader.distributed.host import LoaderHost
+from gloader.distributed.loader_parts import LoaderParts
+from gloader.pipeline.open_tiers import open_feature_tier
+from gloader.pipeline.seed_order import stream_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gloader.config import LoaderSettings
+    from gloader.core.order import EpochOrder
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership, Team
-    from gloader.pipeline.open_device import DeviceSettings, OtherDevices
-    from gloader.pipeline.open_tiers import FeatureTier
-    from gloader.ssd_store import FeatureStore
+    from gloader.pipeline.open_device_tier import DryRun
+    from gloader.pipeline.tiers import FeatureTier
 
 
 @contextmanager
@@ -30,50 +37,82 @@ def telling_others(membership: Membership) -> Iterator[None]:
         raise
 
 
-def open_shared(
-    team: Team,
+def open_for_rank(
+    membership: Membership,
     dataset: Dataset,
-    open_tier: Callable[[OtherDevices], FeatureTier],
+    order: EpochOrder,
+    settings: LoaderSettings,
     *,
-    device: DeviceSettings,
-    open_store: Callable[[], FeatureStore],
-    stall_timeout_s: float,
-) -> tuple[FeatureTier | RemoteTier, LoaderHost | None]:
-    """Open the tiers on the rank that loads for ``team``, or the connection to it. Closes ``team``.
+    dry_run: DryRun | None = None,
+) -> LoaderParts:
+    """Open what a rank loads with: tiers of its own, or those that the ranks of its machine share.
+
+    Collective where all ranks of the process group build their loaders together.
 
     Parameters
     ----------
-    team : the ranks of this machine
-    dataset : the same on all of them
-    open_tier : opens the tiers on the host, given the devices of the other ranks
-    device, open_store, stall_timeout_s : of the other ranks, see `RemoteTier`
-
-    Returns
-    -------
-    What holds the features; and on the host, what serves the others.
+    membership : this rank's part of every step
+    dataset : what is sampled, and where the features are
+    order : the batches of this rank
+    settings : those of the loader
+    dry_run : one step of the model, to see what it takes of this rank's device
 
     Raises
     ------
+    BudgetError
+        The budget is too small.
+    ConfigError
+        Ranks differ in what has to be the same.
     RankError
-        Another rank is gone, or could not open the tiers.
+        Another rank is gone, or could not open its part.
     """
+    open_tier = partial(open_feature_tier, dataset, order, settings, dry_run=dry_run)
+    if not membership.is_collective:
+        return LoaderParts(open_tier())
+    team = assemble(membership, _facts(dataset, order, settings))
+    num_ranks = len(team.ranks)
+    if num_ranks == 1:
+        team.close()
+        return LoaderParts(open_tier(num_loaders=team.num_local))
     with team:
         if not team.is_host:
-            remote = RemoteTier(
-                dataset, team, device=device, open_store=open_store, stall_timeout_s=stall_timeout_s
-            )
-            return remote, None
-        # Connected before the tiers are opened, so that the devices of all ranks can be asked while they are.
-        host = LoaderHost(team, stall_timeout_s=stall_timeout_s)
-        try:
-            tier = open_tier(host.devices)
-        except BaseException as error:
-            host.refuse(error)
-            raise
-        try:
-            host.welcome(tier, dim=dataset.feature_dim)
-        except BaseException:
-            host.close()
-            tier.close()
-            raise
-        return tier, host
+            return LoaderParts(RemoteTier(dataset, team, settings, dry_run=dry_run), num_ranks=num_ranks)
+        return _open_as_host(team, partial(open_tier, num_ranks=num_ranks), dataset, settings)
+
+
+def _open_as_host(
+    team: Team, open_tier: Callable[..., FeatureTier], dataset: Dataset, settings: LoaderSettings
+) -> LoaderParts:
+    """Open the tiers on the rank that loads for ``team``, together with the devices of the other ranks."""
+    # Connected before the tiers are opened, so that the devices of all ranks can be asked while they are.
+    host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
+    try:
+        tier = open_tier(others=host.devices)
+    except BaseException as error:
+        host.refuse(error)
+        raise
+    try:
+        host.welcome(tier, dim=dataset.feature_dim)
+    except BaseException:
+        host.close()
+        tier.close()
+        raise
+    return LoaderParts(tier, host, num_ranks=len(team.ranks))
+
+
+def _facts(dataset: Dataset, order: EpochOrder, settings: LoaderSettings) -> Facts:
+    """Return what has to be the same on every rank. Threads may differ: those of the rank that loads count."""
+    batches = {
+        **stream_facts(dataset, order, settings.sampling),
+        "seeds": hashlib.sha256(order.seeds.tobytes()).hexdigest()[:32],
+        "batch_size": order.batch_size,
+        "seed": order.seed,
+        "epochs": settings.stages.epochs,
+    }
+    machine = {
+        **asdict(settings.memory),
+        **asdict(settings.reading),
+        "device_hotness": settings.device.device_hotness,
+        "stall_timeout_s": settings.stages.stall_timeout_s,
+    }
+    return Facts(batches=batches, machine=machine)

@@ -1,1 +1,1 @@
-"""Who gets how much memory and disk."""
+"""Budgets of memory and disk: what is there, and who gets how much."""

@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""Memory that this process may still take, below the limits of the system and of control groups."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def available_memory_bytes() -> int:
 
 def default_budget_bytes() -> int:
     """Return the memory budget of whoever names none: half of what is available."""
+    # The other half is for the model, for other programs, and for the page cache, which a mapped topology lives in.
     return available_memory_bytes() // 2
 
 

@@ -1,4 +1,4 @@
-"""How a memory budget is shared out before anything is allocated."""
+"""Shares of a memory budget, worked out before anything is allocated."""
 
 from __future__ import annotations
 
@@ -24,12 +24,31 @@ _FIXED_SHARE = 1 / 16  # of the budget, where that is more: measured as peak min
 # are missing while they are counted and staged.
 TRACE_BYTES_PER_ACCESS = 12.0
 
-_SUPERBATCH_SHARE = 0.2  # of what is left for the features: memory does more in the cache
-_PACK_SHARE = 0.2  # likewise, for the buffers of packing; where they would take more there are no packs
-_KEEP_SHARE = 0.1  # likewise; a batch that is not kept is sampled again
-_ASSUMED_MISS_RATE = (
-    0.5  # before anything is known of the graph; only sizes superbatches for the spill budget
-)
+# Buffers of features: with fewer than three the stages wait for one another (one is gathered into, one waits, one is
+# computed on). Up to five even out slow batches, as long as they take no more than half of what is left: the cache
+# saves more reading than they save waiting.
+_FEWEST_BUFFERS, _MOST_BUFFERS = 3, 5
+_MOST_BUFFER_SHARE = 1 / 2
+
+# Of a sampled batch. A row: its id, id and position in ascending order, the pair of both while it is sorted (8 bytes
+# each), and entries of indptr (8). An edge: its local source (4), its position in the graph (8) and its weight (4).
+_SAMPLED_ROW_BYTES = 40
+_SAMPLED_EDGE_BYTES = 16
+
+# Those that are sampled, planned and executed at a time; batches of more are never kept.
+_KEPT_SUPERBATCHES = 3
+
+# Of what is left for the features: memory does more in the cache.
+_SUPERBATCH_SHARE = 0.2
+
+# Likewise, for the buffers of packing; where they would take more there are no packs.
+_PACK_SHARE = 0.2
+
+# Likewise; a batch that is not kept is sampled again.
+_KEEP_SHARE = 0.1
+
+# Before anything is known of the graph; it only sizes superbatches for the spill budget.
+_ASSUMED_MISS_RATE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +100,7 @@ class MemoryPlan:
 
 def fits_topology(topology_bytes: int, budget_bytes: int) -> bool:
     """Return whether the topology is held in memory; else it is mapped, and the page cache serves it. Pure."""
+    # With more than half of the budget in the topology, too little would be left for the features.
     return topology_bytes <= budget_bytes // 2
 
 
@@ -101,38 +121,32 @@ def plan_memory(
 
     Parameters
     ----------
+    demand : what the run would like to hold
+    budget_bytes : for all of it
     spill_bytes : disk for packs, which larger superbatches need more of
-    superbatch : the largest superbatch wanted; as large as memory and disk allow where None
+    features : where they were asked to live
+    cache_bytes : of the host cache; None: what is left
+    superbatch : the largest superbatch wanted; None: as large as memory and disk allow
     must_pack : whether packs were asked for, whatever their buffers take
 
     Raises
     ------
     BudgetError
         Even the batches alone, or what was asked for by name, do not fit; says needed and allowed.
+    ConfigError
+        ``cache_bytes`` is negative.
     """
     workspace = _workspace_bytes(demand, budget_bytes)
     buffer = demand.batch_rows * demand.row_bytes * demand.num_ranks
     held = workspace + demand.topology_bytes
-    _require(held + 3 * buffer, budget_bytes, demand)
+    _require(held + _FEWEST_BUFFERS * buffer, budget_bytes, demand)
     left = budget_bytes - held
     parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes)]
-    resolved = _resolve_features(demand, left - 3 * buffer, features, budget_bytes)
-    if resolved == "ram":
-        room = left - demand.feature_bytes
-        ring = min(5 * buffer, room)
+    if _resolve_features(demand, left - _FEWEST_BUFFERS * buffer, features, budget_bytes) == "ram":
+        ring = min(_MOST_BUFFERS * buffer, left - demand.feature_bytes)
         parts += [("feature buffers", ring), ("features", demand.feature_bytes)]
-        return MemoryPlan(
-            budget_bytes=budget_bytes,
-            features=resolved,
-            ring_bytes=ring,
-            cache_rows=0,
-            superbatch=SuperbatchSize(num_batches=1, reason="features are in memory"),
-            planned_accesses=0,
-            keep_bytes=0,
-            pack_buffer_bytes=0,
-            parts=tuple(parts),
-        )
-    ring = 5 * buffer if 10 * buffer <= left else 4 * buffer if 8 * buffer <= left else 3 * buffer
+        return _plan_in_memory(budget_bytes, ring, parts)
+    ring = _num_buffers(buffer, left) * buffer
     room = max(left - ring - demand.store_bytes, 0)
     asked = 0 if cache_bytes is None else _cache_bytes(demand, cache_bytes // demand.stored_row_bytes)
     size, planned, packing = _plan_superbatches(
@@ -140,13 +154,13 @@ def plan_memory(
         max(room - asked, 0),
         spill_bytes,
         superbatch,
-        packing_share=_PACK_SHARE
-        if cache_bytes is None
-        else 1.0,  # beside a cache limited by hand, memory is idle
+        # Beside a cache limited by hand, memory is idle.
+        packing_share=_PACK_SHARE if cache_bytes is None else 1.0,
         must_pack=must_pack,
     )
+    # The cache takes what the others leave: it is the only part that is worth less when it is smaller, and not broken.
     room -= planned + packing
-    kept = min(int(_KEEP_SHARE * room), max(room - asked, 0), 3 * size.num_batches * _batch_bytes(demand))
+    kept = _kept_bytes(demand, size, room, spare=max(room - asked, 0))
     cache_rows = _cache_rows(demand, room - kept, cache_bytes, budget_bytes)
     parts += [
         ("feature buffers", ring),
@@ -157,7 +171,7 @@ def plan_memory(
     ]
     return MemoryPlan(
         budget_bytes=budget_bytes,
-        features=resolved,
+        features="ssd",
         ring_bytes=ring,
         cache_rows=cache_rows,
         superbatch=size,
@@ -166,6 +180,35 @@ def plan_memory(
         pack_buffer_bytes=packing,
         parts=tuple(parts),
     )
+
+
+def _plan_in_memory(budget_bytes: int, ring_bytes: int, parts: list[tuple[str, int]]) -> MemoryPlan:
+    """Return the plan of a loader that holds all features: nothing is planned, cached or packed. Pure."""
+    return MemoryPlan(
+        budget_bytes=budget_bytes,
+        features="ram",
+        ring_bytes=ring_bytes,
+        cache_rows=0,
+        superbatch=SuperbatchSize(num_batches=1, reason="features are in memory"),
+        planned_accesses=0,
+        keep_bytes=0,
+        pack_buffer_bytes=0,
+        parts=tuple(parts),
+    )
+
+
+def _num_buffers(buffer_bytes: int, left_bytes: int) -> int:
+    """Return how many buffers of features the ring has, where ``left_bytes`` are for it and the cache. Pure."""
+    for count in range(_MOST_BUFFERS, _FEWEST_BUFFERS, -1):
+        if count * buffer_bytes <= _MOST_BUFFER_SHARE * left_bytes:
+            return count
+    return _FEWEST_BUFFERS
+
+
+def _kept_bytes(demand: Demand, size: SuperbatchSize, room: int, *, spare: int) -> int:
+    """Return the bytes for sampled batches that are kept, of the ``room`` of the cache; at most ``spare``. Pure."""
+    most = _KEPT_SUPERBATCHES * size.num_batches * _batch_bytes(demand)
+    return min(int(_KEEP_SHARE * room), spare, most)
 
 
 def _cache_bytes(demand: Demand, rows: int) -> int:
@@ -190,6 +233,7 @@ def _plan_superbatches(
     """
     size, planned = _superbatch(demand, room, spill_bytes, superbatch)
     packing = packer_memory_bytes(size.num_batches, room=room) if spill_bytes else 0
+    # Packs are given up before the run is refused.
     if (planned + packing > room or packing > packing_share * room) and not must_pack:
         packing = 0
         size, planned = _superbatch(demand, room, 0, superbatch)
@@ -220,6 +264,7 @@ def _superbatch(
         gap_bytes=demand.gap_bytes,
         num_batches_total=demand.num_batches,
     )
+    # The share counts traces and plans; tables, which grow with the nodes, may take more than is there.
     while _planning_bytes(demand, size) > room and size.num_batches > SMALLEST:
         size = SuperbatchSize(
             num_batches=size.num_batches // 2, reason=f"plans in {format_bytes(room)} of memory"
@@ -233,6 +278,7 @@ def _planning_bytes(demand: Demand, size: SuperbatchSize) -> int:
         tables = table_bytes(demand.num_nodes, accesses)
     else:
         tables = node_bytes(demand.policy) * demand.num_nodes
+    # A superbatch and its look-ahead are counted in ``accesses``, and the bytes are those of one superbatch.
     return math.ceil(accesses / 2 * TRACE_BYTES_PER_ACCESS) + tables
 
 
@@ -248,7 +294,8 @@ def _workspace_bytes(demand: Demand, budget_bytes: int) -> int:
 
 
 def _batch_bytes(demand: Demand) -> int:
-    return 40 * demand.batch_rows + 16 * demand.batch_edges
+    """Return the bytes of a large sampled batch, without features. Pure."""
+    return _SAMPLED_ROW_BYTES * demand.batch_rows + _SAMPLED_EDGE_BYTES * demand.batch_edges
 
 
 def _require(needed: int, allowed: int, demand: Demand) -> None:

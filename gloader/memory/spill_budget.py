@@ -1,4 +1,4 @@
-"""How much of the disk a loader may use for packs when nobody says."""
+"""Spill folder of a loader, and its budget where nobody names one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-_FREE_SHARE = 4  # a quarter of what is free
-_FEATURE_MULTIPLE = 4  # larger superbatches gain little
+# A quarter of what is free: others use the disk too.
+_FREE_SHARE = 4
+
+# Of the features' size; larger superbatches gain little.
+_FEATURE_MULTIPLE = 4
+
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -26,8 +30,8 @@ def open_spill(parent: StrPath | None, budget_bytes: int | None, *, feature_byte
 
     Parameters
     ----------
-    parent : where; the default of `SpillFolder` where None
-    budget_bytes : what it may hold; a share of the free disk where None, 0 for no spill folder
+    parent : where; None: the default of `SpillFolder`
+    budget_bytes : what it may hold, 0 for no spill folder; None: a share of the free disk
     feature_bytes : of the dataset, to which the default is in proportion
 
     Raises

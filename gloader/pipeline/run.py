@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.open_tiers import FeatureTier, SsdTier
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
     from gloader.pipeline.threads import Cancellable, Stage, StageThread
+    from gloader.pipeline.tiers import FeatureTier, SsdTier
     from gloader.pipeline.transfer import SentBatch
 
 B = TypeVar("B")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from torch.nn.parallel import DistributedDataParallel
 
+    from gloader.config import Autocast, StepConfig
     from gloader.models import GraphNetwork
     from gloader.training.group import RankGroup
-    from gloader.training.step_config import Autocast, StepConfig
     from gloader.types import ReadyBatch
 
 _POWERSGD_RANK = 2

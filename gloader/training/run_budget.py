@@ -1,4 +1,4 @@
-"""How a run's memory budget is shared out between the loader, the model and its evaluation."""
+"""Shares of a run's memory budget: those of the loader, the model and its evaluation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from gloader.errors import BudgetError
 # Beside the tensors a step holds temporary buffers of its operations and what lies between its blocks in the heap;
 # a later batch may be larger than those that were looked at.
 _STEP_FACTOR = 1.25
+# An evaluation keeps a table of columns in memory, and reads its inputs once for each slab of them: a quarter of the
+# budget is fast, a sixteenth still works.
 _EVALUATION_SHARES = (4, 8, 16)
-_HELD_COPIES = 4  # weights, best weights and the optimiser's two moments
-_MAX_SLACK_BYTES = 64 << 20  # what a heap holds between its blocks, small objects, stacks of threads
-_SAVE_COPIES = 6  # a checkpoint in memory, which may be moved as it grows, before it is written
+
+# Of the weights: themselves, the best so far and the optimiser's two moments.
+_HELD_COPIES = 4
+
+# What a heap holds between its blocks, small objects, stacks of threads: it grows little with the budget.
+_MAX_SLACK_BYTES = 64 << 20
+
+# Of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
+_SAVE_COPIES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

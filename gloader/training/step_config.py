@@ -1,24 +1,11 @@
-"""How a step is computed."""
+"""Checks of how a step is computed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from gloader.config import Autocast, GradCompress, StepConfig
 from gloader.errors import ConfigError
-
-Autocast = Literal["none", "bf16"]
-GradCompress = Literal["none", "bf16", "powersgd"]
-LoaderSharing = Literal["auto", "shared", "private"]  # as `gloader.distributed.Sharing`, without torch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepConfig:
-    """What a step costs and how it rounds; never what is in a batch."""
-
-    autocast: Autocast = "none"  # precision of the forward and backward pass; evaluation is in float32
-    compile: bool = False  # run the network through torch.compile
-    grad_compress: GradCompress = "none"  # what several ranks send of their gradients
 
 
 def check_step(config: StepConfig, *, world_size: int) -> None:

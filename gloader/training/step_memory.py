@@ -18,10 +18,9 @@ from gloader.training.seeding import private_randomness
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
-    from gloader.config import LoaderConfig
+    from gloader.config import Autocast, SamplingSettings
     from gloader.dataset import Dataset
     from gloader.training.checkpoint.save import ModelSpec
-    from gloader.training.step_config import Autocast
 
 _PROBE_BATCHES = 3
 _SAMPLE_BYTES = 2 << 20  # the least input of the step that is measured
@@ -29,15 +28,15 @@ _WEIGHTS_PER_SAMPLE = 16  # so that what has the size of the weights hardly coun
 _CPU = torch.device("cpu")
 
 
-def probe_batches(dataset: Dataset, config: LoaderConfig) -> list[SampledBatch]:
-    """Return the first batches that a loader of ``config`` would sample, fewer where an epoch has fewer."""
+def probe_batches(dataset: Dataset, sampling: SamplingSettings) -> list[SampledBatch]:
+    """Return the first batches that a loader would sample, fewer where an epoch has fewer."""
     order = EpochOrder(
-        seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=config.batch_size, seed=config.seed
+        seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=sampling.batch_size, seed=sampling.seed
     )
     seeds = order.epoch_seeds(0)
     with open_topology(dataset, in_memory=False) as topology:
         sampler = make_sampler(
-            config.sampler, topology, config.fanouts, seed=config.seed, layout=config.layout
+            sampling.sampler, topology, sampling.fanouts, seed=sampling.seed, layout=sampling.layout
         )
         return [
             sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))

@@ -2,56 +2,55 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import gloader
-from gloader.device import dry_step
-from gloader.errors import BudgetError, ConfigError, RankError
+from gloader.errors import ConfigError
 from gloader.loader import Loader
-from gloader.memory.available import default_budget_bytes
 from gloader.observe.explain import explain_run
 from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
 from gloader.training.inference.layerwise import LayerwiseInference
-from gloader.training.replica import logits_and_loss
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize
-from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.run_folder import RunFolder
+from gloader.training.run_loader import RunLoader
 from gloader.training.schedule import check_optim
 from gloader.training.seeding import private_randomness
-from gloader.training.step_config import StepConfig, check_step
-from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
+from gloader.training.step_config import check_step
 from gloader.training.tensorboard import TensorBoardReporter
 from gloader.training.threads import own_cores
 from gloader.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gloader.config import LoaderConfig, ModelConfig, OptimConfig
+    from gloader.config import TrainSettings
     from gloader.dataset import Dataset
-    from gloader.training.step_config import LoaderSharing
+    from gloader.training.run_budget import RunBudget
+    from gloader.training.run_loader import LoaderFactory
     from gloader.training.train_loader import TrainLoader
-    from gloader.types import ReadyBatch
 
 
-_STEP = StepConfig()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFiles:
+    """Files that a run writes, and whether it goes on from those that are there."""
+
+    out: Path | None = (
+        None  # folder for config.yaml, metrics.jsonl, result.json and the checkpoint; None: no files
+    )
+    resume: bool = False  # go on from the checkpoints in ``out`` where there are any
+    tensorboard: bool = False  # write event files below ``out``
+    trace: Path | None = None  # receives the pipeline's events of the first run, for Perfetto
 
 
-class LoaderFactory(Protocol):
-    """Builds the loader of a run; ``overrides`` are keyword arguments of `gloader.loader.Loader`."""
-
-    def __call__(self, dataset: Dataset, config: LoaderConfig, **overrides: Any) -> TrainLoader:
-        """Return a loader over the training nodes."""
-        ...
+_NO_FILES = RunFiles()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,44 +63,31 @@ class FitResult:
 
 def fit(
     dataset: Dataset,
-    model: ModelConfig,
-    optim: OptimConfig,
-    loader: LoaderConfig,
+    settings: TrainSettings,
     *,
-    step: StepConfig = _STEP,
-    sharing: LoaderSharing = "auto",
-    runs: int = 1,
-    out: Path | None = None,
-    resume: bool = False,
     device: str = "auto",
-    tensorboard: bool = False,
-    trace: Path | None = None,
+    files: RunFiles = _NO_FILES,
     reporter: Reporter | None = None,
-    loader_factory: LoaderFactory = Loader.from_config,
+    loader_factory: LoaderFactory = Loader.from_settings,
 ) -> FitResult:
-    """Train ``runs`` networks, which differ in their seed alone, and test each at its best epoch.
+    """Train ``settings.runs`` networks, which differ in their seed alone, and test each at its best epoch.
 
     The best epoch is the one with the highest accuracy on the validation nodes, the earliest where several
     are; the last epoch where there are no validation nodes. The test nodes are looked at once, with those
     weights.
 
     Under an initialised process group all its ranks train together: every rank calls this with the same settings,
-    the gradients are averaged, and ``loader.batch_size`` is that of one rank. The memory and spill budgets are for all
+    the gradients are averaged, and the batch size is that of one rank. The memory and spill budgets are for all
     ranks of a machine. Only the first rank reports, writes and evaluates; checkpoints are written by all.
 
     Parameters
     ----------
     dataset : a prepared dataset
-    model, optim, loader : the settings; run k uses seed ``loader.seed + k``
-    step : precision, compilation, and what ranks send
-    sharing : whether the ranks of a machine have one loader, see `gloader.loader.Loader`
-    runs : number of networks
-    out : folder for config.yaml, metrics.jsonl, result.json and the checkpoint; ``run-k`` below it for each
-        of several runs; nothing is written where None
-    resume : go on from the checkpoints in ``out`` where there are any
+    settings : network, optimisation, precision and loader; run k uses the loader's seed + k
     device : "auto" (the GPU of this rank, or the CPU), or a torch device
-    tensorboard : write event files below ``out``
-    trace : the file that receives the pipeline's events of the first run, for Perfetto
+    files : what is written, ``run-k`` below its folder for each of several runs; defaults to nothing
+    reporter : hears of every epoch on the first rank; defaults to nobody
+    loader_factory : opens the loader of a run
 
     Raises
     ------
@@ -115,41 +101,39 @@ def fit(
         Another rank failed or is gone.
     """
     group = RankGroup.current()
-    loader = _without_neighbors(loader) if model.name == "mlp" else loader
-    settings = _settings(dataset, model, optim, step, loader, sharing, runs)
-    _agree_on(group, settings, out=out, resume=resume)
-    _check(optim, runs=runs, out=out, resume=resume, tensorboard=tensorboard)
-    check_step(step, world_size=group.world_size)
+    settings = _resolved(settings, dataset)
+    recorded = _recorded(settings, dataset)
+    # Before anything is written or opened: ranks that differ would wait in collectives that do not match.
+    _agree_on(group, recorded, files)
+    _check(settings, files)
+    check_step(settings.step, world_size=group.world_size)
     target = resolve_device(device, group)
-    folder = None if out is None else RunFolder(out)
+    folder = None if files.out is None else RunFolder(files.out)
     if folder is not None and group.is_first:
-        folder.write_config(settings)
+        folder.write_config(recorded)
     with ExitStack() as stack:
         listener: Reporter = (reporter if group.is_first else None) or SilentReporter()
-        if tensorboard and out is not None and group.is_first:
-            board = TensorBoardReporter(out / "tensorboard")
+        if files.tensorboard and files.out is not None and group.is_first:
+            board = TensorBoardReporter(files.out / "tensorboard")
             stack.callback(board.close)
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
         results = []
-        for run in range(runs):
-            job = _Job(
+        for number in range(settings.runs):
+            seed = settings.loader.sampling.seed + number
+            training = _TrainingRun(
                 dataset=dataset,
-                model=model,
-                optim=optim,
-                step=step,
-                sharing=sharing,
+                settings=replace(settings, loader=settings.loader.changed(seed=seed)),
                 group=group,
-                loader=replace(loader, seed=loader.seed + run),
-                folder=None if folder is None else folder.of_run(run, num_runs=runs),
+                folder=None if folder is None else folder.of_run(number, num_runs=settings.runs),
                 device=target,
-                resume=resume,
-                trace=trace if run == 0 and group.is_first else None,
+                resume=files.resume,
+                trace=files.trace if number == 0 and group.is_first else None,
                 reporter=listener,
                 loader_factory=loader_factory,
             )
             with group.hears_losses():
-                results.append(job.run(run, num_runs=runs))
+                results.append(training.run(number))
     summary = summarize(results)
     if folder is not None and group.is_first:
         folder.write_result(summary)
@@ -188,16 +172,12 @@ def resolve_device(device: str, group: RankGroup | None = None) -> torch.device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """The settings of one run."""
+class _TrainingRun:
+    """One network, from its first batch to its test; ``settings`` hold its own seed."""
 
     dataset: Dataset
-    model: ModelConfig
-    optim: OptimConfig
-    step: StepConfig
-    sharing: LoaderSharing
+    settings: TrainSettings
     group: RankGroup
-    loader: LoaderConfig
     folder: RunFolder | None
     device: torch.device
     resume: bool
@@ -205,21 +185,32 @@ class _Job:
     reporter: Reporter
     loader_factory: LoaderFactory
 
-    def run(self, run: int, *, num_runs: int) -> RunResult:
-        """Train and test one network."""
+    def run(self, number: int) -> RunResult:
+        """Train and test the network."""
         started = time.perf_counter()
         self.group.first_does(self._prepare_folder)
-        budget, opened = self._open_loader()
+        opening = RunLoader(
+            dataset=self.dataset,
+            settings=self.settings,
+            spec=self._spec(),
+            group=self.group,
+            device=self.device,
+            is_traced=self.trace is not None,
+            factory=self.loader_factory,
+        )
+        budget, opened = opening.open()
+        # In this order: the other ranks hear of an error before this one waits for the threads of its loader.
         with opened as loader, private_randomness(self.device), self.group.announces_failures():
             trainer = self._trainer(loader, budget)
             self._resume(trainer)
+            # Gathered on every rank, also where nobody reports: it is a collective.
             explanations = self.group.gather(loader.explain())
             self.reporter.on_start(
                 RunStart(
-                    run=run,
-                    num_runs=num_runs,
+                    run=number,
+                    num_runs=self.settings.runs,
                     first_epoch=trainer.next_epoch,
-                    num_epochs=self.optim.epochs,
+                    num_epochs=self.settings.optim.epochs,
                     num_batches=len(loader),
                     num_parameters=trainer.num_parameters,
                     device=str(self.device),
@@ -233,7 +224,7 @@ class _Job:
                 loader.write_trace(self.trace)
             is_on_ssd = loader.memory_plan.features == "ssd"
             result = RunResult(
-                seed=self.loader.seed,
+                seed=self.settings.loader.sampling.seed,
                 best_epoch=outcome.best_epoch,
                 valid_acc=outcome.valid_acc,
                 test_acc=outcome.test_acc,
@@ -241,13 +232,14 @@ class _Job:
                 seconds=time.perf_counter() - started,
                 num_parameters=trainer.num_parameters,
                 features=loader.memory_plan.features,
-                policy=self.loader.policy if is_on_ssd else "none",
+                policy=self.settings.loader.memory.policy if is_on_ssd else "none",
                 io_strategy=self._io_strategy(loader) if is_on_ssd else "none",
-                sampler_threads=self._sampler_threads(),
+                sampler_threads=opening.sampler_threads,
                 explanation=_by_rank(self.group.gather(_explain_reports(loader))),
                 rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
             )
-        if self.folder is not None and num_runs > 1 and self.group.is_first:
+        # One of several runs has a result of its own at once: a later run may be interrupted.
+        if self.folder is not None and self.settings.runs > 1 and self.group.is_first:
             self.folder.write_result(summarize([result]))
         self.reporter.on_finish(result)
         return result
@@ -255,6 +247,7 @@ class _Job:
     def _prepare_folder(self) -> None:
         if self.folder is not None:
             self.folder.remove_residue()
+            # A group that is restarted looks for checkpoints: it would take those of an older run for its own.
             if not (self.resume or self.group.is_alone):
                 self.folder.discard_checkpoints()
 
@@ -270,12 +263,12 @@ class _Job:
         return Trainer(
             spec=self._spec(),
             dataset=self.dataset,
-            optim=self.optim,
-            step=self.step,
+            optim=self.settings.optim,
+            step=self.settings.step,
             group=self.group,
             loader=loader,
             inference=inference,
-            seed=self.loader.seed,
+            seed=self.settings.loader.sampling.seed,
             device=self.device,
             folder=self.folder,
             reporter=self.reporter,
@@ -299,127 +292,36 @@ class _Job:
                 "all machines share"
             )
 
-    def _budgets(self) -> tuple[RunBudget, ...]:
-        """Return the ways to share a machine's budget; on a GPU the model and its steps take none of it."""
-        total = self.loader.memory_budget_bytes
-        if total is None:
-            total = min(self.group.gather(default_budget_bytes()))  # the same everywhere
-        if self.device.type != "cpu":
-            return share_budget(total_bytes=total, parameter_bytes=0, step_bytes=0)
-        spec, ranks = self._spec(), self.group.most_local
-        batch = largest(probe_batches(self.dataset, self.loader))
-        return share_budget(
-            total_bytes=total,
-            parameter_bytes=ranks * parameter_bytes(spec),
-            step_bytes=0 if batch is None else ranks * step_bytes(spec, batch, autocast=self.step.autocast),
-        )
-
-    def _open_loader(self) -> tuple[RunBudget, TrainLoader]:
-        """Return a loader within the first share of the budget that suffices on every rank, and that share."""
-        budgets = self._budgets()
-        for budget in budgets:
-            loader: TrainLoader | None = None
-            failure: Exception | None = None
-            try:
-                loader = self._make_loader(budget)
-            except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
-                failure = error
-            if budget is not budgets[-1] and self._is_too_small(failure):
-                if loader is not None:
-                    loader.__exit__(None, None, None)
-                continue
-            try:
-                self.group.agree(failure)
-            except BaseException as error:
-                if loader is not None:
-                    loader.__exit__(None, None, None)
-                if isinstance(error, BudgetError):
-                    error.add_note(budget.explain())
-                raise
-            if loader is not None:
-                return budget, loader
-        raise AssertionError("there is at least one way to share a budget")
-
-    def _is_too_small(self, failure: Exception | None) -> bool:
-        """Return whether a budget was too small for a rank, and nothing else went wrong; collective."""
-        kind = "fits" if failure is None else "other"
-        if isinstance(failure, BudgetError | RankError):
-            kind = "small" if isinstance(failure, BudgetError) else "told"
-        kinds = self.group.gather(kind)
-        return "small" in kinds and "other" not in kinds
-
-    def _make_loader(self, budget: RunBudget) -> TrainLoader:
-        config, loader_bytes = self.loader, budget.loader_bytes
-        if self._is_private:
-            config, loader_bytes = self._part_of_machine(), loader_bytes // self.group.most_local
-        return self.loader_factory(
-            self.dataset,
-            config,
-            device=self.device,
-            memory_budget=loader_bytes,
-            sampler=self.loader.sampler,
-            epochs=self.optim.epochs,
-            trace=self.trace is not None,
-            sharing=self.sharing,
-            device_dry_run=self._dry_run(),
-        )
-
-    def _dry_run(self) -> Callable[[ReadyBatch], None] | None:
-        """Return a step of the network on a GPU, by which its free memory is measured; None without a GPU."""
-        if self.device.type == "cpu" or self.loader.device_cache != "auto":
-            return None
-        model = self._spec().build().to(self.device)
-        return dry_step(model, lambda batch: logits_and_loss(model, batch, self.step.autocast)[1])
-
-    @property
-    def _is_private(self) -> bool:
-        return self.sharing == "private" and not self.group.is_alone
-
-    def _part_of_machine(self) -> LoaderConfig:
-        """Return the settings of one of several loaders of a machine, which share what one loader would have."""
-        config, ranks = self.loader, self.group.most_local
-        return replace(
-            config,
-            cache_bytes=None if config.cache_bytes is None else config.cache_bytes // ranks,
-            spill_budget_bytes=None
-            if config.spill_budget_bytes is None
-            else config.spill_budget_bytes // ranks,
-            threads=self._sampler_threads(),
-        )
-
-    def _sampler_threads(self) -> int:
-        """Return the sampling threads of one loader."""
-        loaders = self.group.most_local if self._is_private else 1
-        return max(1, (self.loader.threads or len(os.sched_getaffinity(0))) // loaders)
-
     def _explain_features(self, loader: TrainLoader) -> str:
         plan = loader.memory_plan
         if plan.features == "ram":
             return "features in memory"
         share = 100 * plan.cache_rows / max(self.dataset.num_nodes, 1)
-        return f"features on the SSD, {plan.cache_rows:,} rows ({share:.1f}%) cached, policy {self.loader.policy}"
+        policy = self.settings.loader.memory.policy
+        return f"features on the SSD, {plan.cache_rows:,} rows ({share:.1f}%) cached, policy {policy}"
 
     def _io_strategy(self, loader: TrainLoader) -> str:
-        return name_strategy(self.loader.io_strategy, [report.choice.strategy for report in loader.reports])
+        asked = self.settings.loader.reading.io_strategy
+        return name_strategy(asked, [report.choice.strategy for report in loader.reports])
 
     def _spec(self) -> ModelSpec:
         return ModelSpec(
-            config=self.model,
+            config=self.settings.model,
             in_dim=self.dataset.feature_dim,
             num_classes=self.dataset.num_classes,
-            num_layers=len(self.loader.fanouts),
+            num_layers=len(self.settings.loader.sampling.fanouts),
             add_self_loops=not self.dataset.has_self_loops,
         )
 
 
-def _agree_on(group: RankGroup, settings: Mapping[str, Any], *, out: Path | None, resume: bool) -> None:
+def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
     """Raise ConfigError on every rank where they were given different settings."""
     versions = {"gloader": gloader.__version__, "torch": torch.__version__}
-    paths = {"out": None if out is None else str(out), "resume": resume}
-    dataset = {"dataset": settings["dataset"]["fingerprint"]}  # its path may differ from machine to machine
+    paths = {"out": None if files.out is None else str(files.out), "resume": files.resume}
+    dataset = {"dataset": recorded["dataset"]["fingerprint"]}  # its path may differ from machine to machine
     flat = {
         f"{part}.{name}" if isinstance(values, dict) else part: value
-        for part, values in settings.items()
+        for part, values in recorded.items()
         if part != "dataset"
         for name, value in (values.items() if isinstance(values, dict) else [(part, values)])
     }
@@ -438,34 +340,31 @@ def _explain_reports(loader: TrainLoader) -> str:
     return explain_run(loader.reports) if loader.reports else ""
 
 
-def _check(optim: OptimConfig, *, runs: int, out: Path | None, resume: bool, tensorboard: bool) -> None:
-    check_optim(optim)
-    if runs < 1:
-        raise ConfigError(f"runs is {runs}; allowed: 1 or more")
-    if out is None and (resume or tensorboard):
-        raise ConfigError(f"{'resume' if resume else 'tensorboard'} needs a run folder; give --out")
+def _check(settings: TrainSettings, files: RunFiles) -> None:
+    check_optim(settings.optim)
+    if settings.runs < 1:
+        raise ConfigError(f"runs is {settings.runs}; allowed: 1 or more")
+    if files.out is None and (files.resume or files.tensorboard):
+        raise ConfigError(f"{'resume' if files.resume else 'tensorboard'} needs a run folder; give --out")
 
 
-def _without_neighbors(loader: LoaderConfig) -> LoaderConfig:
-    """Return settings with the same number of hops and no edges: what an MLP reads."""
-    return replace(loader, sampler="neighbor", layout="layered", fanouts=(0,) * len(loader.fanouts))
+def _resolved(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
+    """Return ``settings`` with the host cache in bytes, and for an MLP with hops that have no edges."""
+    loader = settings.loader
+    loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
+    if settings.model.name == "mlp":
+        fanouts = (0,) * len(loader.sampling.fanouts)
+        loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
+    return replace(settings, loader=loader)
 
 
-def _settings(
-    dataset: Dataset,
-    model: ModelConfig,
-    optim: OptimConfig,
-    step: StepConfig,
-    loader: LoaderConfig,
-    sharing: LoaderSharing,
-    runs: int,
-) -> dict[str, Any]:
+def _recorded(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     """Return the content of ``config.yaml``, which is a recipe of the command line."""
     return {
         "dataset": {"path": str(dataset.root), "name": dataset.name, "fingerprint": dataset.fingerprint},
-        "model": asdict(model),
-        "optim": asdict(optim),
-        **asdict(step),
-        "loader": asdict(loader) | {"loader": sharing},
-        "runs": runs,
+        "model": asdict(settings.model),
+        "optim": asdict(settings.optim),
+        **asdict(settings.step),
+        "loader": settings.loader.recorded(),
+        "runs": settings.runs,
     }

@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gloader.config import OptimConfig
+    from gloader.config import OptimConfig, StepConfig
     from gloader.dataset import Dataset
     from gloader.training.group import RankGroup
     from gloader.training.inference.layerwise import LayerwiseInference
     from gloader.training.run_folder import RunFolder
-    from gloader.training.step_config import StepConfig
     from gloader.training.train_loader import TrainLoader
     from gloader.types import IdArray, ReadyBatch
 

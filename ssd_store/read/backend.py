@@ -13,7 +13,7 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gloader.ssd_store.read.read_settings import IoMode
+    from gloader.config import IoMode
     from gloader.ssd_store.read.verify_kernels import ReadJob
     from gloader.types import IdArray
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.config import IoMode
     from gloader.ssd_store.read.copy_kernels import Target
     from gloader.ssd_store.read.device_file import DeviceFile
-    from gloader.ssd_store.read.read_settings import IoMode
     from gloader.types import IdArray
 
 DEFAULT_DEPTH = 256  # reads in flight with io_uring; more than the device needs, for when we wait for a core

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from gloader.errors import ConfigError
 from gloader.ssd_store.read.device_file import DIRECT_MODES, Direct
 
-IoMode = Literal["auto", "uring", "threads", "buffered"]
+if TYPE_CHECKING:
+    from gloader.config import IoMode, Verify
+
 IO_MODES = ("auto", "uring", "threads", "buffered")
-Verify = Literal["read", "open", "off"]
 VERIFY_MODES = ("read", "open", "off")
 DEFAULT_RING_BYTES = 8 * 2**20
 

@@ -59,7 +59,7 @@ def test_a_failure_is_raised_on_all_ranks_with_its_text_and_its_rank(run: Run, p
         ({"sharing": "private"}, "sharing is True on rank 0 and False on rank 1"),
         (
             {"cache": 0},
-            "cache_bytes is 9600 on rank 0 and 0 on rank 1; it has to be the same on every rank of",
+            "cache is 9600 on rank 0 and 0 on rank 1; it has to be the same on every rank of",
         ),
     ],
 )

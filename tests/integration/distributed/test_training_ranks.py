@@ -142,7 +142,7 @@ def test_two_ranks_go_on_where_one_stopped_and_the_other_way_round(
 
 
 def test_a_budget_that_is_too_small_is_raised_on_all_ranks(run: Run) -> None:
-    first, second = run("train", loader={"memory_budget_bytes": 3_000_000})
+    first, second = run("train", loader={"memory_budget": 3_000_000})
     assert first.error.startswith("gloader.errors.BudgetError")
     assert "BudgetError" in second.error
 

@@ -38,7 +38,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[CpuDevice], None]:
     """Return a function that puts another device in the CPU's place."""
 
     def put(device: CpuDevice) -> None:
-        monkeypatch.setattr("gloader.pipeline.open_device.open_device", lambda place: device)
+        monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
 
     return put
 

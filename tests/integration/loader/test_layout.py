@@ -90,8 +90,10 @@ def test_layouts_that_cannot_be_are_refused(tiny: Written, settings: dict[str, A
 
 
 def test_configurations_carry_it(tiny: Written) -> None:
-    config = gloader.config.LoaderConfig(fanouts=(4, 3), batch_size=16, layout="merged")
+    config = gloader.config.LoaderSettings.of(
+        fanouts=(4, 3), batch_size=16, layout="merged", memory_budget="200MB"
+    )
     with _loader(tiny) as loader:
         expected = loader.state_dict()
-    with gloader.Loader.from_config(tiny.dataset, config, memory_budget="200MB") as loader:
+    with gloader.Loader.from_settings(tiny.dataset, config) as loader:
         assert loader.state_dict() == expected

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +14,17 @@ from papers_scale import graph_spec
 from score_table import Row, markdown_table
 from scores import score
 
+from gloader.cli.main import build_app
 from gloader.cli.recipe import load_recipe
-from gloader.cli.run_flags import MachineFlags, ModelFlags, OptimFlags
 from gloader.convert.sources.synthetic import parse_spec
 
 CHECKOUT = Path(__file__).parents[3]
 OGB = CHECKOUT / "experiments" / "ogb"
 LISTS = ("benchmarks.yaml", "layout.yaml")
 FLAGS = {
-    field.name.replace("_", "-")
-    for flags in (ModelFlags, OptimFlags, MachineFlags)
-    for field in fields(flags)
+    name.removeprefix("--")
+    for argument in build_app()["train"].assemble_argument_collection()
+    for name in argument.names
 }
 PUBLISHED = Published(mean=71.74, std=0.29, of="OGB leaderboard")
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 import yaml
 
-from gloader.config import LoaderConfig, ModelConfig, OptimConfig
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
 from gloader.loader import Loader
+from gloader.training import train
 from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
 from gloader.training.inference.layerwise import LayerwiseInference
 from gloader.training.reporter import SilentReporter
-from gloader.training.step_config import StepConfig
-from gloader.training.train import fit, resolve_device
+from gloader.training.train import FitResult, RunFiles, resolve_device
 
 MODEL = ModelConfig(name="graphsage", hidden=16, dropout=0.3)
 OPTIM = OptimConfig(epochs=4, lr=0.02)
-LOADER = LoaderConfig(fanouts=(4, 4), batch_size=32, threads=1, memory_budget_bytes=400_000_000)
+LOADER = LoaderSettings.of(fanouts=(4, 4), batch_size=32, threads=1, memory_budget=400_000_000)
 BATCHES = 5  # of 144 training nodes
 
 
@@ -36,6 +36,13 @@ class InterruptingLoader(Loader):
             yield batch
 
 
+def fit(dataset, model, optim, loader, *, step=None, runs=1, **rest) -> FitResult:
+    """Train with these parts of the settings; ``rest`` are files, and keywords of the true one."""
+    settings = TrainSettings(model=model, optim=optim, step=step or StepConfig(), loader=loader, runs=runs)
+    keywords = {name: rest.pop(name) for name in ("device", "reporter", "loader_factory") if name in rest}
+    return train.fit(dataset, settings, files=RunFiles(**rest), **keywords)
+
+
 def _lines(folder) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -44,7 +51,7 @@ def _lines(folder) -> list[dict[str, object]]:
 @pytest.mark.parametrize("features", ["ram", "ssd"])
 def test_a_network_learns_what_an_mlp_cannot(communities, name, features) -> None:
     optim = replace(OPTIM, epochs=8)
-    loader = replace(LOADER, features=features)
+    loader = LOADER.changed(features=features)
     found = fit(communities, replace(MODEL, name=name), optim, loader).summary
     baseline = fit(communities, replace(MODEL, name="mlp"), optim, loader).summary
     assert found["features"] == features
@@ -55,7 +62,7 @@ def test_a_network_learns_what_an_mlp_cannot(communities, name, features) -> Non
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
 @pytest.mark.parametrize("sampler", ["neighbor", "labor"])
 def test_bf16_learns_as_much(communities, name, sampler) -> None:
-    loader, optim = replace(LOADER, sampler=sampler), replace(OPTIM, epochs=8)
+    loader, optim = LOADER.changed(sampler=sampler), replace(OPTIM, epochs=8)
     plain, reduced = (
         fit(communities, replace(MODEL, name=name), optim, loader, step=StepConfig(autocast=autocast)).runs[0]
         for autocast in ("none", "bf16")
@@ -68,9 +75,7 @@ def test_bf16_learns_as_much(communities, name, sampler) -> None:
 
 
 def test_the_run_folder_holds_everything(communities, tmp_path) -> None:
-    result = fit(
-        communities, MODEL, OPTIM, replace(LOADER, features="ssd", cache_bytes=1000), out=tmp_path / "run"
-    )
+    result = fit(communities, MODEL, OPTIM, LOADER.changed(features="ssd", cache=1000), out=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"config.yaml", "metrics.jsonl", "result.json", "checkpoint.pt"}
     summary = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -107,7 +112,7 @@ def test_runs_differ_in_their_seed_and_are_summarised(communities, tmp_path) -> 
     for run in range(2):
         alone = json.loads((tmp_path / f"run-{run}" / "result.json").read_text())
         assert alone["test_acc"] == result.runs[run].test_acc
-    second = fit(communities, MODEL, replace(OPTIM, epochs=2), replace(LOADER, seed=1))
+    second = fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER.changed(seed=1))
     assert second.runs[0].epochs[1].loss == result.runs[1].epochs[1].loss
     assert load_checkpoint(tmp_path).fingerprint == communities.fingerprint
 
@@ -139,8 +144,8 @@ def test_the_state_of_torchs_generator_neither_matters_nor_changes(communities) 
 
 @pytest.mark.reliability("F8")
 def test_losses_are_bit_identical_from_memory_and_from_the_ssd(communities) -> None:
-    settings = [{"features": "ram"}, {"features": "ssd", "cache_bytes": 0}, {"features": "ssd", "threads": 2}]
-    runs = [fit(communities, MODEL, replace(OPTIM, epochs=2), replace(LOADER, **s)).runs[0] for s in settings]
+    settings = [{"features": "ram"}, {"features": "ssd", "cache": 0}, {"features": "ssd", "threads": 2}]
+    runs = [fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER.changed(**s)).runs[0] for s in settings]
     losses = [[record.loss for record in run.epochs] for run in runs]
     assert losses[0] == losses[1] == losses[2]
     assert runs[0].test_acc == runs[1].test_acc == runs[2].test_acc
@@ -156,7 +161,7 @@ def test_losses_are_bit_identical_from_memory_and_from_the_ssd(communities) -> N
     ],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypatch, fail_at, layout) -> None:
-    optim, loader = replace(OPTIM, checkpoint_every=2), replace(LOADER, layout=layout)
+    optim, loader = replace(OPTIM, checkpoint_every=2), LOADER.changed(layout=layout)
     whole = fit(communities, MODEL, optim, loader, out=tmp_path / "whole").runs[0]
     monkeypatch.setattr(InterruptingLoader, "fail_at", fail_at)
     with pytest.raises(RuntimeError, match="the power went out"):
@@ -166,7 +171,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypat
             optim,
             loader,
             out=tmp_path / "cut",
-            loader_factory=InterruptingLoader.from_config,
+            loader_factory=InterruptingLoader.from_settings,
         )
     assert len(_lines(tmp_path / "cut")) == 2
     starts = []
@@ -188,11 +193,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(communities, tmp_path, monkeypat
 
 
 def test_a_run_in_bf16_is_resumed_bit_for_bit(communities, tmp_path, monkeypatch) -> None:
-    model, loader = replace(MODEL, name="gat"), replace(LOADER, sampler="labor")
+    model, loader = replace(MODEL, name="gat"), LOADER.changed(sampler="labor")
     step, optim = StepConfig(autocast="bf16"), replace(OPTIM, checkpoint_every=2)
     whole = fit(communities, model, optim, loader, step=step).runs[0]
     monkeypatch.setattr(InterruptingLoader, "fail_at", 2 * BATCHES + 3)
-    make = InterruptingLoader.from_config
+    make = InterruptingLoader.from_settings
     with pytest.raises(RuntimeError, match="the power went out"):
         fit(communities, model, optim, loader, step=step, out=tmp_path, loader_factory=make)
     resumed = fit(communities, model, optim, loader, step=step, out=tmp_path, resume=True).runs[0]
@@ -216,9 +221,9 @@ def test_resuming_a_run_that_never_began_starts_it(communities, tmp_path) -> Non
     ("change", "error", "message"),
     [
         ({"model": replace(MODEL, hidden=32)}, CheckpointError, "use the same settings or another --out"),
-        ({"loader": replace(LOADER, seed=1)}, StateError, "seed"),
-        ({"loader": replace(LOADER, batch_size=16)}, StateError, "global_batch_size"),
-        ({"loader": replace(LOADER, layout="merged")}, StateError, "fingerprint"),
+        ({"loader": LOADER.changed(seed=1)}, StateError, "seed"),
+        ({"loader": LOADER.changed(batch_size=16)}, StateError, "global_batch_size"),
+        ({"loader": LOADER.changed(layout="merged")}, StateError, "fingerprint"),
     ],
 )
 def test_resuming_with_other_settings_is_refused(communities, tmp_path, change, error, message) -> None:
@@ -242,27 +247,27 @@ def test_a_checkpoint_of_another_dataset_is_refused(communities, tmp_path) -> No
 def test_a_budget_that_evaluation_exceeds_is_refused_before_training(communities) -> None:
     class Generous(Loader):
         @classmethod
-        def from_config(cls, dataset, config, **overrides):
-            return Loader.from_config(dataset, config, **(overrides | {"memory_budget": 400_000_000}))
+        def from_settings(cls, dataset, settings, **rest):
+            return Loader.from_settings(dataset, settings.changed(memory_budget=400_000_000), **rest)
 
     with pytest.raises(BudgetError, match="full-neighbour inference keeps at least"):
         fit(
             communities, replace(MODEL, name="gat"), OPTIM,
-            replace(LOADER, fanouts=(1, 1), batch_size=1, memory_budget_bytes=40_000),
-            loader_factory=Generous.from_config,
+            LOADER.changed(fanouts=(1, 1), batch_size=1, memory_budget=40_000),
+            loader_factory=Generous.from_settings,
         )  # fmt: skip
 
 
 @pytest.mark.reliability("C14")
 def test_a_budget_that_a_step_exceeds_is_refused_before_anything_is_opened(communities) -> None:
     with pytest.raises(BudgetError, match=r"a training step .* which leaves nothing to load batches with"):
-        fit(communities, MODEL, OPTIM, replace(LOADER, memory_budget_bytes=50_000))
+        fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=50_000))
 
 
 @pytest.mark.reliability("C14")
 def test_a_loader_that_does_not_fit_says_who_else_has_a_share(communities) -> None:
     with pytest.raises(BudgetError) as raised:
-        fit(communities, MODEL, OPTIM, replace(LOADER, memory_budget_bytes=5_000_000))
+        fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=5_000_000))
     assert raised.value.__notes__[0].startswith("memory budget 5 MB: loader 4.")
 
 
@@ -271,12 +276,13 @@ def test_a_pipeline_of_all_epochs_is_asked_for_once(communities) -> None:
 
     class Listening(Loader):
         @classmethod
-        def from_config(cls, dataset, config, **overrides):
-            asked.append((overrides["epochs"], overrides["trace"], overrides["sampler"]))
-            return Loader.from_config(dataset, config, **overrides)
+        def from_settings(cls, dataset, settings, **rest):
+            stages = settings.stages
+            asked.append((stages.epochs, stages.trace, settings.sampling.sampler))
+            return Loader.from_settings(dataset, settings, **rest)
 
     optim = replace(OPTIM, epochs=60, lr=0.05, patience=1)
-    (run,) = fit(communities, MODEL, optim, LOADER, loader_factory=Listening.from_config).runs
+    (run,) = fit(communities, MODEL, optim, LOADER, loader_factory=Listening.from_settings).runs
     assert len(run.epochs) < 60
     assert asked == [(60, False, "neighbor")]
 

@@ -11,10 +11,11 @@ import pytest
 from gloader.cli import main as cli
 from gloader.cli.failure import EXIT_USAGE
 from gloader.cli.recipe import load_recipe, nearest_key
-from gloader.cli.run_flags import MachineFlags, ModelFlags, OptimFlags, RunFlags
+from gloader.cli.run_flags import RunFlags
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig
 from gloader.errors import ConfigError
 
-DEFAULTS = (ModelFlags(), OptimFlags(), MachineFlags())
+DEFAULTS = (ModelConfig(), OptimConfig(), LoaderSettings())
 KNOWN = {"epochs", "lr", "fanout", "memory-budget", "batch-norm", "dataset", "model"}
 
 
@@ -79,9 +80,9 @@ class Call:
     """What the command was called with."""
 
     run: RunFlags
-    model: ModelFlags
-    optim: OptimFlags
-    machine: MachineFlags
+    model: ModelConfig
+    optim: OptimConfig
+    loader: LoaderSettings
 
 
 @pytest.fixture
@@ -90,18 +91,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
     def train(
         run: RunFlags,
-        model: ModelFlags = DEFAULTS[0],
-        optim: OptimFlags = DEFAULTS[1],
-        machine: MachineFlags = DEFAULTS[2],
+        model: ModelConfig = DEFAULTS[0],
+        optim: OptimConfig = DEFAULTS[1],
+        loader: LoaderSettings = DEFAULTS[2],
     ) -> None:
-        made.append(Call(run, model, optim, machine))
+        made.append(Call(run, model, optim, loader))
 
     # cyclopts resolves annotations in the module's namespace, which this file postpones.
     train.__annotations__ = {
         "run": RunFlags,
-        "model": ModelFlags,
-        "optim": OptimFlags,
-        "machine": MachineFlags,
+        "model": ModelConfig,
+        "optim": OptimConfig,
+        "loader": LoaderSettings,
     }
     monkeypatch.setattr(cli.train, "train", train)
     return made
@@ -112,7 +113,11 @@ def test_command_line_wins_over_the_recipe(tmp_path: Path, calls: list[Call]) ->
     assert cli.main(["train", "--config", str(path), "--epochs", "9", "--memory_budget", "1GB"]) == 0
     (call,) = calls
     assert (call.run.dataset, call.optim.epochs, call.optim.lr) == ("builtin:digits", 9, 0.5)
-    assert (call.model.fanout, call.model.batch_norm, call.machine.memory_budget) == ((4, 2), True, 10**9)
+    assert (call.loader.sampling.fanouts, call.model.batch_norm, call.loader.memory.memory_budget) == (
+        (4, 2),
+        True,
+        10**9,
+    )
 
 
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -172,4 +177,4 @@ RECIPES = sorted((Path(__file__).parents[3] / "experiments" / "recipes").glob("*
 def test_every_recipe_of_the_project_is_accepted(path: Path, calls: list[Call]) -> None:
     assert cli.main(["train", "--dataset", "somewhere", "--config", str(path)]) == 0
     (call,) = calls
-    assert call.model.config().name == path.stem.rpartition("-")[2]
+    assert call.model.name == path.stem.rpartition("-")[2]

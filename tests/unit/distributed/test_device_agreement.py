@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
+from gloader.config import DeviceSettings
 from gloader.device import CpuDevice
 from gloader.distributed.device_agreement import FollowerDevice, PeerDevices
 from gloader.distributed.messages import Answer, Failed, Message, Pong
 from gloader.distributed.wire import Connection
 from gloader.errors import RankError
-from gloader.pipeline.open_device import DeviceSettings
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 40, 3
@@ -65,7 +65,7 @@ class Store:
 
     @property
     def stored_rows(self) -> Any:
-        return type("Matrix", (), {"is_bfloat16": False, "scale": None})
+        return type("StoredRows", (), {"is_bfloat16": False, "scale": None})
 
     def read_into(self, rows: Any, out: Any) -> None:
         assert self.is_open
@@ -75,13 +75,21 @@ class Store:
 class Follower:
     """A rank that is loaded for, in a thread: answers until its connection ends, or it fails."""
 
-    def __init__(self, free: int | BaseException, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    def __init__(
+        self,
+        free: int | BaseException,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        dry_run: Any = None,
+        **settings: Any,
+    ) -> None:
         self.host_end, self._end = (
             Connection(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         )
         self.stores: list[Store] = []
         self.device = FollowerDevice(
             DeviceSettings(**settings),
+            dry_run=dry_run,
             num_nodes=NUM_NODES,
             dim=DIM,
             open_store=self._open_store,  # type: ignore[arg-type]
@@ -132,7 +140,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Follower]]
 
 
 def test_the_least_of_all_rooms_counts(follow: Callable[..., Follower]) -> None:
-    peers = PeerDevices({1: follow(0, cache_bytes=900).host_end, 2: follow(0, cache_bytes=700).host_end})
+    peers = PeerDevices({1: follow(0, device_cache=900).host_end, 2: follow(0, device_cache=700).host_end})
     assert peers.agree_on_cache_bytes(LARGEST, lambda: 800) == 700
     assert peers.agree_on_cache_bytes(LARGEST, lambda: 600) == 600
     assert peers.agree_on_cache_bytes(None, lambda: 10**6) == 700

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.config import ModelConfig
+from gloader.config import ModelConfig, StepConfig
 from gloader.models import build_model
 from gloader.training.group import RankGroup
 from gloader.training.replica import Replica
-from gloader.training.step_config import StepConfig
 from gloader.types import BatchId, DeviceBlock, ReadyBatch
 
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from gloader.config import StepConfig
 from gloader.errors import ConfigError
-from gloader.training.step_config import StepConfig, check_step
+from gloader.training.step_config import check_step
 
 
 @pytest.mark.parametrize(

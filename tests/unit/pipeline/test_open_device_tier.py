@@ -1,5 +1,6 @@
 """How large the device cache gets by itself."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -7,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gloader.cache import automatic_bytes
+from gloader.config import DeviceSettings
 from gloader.core.order import EpochOrder
 from gloader.device import CpuDevice, RowFormat
-from gloader.pipeline.open_device import DeviceSettings, Workload, open_device_tier, with_features
+from gloader.pipeline.open_device_tier import Workload, open_device_tier, with_features
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
 from gloader.types import BatchId, ReadyBatch
@@ -63,8 +64,11 @@ def workload() -> Workload:
     )
 
 
-def _open(monkeypatch: pytest.MonkeyPatch, device: Any, workload: Workload, **settings: Any) -> Any:
-    monkeypatch.setattr("gloader.pipeline.open_device.open_device", lambda place: device)
+def _open(
+    monkeypatch: pytest.MonkeyPatch, device: Any, workload: Workload, *, dry_run: Any = None, **settings: Any
+) -> Any:
+    workload = dataclasses.replace(workload, dry_run=dry_run)
+    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
     return open_device_tier(DeviceSettings(**settings), workload, source=RamFeatures(FEATURES), form=FORM)
 
 
@@ -111,7 +115,7 @@ def test_no_room_means_no_cache(monkeypatch: pytest.MonkeyPatch, workload: Workl
 
 def test_the_cpu_has_a_budget_for_its_memory(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
     assert _open(monkeypatch, CpuDevice(), workload).cache is None
-    assert _open(monkeypatch, CpuDevice(), workload, cache_bytes=4000).cache is not None
+    assert _open(monkeypatch, CpuDevice(), workload, device_cache=4000).cache is not None
 
 
 @pytest.mark.parametrize("hotness", ["presampled", "vip", "degree"])
@@ -119,7 +123,7 @@ def test_every_ranking_holds_rows_that_batches_want(
     monkeypatch: pytest.MonkeyPatch, workload: Workload, hotness: Any
 ) -> None:
     tier = _open(
-        monkeypatch, CpuDevice(), workload, cache_bytes=4 * NUM_NODES + 100 * 4 * DIM, hotness=hotness
+        monkeypatch, CpuDevice(), workload, device_cache=4 * NUM_NODES + 100 * 4 * DIM, device_hotness=hotness
     )
     plan = tier.cache.plan
     assert len(plan.rows) == 100
@@ -140,11 +144,9 @@ def test_every_ranking_holds_rows_that_batches_want(
 def test_presampling_does_not_depend_on_its_threads(
     monkeypatch: pytest.MonkeyPatch, workload: Workload
 ) -> None:
-    import dataclasses
-
     plans = [
         _open(
-            monkeypatch, CpuDevice(), dataclasses.replace(workload, threads=threads), cache_bytes=6000
+            monkeypatch, CpuDevice(), dataclasses.replace(workload, threads=threads), device_cache=6000
         ).cache.plan
         for threads in (1, 4)
     ]
@@ -154,4 +156,4 @@ def test_presampling_does_not_depend_on_its_threads(
 
 def test_automatic_sizes_never_go_below_zero() -> None:
     assert automatic_bytes(0, step_bytes=0, batch_bytes=0, batches_ahead=2) == 0
-    assert torch.device("cpu") == DeviceSettings().place
+    assert DeviceSettings().device == "cpu"

@@ -1,10 +1,10 @@
-"""How much of the features goes onto the compute device, and opening what goes there."""
+"""Opening the compute device, and putting the rows there that its memory allows."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.transfer import Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from gloader.cache import DeviceCachePlan, DeviceHotness
+    from gloader.cache import DeviceCachePlan
+    from gloader.config import DeviceSettings
     from gloader.core.order import EpochOrder
     from gloader.dataset.topology import Topology
     from gloader.device import Device
@@ -34,18 +35,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BATCHES_AHEAD: Final = 2  # on the device, beside the one that is computed on: one waits, one is being sent
-_LARGER_THAN_PROBED: Final = 1.15
+# On the device, beside the one that is computed on: one waits, one is being sent.
+BATCHES_AHEAD: Final = 2
 
+# Budgets are planned for batches this much larger than the largest of the few that are sampled to know their size: a
+# larger one comes late in an epoch, when nothing can be given back any more.
+LARGER_THAN_PROBED: Final = 1.15
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSettings:
-    """What a user may say about the compute device."""
-
-    place: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    cache_bytes: int | None = None  # None: what is free beside the model on a GPU, nothing on the CPU
-    hotness: DeviceHotness = "presampled"
-    dry_run: Callable[[ReadyBatch], object] | None = None  # one step, to see what it takes
+DryRun: TypeAlias = "Callable[[ReadyBatch], object]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +53,9 @@ class Workload:
     sampler: Sampler
     order: EpochOrder
     fanouts: tuple[int, ...]
-    probe: Sequence[SampledBatch]  # a few batches
+    probe: list[SampledBatch]  # a few batches
     threads: int  # that may sample before the first epoch
+    dry_run: DryRun | None = None  # one step of the model, to see what it takes
 
 
 class OtherDevices(Protocol):
@@ -94,6 +92,14 @@ def open_device_tier(
 ) -> DeviceTier:
     """Open the device, and put the hottest rows there that fit what it, and each of the ``others``, may take.
 
+    Parameters
+    ----------
+    settings : which device, and how much of it rows may take
+    workload : what the device will work on
+    source : all N feature rows
+    form : how these rows are stored
+    others : the devices of the other ranks that this one loads for; defaults to none
+
     Raises
     ------
     ConfigError
@@ -104,16 +110,17 @@ def open_device_tier(
         Another rank cannot open its device, or cannot hold the rows.
     """
     others = others or NoOtherDevices()
-    device = open_device(settings.place)
+    device = open_device(torch.device(settings.device))
     largest = max(workload.probe, key=lambda batch: len(batch.nodes), default=None)
     num_bytes = others.agree_on_cache_bytes(
-        largest, lambda: room_for_rows(device, settings, largest=largest, dim=form.dim)
+        largest,
+        lambda: room_for_rows(device, settings, largest=largest, dim=form.dim, dry_run=workload.dry_run),
     )
     num_rows = rows_that_fit(
         num_bytes, num_nodes=source.num_rows, row_bytes=form.row_bytes, has_scale=form.scale is not None
     )
     plan = hottest_rows(
-        settings.hotness,
+        settings.device_hotness,
         num_rows,
         topology=workload.topology,
         sampler=workload.sampler,
@@ -124,31 +131,50 @@ def open_device_tier(
     return others.hold_same_rows(plan, lambda: hold_rows(device, plan, source=source, form=form))
 
 
-def room_for_rows(device: Device, settings: DeviceSettings, *, largest: SampledBatch | None, dim: int) -> int:
+def room_for_rows(
+    device: Device,
+    settings: DeviceSettings,
+    *,
+    largest: SampledBatch | None,
+    dim: int,
+    dry_run: DryRun | None = None,
+) -> int:
     """Return the bytes of ``device`` that rows may take: those asked for, or what is free beside the model.
 
     None of the CPU, whose memory has a budget, unless they were asked for.
 
     Parameters
     ----------
-    largest : the largest of a few batches; None where there are none
+    device : where the rows would lie
+    settings : how much of it was asked for
+    largest : the largest of a few batches; None: there are none
     dim : F
+    dry_run : one step of the model, which is taken and measured; None: the model gets half of what is free
     """
-    if settings.cache_bytes is not None:
-        return settings.cache_bytes
+    # Asked for by size: nothing is measured.
+    if settings.device_cache != "auto":
+        return settings.device_cache
     if isinstance(device, CpuDevice) or largest is None:
         return 0
     batch = _blank_batch(largest, dim)
-    batch_bytes = math.ceil(_LARGER_THAN_PROBED * _num_bytes(batch))
+    batch_bytes = math.ceil(LARGER_THAN_PROBED * _num_bytes(batch))
     free = device.free_bytes()
     step_bytes = None
-    if settings.dry_run is not None:
-        step_bytes = _step_bytes(device, settings.dry_run, batch)
+    if dry_run is not None:
+        step_bytes = _step_bytes(device, dry_run, batch)
     return automatic_bytes(free, step_bytes=step_bytes, batch_bytes=batch_bytes, batches_ahead=BATCHES_AHEAD)
 
 
 def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, form: RowFormat) -> DeviceTier:
-    """Put the rows of ``plan`` onto ``device``, and return what it then holds; errors as `open_device_tier`."""
+    """Put the rows of ``plan`` onto ``device``, and return what it then holds; errors as `open_device_tier`.
+
+    Parameters
+    ----------
+    device : where they will lie
+    plan : which rows
+    source : all N feature rows
+    form : how these rows are stored
+    """
     if not len(plan.rows):
         return DeviceTier(device=device)
     return DeviceTier(device=device, cache=StaticCache(plan, source=source, form=form, place=device.place))
@@ -161,7 +187,14 @@ def row_format(store: FeatureStore) -> RowFormat:
 
 
 def with_features(tier: DeviceTier, features: RamFeatures, form: RowFormat) -> DeviceTier:
-    """Return ``tier`` where the device reads ``features`` in place, if it can and does not hold all of them."""
+    """Return ``tier`` where the device reads ``features`` in place, if it can and does not hold all of them.
+
+    Parameters
+    ----------
+    tier : what the device holds so far
+    features : all N rows in host memory, which are pinned
+    form : how these rows are stored
+    """
     if tier.cache is not None and tier.cache.plan.holds_all:
         return tier
     pinned = tier.device.pin(features.array)
@@ -175,7 +208,7 @@ def with_features(tier: DeviceTier, features: RamFeatures, form: RowFormat) -> D
     )
 
 
-def _step_bytes(device: Device, dry_run: Callable[[ReadyBatch], object], batch: HostBatch) -> int:
+def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:
     """Return what one step takes of the device, its batch included."""
 
     def step() -> None:

@@ -1,0 +1,138 @@
+"""Types of settings as users write them: sizes, shares, fan-outs and counts."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+
+from gloader.core.units import parse_bytes
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cyclopts import Token
+
+_PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
+
+
+def parse_fanout(text: str) -> tuple[int, ...]:
+    """Return the fan-outs that ``text`` ("15,10,5", "[15, 10]" or "-1") stands for. Pure.
+
+    Raises
+    ------
+    ConfigError
+        The text is not a list of whole numbers >= -1.
+    """
+    parts = [part for part in re.split(r"[\s,]+", text.strip().strip("[]()")) if part]
+    try:
+        fanout = tuple(int(part) for part in parts)
+    except ValueError:
+        fanout = ()
+    if not fanout or min(fanout) < -1:
+        raise ConfigError(
+            f"{text!r} is not a fan-out; write one whole number per layer, the hop next to the seeds first, "
+            "such as 15,10,5 (-1 takes all neighbours)"
+        )
+    return fanout
+
+
+def parse_share(size: str | int) -> float | int:
+    """Return bytes for a size ("2GB") or a share in [0, 1] for a percentage ("10%"), as a float. Pure.
+
+    Raises
+    ------
+    ConfigError
+        The text is neither, or the percentage is above 100.
+    """
+    match = _PERCENT.match(size) if isinstance(size, str) else None
+    if match is None:
+        return parse_bytes(size)
+    if float(match[1]) > 100:
+        raise ConfigError(f"{size!r} is more than all of it; write 0% to 100%, or a size such as 2GB")
+    return float(match[1]) / 100
+
+
+def parse_size_or_auto(size: str | int) -> int | Literal["auto"]:
+    """Return the bytes of a size ("4GB"), or "auto". Pure; ConfigError for anything else."""
+    return "auto" if size == "auto" else parse_bytes(size)
+
+
+def require_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Raise ConfigError where the ``value`` of a setting is not among those ``allowed``. Pure.
+
+    Parameters
+    ----------
+    name : of the setting, for the message
+    value : what was given
+    allowed : what may be given
+    """
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))} in this version")
+
+
+def _text(tokens: Sequence[Token]) -> str:
+    # A list in a recipe arrives as one token for each item, a flag as one for all of them.
+    return ",".join(token.value for token in tokens)
+
+
+def _convert_size(_type: Any, tokens: Sequence[Token]) -> int:
+    return parse_bytes(_text(tokens))
+
+
+def _convert_share(_type: Any, tokens: Sequence[Token]) -> float | int:
+    return parse_share(_text(tokens))
+
+
+def _convert_size_or_auto(_type: Any, tokens: Sequence[Token]) -> int | Literal["auto"]:
+    return parse_size_or_auto(_text(tokens))
+
+
+def _convert_fanout(_type: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
+    return parse_fanout(_text(tokens))
+
+
+# The command line puts "--FLAG is VALUE; " in front of what these say, see `gloader.cli.failure.describe`.
+def _require_count(_type: Any, value: Any) -> None:
+    if value is not None and value < 1:
+        raise ConfigError("it must be 1 or more")
+
+
+def _require_share(_type: Any, value: Any) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError("it must be at least 0 and below 1")
+
+
+def _require_duration(_type: Any, value: Any) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ConfigError("it must be a number of seconds above 0")
+
+
+# Settings that a Python caller alone gives: they are for tests and other loops, or are worked out by training.
+NOT_A_FLAG: Final = Parameter(parse=False)
+SWITCH: Final = Parameter(negative=())  # --compile, and no --no-compile
+
+Count = Annotated[int, Parameter(validator=_require_count)]
+Share = Annotated[float, Parameter(validator=_require_share)]
+Duration = Annotated[float, Parameter(validator=_require_duration)]
+Size = Annotated[int | None, Parameter(converter=_convert_size, n_tokens=1, metavar="SIZE")]
+SizeOrShare = Annotated[int | float | None, Parameter(converter=_convert_share, n_tokens=1, metavar="SIZE|%")]
+SizeOrAuto = Annotated[
+    int | Literal["auto"],
+    Parameter(converter=_convert_size_or_auto, n_tokens=1, metavar="SIZE|auto", show_choices=False),
+]
+Fanout = Annotated[
+    tuple[int, ...],
+    Parameter(
+        name="fanout",
+        converter=_convert_fanout,
+        n_tokens=1,
+        allow_leading_hyphen=True,
+        negative=(),
+        metavar="N,N,...",
+        show_default=lambda value: ",".join(map(str, value)),
+    ),
+]

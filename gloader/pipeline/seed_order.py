@@ -1,0 +1,102 @@
+"""Order of a loader's seeds, their labels, and the facts by which two streams of batches are told apart."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.core.ids import as_ids
+from gloader.core.order import EpochOrder
+from gloader.errors import SeedError
+from gloader.pipeline.threads import run_together
+
+if TYPE_CHECKING:
+    from gloader.config import SamplingSettings
+    from gloader.dataset import Dataset
+    from gloader.types import IdArray
+
+
+def order_seeds(
+    dataset: Dataset, sampling: SamplingSettings, seeds: IdArray | None, *, rank: int, world_size: int
+) -> EpochOrder:
+    """Return the order in which a rank takes the seeds of every epoch.
+
+    Parameters
+    ----------
+    dataset : whose nodes they are
+    sampling : batch size, seed and shuffling
+    seeds : (n,) node ids; None: the training nodes
+    rank, world_size : the part of each step that is this rank's
+
+    Raises
+    ------
+    SeedError, ConfigError
+        Seeds are no node ids, or a setting is not allowed.
+    """
+    return EpochOrder(
+        seeds=dataset.train if seeds is None else _checked_seeds(seeds),
+        num_nodes=dataset.num_nodes,
+        batch_size=sampling.batch_size,
+        seed=sampling.seed,
+        shuffle=sampling.shuffle,
+        drop_last=sampling.drop_last,
+        rank=rank,
+        world_size=world_size,
+        seed_blocks=sampling.seed_blocks,
+    )
+
+
+def labels_beside_order(dataset: Dataset, order: EpochOrder) -> IdArray:
+    """Return the labels (n,) of the seeds; the order of the first epoch, asked for next, is worked out meanwhile."""
+    # Both take long where there are many seeds, and neither needs the other.
+    labels, _ = run_together(
+        [lambda: dataset.labels_of(order.seeds), lambda: order.epoch_positions(0)],
+        threads=2,
+        name="gloader-open",
+    )
+    return labels
+
+
+def stream_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> dict[str, Any]:
+    """Return what batches follow from, beside the seeds themselves and what a state names.
+
+    Parameters
+    ----------
+    dataset : what is sampled
+    order : the batches of a rank
+    sampling : how they are sampled
+    """
+    return {
+        "dataset": dataset.fingerprint,
+        "fanouts": sampling.fanouts,
+        "shuffle": order.shuffle,
+        "drop_last": order.drop_last,
+        "seed_blocks": order.seed_blocks,
+        "sampler": sampling.sampler,
+        "layout": sampling.layout,
+        "num_seeds": len(order.seeds),
+    }
+
+
+def stream_fingerprint(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> str:
+    """Return 32 hexadecimal digits that stand for `stream_facts` and the seeds. Pure.
+
+    Parameters
+    ----------
+    dataset, order, sampling : see `stream_facts`
+    """
+    digest = hashlib.sha256()
+    # In the order of the facts: with another one, saved states would be those of another stream.
+    for name, value in stream_facts(dataset, order, sampling).items():
+        # Left out where it is layered, so that states from before there was a choice stay valid.
+        if (name, value) != ("layout", "layered"):
+            digest.update(repr(value).encode())
+    digest.update(np.ascontiguousarray(order.seeds).data)
+    return digest.hexdigest()[:32]
+
+
+def _checked_seeds(seeds: IdArray) -> IdArray:
+    """Return a copy of ``seeds`` (n,) as int64; `EpochOrder` checks the values."""
+    return as_ids(np.array(seeds), noun="seeds", error=SeedError)

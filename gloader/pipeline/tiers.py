@@ -1,0 +1,90 @@
+"""Tiers of a loader: topology, sampler, feature source, caches and buffers, held for its whole life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gloader.errors import ConfigError
+from gloader.observe.explain import IoFacts, explain_io, explain_tiers
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from gloader.cache import MissCurve, SlotCache, SuperbatchPlanner
+    from gloader.dataset.topology import Topology
+    from gloader.device import DeviceTier
+    from gloader.memory.plan import MemoryPlan
+    from gloader.observe.epoch_stats import EpochStats
+    from gloader.observe.explain import TierFacts
+    from gloader.observe.miss_estimate import MissSample
+    from gloader.pipeline.buffers import BufferRing
+    from gloader.pipeline.stage import MissRetrieval
+    from gloader.ssd_store import FeatureStore
+    from gloader.types import FeatureSource, Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SsdTier:
+    """The parts that bring features from the SSD."""
+
+    store: FeatureStore
+    slots: SlotCache
+    planner: SuperbatchPlanner
+    retrieval: MissRetrieval
+    miss_sample: MissSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureTier:
+    """The parts behind a loader, sized by ``plan``. Owns them until `close`."""
+
+    topology: Topology
+    sampler: Sampler
+    source: FeatureSource  # all N rows
+    ring: BufferRing
+    device: DeviceTier
+    plan: MemoryPlan
+    ssd: SsdTier | None  # None where the features are in memory
+    batches_in_flight: int
+    facts: TierFacts
+    stack: ExitStack
+
+    def require_ssd(self) -> SsdTier:
+        """Return ``ssd`` where it is known to be there."""
+        if self.ssd is None:
+            raise ConfigError("features are in memory: there is no SSD tier")
+        return self.ssd
+
+    def explain(self) -> str:
+        """Say what is held where and how large it is, a line each."""
+        return "\n".join(filter(None, [self.explain_host(), self.device.explain()]))
+
+    def explain_host(self) -> str:
+        """Say the part of that which is the same for all ranks that this one loads for: all but the device."""
+        text = explain_tiers(self.facts)
+        if self.ssd is None:
+            return text
+        io = IoFacts(
+            size=self.plan.superbatch,
+            rates=self.ssd.retrieval.rates,
+            staging_bytes=self.ssd.retrieval.staging_bytes,
+            spill_bytes=self.ssd.retrieval.spill_bytes,
+        )
+        return f"{text}\n{explain_io(io)}"
+
+    def miss_curve(self, stats: EpochStats) -> MissCurve | None:
+        """Return what other sizes of the host cache would have missed in an epoch, where that can be estimated."""
+        if self.ssd is None or not stats.rows_gathered:
+            return None
+        rate = stats.rows_read / stats.rows_gathered
+        return self.ssd.miss_sample.curve(capacity=self.plan.cache_rows, miss_rate=rate)
+
+    def restart(self) -> None:
+        """Let the planner count on what the slots hold, after plans that were not executed to their end."""
+        if self.ssd is not None:
+            self.ssd.planner.restart(self.ssd.slots.resident)
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        self.stack.close()

@@ -1,0 +1,140 @@
+"""Opening the loader of a run within its share of the memory budget, alone or with the other ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gloader.device import dry_step
+from gloader.errors import BudgetError, RankError
+from gloader.memory.available import default_budget_bytes
+from gloader.training.replica import logits_and_loss
+from gloader.training.run_budget import RunBudget, share_budget
+from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from gloader.config import LoaderSettings, TrainSettings
+    from gloader.dataset import Dataset
+    from gloader.pipeline.open_device_tier import DryRun
+    from gloader.training.checkpoint.save import ModelSpec
+    from gloader.training.group import RankGroup
+    from gloader.training.train_loader import TrainLoader
+
+
+class LoaderFactory(Protocol):
+    """Opens the loader of a run, as `gloader.loader.Loader.from_settings` does."""
+
+    def __call__(
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+    ) -> TrainLoader:
+        """Return a loader over the training nodes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLoader:
+    """The loader of a run, not yet opened: all that its size follows from."""
+
+    dataset: Dataset
+    settings: TrainSettings
+    spec: ModelSpec
+    group: RankGroup
+    device: torch.device
+    is_traced: bool
+    factory: LoaderFactory
+
+    def open(self) -> tuple[RunBudget, TrainLoader]:
+        """Return a loader within the first share of the budget that suffices on every rank, and that share."""
+        budgets = self._budgets()
+        # A share is tried by building a loader with it: only that samples batches and knows what they need. A rank that
+        # fails stays in the loop, since each step of it is collective.
+        for budget in budgets:
+            loader: TrainLoader | None = None
+            failure: Exception | None = None
+            try:
+                loader = self._make_loader(budget)
+            except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
+                failure = error
+            if budget is not budgets[-1] and self._is_too_small(failure):
+                if loader is not None:
+                    loader.__exit__(None, None, None)
+                continue
+            try:
+                self.group.agree(failure)
+            except BaseException as error:
+                if loader is not None:
+                    loader.__exit__(None, None, None)
+                if isinstance(error, BudgetError):
+                    error.add_note(budget.explain())
+                raise
+            if loader is not None:
+                return budget, loader
+        raise AssertionError("there is at least one way to share a budget")
+
+    def _budgets(self) -> tuple[RunBudget, ...]:
+        """Return the ways to share a machine's budget, the best first."""
+        total = self.settings.loader.memory.memory_budget
+        if total is None:
+            total = min(self.group.gather(default_budget_bytes()))  # the same everywhere
+        # On a GPU, the model and its steps take none of the host's memory.
+        if self.device.type != "cpu":
+            return share_budget(total_bytes=total, parameter_bytes=0, step_bytes=0)
+        spec, ranks = self.spec, self.group.most_local
+        batch = largest(probe_batches(self.dataset, self.settings.loader.sampling))
+        return share_budget(
+            total_bytes=total,
+            parameter_bytes=ranks * parameter_bytes(spec),
+            step_bytes=0
+            if batch is None
+            else ranks * step_bytes(spec, batch, autocast=self.settings.step.autocast),
+        )
+
+    def _is_too_small(self, failure: Exception | None) -> bool:
+        """Return whether a budget was too small for a rank, and nothing else went wrong; collective."""
+        kind = "fits" if failure is None else "other"
+        if isinstance(failure, BudgetError | RankError):
+            # A rank that was told of another one's error knows nothing of its own share.
+            kind = "small" if isinstance(failure, BudgetError) else "told"
+        kinds = self.group.gather(kind)
+        return "small" in kinds and "other" not in kinds
+
+    def _make_loader(self, budget: RunBudget) -> TrainLoader:
+        loader = self.settings.loader.changed(
+            memory_budget=budget.loader_bytes,
+            device=str(self.device),
+            epochs=self.settings.optim.epochs,
+            trace=self.is_traced,
+        )
+        # The budget is the machine's: one shared loader takes its part whole, private ones divide it.
+        if self._is_private:
+            loader = self._part_of_machine(loader)
+        return self.factory(self.dataset, loader, device_dry_run=self._dry_run())
+
+    def _dry_run(self) -> DryRun | None:
+        """Return a step of the network on a GPU, by which its free memory is measured; None without a GPU."""
+        if self.device.type == "cpu" or self.settings.loader.device.device_cache != "auto":
+            return None
+        model = self.spec.build().to(self.device)
+        autocast = self.settings.step.autocast
+        return dry_step(model, lambda batch: logits_and_loss(model, batch, autocast)[1])
+
+    @property
+    def _is_private(self) -> bool:
+        return self.settings.loader.ranks.sharing == "private" and not self.group.is_alone
+
+    def _part_of_machine(self, loader: LoaderSettings) -> LoaderSettings:
+        """Return the settings of one of several loaders of a machine, which share what one loader would have."""
+        ranks, memory = self.group.most_local, loader.memory
+        sizes = (memory.memory_budget, memory.cache_bytes(self.dataset.feature_bytes), memory.spill_budget)
+        budget, cache, spill = (None if size is None else size // ranks for size in sizes)
+        return loader.changed(
+            memory_budget=budget, cache=cache, spill_budget=spill, threads=self.sampler_threads
+        )
+
+    @property
+    def sampler_threads(self) -> int:
+        """Sampling threads of one loader."""
+        loaders = self.group.most_local if self._is_private else 1
+        return max(1, self.settings.loader.stages.sampler_threads // loaders)

@@ -1,0 +1,49 @@
+"""Values of flags, as users write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gloader.core.flag_values import parse_fanout, parse_share, parse_size_or_auto
+from gloader.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "fanout"),
+    [
+        ("15,10,5", (15, 10, 5)),
+        ("[15, 10]", (15, 10)),
+        ("-1", (-1,)),
+        ("-1,5", (-1, 5)),
+        ("0", (0,)),
+        ("10 5", (10, 5)),
+    ],
+)
+def test_fanout(text: str, fanout: tuple[int, ...]) -> None:
+    assert parse_fanout(text) == fanout
+
+
+@pytest.mark.reliability("C9")
+@pytest.mark.parametrize("text", ["", ",", "5,x", "1.5", "-2", "5,-3", "ten"])
+def test_malformed_fanout_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a fan-out; write one whole number per layer.*15,10,5"):
+        parse_fanout(text)
+
+
+def test_share_is_a_fraction_and_a_size_is_bytes() -> None:
+    assert parse_share("10%") == pytest.approx(0.1)
+    assert isinstance(parse_share("100%"), float)
+    assert parse_share("2GB") == 2_000_000_000
+    assert isinstance(parse_share("1"), int)
+
+
+def test_share_above_everything_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'101%' is more than all of it"):
+        parse_share("101%")
+
+
+def test_auto_is_a_size_where_it_may_be() -> None:
+    assert parse_size_or_auto("auto") == "auto"
+    assert parse_size_or_auto("4GB") == 4_000_000_000
+    with pytest.raises(ConfigError, match="'automatic' is not a size"):
+        parse_size_or_auto("automatic")
