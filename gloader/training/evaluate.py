@@ -11,8 +11,8 @@ from gloader.dataset.topology import open_topology
 from gloader.errors import CheckpointError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import fits_topology
-from gloader.training.allocator import frees_at_once
 from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.process import frees_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

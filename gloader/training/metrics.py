@@ -1,17 +1,23 @@
-"""What is measured while training."""
+"""Measurements of training: the line of an epoch, running sums, and the statistics of all ranks together."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gloader.observe.epoch_stats import STAGES, EpochStats
+
 if TYPE_CHECKING:
-    from gloader.observe.epoch_stats import EpochStats
+    from collections.abc import Sequence
+
     from gloader.training.group import RankGroup
     from gloader.types import ReadyBatch
+
+_OF_EACH = ("epoch", "batches")  # the same on every rank
+_OF_THE_SLOWEST = ("seconds", "retrieval_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,3 +101,21 @@ class RunningMetrics:
             "rows": float(self._rows),
             "seconds": self.seconds,
         }
+
+
+def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
+    """Return what all ranks moved together, and the times of whichever was slowest. Pure.
+
+    The rank that loads for its machine counts the rows of all of them; with private loaders each counts its own. A
+    step counts as one batch.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = [field.name for field in fields(EpochStats) if field.name != "stage_seconds"]
+    values = {name: [getattr(part, name) for part in parts] for name in names}
+    merged = {
+        name: max(column) if name in _OF_EACH + _OF_THE_SLOWEST else sum(column)
+        for name, column in values.items()
+    }
+    stages: dict[str, float] = {stage: max(part.stage_seconds[stage] for part in parts) for stage in STAGES}
+    return EpochStats(stage_seconds=stages, **merged)

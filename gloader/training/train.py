@@ -19,17 +19,16 @@ from gloader.observe.explain import explain_run
 from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
 from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.optimizer import check_optim
+from gloader.training.process import own_cores, private_randomness
 from gloader.training.replica import logits_and_loss
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize
 from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.run_folder import RunFolder
-from gloader.training.schedule import check_optim
-from gloader.training.seeding import private_randomness
 from gloader.training.step_config import StepConfig, check_step
 from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
 from gloader.training.tensorboard import TensorBoardReporter
-from gloader.training.threads import own_cores
 from gloader.training.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError
 from gloader.observe.epoch_stats import EpochStats
-from gloader.training.allocator import release_freed_memory
 from gloader.training.checkpoint.save import Checkpoint, ModelSpec
 from gloader.training.evaluate import accuracy
-from gloader.training.inference.plan import plan_inference
-from gloader.training.metrics import EpochRecord, RunningMetrics
-from gloader.training.rank_stats import merge_stats
+from gloader.training.inference.layer_plan import plan_inference
+from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
+from gloader.training.optimizer import build_optimizer, learning_rate
+from gloader.training.process import all_cores, release_freed_memory, seed_torch
 from gloader.training.replica import Replica
 from gloader.training.reporter import BatchReport, Reporter
-from gloader.training.schedule import build_optimizer, learning_rate
-from gloader.training.seeding import seed_torch
-from gloader.training.threads import all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

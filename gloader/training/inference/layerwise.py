@@ -21,7 +21,7 @@ import torch
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.training.inference.activations import FeatureRows, RamRows, Rows, SsdRows
 from gloader.training.inference.edge_pieces import cut_rows, iter_pieces
-from gloader.training.inference.plan import LayerPlan, plan_inference
+from gloader.training.inference.layer_plan import LayerPlan, plan_inference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,8 @@ from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
 from gloader.training.inference import layerwise
 from gloader.training.inference.activations import RamRows
+from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.inference.layerwise import LayerwiseInference
-from gloader.training.inference.plan import plan_inference
 from gloader.types import DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
