@@ -1,4 +1,4 @@
-"""What a run leaves behind in its ``--out`` folder."""
+"""The ``--out`` folder of a run: its settings, metrics, result and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import yaml
 
 from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.write.atomic_file import TEMPORARY_PATTERN, write_atomically
-from gloader.training.checkpoint.save import (
+from gloader.training.checkpoint.find import (
     CHECKPOINT_NAME,
     RECORD_NAME,
     SHARDS_PATTERN,
-    Checkpoint,
     is_sharded_checkpoint,
-    load_checkpoint,
     newest_checkpoint,
+)
+from gloader.training.checkpoint.save import (
+    Checkpoint,
+    load_checkpoint,
     save_checkpoint,
     save_sharded_checkpoint,
 )

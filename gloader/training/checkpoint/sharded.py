@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from gloader.errors import CheckpointError, StoreWriteError
-from gloader.training.checkpoint.save import RECORD_NAME
+from gloader.training.checkpoint.find import RECORD_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
