@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import FormatError
-from gloader.report.text_table import Table
+from gloader.report.text_table import TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,9 +95,9 @@ class Comparison:
                 f"the comparison is malformed: {error!r}; write it anew with experiments/bench/compare.py"
             ) from error
 
-    def table(self) -> Table:
+    def table(self) -> TextTable:
         """Return a row for each contender."""
-        return Table(header=_HEADER, rows=tuple(_cells(row) for row in self.rows))
+        return TextTable(header=_HEADER, rows=tuple(_cells(row) for row in self.rows))
 
     def notes(self) -> tuple[str, ...]:
         """Return a line for each contender that ended otherwise than planned, or with settings that were chosen."""

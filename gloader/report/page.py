@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from gloader.report.text_table import Table, as_html
+from gloader.report.text_table import TextTable, as_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Section:
     source: str  # where it was read from
     facts: tuple[tuple[str, str], ...] = ()
     pictures: tuple[Picture, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[TextTable, ...] = ()
     notes: tuple[str, ...] = ()  # text as it was printed
 
 

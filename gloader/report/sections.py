@@ -15,7 +15,7 @@ from gloader.observe.timeline_picture import render_timeline
 from gloader.report.comparison import Comparison
 from gloader.report.page import Picture, Section
 from gloader.report.pictures import draw_comparison, draw_training
-from gloader.report.text_table import Table
+from gloader.report.text_table import TextTable
 from gloader.report.training import METRICS, read_training
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
     ]
 
 
-def _tried_table(part: dict[str, Any]) -> Table:
+def _tried_table(part: dict[str, Any]) -> TextTable:
     """Return the settings that were tried for each contender, and what became of them."""
     rows = [
         (
@@ -141,7 +141,7 @@ def _tried_table(part: dict[str, Any]) -> Table:
         for row in part["rows"]
         for tried in row["tried"]
     ]
-    return Table(
+    return TextTable(
         header=("contender", "settings of a run", "seconds of an epoch", "outcome"), rows=tuple(rows)
     )
 
@@ -201,7 +201,7 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
                 lambda out: save_picture(found, out, title=name),
             ),
         ),
-        tables=(Table(header=("cache", *policies), rows=tuple(rows)),),
+        tables=(TextTable(header=("cache", *policies), rows=tuple(rows)),),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gloader.adapters.loader_view import BatchStream, to_loader
+from gloader.adapters.loader_view import LoaderView, to_loader
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
@@ -26,7 +26,7 @@ _FORMATS = ["coo", "csr", "csc"]
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
 
 
-class BlockLoader(BatchStream[BlockBatch]):
+class BlockLoader(LoaderView[BlockBatch]):
     """Yields ``(input_nodes, output_nodes, blocks)``, as ``dgl.dataloading.DataLoader`` does.
 
     ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels; ``dgl.NID`` and
