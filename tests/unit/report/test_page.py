@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from gloader.report.make_report import name_pictures
+from gloader.report.build_page import name_pictures
 from gloader.report.page import Picture, Section, render_page
 from gloader.report.text_table import TextTable
 
