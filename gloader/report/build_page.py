@@ -1,4 +1,4 @@
-"""From runs to the file of a page."""
+"""The file of a report page, built from runs and written as a whole."""
 
 from __future__ import annotations
 

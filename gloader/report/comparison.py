@@ -1,4 +1,4 @@
-"""What `experiments/bench/compare.py` measured, as the values that tables and pictures show. Pure."""
+"""Measurements of `experiments/bench/compare.py` as the values that tables and pictures show. Pure."""
 
 from __future__ import annotations
 

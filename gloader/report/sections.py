@@ -1,4 +1,4 @@
-"""From a run, a file of figures or a trace to the section that shows it."""
+"""Sections of a report: each shows a run, a file of figures or a timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gloader train` left in the folder of a run, as the values that a report shows."""
+"""The folder of a `gloader train` run, read into the values that a report shows."""
 
 from __future__ import annotations
 

@@ -70,7 +70,15 @@ class CrashRecorder(OsIO):
         return len(self._log) + 1
 
     def crash(self, at: int, into: Path, *, survival: Survival, random: Random) -> None:
-        """Create the folder ``into`` as ``root`` could look after a power loss before operation ``at``."""
+        """Create a folder as ``root`` could look after a power loss.
+
+        Parameters
+        ----------
+        at : the operation before which the power fails, 0..num_ops - 1
+        into : the folder to create
+        survival : what is found of the writes that were not fsynced: none, all, or each sector by chance
+        random : decides for "torn"
+        """
         log = self._log[:at]
         tree: dict[int, dict[str, int]] = {node: {} for node in self._folders}
         for entries in _surviving_entries(log, survival, random):

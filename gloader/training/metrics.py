@@ -56,7 +56,14 @@ class RunningMetrics:
         self._started = time.perf_counter() - saved["seconds"]
 
     def add(self, batch: ReadyBatch, logits: torch.Tensor, loss: torch.Tensor) -> None:
-        """Count one batch."""
+        """Count one batch.
+
+        Parameters
+        ----------
+        batch : gives the labels, and the numbers of seeds and rows
+        logits : (B, classes) of its seeds
+        loss : mean over the seeds
+        """
         self._loss_sum += loss.detach().double() * batch.num_seeds
         self._correct += (logits.detach().argmax(dim=1) == batch.y).sum()
         self._seeds += batch.num_seeds

@@ -1,4 +1,4 @@
-"""Finding the other ranks again after a restart."""
+"""The rendezvous of ranks after a restart: a part of the store that no dead rank wrote to."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
     torchrun keeps its store over restarts, where new ranks would find the addresses of the dead ones (pytorch issue
     135712), and the number of restarts is not the same on all machines. So every rank asks the first one under a
     name that nobody used before, and the first answers each with the name of the new part.
+
+    Parameters
+    ----------
+    store : that of torchrun, which all ranks reach
+    rank : of this process
+    world_size : W
+    timeout : until every rank has come
 
     Raises
     ------

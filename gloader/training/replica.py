@@ -1,4 +1,4 @@
-"""A network as a rank computes it: in which precision, compiled or not, and with whom gradients are averaged."""
+"""A rank's copy of the network: its precision, its compilation, and the averaging of gradients over ranks."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ class Replica:
 
         Ranks are averaged. Only in the last step of an epoch may they have different numbers of seeds: there a rank
         counts by its seeds.
+
+        Parameters
+        ----------
+        loss : mean over this rank's seeds
+        num_seeds : of this rank
+        is_last : whether the epoch ends with this step; the same on every rank
         """
         if is_last and not self._group.is_alone:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
@@ -63,7 +69,14 @@ class Replica:
 def logits_and_loss(
     network: Callable[..., torch.Tensor], batch: ReadyBatch, autocast: Autocast
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits (B, classes) and the mean loss over the B seeds, both float32; layers obey ``autocast``."""
+    """Return logits (B, classes) and the mean loss over the B seeds, both float32.
+
+    Parameters
+    ----------
+    network : from features and blocks to logits
+    batch : on the network's device
+    autocast : precision of the layers; the loss is computed in float32
+    """
     with torch.autocast(batch.x.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
         logits = network(batch.x, batch.blocks)
     logits = logits.float()

@@ -1,4 +1,4 @@
-"""What a run came to, and the summary of several."""
+"""The result of a run, and the summary of several."""
 
 from __future__ import annotations
 

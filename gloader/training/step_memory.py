@@ -54,6 +54,12 @@ def step_bytes(spec: ModelSpec, batch: SampledBatch, *, autocast: Autocast = "no
     A step over a much smaller batch of the same proportions is taken and measured. What a step holds grows by the
     rows and edges, except for what has the size of the weights: the gradients count in full, and once more as part
     of the smaller step, which errs on the safe side.
+
+    Parameters
+    ----------
+    spec : the network
+    batch : topology of the step
+    autocast : precision of the forward and backward pass
     """
     weights = parameter_bytes(spec)
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)

@@ -60,6 +60,11 @@ class BlockLoader(LoaderView[BlockBatch]):
 def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label") -> BlockBatch:
     """Return the input nodes (U,), the seeds (B,) and a DGL block per hop, without copying. Pure.
 
+    Parameters
+    ----------
+    batch : a native batch; its arrays are shared
+    feature, label : names of the node data of the first and the last block
+
     Raises
     ------
     ConfigError

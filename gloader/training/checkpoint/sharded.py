@@ -59,6 +59,12 @@ def save_shards(folder: Path, content: Any, group: RankGroup) -> None:
     Every rank gives the same tensors; what is no tensor is taken from the first. The bytes reach the device before
     the record that names them does.
 
+    Parameters
+    ----------
+    folder : must not hold a checkpoint yet
+    content : of this rank
+    group : the ranks that write together
+
     Raises
     ------
     StoreWriteError

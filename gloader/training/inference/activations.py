@@ -27,7 +27,13 @@ class Rows(Protocol):
     """A matrix that is read in row order."""
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
-        """Read rows ``start`` to ``stop`` into ``out`` (stop - start, width) float32."""
+        """Read consecutive rows.
+
+        Parameters
+        ----------
+        start, stop : the rows, ``stop`` not included
+        out : (stop - start, width) float32, written
+        """
         ...
 
     def close(self) -> None:

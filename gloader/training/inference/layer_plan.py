@@ -1,4 +1,4 @@
-"""How full-neighbour inference fits a memory budget, layer by layer."""
+"""The plan by which full-neighbour inference fits a memory budget, layer by layer. Pure."""
 
 from __future__ import annotations
 

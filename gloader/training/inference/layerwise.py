@@ -42,14 +42,14 @@ _NODES_PER_CUT = 1 << 16  # nodes whose degrees are looked at together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerwiseInference:
-    """Everything full-neighbour inference needs beside the network.
+    """Full-neighbour inference of any network over one graph, its features and a memory budget.
 
     Parameters
     ----------
     graph : the whole topology
     features : (N, F)
     memory_budget_bytes : for tables, activations and buffers; the topology is not counted
-    scratch : where activations go that do not fit; the system's temporary folder where None. Only a private
+    scratch : folder for activations that do not fit; defaults to the system's temporary folder. Only a private
         folder inside it is written, and removed at the end
     """
 
@@ -64,6 +64,12 @@ class LayerwiseInference:
         """Yield the logits of ``nodes`` (n,) in order: a range of positions and (stop - start, classes).
 
         The network computes in evaluation mode and without dropout; it is left in the mode it was in.
+
+        Parameters
+        ----------
+        model : the network, on its device
+        nodes : (n,) int64
+        on_progress : called with the share that is done, 0 to 1
 
         Raises
         ------
