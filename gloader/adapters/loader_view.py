@@ -38,6 +38,7 @@ class LoaderView(Generic[T]):
         self.loader = loader
         self._convert = convert
         if is_owner:
+            # Not at exit: threads that a loader would join may be gone by then.
             weakref.finalize(self, loader.close).atexit = False
         # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
         self._running: weakref.ref[_Epoch[T]] | None = None
@@ -104,6 +105,7 @@ class _Epoch(Iterator[T]):
         if self._batches is None:
             raise StopIteration
         batch = next(self._batches)
+        # Loops that count batches never ask for the one after the last; without this the epoch would stay open.
         if batch.id.index == len(self._view) - 1:
             next(self._batches, None)  # the loader learns that the epoch is complete
             self._batches, self._state = None, "ended"
@@ -111,6 +113,7 @@ class _Epoch(Iterator[T]):
 
     def supersede(self) -> None:
         """End the epoch, by dropping the loader's iterator; unless it was at its end it refuses to go on."""
+        # Dropping the iterator ends its threads, whoever else still holds this epoch.
         self._batches = None
         if self._state != "ended":
             self._state = "superseded"

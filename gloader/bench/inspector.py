@@ -83,6 +83,7 @@ def bench_inspector(
             f"{len(seeds)} seeds give {len(trace.accesses)} batches; lower superbatch or batch_size"
         )
     capacity = round(cache_share * graph.num_nodes)
+    # The same accesses among more nodes: what differs is the table alone, which leaves the processor's caches.
     spread = _spread(trace)
     report = {
         "benchmark": "inspector",
@@ -95,6 +96,7 @@ def bench_inspector(
     }
     report["copy"] = _copying(repeats, threads)
     if policies:
+        # Another epoch than the measured one: a static cache must not be chosen by the accesses it is judged by.
         presampled = sample_trace(sampler, order, batches=len(trace.accesses), epoch=1, threads=threads)
         report["policies"] = _policies(trace, presampled, sampler, order, superbatch, cache_share)
     report["workload"] = {
@@ -181,6 +183,7 @@ def _copying(repeats: int, threads: int) -> dict[str, Any]:
         admit_pos=nothing,
         admit_slot=nothing,
     )
+    # Filled, not empty: an untouched page is mapped at its first read, which would be measured.
     rows = np.full((4 * _COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32)
     outs = [np.full((_COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32) for _ in range(3)]
     with (
@@ -205,6 +208,7 @@ def _copying(repeats: int, threads: int) -> dict[str, Any]:
             "all_threads": lambda: many.copy_hits(step, slots, outs[1]),
         }
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
+        # In turns, so that another program's load meets all of them; the first round warms up.
         for _ in range(repeats + 1):
             for name, run in contenders.items():
                 seconds[name] += _seconds(run, 1)

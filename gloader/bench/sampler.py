@@ -55,7 +55,7 @@ def bench_sampler(
 
     Returns
     -------
-    A JSON-like dict with `edges_per_second`, `ratio_to_dgl` (None where DGL is not installed), every run, the
+    A JSON-like dict with `edges_per_second`, `ratio_to_dgl` (None if DGL is not installed), every run, the
     workload, the versions and the machine.
 
     Raises
@@ -92,6 +92,7 @@ def _seed_batches(topology: CscGraph, batch_size: int, batches: int, seed: int) 
     if len(connected) < batch_size:
         raise ConfigError(f"batch_size {batch_size} exceeds the {len(connected)} nodes that have a neighbour")
     order = np.random.default_rng(seed).permutation(connected)
+    # Whole batches only: a short last one would count less work as one more batch.
     starts = range(0, len(order) - batch_size + 1, batch_size)
     return [order[start : start + batch_size] for start in starts][:batches]
 
@@ -144,6 +145,7 @@ def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
     import torch
 
     def run(batches: Sequence[IdArray]) -> int:
+        # Set in every run: contenders of other numbers of threads run in between.
         torch.set_num_threads(threads)  # of OpenMP, which DGL uses too
         edges = 0
         for batch in batches:

@@ -75,6 +75,7 @@ def _section(section: Section) -> str:
 
 
 def _figure(picture: Picture) -> str:
+    # Inline, so that the page can be mailed as one file.
     data = base64.b64encode(picture.png).decode("ascii")
     caption = escape(picture.caption)
     image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'

@@ -70,6 +70,7 @@ def _file_sections(path: Path) -> list[Section]:
         raise FormatError(f"{path} is not JSON: {error}; give {_ACCEPTED}") from error
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds no JSON object; give {_ACCEPTED}")
+    # By content, not by name: a user may have renamed the file.
     if values.get("benchmark") == "compare":
         return _comparison_sections(path, values)
     if "traceEvents" in values:
@@ -206,6 +207,7 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
 
 
 def _picture(name: str, caption: str, draw: Callable[[Path], None]) -> Picture:
+    # matplotlib and the timeline write to files; the page wants bytes.
     with tempfile.TemporaryDirectory(prefix="gloader-report-") as folder:
         path = Path(folder) / "picture.png"
         draw(path)

@@ -53,6 +53,7 @@ class DeviceSuite:
         for buffer in (first, second):
             assert (buffer.shape, buffer.dtype) == ((num_floats,), np.dtype(np.float32))
             assert buffer.flags.c_contiguous
+        # Written in turn: buffers that share memory would show the second value in the first.
         first[:], second[:] = 1, 2
         assert first.sum() == num_floats
 
@@ -76,6 +77,7 @@ class DeviceSuite:
         with device.sending():
             (tensor,) = device.upload([array])
             mark = device.mark()
+        # Where the device is the host, the tensor is the array, and must follow it.
         if device.is_asynchronous:
             array[:] = -1
         mark.wait()

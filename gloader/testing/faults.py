@@ -89,6 +89,7 @@ class FaultyOS(OsIO):
     def _enter(self, name: str) -> None:
         if name not in self._calls:
             return
+        # Read threads call at once; the number decides which of them fails.
         with self._lock:
             self.num_calls += 1
             number = self.num_calls
@@ -111,6 +112,7 @@ class FaultyOS(OsIO):
 
     def close(self, fd: int) -> None:
         """As `OsIO.close`; the descriptor is closed even where the call fails, as on Linux."""
+        # A failing close must not leak the descriptor: Linux has closed it, whatever it returned.
         try:
             self._enter("close")
         finally:

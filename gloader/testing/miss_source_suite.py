@@ -86,6 +86,7 @@ class MissSourceSuite:
         """Row i goes to ``out[at[i]]``, as stored or as float32; nothing else of ``out`` changes."""
         random = np.random.default_rng(1)
         for expected in (features, features.astype(np.float32)):
+            # In any order, and each twice: reading must not consume a batch, only `release` does.
             for batch in random.permutation(len(misses)).tolist():
                 rows = misses[batch]
                 at = random.permutation(_OUT_ROWS)[: len(rows)]

@@ -53,6 +53,7 @@ class SuperbatchPlannerSuite:
             assert len(held) <= capacity
             assert ((held == left_behind) | (held < 0)).all(), "the planner counts on rows that no slot holds"
             plan = planner.plan(Trace(window), Trace(beyond))
+            # Fewer may be counted on than are there (Belady with reset counts on none), never others.
             left_behind = plan.resident_after.copy()
             assert plan.capacity <= capacity
             plan.validate(held, window)
@@ -89,6 +90,7 @@ class SuperbatchPlannerSuite:
             _fill(slots, planner)
             for window, beyond in ((traces[0], traces[1]), (traces[2], traces[3])):
                 _execute(slots, planner.plan(Trace(window), Trace(beyond)), window[:executed], features)
+                # The planner is ahead of the slots by more than a superbatch, as it is when an epoch is broken off.
                 planner.plan(Trace(beyond))  # planned ahead, and never begun
                 planner.restart(slots.resident)
             for window in traces[4:]:

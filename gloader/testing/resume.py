@@ -88,6 +88,7 @@ def check_resume(
         num_steps = len(stream)
         # A resumed loader reads past the last state: it begins an epoch in the middle, and ends another in full.
         stream += [digest(batch) for _ in range(epochs) for batch in loader]
+        # After the stream was read to its end, so that every cache is as full as it gets.
         for step in returns_to:
             loader.load_state_dict(states[step])
             batches = iter(loader)
@@ -100,6 +101,7 @@ def check_resume(
     for step, state in enumerate(states):
         with open_loader() as resumed:
             resumed.load_state_dict(state)
+            # Whole epochs beyond the last state: the border after it has to be crossed as well.
             found = [digest(batch) for _ in range(epochs) for batch in resumed]
         _require_same(found, stream, step, f"resumed before step {step}", at_least=num_steps - step)
     return stream

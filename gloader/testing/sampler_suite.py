@@ -100,6 +100,7 @@ class SamplerSuite:
     def test_every_edge_is_one_of_the_graph(self, graph: CscGraph) -> None:
         """An edge id names the edge: its source, and its destination by the range it lies in."""
         batch = self.make_sampler(graph, seed=3).sample(BatchId(epoch=0, index=0), np.arange(60))
+        # A sampler without edges would pass everything below.
         assert sum(block.num_edges for block in batch.blocks)
         for block in batch.blocks:
             destination = np.repeat(batch.nodes[: block.num_dst], np.diff(block.indptr))
@@ -139,6 +140,7 @@ class SamplerSuite:
         fresh = batch_bytes(self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=9), seeds))
         for index in range(5):
             sampler.sample(BatchId(epoch=0, index=index), seeds[index:])
+            # A repeat is found in the middle of a kernel, when its map of nodes is half filled.
             for refused in ([NUM_NODES], [0, 1, 0]):
                 with pytest.raises(SeedError):
                     sampler.sample(BatchId(epoch=0, index=index), np.array(refused))
@@ -163,6 +165,7 @@ class SamplerSuite:
     def test_threads_and_order_do_not_matter(self, graph: CscGraph) -> None:
         """One sampler serves many threads, in any order, and gives each the batch it would give alone."""
         expected = self._sample(self.make_sampler(graph, seed=0), threads=1, order=range(_NUM_BATCHES))
+        # A thread usually keeps the interpreter for 5 ms, longer than a batch takes: nothing would ever meet.
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_S)
         try:

@@ -68,6 +68,7 @@ def evaluate(
     on_progress : called with the share that is done, 0 to 1
     """
     known = {name: nodes[labels[nodes] >= 0] for name, nodes in splits.items()}
+    # Splits may share nodes; each is computed once.
     nodes = np.unique(np.concatenate([np.empty(0, np.int64), *known.values()]))
     if len(nodes) == 0:
         return dict.fromkeys(splits)
@@ -133,6 +134,8 @@ def _predict(
     model: GraphNetwork, inference: LayerwiseInference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
     predicted = np.empty(len(nodes), dtype=np.int64)
+    # Tables and slabs are large and of many sizes: kept in the heap, they would leave holes that the budget
+    # does not count.
     with frees_at_once():
         for positions, logits in inference.logits(model, nodes, on_progress):
             predicted[positions] = torch.argmax(logits, dim=1).numpy()

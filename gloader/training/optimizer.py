@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gloader.config import OptimConfig
 
+# The defaults of torch.optim.Adam, with which its updates agree bit for bit.
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 _STATE_NAMES = ("steps", "means", "squares")
 _SCHEDULES = ("constant", "cosine", "step")
@@ -48,12 +49,14 @@ class Adam:
 
     def zero_grad(self) -> None:
         """Drop the gradients and their memory."""
+        # Dropped, not zeroed: an evaluation between two epochs has their memory.
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
+        # A layer that a batch did not use keeps its moments, as in torch.
         chosen = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
         self._update(
             [self._parameters[i] for i in chosen],
@@ -89,6 +92,7 @@ class Adam:
             for name in _STATE_NAMES
         ):
             raise ValueError("the optimiser's state has other parameters than the model")
+        # Copied into the tensors that are there: the parameters' device and dtype stay.
         for name in _STATE_NAMES:
             for tensor, saved in zip(own[name], state[name], strict=True):
                 tensor.copy_(saved)

@@ -36,6 +36,7 @@ def private_randomness(device: torch.device) -> Iterator[None]:
 def seed_torch(*address: int, device: torch.device) -> None:
     """Seed the generators of the CPU and of ``device`` from the numbers in ``address``."""
     digest = hashlib.blake2b(repr(address).encode(), digest_size=8).digest()
+    # Fits a signed 64-bit integer. The digest keeps neighbouring addresses from giving related states.
     seed = int.from_bytes(digest, "little") >> 1
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -50,6 +51,7 @@ def own_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
     torchrun allows each of several ranks one thread unless OMP_NUM_THREADS says otherwise. Another number than one is
     the user's and stays.
     """
+    # A GPU computes without torch's threads; the cores are left to the loader's.
     is_ours = not group.is_alone and device.type == "cpu" and torch.get_num_threads() == 1
     with _threads(max(1, _num_cores() // group.most_local) if is_ours else None):
         yield
@@ -84,6 +86,7 @@ def release_freed_memory() -> None:
     A training step frees tensors of all sizes, and the C library keeps their memory for the next step. Between two
     phases of a run it is needed elsewhere.
     """
+    # Other C libraries have no such function.
     trim = getattr(_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -102,6 +105,7 @@ def frees_at_once() -> Iterator[None]:
         yield
     finally:
         _set(_LAZY)
+        # The new threshold holds for blocks to come; those freed meanwhile are trimmed now.
         release_freed_memory()
 
 

@@ -45,6 +45,7 @@ class RunFolder:
             shutil.rmtree(folder)
         for file in self.root.glob(TEMPORARY_PATTERN):
             file.unlink()
+        # Without its record a folder of shards is one that a killed run was still writing.
         for folder in self.root.glob(SHARDS_PATTERN):
             if not is_sharded_checkpoint(folder):
                 shutil.rmtree(folder)
@@ -69,6 +70,7 @@ class RunFolder:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add the line of one epoch."""
+        # Not atomic: a torn last line is written anew by `start_metrics` when the run is resumed.
         with (self.root / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(_plain(record)) + "\n")
 
@@ -76,15 +78,17 @@ class RunFolder:
         """Replace the checkpoint; collective. Several ranks write it together, see `sharded_checkpoint`."""
         if group.is_alone:
             save_checkpoint(self.root / CHECKPOINT_NAME, checkpoint)
+            # The new one is complete first: there is a checkpoint at every moment.
             self._remove_checkpoints(but=CHECKPOINT_NAME)
             return
         folder = save_sharded_checkpoint(self.root, checkpoint, group)
+        # Before the old one is removed: a power loss must not take the new name and the old files.
         if group.is_first:
             REAL_OS.fsync_dir(self.root)
             self._remove_checkpoints(but=folder.name)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint, None where the run never wrote one."""
+        """Return the newest checkpoint; None if the run never wrote one."""
         path = newest_checkpoint(self.root)
         return None if path is None else load_checkpoint(path)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gloader.training.checkpoint.save import ModelSpec
     from gloader.training.step_config import Autocast
 
+# Batches of an epoch differ by some percent in size; the share for a step has room for more.
 _PROBE_BATCHES = 3
 _SAMPLE_BYTES = 2 << 20  # the least input of the step that is measured
 _WEIGHTS_PER_SAMPLE = 16  # so that what has the size of the weights hardly counts
@@ -61,6 +62,7 @@ def step_bytes(spec: ModelSpec, batch: SampledBatch, *, autocast: Autocast = "no
     batch : topology of the step
     autocast : precision of the forward and backward pass
     """
+    # A full step here would take the memory that is still to be shared out; a small one shows its proportions.
     weights = parameter_bytes(spec)
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
     shrunk = max(1, 4 * len(batch.nodes) * spec.in_dim // smaller)
@@ -70,13 +72,14 @@ def step_bytes(spec: ModelSpec, batch: SampledBatch, *, autocast: Autocast = "no
 
 def parameter_bytes(spec: ModelSpec) -> int:
     """Return the bytes of the trained weights."""
+    # Sizes without memory: the network is not there yet.
     with torch.device("meta"):
         model = spec.build()
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 def largest(batches: list[SampledBatch]) -> SampledBatch | None:
-    """Return the batch with the most nodes and edges together, None where there is none."""
+    """Return the batch with the most nodes and edges together; None if there is no batch."""
     return max(batches, key=_size, default=None)
 
 
@@ -98,6 +101,7 @@ def _measure(spec: ModelSpec, batch: SampledBatch, autocast: Autocast, *, shrunk
             nodes=batch.nodes[:num_rows],
             num_seeds=num_seeds,
         )
+        # What is held beside the step is counted by the run's budget already.
         given = [ready.x, ready.y, degree, *model.parameters(), *model.buffers()]
         given += [tensor for block in ready.blocks for tensor in (block.indptr, block.indices)]
         with LiveBytes(given) as live:
@@ -164,11 +168,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, tensor: torch.Tensor, *, counts: bool) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - its identity; on the meta device the address is always 0
+        # Views share a storage, which takes its memory once.
         if key in self._seen:
             return
         self._seen[key] = storage.nbytes() if counts else 0
         self._live_bytes += self._seen[key]
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
+        # The bytes go when the last tensor over the storage goes, wherever autograd kept it.
         weakref.finalize(storage, self._drop, key)
 
     def _drop(self, key: int) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gloader.training.train_loader import TrainLoader
     from gloader.types import IdArray, ReadyBatch
 
+# A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
 _REPORT_EVERY_S = 0.1
 _INIT = -1  # the place of an epoch in the address of the initial weights
 
@@ -93,8 +94,11 @@ class Trainer:
         self._device = device
         self._folder = folder
         self._reporter = reporter
+        # Before anything that draws: the weights depend on the seed alone, on every rank.
         seed_torch(seed, _INIT, device=device)
         self._model = spec.build().to(device)
+        # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
+        # before DDP waits.
         group.first_does(self._require_inference)
         with group.hears_losses():
             self._replica = Replica(self._model, step, group, num_steps=optim.epochs * len(loader))
@@ -151,6 +155,7 @@ class Trainer:
                 self._best_weights = self._weights()
             if self._folder is not None and self._group.is_first:
                 self._folder.append_metrics(record.to_json())
+            # After the line of metrics: a run that is killed in between repeats the epoch, and rewrites the line.
             self._save()
             self._reporter.on_epoch(record)
         return self._test()
@@ -178,6 +183,7 @@ class Trainer:
         metrics = self._train_batches(epoch).over(self._group)
         seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
         bottleneck, stats = self._share_stats()
+        # The loader's figures are taken first; what evaluation reads is none of the epoch's.
         self._end_phase()
         valid_acc, evaluate_seconds = self._validate(epoch)
         return EpochRecord(
@@ -206,6 +212,7 @@ class Trainer:
                 reported = now
                 self._reporter.on_batch(_batch_report(epoch, index, len(self._loader), metrics))
             every = self._optim.checkpoint_every
+            # The last batch is left to the checkpoint of the epoch, which holds its metrics too.
             if every and (index + 1) % every == 0 and not is_last:
                 self._save(partial=self._group.gather(metrics.state()))
         return metrics
@@ -222,9 +229,11 @@ class Trainer:
         release_freed_memory()
 
     def _step(self, batch: ReadyBatch, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        # A rank's dropout is its own; without ranks the address is the one that single runs always had.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         logits, loss = self._replica.forward(batch)
+        # Or the gradients would be added to those of the step before.
         self._optimizer.zero_grad()
         self._replica.backward(loss, num_seeds=batch.num_seeds, is_last=is_last)
         self._optimizer.step()
@@ -240,6 +249,7 @@ class Trainer:
             valid_acc = self._accuracy(self._dataset.valid)
             return [valid_acc, time.perf_counter() - started]
 
+        # One measurement for all: patience and the best epoch are decided alike on every rank.
         valid_acc, seconds = self._group.first_does(validate)
         return valid_acc, seconds or 0.0
 
@@ -253,6 +263,7 @@ class Trainer:
             return accuracy(self._model, inference, nodes, labels, on_progress=self._reporter.on_evaluate)
 
     def _test(self) -> Outcome:
+        # The test nodes are looked at once, with the weights that validation chose.
         self._model.load_state_dict(self._best_weights)
         test_acc = self._group.first_does(lambda: self._accuracy(self._dataset.test))
         progress = self._progress
@@ -299,6 +310,8 @@ class _Progress:
 
     def partial_of(self, group: RankGroup) -> dict[str, float] | None:
         """Return what a rank of ``group`` goes on with; the first takes all where there were other ranks."""
+        # A run may be resumed on another number of ranks; sums are then carried by the first alone, so that
+        # none counts twice.
         if self.partial is None or len(self.partial) == group.world_size:
             return None if self.partial is None else self.partial[group.rank]
         if not group.is_first:
@@ -309,6 +322,7 @@ class _Progress:
     def after(self, record: EpochRecord) -> _Progress:
         """Return the progress with one more epoch; without validation the last epoch is the best."""
         valid = record.valid_acc
+        # Strictly better: of equal epochs the earliest counts, whatever came later.
         is_better = self.best_valid is None or (valid is not None and valid > self.best_valid)
         return _Progress(
             epochs=(*self.epochs, record),

@@ -83,6 +83,7 @@ def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label")
         if hop.edge_weight is not None:
             block.edata["weight"] = hop.edge_weight
         blocks.append(block)
+    # On the outermost blocks alone, as DGL's loader does.
     blocks[0].srcdata[feature] = batch.x
     blocks[-1].dstdata[label] = batch.y
     return nodes, nodes[: batch.num_seeds], blocks

@@ -87,6 +87,7 @@ class RowStorage(FeatureStorage):
                 "features of a gloader store were asked for in a worker process; name them in the sampler's "
                 "prefetch_node_feats, so that the main process fetches them"
             )
+        # DGL leaves it at None for graphs that are not its own.
         is_pinned = bool(pin_memory)
         rows = torch.from_numpy(self.rows.gather(indices.cpu().numpy()))
         if is_pinned:

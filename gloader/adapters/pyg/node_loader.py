@@ -38,6 +38,8 @@ class NodeLoader(LoaderView[Any]):
 
     def __init__(self, loader: Loader | Dataset, **settings: Any) -> None:
         if isinstance(loader, Dataset):
+            # PyG samples each node once, and so does the merged layout: a batch has exactly the edges of
+            # the native one.
             settings.setdefault("layout", preferred_layout(settings.get("sampler", "neighbor")))
         native = to_loader(loader, settings)
         positions = _Positions(native.seeds)

@@ -32,6 +32,7 @@ def newest_checkpoint(root: Path) -> Path | None:
     """Return the complete checkpoint in the run folder ``root`` that was written last; None without one."""
     folders = [folder for folder in root.glob(SHARDS_PATTERN) if is_sharded_checkpoint(folder)]
     own = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
+    # Both kinds may be there where a run went on with another number of ranks.
     return max((*folders, *own), key=lambda path: _record(path).stat().st_mtime_ns, default=None)
 
 
@@ -42,6 +43,7 @@ def is_sharded_checkpoint(path: Path) -> bool:
 
 def _record(path: Path) -> Path:
     """Return the file whose appearance completes a checkpoint."""
+    # A folder's own time changes with every part that a rank writes.
     return path / RECORD_NAME if path.is_dir() else path
 
 

@@ -94,6 +94,7 @@ def save_sharded_checkpoint(root: Path, checkpoint: Checkpoint, group: RankGroup
     """
     from gloader.training.checkpoint.sharded import save_shards  # its import takes 0.4 s
 
+    # Named by its position: ranks need not agree on a name, and an older checkpoint stays until this one is complete.
     epoch, index = checkpoint.progress["loader"]["next"]
     folder = root / f"checkpoint-{epoch:05}-{index:07}"
     save_shards(folder, _content(checkpoint), group)
@@ -119,6 +120,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
         return _parse(load_shards(file), file)
     try:
+        # Without weights_only a pickle runs whatever code the file names.
         content = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{file} cannot be read as a checkpoint: {error}") from error
@@ -139,6 +141,7 @@ def _parse(content: Any, file: Path) -> Checkpoint:
     keys = {"version", "spec", "fingerprint", "weights", "progress"}
     if not isinstance(content, dict) or set(content) != keys:
         raise CheckpointError(f"{file} is not a gloader checkpoint: it has other entries than {sorted(keys)}")
+    # Refused before anything of the content is used.
     if content["version"] != CHECKPOINT_VERSION:
         raise CheckpointError(
             f"{file} has version {content['version']!r}; this build reads version {CHECKPOINT_VERSION}"

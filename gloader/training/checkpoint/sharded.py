@@ -72,6 +72,7 @@ def save_shards(folder: Path, content: Any, group: RankGroup) -> None:
     """
     tensors: dict[str, torch.Tensor] = {}
     own = _take_tensors(content, "", tensors)
+    # One document for all: what ranks measured, such as seconds, differs.
     document = json.dumps(group.first_does(lambda: own)).encode()
     tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
     writer = FileSystemWriter(folder, sync_files=True)
@@ -96,11 +97,13 @@ def load_shards(folder: Path) -> Any:
     reader = _Reader(folder)
     try:
         found = reader.read_metadata().state_dict_metadata
+        # torch loads into tensors that exist; the record says their shapes.
         tensors = {name: _empty(name, entry) for name, entry in found.items()}
         with _is_quiet():
             load(tensors, storage_reader=reader, no_dist=True)
         document = json.loads(tensors.pop(_DOCUMENT).numpy().tobytes())
         return _put_tensors(document, tensors)
+    # torch's own is a BaseException; a damaged file raises anything.
     except (CheckpointException, Exception) as error:
         raise CheckpointError(f"{folder} cannot be read as a checkpoint: {_first_failure(error)}") from error
 

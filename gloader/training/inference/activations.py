@@ -86,6 +86,7 @@ class SsdRows:
         self._slabs: list[tuple[slice, FeatureStore]] = []
         folder.mkdir()
 
+    # A store for each slab: its rows are contiguous, so that the next layer reads every slab in one sweep.
     def write_slab(self, columns: slice, chunks: Iterable[Matrix]) -> None:
         """Write all rows of ``columns`` from consecutive ``chunks``."""
         path = self._folder / f"columns-{columns.start}"

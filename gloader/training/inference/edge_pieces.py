@@ -40,6 +40,7 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
     while start < len(counts):
         before = ends[start] - counts[start]
         stop = int(np.searchsorted(ends, before + max_edges, side="right"))
+        # At least one row: a node with more edges than a piece would never be passed.
         stop = min(max(stop, start + 1), start + max_rows, len(counts))
         ranges.append(RowRange(start=start, stop=stop))
         start = stop
