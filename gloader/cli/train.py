@@ -44,12 +44,12 @@ def train(
     model_config, optim_config, step_config = model.config(), optim.config(), machine.step_config()
     with joined_ranks(launch, device=machine.device, stall_timeout_s=machine.stall_timeout_s()) as group:
         screen = screen_of(group, Screen.open(is_json=output.json))
-        path = group.first_does(lambda: prepare(run.dataset, screen, memory_budget=machine.memory_budget))
+        path = group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=machine.memory_budget))
         dataset = open_dataset(path)
         loader_config = machine.loader_config(
             model=model, optim=optim, seed=run.seed, feature_bytes=dataset.feature_bytes
         )
-        out = Path(group.first_does(lambda: str(run.out or _default_out(dataset.name, model_config.name))))
+        out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model_config.name))))
         job = _Job(
             dataset=dataset,
             model=model_config,

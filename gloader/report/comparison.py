@@ -45,7 +45,7 @@ class Row:
     """One contender. Figures that were not measured are None."""
 
     name: str
-    home: str  # of the features: "memory", "ssd" or "memmap"
+    features: str  # where they are: "memory", "ssd" or "memmap"
     is_limited: bool
     outcome: str  # "done", or why not
     settings: str  # what was chosen among those tried, in words
@@ -126,7 +126,7 @@ def _row(values: Mapping[str, Any]) -> Row:
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values["settings"].items())
     return Row(
         name=str(values["name"]),
-        home=str(values["home"]),
+        features=str(values["home"]),
         is_limited=bool(values["is_limited"]),
         outcome=str(values["outcome"]),
         settings=settings,
@@ -156,7 +156,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     span = "" if shown is None else f"{format_seconds(shown.least)} to {format_seconds(shown.most)}"
     return (
         row.name,
-        row.home,
+        row.features,
         "yes" if row.is_limited else "none",
         _median(row.first_epoch_s, about if row.later_epoch_s is None else ""),
         _median(row.later_epoch_s, about),

@@ -123,11 +123,11 @@ class FaultyOS(OsIO):
         self._enter("pread_into")
         limited = self._limit(buffer)
         count = super().pread_into(fd, limited, offset)
-        damage = self._corrupt
-        if damage is not None and self._paths.get(fd, "").endswith(damage.file):
-            position = damage.offset - offset
+        corruption = self._corrupt
+        if corruption is not None and self._paths.get(fd, "").endswith(corruption.file):
+            position = corruption.offset - offset
             if 0 <= position < count:
-                limited.cast("B")[position] ^= damage.mask
+                limited.cast("B")[position] ^= corruption.mask
         return count
 
     def write(self, fd: int, data: memoryview) -> int:

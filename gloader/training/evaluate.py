@@ -12,7 +12,7 @@ from gloader.errors import CheckpointError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import fits_topology
 from gloader.training.inference.layerwise import LayerwiseInference
-from gloader.training.process import frees_at_once
+from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -136,7 +136,7 @@ def _predict(
     predicted = np.empty(len(nodes), dtype=np.int64)
     # Tables and slabs are large and of many sizes: kept in the heap, they would leave holes that the budget
     # does not count.
-    with frees_at_once():
+    with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
             predicted[positions] = torch.argmax(logits, dim=1).numpy()
     return predicted

@@ -28,7 +28,7 @@ _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 class RankGroup:
     """The ranks of the default process group; without one, this process alone. Owns nothing.
 
-    `gather`, `sum`, `first_does`, `agree` and `require_equal` are collective: every rank calls them, in the same
+    `gather`, `sum`, `run_on_first`, `agree` and `require_equal` are collective: every rank calls them, in the same
     order. What is sent is JSON. A rank that is gone ends them with RankError, a rank that hangs after the timeout of
     the process group.
 
@@ -79,7 +79,7 @@ class RankGroup:
         from gloader.distributed.collective import gather_bytes
 
         own = json.dumps(value).encode()
-        with self.hears_losses():
+        with self.lost_rank_errors():
             return [json.loads(text) for text in gather_bytes(own)]
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
@@ -88,7 +88,7 @@ class RankGroup:
         parts = self.gather(dict(values))
         return {name: sum(part[name] for part in parts) for name in values}
 
-    def first_does(self, work: Callable[[], T]) -> T:
+    def run_on_first(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the first rank and return its result, a JSON value, on all.
 
         The others wait for as long as it takes, not for the timeout of the group: the first rank shows them that it
@@ -120,7 +120,7 @@ class RankGroup:
         require_equal(dict(enumerate(cards)), "on every rank")
 
     @contextmanager
-    def hears_losses(self) -> Iterator[None]:
+    def lost_rank_errors(self) -> Iterator[None]:
         """Turn the errors of a process group that lost a rank into RankError."""
         try:
             yield
@@ -134,10 +134,10 @@ class RankGroup:
             ) from error
 
     @contextmanager
-    def announces_failures(self) -> Iterator[None]:
+    def log_failures(self) -> Iterator[None]:
         """Log an error of this rank at once: before anything is released, which is when the other ranks notice."""
         try:
-            with self.hears_losses():
+            with self.lost_rank_errors():
                 yield
         except RankError:
             raise
@@ -163,7 +163,7 @@ class RankGroup:
         return result
 
     def _follow(self) -> Any:
-        with self.hears_losses():
+        with self.lost_rank_errors():
             # A size of 0 is a sign of life, any other that of the outcome which follows.
             while (size := _broadcast_size(0)) == 0:
                 pass
@@ -204,7 +204,7 @@ class _Pulse:
 
     def _send(self, send: Callable[[], object]) -> None:
         try:
-            with self._group.hears_losses():
+            with self._group.lost_rank_errors():
                 send()
         except RankError as error:
             self._lost = error

@@ -93,7 +93,7 @@ def release_freed_memory() -> None:
 
 
 @contextmanager
-def frees_at_once() -> Iterator[None]:
+def eager_release() -> Iterator[None]:
     """Give every larger block back to the system as soon as it is freed, inside the block.
 
     For code that makes large blocks of many sizes, each used for long: the heap would keep holes between them. A

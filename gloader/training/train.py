@@ -147,7 +147,7 @@ def fit(
                 reporter=listener,
                 loader_factory=loader_factory,
             )
-            with group.hears_losses():
+            with group.lost_rank_errors():
                 results.append(job.run(run, num_runs=runs))
     summary = summarize(results)
     if folder is not None and group.is_first:
@@ -207,9 +207,9 @@ class _Job:
     def run(self, run: int, *, num_runs: int) -> RunResult:
         """Train and test one network."""
         started = time.perf_counter()
-        self.group.first_does(self._prepare_folder)
+        self.group.run_on_first(self._prepare_folder)
         budget, opened = self._open_loader()
-        with opened as loader, private_randomness(self.device), self.group.announces_failures():
+        with opened as loader, private_randomness(self.device), self.group.log_failures():
             trainer = self._trainer(loader, budget)
             self._resume(trainer)
             explanations = self.group.gather(loader.explain())

@@ -99,8 +99,8 @@ class Trainer:
         self._model = spec.build().to(device)
         # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
         # before DDP waits.
-        group.first_does(self._require_inference)
-        with group.hears_losses():
+        group.run_on_first(self._require_inference)
+        with group.lost_rank_errors():
             self._replica = Replica(self._model, step, group, num_steps=optim.epochs * len(loader))
         self._optimizer = build_optimizer(optim, self._model.parameters())
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
@@ -250,7 +250,7 @@ class Trainer:
             return [valid_acc, time.perf_counter() - started]
 
         # One measurement for all: patience and the best epoch are decided alike on every rank.
-        valid_acc, seconds = self._group.first_does(validate)
+        valid_acc, seconds = self._group.run_on_first(validate)
         return valid_acc, seconds or 0.0
 
     def _accuracy(self, nodes: IdArray) -> float | None:
@@ -265,7 +265,7 @@ class Trainer:
     def _test(self) -> Outcome:
         # The test nodes are looked at once, with the weights that validation chose.
         self._model.load_state_dict(self._best_weights)
-        test_acc = self._group.first_does(lambda: self._accuracy(self._dataset.test))
+        test_acc = self._group.run_on_first(lambda: self._accuracy(self._dataset.test))
         progress = self._progress
         return Outcome(
             best_epoch=progress.best_epoch,

@@ -73,11 +73,11 @@ def save_shards(folder: Path, content: Any, group: RankGroup) -> None:
     tensors: dict[str, torch.Tensor] = {}
     own = _take_tensors(content, "", tensors)
     # One document for all: what ranks measured, such as seconds, differs.
-    document = json.dumps(group.first_does(lambda: own)).encode()
+    document = json.dumps(group.run_on_first(lambda: own)).encode()
     tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
     writer = FileSystemWriter(folder, sync_files=True)
     try:
-        with group.hears_losses(), _is_quiet():
+        with group.lost_rank_errors(), _is_quiet():
             save(tensors, storage_writer=writer)
     except CheckpointException as error:  # a BaseException
         raise StoreWriteError(f"checkpoint {folder} could not be written: {_first_failure(error)}") from error

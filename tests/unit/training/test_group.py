@@ -23,7 +23,7 @@ def test_a_process_without_a_group_is_alone() -> None:
     )
     assert group.gather({"a": 1}) == [{"a": 1}]
     assert group.sum({"a": 0.5}) == {"a": 0.5}
-    assert group.first_does(lambda: "done") == "done"
+    assert group.run_on_first(lambda: "done") == "done"
     group.require_equal({"a": 1})
     group.agree(None)
     with pytest.raises(OSError, match="mine"):
@@ -47,7 +47,7 @@ def test_ranks_count_on_their_machine() -> None:
 def test_errors_of_the_transport_speak_of_another_rank(error: RuntimeError) -> None:
     with (
         pytest.raises(RankError, match=r"another rank ended.*from the last checkpoint"),
-        RankGroup(rank=0, machines=["a", "a"]).hears_losses(),
+        RankGroup(rank=0, machines=["a", "a"]).lost_rank_errors(),
     ):
         raise error
 
@@ -58,7 +58,7 @@ def test_other_errors_stay_and_are_announced_with_their_rank(caplog: pytest.LogC
     with (
         caplog.at_level(logging.ERROR, "gloader"),
         pytest.raises(RuntimeError, match="shapes"),
-        RankGroup(rank=1, machines=["a", "a"]).announces_failures(),
+        RankGroup(rank=1, machines=["a", "a"]).log_failures(),
     ):
         raise error
     assert caplog.messages == ["rank 1 failed: RuntimeError: shapes do not fit (in stage compute)"]
