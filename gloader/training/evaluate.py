@@ -11,7 +11,7 @@ from gloader.dataset.topology import open_topology
 from gloader.errors import CheckpointError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import fits_topology
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from gloader.training.checkpoint.save import (
     save_checkpoint,
     save_sharded_checkpoint,
 )
-from gloader.training.inference.layerwise import SCRATCH_PREFIX
+from gloader.training.inference.layerwise_inference import SCRATCH_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

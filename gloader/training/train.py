@@ -18,7 +18,7 @@ from gloader.memory.available import default_budget_bytes
 from gloader.observe.explain import explain_run
 from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.optimizer import check_optim
 from gloader.training.process import own_cores, private_randomness
 from gloader.training.replica import logits_and_loss

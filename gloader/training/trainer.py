@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gloader.config import OptimConfig
     from gloader.dataset import Dataset
     from gloader.training.group import RankGroup
-    from gloader.training.inference.layerwise import LayerwiseInference
+    from gloader.training.inference.layerwise_inference import LayerwiseInference
     from gloader.training.run_folder import RunFolder
     from gloader.training.step_config import StepConfig
     from gloader.training.train_loader import TrainLoader

@@ -13,7 +13,7 @@ from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
 from gloader.loader import Loader
 from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.reporter import SilentReporter
 from gloader.training.step_config import StepConfig
 from gloader.training.train import fit, resolve_device
