@@ -50,7 +50,7 @@ class ToySource:
         if len(at) and at.max() >= len(out):
             raise ShapeError("at is out of range")
         if rows.tolist() != self.rows[batch]:
-            raise PlanError(f"batch {batch} asks for other rows than those that were kept")
+            raise PlanError(f"batch {batch} asks for other rows than those that were staged")
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
         self.check(batch, rows, out, at)

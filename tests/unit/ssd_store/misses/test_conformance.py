@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gloader.ssd_store import DirectMisses, Packer, stage_rows
+from gloader.ssd_store import DirectMisses, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.miss_source_suite import MissSourceSuite
 
@@ -35,7 +35,7 @@ class TestInRam(MissSourceSuite):
     def open_source(
         self, store: FeatureStore, misses: Sequence[IdArray], tmp_path: Path
     ) -> Iterator[MissSource]:
-        yield stage_rows(store, misses, is_cancelled=lambda: False)
+        yield load_misses(store, misses, is_cancelled=lambda: False)
 
 
 @pytest.mark.reliability("E5")
