@@ -29,7 +29,7 @@ from gloader.training.run_folder import RunFolder
 from gloader.training.step_config import StepConfig, check_step
 from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
 from gloader.training.tensorboard import TensorBoardReporter
-from gloader.training.trainer import Trainer
+from gloader.training.trainer import Trainer, TrainRecipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from gloader.config import LoaderConfig, ModelConfig, OptimConfig
     from gloader.dataset import Dataset
     from gloader.training.step_config import LoaderSharing
-    from gloader.training.train_loader import TrainLoader
     from gloader.types import ReadyBatch
 
 
@@ -48,7 +47,7 @@ _STEP = StepConfig()
 class LoaderFactory(Protocol):
     """Builds the loader of a run; ``overrides`` are keyword arguments of `gloader.loader.Loader`."""
 
-    def __call__(self, dataset: Dataset, config: LoaderConfig, **overrides: Any) -> TrainLoader:
+    def __call__(self, dataset: Dataset, config: LoaderConfig, **overrides: Any) -> Loader:
         """Return a loader over the training nodes."""
         ...
 
@@ -257,7 +256,7 @@ class _Job:
             if not (self.resume or self.group.is_alone):
                 self.folder.discard_checkpoints()
 
-    def _trainer(self, loader: TrainLoader, budget: RunBudget) -> Trainer:
+    def _trainer(self, loader: Loader, budget: RunBudget) -> Trainer:
         inference = None
         if self.group.is_first:
             inference = LayerwiseInference(
@@ -267,14 +266,11 @@ class _Job:
                 scratch=None if self.folder is None else self.folder.root,
             )
         return Trainer(
-            spec=self._spec(),
+            recipe=TrainRecipe(spec=self._spec(), optim=self.optim, step=self.step, seed=self.loader.seed),
             dataset=self.dataset,
-            optim=self.optim,
-            step=self.step,
             group=self.group,
             loader=loader,
             inference=inference,
-            seed=self.loader.seed,
             device=self.device,
             folder=self.folder,
             reporter=self.reporter,
@@ -313,11 +309,11 @@ class _Job:
             step_bytes=0 if batch is None else ranks * step_bytes(spec, batch, autocast=self.step.autocast),
         )
 
-    def _open_loader(self) -> tuple[RunBudget, TrainLoader]:
+    def _open_loader(self) -> tuple[RunBudget, Loader]:
         """Return a loader within the first share of the budget that suffices on every rank, and that share."""
         budgets = self._budgets()
         for budget in budgets:
-            loader: TrainLoader | None = None
+            loader: Loader | None = None
             failure: Exception | None = None
             try:
                 loader = self._make_loader(budget)
@@ -347,7 +343,7 @@ class _Job:
         kinds = self.group.gather(kind)
         return "small" in kinds and "other" not in kinds
 
-    def _make_loader(self, budget: RunBudget) -> TrainLoader:
+    def _make_loader(self, budget: RunBudget) -> Loader:
         config, loader_bytes = self.loader, budget.loader_bytes
         if self._is_private:
             config, loader_bytes = self._part_of_machine(), loader_bytes // self.group.most_local
@@ -391,14 +387,14 @@ class _Job:
         loaders = self.group.most_local if self._is_private else 1
         return max(1, (self.loader.threads or len(os.sched_getaffinity(0))) // loaders)
 
-    def _explain_features(self, loader: TrainLoader) -> str:
+    def _explain_features(self, loader: Loader) -> str:
         plan = loader.memory_plan
         if plan.features == "ram":
             return "features in memory"
         share = 100 * plan.cache_rows / max(self.dataset.num_nodes, 1)
         return f"features on the SSD, {plan.cache_rows:,} rows ({share:.1f}%) cached, policy {self.loader.policy}"
 
-    def _io_strategy(self, loader: TrainLoader) -> str:
+    def _io_strategy(self, loader: Loader) -> str:
         return name_strategy(self.loader.io_strategy, [report.choice.strategy for report in loader.reports])
 
     def _spec(self) -> ModelSpec:
@@ -433,7 +429,7 @@ def _by_rank(texts: Sequence[str]) -> str:
     return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(said) if text)
 
 
-def _explain_reports(loader: TrainLoader) -> str:
+def _explain_reports(loader: Loader) -> str:
     return explain_run(loader.reports) if loader.reports else ""
 
 

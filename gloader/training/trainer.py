@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from gloader.config import OptimConfig
     from gloader.dataset import Dataset
+    from gloader.loader import Loader
     from gloader.training.group import RankGroup
     from gloader.training.inference.layerwise_inference import LayerwiseInference
     from gloader.training.run_folder import RunFolder
     from gloader.training.step_config import StepConfig
-    from gloader.training.train_loader import TrainLoader
     from gloader.types import IdArray, ReadyBatch
 
 # A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
@@ -46,6 +46,16 @@ class Outcome:
     epochs: tuple[EpochRecord, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRecipe:
+    """The settings that decide what a network becomes, beside its batches."""
+
+    spec: ModelSpec
+    optim: OptimConfig  # checked, as is ``step``
+    step: StepConfig
+    seed: int  # of the initial weights and of dropout
+
+
 class Trainer:
     """Trains and evaluates one network. Owns nothing; seeds torch's generators: use it in `private_randomness`.
 
@@ -56,12 +66,14 @@ class Trainer:
 
     Parameters
     ----------
-    spec : the network
-    optim, step : checked settings
+    recipe : network, optimisation, precision and seed
+    dataset : whose splits are evaluated
+    group : the ranks that train together
     loader : over the training nodes, for this rank
     inference : for all neighbours of the validation and test nodes; needed on the first rank alone
-    seed : of the initial weights and of dropout
-    folder : where metrics and checkpoints go, None for nowhere
+    device : holds the network
+    folder : receives metrics and checkpoints; None: nothing is written
+    reporter : hears of batches, epochs and evaluations
 
     Raises
     ------
@@ -72,37 +84,34 @@ class Trainer:
     def __init__(
         self,
         *,
-        spec: ModelSpec,
+        recipe: TrainRecipe,
         dataset: Dataset,
-        optim: OptimConfig,
-        step: StepConfig,
         group: RankGroup,
-        loader: TrainLoader,
+        loader: Loader,
         inference: LayerwiseInference | None,
-        seed: int,
         device: torch.device,
         folder: RunFolder | None,
         reporter: Reporter,
     ) -> None:
-        self._spec = spec
+        self._spec, self._optim, self._seed = recipe.spec, recipe.optim, recipe.seed
         self._dataset = dataset
-        self._optim = optim
         self._group = group
         self._loader = loader
         self._inference = inference
-        self._seed = seed
         self._device = device
         self._folder = folder
         self._reporter = reporter
         # Before anything that draws: the weights depend on the seed alone, on every rank.
-        seed_torch(seed, _INIT, device=device)
-        self._model = spec.build().to(device)
+        seed_torch(recipe.seed, _INIT, device=device)
+        self._model = recipe.spec.build().to(device)
         # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
         # before DDP waits.
         group.run_on_first(self._require_inference)
         with group.lost_rank_errors():
-            self._replica = Replica(self._model, step, group, num_steps=optim.epochs * len(loader))
-        self._optimizer = build_optimizer(optim, self._model.parameters())
+            self._replica = Replica(
+                self._model, recipe.step, group, num_steps=recipe.optim.epochs * len(loader)
+            )
+        self._optimizer = build_optimizer(recipe.optim, self._model.parameters())
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
         self._best_weights = self._weights()
 
