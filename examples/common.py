@@ -1,4 +1,4 @@
-"""What the examples share: the command line, the data, and how accuracy is measured."""
+"""The parts that the examples share: the command line, the data, and the measure of accuracy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,14 @@ def sampler_for(dataset: Dataset, fanouts: list[int]) -> MergedSampler | None:
 
 @torch.no_grad()
 def accuracy(model: torch.nn.Module, batches: Iterable[Any], outputs: Callable[[Any], Any]) -> float:
-    """Return the share of seeds that ``model`` gets right; ``outputs`` gives predictions and labels of a batch."""
+    """Return the share of seeds that ``model`` gets right.
+
+    Parameters
+    ----------
+    model : put into evaluation mode meanwhile
+    batches : mini-batches around the seeds
+    outputs : from a batch to predictions (B, classes) and labels (B,)
+    """
     model.eval()
     right = total = 0
     for batch in batches:

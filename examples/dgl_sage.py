@@ -7,27 +7,15 @@ import common
 import dgl
 import torch
 import torch.nn.functional as F
+from dgl_model import SAGE
 
-FANOUTS, BATCH, HIDDEN = [10, 10], 512, 64
+from gloader import Dataset
+
+FANOUTS, BATCH = [10, 10], 512
 X, Y = "feat", "label"  # node data
 
 
-class SAGE(torch.nn.Module):
-    """Two mean-aggregating layers."""
-
-    def __init__(self, dim: int, num_classes: int) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(
-            [dgl.nn.SAGEConv(dim, HIDDEN, "mean"), dgl.nn.SAGEConv(HIDDEN, num_classes, "mean")]
-        )
-
-    def forward(self, blocks, x):
-        """Return the scores of the last block's destinations."""
-        x = F.relu(self.layers[0](blocks[0], x))
-        return self.layers[1](blocks[1], F.dropout(x, training=self.training))
-
-
-def make_loader(dataset, seeds):
+def make_loader(dataset: Dataset, seeds: torch.Tensor):
     """Return the mini-batches around ``seeds``."""
     sampler = dgl.dataloading.NeighborSampler(FANOUTS, prefetch_node_feats=[X], prefetch_labels=[Y])
     return dgl.dataloading.DataLoader(dataset.to_dgl(), seeds, sampler, batch_size=BATCH, shuffle=True)

@@ -4,32 +4,18 @@ The two files dgl_sage*.py differ in where their mini-batches come from.
 """
 
 import common
-import dgl
 import torch
 import torch.nn.functional as F
+from dgl_model import SAGE
 
+from gloader import Dataset
 from gloader.adapters.dgl import BlockLoader
 
-FANOUTS, BATCH, HIDDEN = [10, 10], 512, 64
+FANOUTS, BATCH = [10, 10], 512
 X, Y = "feat", "label"  # node data
 
 
-class SAGE(torch.nn.Module):
-    """Two mean-aggregating layers."""
-
-    def __init__(self, dim: int, num_classes: int) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList(
-            [dgl.nn.SAGEConv(dim, HIDDEN, "mean"), dgl.nn.SAGEConv(HIDDEN, num_classes, "mean")]
-        )
-
-    def forward(self, blocks, x):
-        """Return the scores of the last block's destinations."""
-        x = F.relu(self.layers[0](blocks[0], x))
-        return self.layers[1](blocks[1], F.dropout(x, training=self.training))
-
-
-def make_loader(dataset, seeds):
+def make_loader(dataset: Dataset, seeds: torch.Tensor):
     """Return the mini-batches around ``seeds``."""
     return BlockLoader(dataset, seeds=seeds, fanouts=FANOUTS, batch_size=BATCH, features="ssd")
 

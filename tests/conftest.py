@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 pytest_plugins = ["reliability_report"]
-pytest.register_assert_rewrite("gloader.testing.suites")
+pytest.register_assert_rewrite("gloader.testing")
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 _COMMON = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": _SLOW_MACHINE}

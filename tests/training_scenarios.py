@@ -123,9 +123,9 @@ def working(*, rank: int, dataset: str, world: int, folder: Path) -> list[Any]:
     def fail() -> None:
         raise ValueError("no such thing")
 
-    found: list[Any] = [group.first_does(work), group.sum({"a": 0.1 * (rank + 1)})]
+    found: list[Any] = [group.run_on_first(work), group.sum({"a": 0.1 * (rank + 1)})]
     try:
-        group.first_does(fail)
+        group.run_on_first(fail)
     except Exception as error:
         found.append(f"{type(error).__name__}: {error}")
     error = OSError("only here") if rank == 1 else None

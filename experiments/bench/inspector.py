@@ -10,19 +10,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gloader.bench.graphs import GraphSpec
 from gloader.bench.inspector import bench_inspector
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "rmat_3_hops": {
-        "graph": "rmat",
-        "num_nodes": 4_000_000,
-        "num_edges": 100_000_000,
+        "graph": GraphSpec(kind="rmat", num_nodes=4_000_000, num_edges=100_000_000),
         "fanouts": (10, 10, 10),
     },
     "powerlaw_2_hops": {
-        "graph": "powerlaw",
-        "num_nodes": 1_000_000,
-        "num_edges": 40_000_000,
+        "graph": GraphSpec(kind="powerlaw", num_nodes=1_000_000, num_edges=40_000_000),
         "fanouts": (10, 10),
     },
 }

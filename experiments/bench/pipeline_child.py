@@ -33,7 +33,7 @@ from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, FilledBatch, PlannedSuperbatch
 from gloader.pipeline.transfer import transfer
 from gloader.ssd_store.cost.strategy import Calibration
-from gloader.training.schedule import build_optimizer
+from gloader.training.optimizer import build_optimizer
 from gloader.types import BatchId
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from gloader.pipeline.transfer import to_device_block
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store.read.ram import RamFeatures
 from gloader.training.evaluate import evaluate
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.types import BatchId, IdArray, SampledBatch, Sampler
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.training.checkpoint.save import ModelSpec
+from gloader.training.optimizer import build_optimizer
+from gloader.training.process import seed_torch
 from gloader.training.result import name_strategy, peak_rss_bytes
 from gloader.training.run_budget import RunBudget, share_budget
-from gloader.training.schedule import build_optimizer
-from gloader.training.seeding import seed_torch
 from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
 
 if TYPE_CHECKING:

@@ -67,6 +67,7 @@ class StoreFeature(gb.Feature):
 
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
         """Yield, once, what waits for the rows of ``ids`` (M,)."""
+        # Made in the process that reads, after DGL forked its workers.
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "gloader-graphbolt")
         yield _Pending(self._pool.submit(self.read, ids))
@@ -149,6 +150,7 @@ class BlockSampler(gb.SubgraphSampler):
             The seeds repeat, or are no nodes of the graph.
         """
         ids = seeds.cpu().numpy()
+        # Seven bytes, so that the index fits an int64 whatever the digest.
         digest = hashlib.blake2b(np.ascontiguousarray(ids, np.int64).tobytes(), digest_size=7).digest()
         batch_id = BatchId(epoch=self._epoch, index=int.from_bytes(digest, "little"))
         batch = self._neighbors.sample(batch_id, ids)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BatchStream(Generic[T]):
+class LoaderView(Generic[T]):
     """The batches of a `Loader`, each passed through ``convert``; position, length and state are the loader's.
 
     An epoch ends as soon as its last batch is handed out, not when the loop asks for one more: loops that count
@@ -38,6 +38,7 @@ class BatchStream(Generic[T]):
         self.loader = loader
         self._convert = convert
         if is_owner:
+            # Not at exit: threads that a loader would join may be gone by then.
             weakref.finalize(self, loader.close).atexit = False
         # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
         self._running: weakref.ref[_Epoch[T]] | None = None
@@ -88,8 +89,8 @@ class BatchStream(Generic[T]):
 class _Epoch(Iterator[T]):
     """One epoch. It starts with its first batch: some loops make iterators that they never use."""
 
-    def __init__(self, stream: BatchStream[T], *, convert: Callable[[ReadyBatch], T]) -> None:
-        self._stream = stream  # kept, since dropping it may close its loader
+    def __init__(self, view: LoaderView[T], *, convert: Callable[[ReadyBatch], T]) -> None:
+        self._view = view  # kept, since dropping it may close its loader
         self._convert = convert
         self._batches: Iterator[ReadyBatch] | None = None
         self._state: Literal["new", "running", "ended", "superseded"] = "new"
@@ -100,17 +101,19 @@ class _Epoch(Iterator[T]):
                 "another epoch of this loader was started meanwhile; a loader runs one epoch at a time"
             )
         if self._state == "new":
-            self._batches, self._state = iter(self._stream.loader), "running"
+            self._batches, self._state = iter(self._view.loader), "running"
         if self._batches is None:
             raise StopIteration
         batch = next(self._batches)
-        if batch.id.index == len(self._stream) - 1:
+        # Loops that count batches never ask for the one after the last; without this the epoch would stay open.
+        if batch.id.index == len(self._view) - 1:
             next(self._batches, None)  # the loader learns that the epoch is complete
             self._batches, self._state = None, "ended"
         return self._convert(batch)
 
     def supersede(self) -> None:
         """End the epoch, by dropping the loader's iterator; unless it was at its end it refuses to go on."""
+        # Dropping the iterator ends its threads, whoever else still holds this epoch.
         self._batches = None
         if self._state != "ended":
             self._state = "superseded"

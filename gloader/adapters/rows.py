@@ -73,6 +73,7 @@ class CachedRows:
         StoreError
             Reading failed; the cache is empty then.
         """
+        # A forked child has the descriptors and locks of its parent, and none of the threads that serve them.
         if os.getpid() != self._pid:
             raise ForkError(
                 "features of a gloader store were asked for in a worker process; fetch them in the main one "
@@ -83,6 +84,7 @@ class CachedRows:
         with self._lock:
             if len(unique) == len(ids):
                 return self._gather_unique(ids)
+            # The policy wants each row once: a repeat would count as a second use and fill a second slot.
             return self._gather_unique(unique)[inverse]
 
     def _gather_unique(self, ids: IdArray) -> NDArray[np.float32]:
@@ -93,6 +95,7 @@ class CachedRows:
         step = self._policy.step(ids)
         try:
             read = self._slots.execute(step, ids, out, self.source)
+        # Slots may hold half of a batch, and the policy believes that they hold all of it: both start anew.
         except BaseException:
             self._slots.clear()
             self._policy = self._new_policy()

@@ -1,4 +1,4 @@
-"""What a measurement was made with: versions and machine."""
+"""Versions and machine that a measurement was made with."""
 
 from __future__ import annotations
 

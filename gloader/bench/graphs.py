@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -24,11 +25,41 @@ _A, _AB, _ABC = np.uint64(37356), np.uint64(49807), np.uint64(62259)
 _LOW_16, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSpec:
+    """The graph of a benchmark, by the numbers that it is made from."""
+
+    kind: GraphKind = "rmat"
+    num_nodes: int
+    num_edges: int
+    seed: int = 0  # key of the graph, and of what is sampled from it
+
+    def make(self) -> CscGraph:
+        """Return the graph; see `synthetic_graph`."""
+        return synthetic_graph(self.kind, num_nodes=self.num_nodes, num_edges=self.num_edges, seed=self.seed)
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return the numbers as a report names them."""
+        return {
+            "graph": self.kind,
+            "num_nodes": self.num_nodes,
+            "num_edges": self.num_edges,
+            "seed": self.seed,
+        }
+
+
 def synthetic_graph(kind: GraphKind, *, num_nodes: int, num_edges: int, seed: int = 0) -> CscGraph:
     """Return a directed graph with parallel edges and self loops; node ids carry no order of degree. Pure.
 
     "rmat" is Graph500's R-MAT (Chakrabarti et al., SDM'04); "powerlaw" draws both ends of an edge from one
     heavy-tailed distribution.
+
+    Parameters
+    ----------
+    kind : "rmat" or "powerlaw"
+    num_nodes : 1 to 2**31 - 1
+    num_edges : counted with their repeats
+    seed : key of the random numbers
 
     Raises
     ------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.bench.environment import machine, versions
-from gloader.bench.graphs import GraphKind, synthetic_graph
+from gloader.bench.graphs import GraphSpec
 from gloader.cache import NodeTable, SlotCache, Trace, access_counts, encode_ids, hotness_levels, plan_belady
 from gloader.core.order import EpochOrder
 from gloader.errors import ConfigError
@@ -25,23 +25,21 @@ if TYPE_CHECKING:
 
 _COPY_ROWS = 100_000
 _COPY_DIM = 128
-_PREFAULT = 1.0
+_PREFAULT = 1.0  # written to every page before the clock runs
 _SPREAD = 25  # 4 million nodes become 100 million
+_SUPERBATCHES = 3  # one to fill the cache, one to plan, one to look ahead
+_GRAPH = GraphSpec(num_nodes=4_000_000, num_edges=100_000_000)
 
 
 def bench_inspector(
+    graph: GraphSpec = _GRAPH,
     *,
-    graph: GraphKind = "rmat",
-    num_nodes: int = 4_000_000,
-    num_edges: int = 100_000_000,
     fanouts: Sequence[int] = (10, 10, 10),
     batch_size: int = 1000,
     superbatch: int = 64,
-    superbatches: int = 3,
     cache_share: float = 0.1,
     repeats: int = 7,
     threads: int = 2,
-    seed: int = 0,
     policies: bool = True,
 ) -> dict[str, Any]:
     """Plan a superbatch that follows another and sees the next, on one thread, again and again.
@@ -54,7 +52,13 @@ def bench_inspector(
 
     Parameters
     ----------
-    superbatches : at least 3: one to fill the cache, one to plan, one to look ahead
+    graph : what is sampled from
+    fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
+    batch_size : seeds of a batch
+    superbatch : batches planned together
+    cache_share : slots of the cache, as a share of the nodes
+    repeats : of which the median counts
+    threads : sampling threads, and threads that copy
     policies : also evaluate every policy at ``cache_share`` of the rows
 
     Returns
@@ -67,18 +71,19 @@ def bench_inspector(
     ConfigError
         The workload is impossible.
     """
-    if superbatches < 3 or superbatch < 1 or repeats < 1 or not 0 < cache_share <= 1:
-        raise ConfigError("needs superbatches >= 3, superbatch >= 1, repeats >= 1 and 0 < cache_share <= 1")
-    topology = synthetic_graph(graph, num_nodes=num_nodes, num_edges=num_edges, seed=seed)
+    if superbatch < 1 or repeats < 1 or not 0 < cache_share <= 1:
+        raise ConfigError("needs superbatch >= 1, repeats >= 1 and 0 < cache_share <= 1")
+    topology = graph.make()
     seeds = np.flatnonzero(np.diff(topology.indptr))
-    sampler = NeighborSampler(topology, fanouts, seed=seed)
-    order = EpochOrder(seeds=seeds, num_nodes=num_nodes, batch_size=batch_size, seed=seed)
-    trace = sample_trace(sampler, order, batches=superbatch * superbatches, threads=threads)
+    sampler = NeighborSampler(topology, fanouts, seed=graph.seed)
+    order = EpochOrder(seeds=seeds, num_nodes=graph.num_nodes, batch_size=batch_size, seed=graph.seed)
+    trace = sample_trace(sampler, order, batches=_SUPERBATCHES * superbatch, threads=threads)
     if len(trace.accesses) < 2 * superbatch + 1:
         raise ConfigError(
             f"{len(seeds)} seeds give {len(trace.accesses)} batches; lower superbatch or batch_size"
         )
-    capacity = round(cache_share * num_nodes)
+    capacity = round(cache_share * graph.num_nodes)
+    # The same accesses among more nodes: what differs is the table alone, which leaves the processor's caches.
     spread = _spread(trace)
     report = {
         "benchmark": "inspector",
@@ -91,19 +96,17 @@ def bench_inspector(
     }
     report["copy"] = _copying(repeats, threads)
     if policies:
+        # Another epoch than the measured one: a static cache must not be chosen by the accesses it is judged by.
         presampled = sample_trace(sampler, order, batches=len(trace.accesses), epoch=1, threads=threads)
         report["policies"] = _policies(trace, presampled, sampler, order, superbatch, cache_share)
     report["workload"] = {
-        "graph": graph,
-        "num_nodes": num_nodes,
-        "num_edges": num_edges,
+        **graph.to_json(),
         "fanouts": list(fanouts),
         "batch_size": batch_size,
         "superbatch": superbatch,
         "batches": len(trace.accesses),
         "capacity": capacity,
         "repeats": repeats,
-        "seed": seed,
     }
     return report | {"versions": versions(), "machine": machine()}
 
@@ -180,6 +183,7 @@ def _copying(repeats: int, threads: int) -> dict[str, Any]:
         admit_pos=nothing,
         admit_slot=nothing,
     )
+    # Filled, not empty: an untouched page is mapped at its first read, which would be measured.
     rows = np.full((4 * _COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32)
     outs = [np.full((_COPY_ROWS, _COPY_DIM), _PREFAULT, dtype=np.float32) for _ in range(3)]
     with (
@@ -204,6 +208,7 @@ def _copying(repeats: int, threads: int) -> dict[str, Any]:
             "all_threads": lambda: many.copy_hits(step, slots, outs[1]),
         }
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
+        # In turns, so that another program's load meets all of them; the first round warms up.
         for _ in range(repeats + 1):
             for name, run in contenders.items():
                 seconds[name] += _seconds(run, 1)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gloader.bench.environment import machine, versions
-from gloader.bench.graphs import GraphKind, synthetic_graph
+from gloader.bench.graphs import GraphSpec
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.types import BatchId, IdArray
@@ -22,19 +22,17 @@ from gloader.types import BatchId, IdArray
 Run = Callable[[Sequence[IdArray]], int]  # samples the batches, returns the number of edges
 Rates = dict[str, list[float]]  # edges per second of each contender, one for each repeat
 _ONE = ", 1 thread"
+_GRAPH = GraphSpec(num_nodes=2_000_000, num_edges=60_000_000)
 
 
 def bench_sampler(
+    graph: GraphSpec = _GRAPH,
     *,
-    graph: GraphKind = "rmat",
-    num_nodes: int = 2_000_000,
-    num_edges: int = 60_000_000,
     fanouts: Sequence[int] = (10, 10, 10),
     batch_size: int = 1000,
     threads: int = 2,
     batches: int = 16,
     repeats: int = 7,
-    seed: int = 0,
     with_dgl: bool = True,
 ) -> dict[str, Any]:
     """Return edges/s of `NeighborSampler` on a synthetic graph, and its ratio to DGL's best setting.
@@ -45,9 +43,19 @@ def bench_sampler(
     wait for each other and suffer more than ours when other programs take a core: on a machine that is not idle
     believe `ratio_to_dgl_one_thread`, which counts processor time.
 
+    Parameters
+    ----------
+    graph : what is sampled from
+    fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
+    batch_size : seeds of a batch
+    threads : sampling threads, of gloader and of DGL
+    batches : of a repeat
+    repeats : of which the median counts
+    with_dgl : also run DGL's sampler, where dgl is installed
+
     Returns
     -------
-    A JSON-like dict with `edges_per_second`, `ratio_to_dgl` (None where DGL is not installed), every run, the
+    A JSON-like dict with `edges_per_second`, `ratio_to_dgl` (None if DGL is not installed), every run, the
     workload, the versions and the machine.
 
     Raises
@@ -57,23 +65,20 @@ def bench_sampler(
     """
     if min(threads, batches, repeats, batch_size) < 1:
         raise ConfigError("threads, batches, repeats and batch_size must be at least 1")
-    topology = synthetic_graph(graph, num_nodes=num_nodes, num_edges=num_edges, seed=seed)
-    seeds = _seed_batches(topology, batch_size, batches, seed)
-    contenders = {"gloader": _gloader(topology, fanouts, seed, threads)}
-    contenders["gloader" + _ONE] = _gloader(topology, fanouts, seed, 1)
+    topology = graph.make()
+    seeds = _seed_batches(topology, batch_size, batches, graph.seed)
+    contenders = {"gloader": _gloader(topology, fanouts, graph.seed, threads)}
+    contenders["gloader" + _ONE] = _gloader(topology, fanouts, graph.seed, 1)
     if with_dgl and _has_dgl():
         contenders |= _dgl(topology, fanouts, threads)
     wall, cpu = _interleave(contenders, seeds, repeats)
     return _report(wall, cpu) | {
         "workload": {
-            "graph": graph,
-            "num_nodes": topology.num_nodes,
-            "num_edges": topology.num_edges,
+            **graph.to_json(),
             "fanouts": list(fanouts),
             "batch_size": batch_size,
             "batches": len(seeds),
             "repeats": repeats,
-            "seed": seed,
         },
         "threads": threads,
         "versions": versions(),
@@ -87,6 +92,7 @@ def _seed_batches(topology: CscGraph, batch_size: int, batches: int, seed: int) 
     if len(connected) < batch_size:
         raise ConfigError(f"batch_size {batch_size} exceeds the {len(connected)} nodes that have a neighbour")
     order = np.random.default_rng(seed).permutation(connected)
+    # Whole batches only: a short last one would count less work as one more batch.
     starts = range(0, len(order) - batch_size + 1, batch_size)
     return [order[start : start + batch_size] for start in starts][:batches]
 
@@ -139,6 +145,7 @@ def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
     import torch
 
     def run(batches: Sequence[IdArray]) -> int:
+        # Set in every run: contenders of other numbers of threads run in between.
         torch.set_num_threads(threads)  # of OpenMP, which DGL uses too
         edges = 0
         for batch in batches:

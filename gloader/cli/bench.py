@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -12,6 +12,9 @@ from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen, facts
 from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from gloader.bench.graphs import GraphSpec
 
 
 @Parameter(name="*")
@@ -138,15 +141,12 @@ def sampler(
     screen = Screen.open(is_json=output.json)
     with screen.console.status("sampling"):
         report = bench_sampler(
-            graph=workload.graph,
-            num_nodes=workload.num_nodes,
-            num_edges=workload.num_edges,
+            _graph_of(workload),
             fanouts=workload.fanout,
             batch_size=workload.batch_size,
             batches=workload.batches,
             repeats=workload.repeats,
             threads=workload.threads,
-            seed=workload.seed,
             with_dgl=workload.dgl,
         )
     _finish(screen, report, _sampler_rates(report), out)
@@ -170,16 +170,13 @@ def inspector(
     screen = Screen.open(is_json=output.json)
     with screen.console.status("planning"):
         report = bench_inspector(
-            graph=workload.graph,
-            num_nodes=workload.num_nodes,
-            num_edges=workload.num_edges,
+            _graph_of(workload),
             fanouts=workload.fanout,
             batch_size=workload.batch_size,
             superbatch=workload.superbatch,
             cache_share=workload.cache_share,
             repeats=workload.repeats,
             threads=workload.threads,
-            seed=workload.seed,
             policies=workload.policies,
         )
     _finish(screen, report, _plan_rates(report), out)
@@ -271,6 +268,14 @@ def _epoch_rates(report: dict[str, Any]) -> dict[str, str]:
         "rows from memory": f"{100 * report['hit_rate']:.1f}%",
         "read in an epoch": format_bytes(report["bytes_read_per_epoch"]),
     }
+
+
+def _graph_of(workload: SamplerWorkload | InspectorWorkload) -> "GraphSpec":
+    from gloader.bench.graphs import GraphSpec
+
+    return GraphSpec(
+        kind=workload.graph, num_nodes=workload.num_nodes, num_edges=workload.num_edges, seed=workload.seed
+    )
 
 
 def _plan_rates(report: dict[str, Any]) -> dict[str, str]:

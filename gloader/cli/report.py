@@ -30,7 +30,7 @@ def report(
         Heading of the page.
     """
     from gloader.report import make_report
-    from gloader.report.make import name_pictures
+    from gloader.report.build_page import name_pictures
 
     screen = Screen.open(is_json=output.json)
     sections = make_report(runs, out, png=png, title=title)

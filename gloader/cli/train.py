@@ -56,8 +56,8 @@ def train(
         screen = screen_of(group, Screen.open(is_json=output.json))
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
-        dataset = open_dataset(group.first_does(lambda: prepare(run.dataset, screen, memory_budget=budget)))
-        out = Path(group.first_does(lambda: str(run.out or _default_out(dataset.name, model.name))))
+        dataset = open_dataset(group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=budget)))
+        out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
         run = replace(run, resume=run.resume or max(group.gather(launch.restarts)) > 0)
         trace = (run.out or Path()) / "trace.json" if run.trace else None

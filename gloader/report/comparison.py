@@ -1,4 +1,4 @@
-"""What `experiments/bench/compare.py` measured, as the values that tables and pictures show. Pure."""
+"""Measurements of `experiments/bench/compare.py` as the values that tables and pictures show. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import FormatError
-from gloader.report.text_table import Table
+from gloader.report.text_table import TextTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Row:
     """One contender. Figures that were not measured are None."""
 
     name: str
-    home: str  # of the features: "memory", "ssd" or "memmap"
+    features: str  # where they are: "memory", "ssd" or "memmap"
     is_limited: bool
     outcome: str  # "done", or why not
     settings: str  # what was chosen among those tried, in words
@@ -95,9 +95,9 @@ class Comparison:
                 f"the comparison is malformed: {error!r}; write it anew with experiments/bench/compare.py"
             ) from error
 
-    def table(self) -> Table:
+    def table(self) -> TextTable:
         """Return a row for each contender."""
-        return Table(header=_HEADER, rows=tuple(_cells(row) for row in self.rows))
+        return TextTable(header=_HEADER, rows=tuple(_cells(row) for row in self.rows))
 
     def notes(self) -> tuple[str, ...]:
         """Return a line for each contender that ended otherwise than planned, or with settings that were chosen."""
@@ -126,7 +126,7 @@ def _row(values: Mapping[str, Any]) -> Row:
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values["settings"].items())
     return Row(
         name=str(values["name"]),
-        home=str(values["home"]),
+        features=str(values["home"]),
         is_limited=bool(values["is_limited"]),
         outcome=str(values["outcome"]),
         settings=settings,
@@ -156,7 +156,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     span = "" if shown is None else f"{format_seconds(shown.least)} to {format_seconds(shown.most)}"
     return (
         row.name,
-        row.home,
+        row.features,
         "yes" if row.is_limited else "none",
         _median(row.first_epoch_s, about if row.later_epoch_s is None else ""),
         _median(row.later_epoch_s, about),

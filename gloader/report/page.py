@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from gloader.report.text_table import Table, as_html
+from gloader.report.text_table import TextTable, as_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Section:
     source: str  # where it was read from
     facts: tuple[tuple[str, str], ...] = ()
     pictures: tuple[Picture, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[TextTable, ...] = ()
     notes: tuple[str, ...] = ()  # text as it was printed
 
 
@@ -75,6 +75,7 @@ def _section(section: Section) -> str:
 
 
 def _figure(picture: Picture) -> str:
+    # Inline, so that the page can be mailed as one file.
     data = base64.b64encode(picture.png).decode("ascii")
     caption = escape(picture.caption)
     image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'

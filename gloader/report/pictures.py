@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gloader.report.comparison import Comparison, Row
     from gloader.report.training import Training
 
+# Blue and orange stay apart for readers who do not tell red from green.
 _OURS: Final = "#4c78a8"
 _PEERS: Final = "#f58518"
 _PARTS: Final = {
@@ -110,6 +111,7 @@ def _draw_epochs(axes: Any, rows: Sequence[Row]) -> None:
         if row.first_epoch_s is not None:
             axes.plot(row.first_epoch_s.median, place, "|", color="black", markersize=9)
     seconds = [row.shown_epoch_s.median for row in rows if row.shown_epoch_s is not None]
+    # On a linear axis a bar twenty times shorter is a line.
     if seconds and max(seconds) > _LOG_FROM * min(seconds):
         axes.set_xscale("log")
     axes.set_xlabel("seconds; bar: later epochs, mark: first; hatched: from a part of one", fontsize="small")
@@ -157,6 +159,7 @@ def _share(row: Row, name: str) -> float:
 
 def _figure(*, width: float, height: float) -> Any:
     try:
+        # Not pyplot: it keeps every figure alive and looks for a display.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(

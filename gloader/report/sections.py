@@ -1,4 +1,4 @@
-"""From a run, a file of figures or a trace to the section that shows it."""
+"""Sections of a report: each shows a run, a file of figures or a timeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gloader.observe.timeline_picture import render_timeline
 from gloader.report.comparison import Comparison
 from gloader.report.page import Picture, Section
 from gloader.report.pictures import draw_comparison, draw_training
-from gloader.report.text_table import Table
+from gloader.report.text_table import TextTable
 from gloader.report.training import METRICS, read_training
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def _file_sections(path: Path) -> list[Section]:
         raise FormatError(f"{path} is not JSON: {error}; give {_ACCEPTED}") from error
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds no JSON object; give {_ACCEPTED}")
+    # By content, not by name: a user may have renamed the file.
     if values.get("benchmark") == "compare":
         return _comparison_sections(path, values)
     if "traceEvents" in values:
@@ -129,7 +130,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
     ]
 
 
-def _tried_table(part: dict[str, Any]) -> Table:
+def _tried_table(part: dict[str, Any]) -> TextTable:
     """Return the settings that were tried for each contender, and what became of them."""
     rows = [
         (
@@ -141,7 +142,7 @@ def _tried_table(part: dict[str, Any]) -> Table:
         for row in part["rows"]
         for tried in row["tried"]
     ]
-    return Table(
+    return TextTable(
         header=("contender", "settings of a run", "seconds of an epoch", "outcome"), rows=tuple(rows)
     )
 
@@ -201,11 +202,12 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
                 lambda out: save_picture(found, out, title=name),
             ),
         ),
-        tables=(Table(header=("cache", *policies), rows=tuple(rows)),),
+        tables=(TextTable(header=("cache", *policies), rows=tuple(rows)),),
     )
 
 
 def _picture(name: str, caption: str, draw: Callable[[Path], None]) -> Picture:
+    # matplotlib and the timeline write to files; the page wants bytes.
     with tempfile.TemporaryDirectory(prefix="gloader-report-") as folder:
         path = Path(folder) / "picture.png"
         draw(path)

@@ -7,20 +7,20 @@ from html import escape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TextTable:
     """A header and rows of the same length; the first column names the row, the others align right."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def as_markdown(table: Table) -> str:
+def as_markdown(table: TextTable) -> str:
     """Return the table in Markdown."""
     lines = [table.header, ("---", *["---:"] * (len(table.header) - 1)), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def as_html(table: Table) -> str:
+def as_html(table: TextTable) -> str:
     """Return the table as an HTML element; every text is escaped."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
     body = "\n".join(

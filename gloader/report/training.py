@@ -1,4 +1,4 @@
-"""What `gloader train` left in the folder of a run, as the values that a report shows."""
+"""The folder of a `gloader train` run, read into the values that a report shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import FormatError
-from gloader.report.text_table import Table
+from gloader.report.text_table import TextTable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,9 +54,9 @@ class Training:
     test_acc: float | None  # None as long as the run was not finished, or without test nodes
     facts: tuple[tuple[str, str], ...]
 
-    def table(self) -> Table:
+    def table(self) -> TextTable:
         """Return a row for each epoch."""
-        return Table(header=_HEADER, rows=tuple(_cells(epoch) for epoch in self.epochs))
+        return TextTable(header=_HEADER, rows=tuple(_cells(epoch) for epoch in self.epochs))
 
 
 def read_training(folder: Path) -> Training:

@@ -1,1 +1,1 @@
-"""What gloader is tested with: fault injection, crash simulation and conformance suites."""
+"""Tools for tests: fault injection, crash simulation, conformance suites and the resume harness."""

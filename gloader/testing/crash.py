@@ -62,6 +62,7 @@ class CrashRecorder(OsIO):
         self._folders = {_ROOT}
         self._open_files: dict[int, list[int]] = {}  # fd -> [node, position]
         self._next_node = 1
+        # What was there before counts as durable: the log begins with it, synced.
         self._import(self._root, _ROOT)
 
     @property
@@ -70,7 +71,15 @@ class CrashRecorder(OsIO):
         return len(self._log) + 1
 
     def crash(self, at: int, into: Path, *, survival: Survival, random: Random) -> None:
-        """Create the folder ``into`` as ``root`` could look after a power loss before operation ``at``."""
+        """Create a folder as ``root`` could look after a power loss.
+
+        Parameters
+        ----------
+        at : the operation before which the power fails, 0..num_ops - 1
+        into : the folder to create
+        survival : what is found of the writes that were not fsynced: none, all, or each sector by chance
+        random : decides for "torn"
+        """
         log = self._log[:at]
         tree: dict[int, dict[str, int]] = {node: {} for node in self._folders}
         for entries in _surviving_entries(log, survival, random):
@@ -227,6 +236,7 @@ def _durable_entries(log: list[_Op]) -> set[int]:
     """Return the changes that an fsync of one of their folders, or a later durable change, made durable."""
     durable: set[int] = set()
     synced: set[int] = set()
+    # Backwards: an fsync makes durable what came before it, and a durable rename takes its other folder along.
     for index in range(len(log) - 1, -1, -1):
         op = log[index]
         if isinstance(op, _Sync):
@@ -250,6 +260,7 @@ def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> d
             continue
         content = contents.setdefault(op.node, bytearray())
         is_durable = index < last_sync.get(op.node, -1)
+        # A disk writes sectors whole, and those of one write in any order.
         for start in range(0, len(op.data), SECTOR_BYTES):
             if is_durable or _survives(survival, random):
                 _put(content, op.offset + start, op.data[start : start + SECTOR_BYTES])

@@ -1,16 +1,14 @@
-"""System calls that fail on demand."""
+"""System calls that fail on demand: the seam of `os_io` as tests of faults fill it."""
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.os_io import OsIO, StrPath
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,7 +30,7 @@ class Corruption:
 
 
 class FaultyOS(OsIO):
-    """System calls of ``inner``, counted, with a fault at a chosen call. Thread-safe.
+    """The real system calls, counted, with a fault at a chosen call. Thread-safe.
 
     Parameters
     ----------
@@ -42,9 +40,13 @@ class FaultyOS(OsIO):
     calls : names of the methods that count; all by default
     short : reads and writes transfer at most this many bytes; 0 does not limit
     corrupt : a byte that reads return changed
-    kill : die by SIGKILL instead of failing
-    delay_s : sleep before each counted call
-    refuse_flags : ``open`` with any of these flags fails with ``refuse_error``, as some file systems do
+    refuse_flags : ``open`` with any of these flags fails, as on some file systems; 0 refuses none
+    refuse_error : the errno that refused flags fail with
+
+    Raises
+    ------
+    ValueError
+        ``calls`` names a method that `OsIO` does not have.
     """
 
     is_real: ClassVar[bool] = False
@@ -58,11 +60,8 @@ class FaultyOS(OsIO):
         calls: Collection[str] = EVERY_CALL,
         short: int = 0,
         corrupt: Corruption | tuple[int, int] | None = None,
-        kill: bool = False,
-        delay_s: float = 0.0,
         refuse_flags: int = 0,
         refuse_error: int = errno.EINVAL,
-        inner: OsIO = REAL_OS,
     ) -> None:
         unknown = set(calls) - set(EVERY_CALL)
         if unknown:
@@ -75,11 +74,8 @@ class FaultyOS(OsIO):
         self._corrupt = (
             Corruption(offset=corrupt[0], mask=corrupt[1]) if isinstance(corrupt, tuple) else corrupt
         )
-        self._kill = kill
-        self._delay_s = delay_s
         self._refuse_flags = refuse_flags
         self._refuse_error = refuse_error
-        self._inner = inner
         self._lock = threading.Lock()
         self._paths: dict[int, str] = {}
         self.num_calls = 0  # counted calls so far
@@ -93,15 +89,12 @@ class FaultyOS(OsIO):
     def _enter(self, name: str) -> None:
         if name not in self._calls:
             return
+        # Read threads call at once; the number decides which of them fails.
         with self._lock:
             self.num_calls += 1
             number = self.num_calls
             self.history.append(name)
-        if self._delay_s:
-            time.sleep(self._delay_s)
         if self._fail_from <= number < self._fail_until:
-            if self._kill:
-                os.kill(os.getpid(), signal.SIGKILL)
             raise OSError(self._error, f"{os.strerror(self._error)} (injected into {name}, call {number})")
 
     def _limit(self, buffer: memoryview) -> memoryview:
@@ -112,116 +105,117 @@ class FaultyOS(OsIO):
         self._enter("open")
         if flags & self._refuse_flags:
             raise OSError(self._refuse_error, "flags refused (injected)", os.fspath(path))
-        fd = self._inner.open(path, flags, mode)
+        fd = super().open(path, flags, mode)
         with self._lock:
             self._paths[fd] = os.fspath(path)
         return fd
 
     def close(self, fd: int) -> None:
         """As `OsIO.close`; the descriptor is closed even where the call fails, as on Linux."""
+        # A failing close must not leak the descriptor: Linux has closed it, whatever it returned.
         try:
             self._enter("close")
         finally:
-            self._inner.close(fd)
+            super().close(fd)
 
     def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
         """As `OsIO.pread_into`, short or with a changed byte if asked for."""
         self._enter("pread_into")
         limited = self._limit(buffer)
-        count = self._inner.pread_into(fd, limited, offset)
-        damage = self._corrupt
-        if damage is not None and self._paths.get(fd, "").endswith(damage.file):
-            position = damage.offset - offset
+        count = super().pread_into(fd, limited, offset)
+        corruption = self._corrupt
+        if corruption is not None and self._paths.get(fd, "").endswith(corruption.file):
+            position = corruption.offset - offset
             if 0 <= position < count:
-                limited.cast("B")[position] ^= damage.mask
+                limited.cast("B")[position] ^= corruption.mask
         return count
 
     def write(self, fd: int, data: memoryview) -> int:
         """As `OsIO.write`, short if asked for."""
         self._enter("write")
-        return self._inner.write(fd, self._limit(data))
+        return super().write(fd, self._limit(data))
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
         """As `OsIO.pwrite`, short if asked for."""
         self._enter("pwrite")
-        return self._inner.pwrite(fd, self._limit(data), offset)
+        return super().pwrite(fd, self._limit(data), offset)
 
     def fsync(self, fd: int) -> None:
         """As `OsIO.fsync`."""
         self._enter("fsync")
-        self._inner.fsync(fd)
+        super().fsync(fd)
 
     def fstat(self, fd: int) -> os.stat_result:
         """As `OsIO.fstat`."""
         self._enter("fstat")
-        return self._inner.fstat(fd)
+        return super().fstat(fd)
 
     def set_blocking(self, fd: int) -> None:
         """As `OsIO.set_blocking`."""
         self._enter("set_blocking")
-        self._inner.set_blocking(fd)
+        super().set_blocking(fd)
 
     def flock(self, fd: int, operation: int) -> None:
         """As `OsIO.flock`."""
         self._enter("flock")
-        self._inner.flock(fd, operation)
+        super().flock(fd, operation)
 
     def fallocate(self, fd: int, offset: int, num_bytes: int) -> None:
         """As `OsIO.fallocate`."""
         self._enter("fallocate")
-        self._inner.fallocate(fd, offset, num_bytes)
+        super().fallocate(fd, offset, num_bytes)
 
     def stat(self, path: StrPath) -> os.stat_result:
         """As `OsIO.stat`."""
         self._enter("stat")
-        return self._inner.stat(path)
+        return super().stat(path)
 
     def listdir(self, path: StrPath) -> list[str]:
         """As `OsIO.listdir`."""
         self._enter("listdir")
-        return self._inner.listdir(path)
+        return super().listdir(path)
 
     def statvfs(self, path: StrPath) -> os.statvfs_result:
         """As `OsIO.statvfs`."""
         self._enter("statvfs")
-        return self._inner.statvfs(path)
+        return super().statvfs(path)
 
     def mkdir(self, path: StrPath) -> None:
         """As `OsIO.mkdir`."""
         self._enter("mkdir")
-        self._inner.mkdir(path)
+        super().mkdir(path)
 
     def replace(self, source: StrPath, target: StrPath) -> None:
         """As `OsIO.replace`."""
         self._enter("replace")
-        self._inner.replace(source, target)
+        super().replace(source, target)
 
     def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
         """As `OsIO.rename_noreplace`."""
         self._enter("rename_noreplace")
-        self._inner.rename_noreplace(source, target)
+        super().rename_noreplace(source, target)
 
     def exchange(self, first: StrPath, second: StrPath) -> None:
         """As `OsIO.exchange`."""
         self._enter("exchange")
-        self._inner.exchange(first, second)
+        super().exchange(first, second)
 
     def unlink(self, path: StrPath) -> None:
         """As `OsIO.unlink`."""
         self._enter("unlink")
-        self._inner.unlink(path)
+        super().unlink(path)
 
     def rmdir(self, path: StrPath) -> None:
         """As `OsIO.rmdir`."""
         self._enter("rmdir")
-        self._inner.rmdir(path)
+        super().rmdir(path)
 
     def rmtree(self, path: StrPath) -> None:
         """As `OsIO.rmtree`."""
         self._enter("rmtree")
-        self._inner.rmtree(path)
+        super().rmtree(path)
 
     def fsync_dir(self, path: StrPath) -> None:
         """As `OsIO.fsync_dir`."""
         self._enter("fsync_dir")
-        self._inner.fsync_dir(path)
+        super().fsync_dir(path)

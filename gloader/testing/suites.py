@@ -1,174 +1,19 @@
-"""Conformance suites: what every implementation of an interface must do; its test class inherits them."""
+"""Conformance suites, one for each seam, for test classes to inherit; see ``docs/extending.md``."""
 
-# ruff: noqa: S101 - a suite of tests that is shipped, so that a back end elsewhere can inherit it
+from gloader.testing.device_suite import DeviceSuite
+from gloader.testing.feature_arrays import make_features, same_bits, widen
+from gloader.testing.feature_source_suite import FeatureSourceSuite
+from gloader.testing.miss_source_suite import MissSourceSuite
+from gloader.testing.planner_suite import SuperbatchPlannerSuite
+from gloader.testing.sampler_suite import SamplerSuite
 
-from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import pytest
-
-from gloader.errors import ShapeError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from gloader.types import FeatureSource
-
-DTYPES = ("float32", "float16", "bfloat16", "int8")
-DIMS = (1, 3, 100, 127, 128, 1023)
-
-
-def make_features(num_rows: int, dim: int, dtype: str, *, seed: int = 0) -> NDArray[Any]:
-    """Return features of any bit pattern, NaNs with payloads among them; bfloat16 as uint16. Pure."""
-    stored = np.dtype({"bfloat16": "uint16"}.get(dtype, dtype))
-    bits = np.random.default_rng(seed).integers(0, 256, num_rows * dim * stored.itemsize, dtype=np.uint8)
-    return bits.view(stored).reshape(num_rows, dim)
-
-
-def widen(array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return what float32 rows must hold: numpy's own conversion. Pure."""
-    if dtype == "bfloat16":
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    with np.errstate(all="ignore"):
-        wide = array.astype(np.float32)
-    return wide if scale is None else wide * scale[:, None]
-
-
-def same_bits(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    """Return whether two arrays are equal bit for bit: NaNs count. Pure."""
-    return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
-
-
-class FeatureSourceSuite:
-    """What every `FeatureSource` must do. A test class inherits it and says how one is made."""
-
-    num_rows = 500
-
-    def make_source(
-        self, array: NDArray[Any], tmp_path: Path, *, dtype: str, scale: NDArray[np.float32] | None
-    ) -> FeatureSource:
-        """Return a source of the rows of ``array``; ``scale`` is given with int8 only."""
-        raise NotImplementedError
-
-    def close_source(self, source: FeatureSource) -> None:
-        """Release what `make_source` made."""
-        close = getattr(source, "close", None)
-        if close is not None:
-            close()
-
-    @pytest.fixture
-    def features(self) -> NDArray[np.float32]:
-        """Some features whose rows straddle pages."""
-        return make_features(self.num_rows, 100, "float32")
-
-    @pytest.fixture
-    def source(self, features: NDArray[np.float32], tmp_path: Path) -> Any:
-        """Give a source of ``features``."""
-        source = self.make_source(features, tmp_path, dtype="float32", scale=None)
-        yield source
-        self.close_source(source)
-
-    def test_describes_its_matrix(self, source: FeatureSource) -> None:
-        """The shape and dtype are those of the matrix."""
-        assert (source.num_rows, source.dim, source.dtype) == (self.num_rows, 100, np.dtype(np.float32))
-
-    @pytest.mark.reliability("B8")
-    @pytest.mark.parametrize("dim", DIMS)
-    @pytest.mark.parametrize("dtype", DTYPES)
-    def test_gives_the_stored_bits(self, dtype: str, dim: int, tmp_path: Path) -> None:
-        """Rows of any size and type come back bit for bit, the last partial page included."""
-        array = make_features(61, dim, dtype)
-        scale = np.linspace(0.5, 2, 61, dtype=np.float32) if dtype == "int8" else None
-        source = self.make_source(array, tmp_path, dtype=dtype, scale=scale)
-        try:
-            rows = np.random.default_rng(1).integers(0, 61, 97)
-            out = np.full((97, dim), 1, array.dtype)
-            stats = source.read_into(rows, out)
-            assert same_bits(out, array[rows])
-            assert stats.rows == 97
-            whole = np.empty_like(array)
-            source.read_into(np.arange(61), whole)
-            assert same_bits(whole, array)
-        finally:
-            self.close_source(source)
-
-    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
-    @pytest.mark.parametrize("dim", [3, 128, 1632])
-    def test_widens_to_float32(self, dtype: str, dim: int, tmp_path: Path) -> None:
-        """Narrow types become float32 exactly as numpy converts them."""
-        array = make_features(61, dim, dtype)
-        scale = np.linspace(0.5, 2, 61, dtype=np.float32) if dtype == "int8" else None
-        source = self.make_source(array, tmp_path, dtype=dtype, scale=scale)
-        try:
-            rows = np.random.default_rng(1).integers(0, 61, 97)
-            out = np.empty((97, dim), np.float32)
-            source.read_into(rows, out)
-            assert same_bits(out, widen(array, dtype, scale)[rows])
-        finally:
-            self.close_source(source)
-
-    @pytest.mark.parametrize(
-        "rows",
-        [[], [0], [499], [3, 3, 3], [499, 0], list(range(500)), list(range(499, -1, -1)), [7, 8, 9, 200, 9]],
-        ids=["none", "first", "last", "repeated", "descending", "all", "all backwards", "mixed"],
-    )
-    def test_reads_rows_in_any_order(
-        self, source: FeatureSource, features: NDArray[np.float32], rows: list[int]
-    ) -> None:
-        """Order and repeats are the caller's business."""
-        wanted = np.array(rows, np.int64)
-        out = np.full((len(rows), 100), 1, np.float32)
-        assert source.read_into(wanted, out).rows == len(rows)
-        assert same_bits(out, features[wanted])
-
-    @pytest.mark.parametrize("row", [-1, 500, 2**31, 2**62, -(2**63)])
-    def test_refuses_rows_out_of_range(self, source: FeatureSource, row: int) -> None:
-        """A wrong id is named and nothing is written."""
-        out = np.zeros((2, 100), np.float32)
-        with pytest.raises(ShapeError, match=rf"rows: 1 ids are out of range 0\.\.499: {row}"):
-            source.read_into(np.array([0, row]), out)
-        assert not out.any()
-
-    def test_refuses_rows_that_are_not_ids(self, source: FeatureSource) -> None:
-        """Floats, unsigned 64-bit and matrices are no ids."""
-        out = np.zeros((2, 100), np.float32)
-        for rows in (np.zeros(2), np.zeros(2, np.uint64), np.zeros((2, 1), np.int64)):
-            with pytest.raises(ShapeError, match="one-dimensional array of int64"):
-                source.read_into(rows, out)  # type: ignore[arg-type]
-
-    def test_refuses_an_output_that_does_not_fit(self, source: FeatureSource) -> None:
-        """Shape, dtype, order and writability are checked before anything is read."""
-        rows = np.arange(2)
-        locked = np.zeros((2, 100), np.float32)
-        locked.flags.writeable = False
-        for out in (
-            np.zeros((3, 100), np.float32),
-            np.zeros((2, 99), np.float32),
-            np.zeros(200, np.float32),
-            np.zeros((2, 100), np.float64),
-            np.zeros((2, 100), np.int32),
-            np.zeros((100, 2), np.float32).T,
-            np.zeros((4, 100), np.float32)[::2],
-            locked,
-        ):
-            with pytest.raises(ShapeError, match="out "):
-                source.read_into(rows, out)
-
-    def test_serves_several_threads_at_once(
-        self, source: FeatureSource, features: NDArray[np.float32]
-    ) -> None:
-        """Concurrent callers each get their own rows."""
-
-        def read(seed: int) -> bool:
-            rows = np.random.default_rng(seed).integers(0, self.num_rows, 300)
-            out = np.empty((300, 100), np.float32)
-            source.read_into(rows, out)
-            return same_bits(out, features[rows])
-
-        with ThreadPoolExecutor(4) as pool:
-            assert all(pool.map(read, range(24)))
+__all__ = [
+    "DeviceSuite",
+    "FeatureSourceSuite",
+    "MissSourceSuite",
+    "SamplerSuite",
+    "SuperbatchPlannerSuite",
+    "make_features",
+    "same_bits",
+    "widen",
+]

@@ -11,8 +11,8 @@ from gloader.dataset.topology import open_topology
 from gloader.errors import CheckpointError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import fits_topology
-from gloader.training.allocator import frees_at_once
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,9 +32,15 @@ def accuracy(
     *,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> float | None:
-    """Return the share of ``nodes`` (n,) whose class is that of ``labels`` (n,), by all neighbours.
+    """Return the share of nodes whose class is predicted right from all neighbours; None if none has a label.
 
-    Unlabelled nodes are left out; None where no node has a label.
+    Parameters
+    ----------
+    model : the network; left in the mode it was in
+    inference : graph, features and memory
+    nodes : (n,) int64
+    labels : (n,) int64 classes of ``nodes``, negative for unlabelled ones, which are left out
+    on_progress : called with the share that is done, 0 to 1
     """
     is_known = labels >= 0
     if not is_known.any():
@@ -51,11 +57,18 @@ def evaluate(
     *,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, float | None]:
-    """Return the accuracy on each of ``splits``, named arrays of node ids; all neighbours, one pass.
+    """Return the accuracy on each split from all neighbours, in one pass; None for a split without labels.
 
-    Unlabelled nodes are left out; a split without a labelled node has accuracy None.
+    Parameters
+    ----------
+    model : the network; left in the mode it was in
+    inference : graph, features and memory
+    labels : (N,) int64 classes, negative for unlabelled nodes, which are left out
+    splits : names and arrays of node ids; a node may be in several
+    on_progress : called with the share that is done, 0 to 1
     """
     known = {name: nodes[labels[nodes] >= 0] for name, nodes in splits.items()}
+    # Splits may share nodes; each is computed once.
     nodes = np.unique(np.concatenate([np.empty(0, np.int64), *known.values()]))
     if len(nodes) == 0:
         return dict.fromkeys(splits)
@@ -83,8 +96,12 @@ def predict(
 
     Parameters
     ----------
-    memory_budget_bytes : for everything held, the topology included; half of what is free where None
-    scratch : where activations go that do not fit; the system's temporary folder where None
+    dataset : whose nodes are classified
+    checkpoint : the network, with its best weights
+    memory_budget_bytes : for everything held, the topology included; defaults to half of what is free
+    device : computes
+    scratch : folder for activations that do not fit; defaults to the system's temporary folder
+    on_progress : called with the share that is done, 0 to 1
 
     Raises
     ------
@@ -117,7 +134,9 @@ def _predict(
     model: GraphNetwork, inference: LayerwiseInference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
     predicted = np.empty(len(nodes), dtype=np.int64)
-    with frees_at_once():
+    # Tables and slabs are large and of many sizes: kept in the heap, they would leave holes that the budget
+    # does not count.
+    with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
             predicted[positions] = torch.argmax(logits, dim=1).numpy()
     return predicted

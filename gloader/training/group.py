@@ -28,7 +28,7 @@ _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 class RankGroup:
     """The ranks of the default process group; without one, this process alone. Owns nothing.
 
-    `gather`, `sum`, `first_does`, `agree` and `require_equal` are collective: every rank calls them, in the same
+    `gather`, `sum`, `run_on_first`, `agree` and `require_equal` are collective: every rank calls them, in the same
     order. What is sent is JSON. A rank that is gone ends them with RankError, a rank that hangs after the timeout of
     the process group.
 
@@ -57,6 +57,7 @@ class RankGroup:
         if not (distributed.is_available() and distributed.is_initialized()):
             return cls.alone()
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        # A group that does not know its machines yet can already gather what they are.
         unknown = cls(rank=rank, machines=[""] * world_size)
         return cls(rank=rank, machines=unknown.gather(_BOOT_ID.read_text()))
 
@@ -74,18 +75,20 @@ class RankGroup:
         """Return the ``value`` of every rank, in the order of ranks."""
         if self.is_alone:
             return [value]
+        # torch is imported where ranks are, so that a process alone starts without it.
         from gloader.distributed.agree import gather_bytes
 
         own = json.dumps(value).encode()
-        with self.hears_losses():
+        with self.lost_rank_errors():
             return [json.loads(text) for text in gather_bytes(own)]
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the sums over the ranks, added up in their order: the same bits on every rank and in every run."""
+        # Not all_reduce: the order of its additions is the library's, and may differ from run to run.
         parts = self.gather(dict(values))
         return {name: sum(part[name] for part in parts) for name in values}
 
-    def first_does(self, work: Callable[[], T]) -> T:
+    def run_on_first(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the first rank and return its result, a JSON value, on all.
 
         The others wait for as long as it takes, not for the timeout of the group: the first rank shows them that it
@@ -98,6 +101,7 @@ class RankGroup:
         """
         if self.is_alone:
             return work()
+        # A plain broadcast would time out while the first rank works for longer than the group's timeout.
         return self._lead(work) if self.is_first else self._follow()
 
     def agree(self, error: BaseException | None) -> None:
@@ -116,10 +120,11 @@ class RankGroup:
         require_equal(dict(enumerate(cards)), "on every rank")
 
     @contextmanager
-    def hears_losses(self) -> Iterator[None]:
+    def lost_rank_errors(self) -> Iterator[None]:
         """Turn the errors of a process group that lost a rank into RankError."""
         try:
             yield
+        # gloo and NCCL raise RuntimeError for everything; only texts of theirs that name a lost rank are turned.
         except RuntimeError as error:
             if self.is_alone or not _is_loss(error):
                 raise
@@ -129,10 +134,10 @@ class RankGroup:
             ) from error
 
     @contextmanager
-    def announces_failures(self) -> Iterator[None]:
+    def log_failures(self) -> Iterator[None]:
         """Log an error of this rank at once: before anything is released, which is when the other ranks notice."""
         try:
-            with self.hears_losses():
+            with self.lost_rank_errors():
                 yield
         except RankError:
             raise
@@ -144,18 +149,22 @@ class RankGroup:
             raise
 
     def _lead(self, work: Callable[[], T]) -> T:
+        # The pulse starts before the work: a follower waits for its first sign from now on.
         pulse = _Pulse(self)
         try:
             result = work()
         except BaseException as error:
+            # The followers raise as well, instead of waiting for a result that never comes.
             pulse.end({"error": _text(error)})
             raise
         pulse.end({"result": result})
+        # Asked after the result is out: a rank that was lost meanwhile must not take the result from the others.
         pulse.require_others()
         return result
 
     def _follow(self) -> Any:
-        with self.hears_losses():
+        with self.lost_rank_errors():
+            # A size of 0 is a sign of life, any other that of the outcome which follows.
             while (size := _broadcast_size(0)) == 0:
                 pass
             outcome = json.loads(_broadcast_bytes(b"", size))
@@ -176,6 +185,7 @@ class _Pulse:
 
     def end(self, outcome: Mapping[str, Any]) -> None:
         """Tell the others what came of the work."""
+        # The thread has to be gone before this one broadcasts: two collectives at once would meet in any order.
         self._is_over.set()
         self._thread.join()
         text = json.dumps(outcome).encode()
@@ -188,12 +198,13 @@ class _Pulse:
             raise self._lost
 
     def _beat(self) -> None:
+        # Ends at a loss without a word: this thread has no caller; `require_others` raises in the one that has.
         while self._lost is None and not self._is_over.wait(_BEAT_S):
             self._send(lambda: _broadcast_size(0))
 
     def _send(self, send: Callable[[], object]) -> None:
         try:
-            with self._group.hears_losses():
+            with self._group.lost_rank_errors():
                 send()
         except RankError as error:
             self._lost = error

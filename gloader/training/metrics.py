@@ -1,17 +1,23 @@
-"""What is measured while training."""
+"""Measurements of training: the line of an epoch, running sums, and the statistics of all ranks together."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gloader.observe.epoch_stats import STAGES, EpochStats
+
 if TYPE_CHECKING:
-    from gloader.observe.epoch_stats import EpochStats
+    from collections.abc import Sequence
+
     from gloader.training.group import RankGroup
     from gloader.types import ReadyBatch
+
+_OF_EACH = ("epoch", "batches")  # the same on every rank
+_OF_THE_SLOWEST = ("seconds", "retrieval_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +27,7 @@ class EpochRecord:
     epoch: int
     loss: float  # mean over the seeds
     train_acc: float
-    valid_acc: float | None  # None where this epoch was not evaluated
+    valid_acc: float | None  # None: this epoch was not evaluated
     lr: float
     seconds: float  # of training
     evaluate_seconds: float
@@ -47,10 +53,20 @@ class RunningMetrics:
         self._correct = torch.tensor(saved["correct"], dtype=torch.float64, device=device)
         self._seeds = int(saved["seeds"])
         self._rows = int(saved["rows"])
+        # A resumed epoch goes on counting where it was interrupted.
         self._started = time.perf_counter() - saved["seconds"]
 
     def add(self, batch: ReadyBatch, logits: torch.Tensor, loss: torch.Tensor) -> None:
-        """Count one batch."""
+        """Count one batch.
+
+        Parameters
+        ----------
+        batch : gives the labels, and the numbers of seeds and rows
+        logits : (B, classes) of its seeds
+        loss : mean over the seeds
+        """
+        # Stays on the device: `item` in every step would wait for the GPU. In float32 the sum of a long
+        # epoch would lose the last digits of each loss.
         self._loss_sum += loss.detach().double() * batch.num_seeds
         self._correct += (logits.detach().argmax(dim=1) == batch.y).sum()
         self._seeds += batch.num_seeds
@@ -95,3 +111,23 @@ class RunningMetrics:
             "rows": float(self._rows),
             "seconds": self.seconds,
         }
+
+
+def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
+    """Return what all ranks moved together, and the times of whichever was slowest. Pure.
+
+    The rank that loads for its machine counts the rows of all of them; with private loaders each counts its own. A
+    step counts as one batch.
+    """
+    # The very object: with one rank nothing may be rounded or renamed.
+    if len(parts) == 1:
+        return parts[0]
+    names = [field.name for field in fields(EpochStats) if field.name != "stage_seconds"]
+    values = {name: [getattr(part, name) for part in parts] for name in names}
+    merged = {
+        name: max(column) if name in _OF_EACH + _OF_THE_SLOWEST else sum(column)
+        for name, column in values.items()
+    }
+    # A stage is as slow as on its slowest rank: the others wait for that one in the next step.
+    stages: dict[str, float] = {stage: max(part.stage_seconds[stage] for part in parts) for stage in STAGES}
+    return EpochStats(stage_seconds=stages, **merged)

@@ -1,4 +1,4 @@
-"""Finding the other ranks again after a restart."""
+"""The rendezvous of ranks after a restart: a part of the store that no dead rank wrote to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.distributed_c10d import Store
 
+# The store has no wait for one of several keys; a rendezvous happens once a start, so that polling costs nothing.
 _POLL_S = 0.02
 
 
@@ -22,6 +23,13 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
     torchrun keeps its store over restarts, where new ranks would find the addresses of the dead ones (pytorch issue
     135712), and the number of restarts is not the same on all machines. So every rank asks the first one under a
     name that nobody used before, and the first answers each with the name of the new part.
+
+    Parameters
+    ----------
+    store : that of torchrun, which all ranks reach
+    rank : of this process
+    world_size : W
+    timeout : until every rank has come
 
     Raises
     ------
@@ -38,6 +46,7 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
 def _invite(store: Store, world_size: int, deadline: float) -> str:
     name = secrets.token_hex(8)
     missing = set(range(1, world_size))
+    # A rank is done when it says that it came, not when it was answered: the answer may have gone to a dead one.
     while missing:
         for rank in sorted(missing):
             if store.check([_asked(rank)]):
@@ -53,6 +62,7 @@ def _invite(store: Store, world_size: int, deadline: float) -> str:
 
 
 def _ask(store: Store, rank: int, deadline: float) -> str:
+    # Drawn anew at each start: an answer of the last rendezvous cannot be taken for one of this.
     question = secrets.token_hex(8)
     store.set(_asked(rank), question)
     while not store.check([_answer(question)]):

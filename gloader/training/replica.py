@@ -1,4 +1,4 @@
-"""A network as a rank computes it: in which precision, compiled or not, and with whom gradients are averaged."""
+"""A rank's copy of the network: its precision, its compilation, and the averaging of gradients over ranks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gloader.training.group import RankGroup
     from gloader.types import ReadyBatch
 
+# Rank 2, as in the paper (Vogels et al., NeurIPS'19).
 _POWERSGD_RANK = 2
 _POWERSGD_START = 0.1  # share of the steps that send whole gradients, as torch recommends
 
@@ -35,12 +36,14 @@ class Replica:
     def __init__(self, model: GraphNetwork, config: StepConfig, group: RankGroup, *, num_steps: int) -> None:
         self._autocast = config.autocast
         self._group = group
+        # DDP inside, compilation outside: torch then splits the graph at DDP's buckets.
         network: torch.nn.Module = model
         if not group.is_alone:
             network = _distribute(model, config, num_steps=num_steps)
         self._network: Callable[..., torch.Tensor] = (
             torch.compile(network, dynamic=True) if config.compile else network
         )
+        # torch compiles at the first batch, after minutes of preparation perhaps; a missing compiler is said now.
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
@@ -53,7 +56,15 @@ class Replica:
 
         Ranks are averaged. Only in the last step of an epoch may they have different numbers of seeds: there a rank
         counts by its seeds.
+
+        Parameters
+        ----------
+        loss : mean over this rank's seeds
+        num_seeds : of this rank
+        is_last : whether the epoch ends with this step; the same on every rank
         """
+        # DDP takes the mean over ranks, which is the mean over seeds while all have equally many. Where
+        # they may not, a loss is weighted by its share of the seeds.
         if is_last and not self._group.is_alone:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
             loss = loss * (num_seeds * self._group.world_size / total)
@@ -63,14 +74,23 @@ class Replica:
 def logits_and_loss(
     network: Callable[..., torch.Tensor], batch: ReadyBatch, autocast: Autocast
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits (B, classes) and the mean loss over the B seeds, both float32; layers obey ``autocast``."""
+    """Return logits (B, classes) and the mean loss over the B seeds, both float32.
+
+    Parameters
+    ----------
+    network : from features and blocks to logits
+    batch : on the network's device
+    autocast : precision of the layers; the loss is computed in float32
+    """
     with torch.autocast(batch.x.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
         logits = network(batch.x, batch.blocks)
+    # The softmax and the sums of the loss lose too much in bfloat16.
     logits = logits.float()
     return logits, functional.cross_entropy(logits, batch.y)
 
 
 def _distribute(model: GraphNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
+    # Imported by ranks alone: it brings torch's compiler, 70 MB and a second.
     from torch.nn.parallel import DistributedDataParallel
 
     network = DistributedDataParallel(model)

@@ -1,4 +1,4 @@
-"""Who is told how a run goes."""
+"""Reporters: the listeners that are told how a run goes, and what they are told."""
 
 from __future__ import annotations
 

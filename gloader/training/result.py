@@ -1,4 +1,4 @@
-"""What a run came to, and the summary of several."""
+"""The result of a run, and the summary of several."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunResult:
 
     seed: int
     best_epoch: int
-    valid_acc: float | None  # None where the dataset has no validation nodes
+    valid_acc: float | None  # None: the dataset has no validation nodes
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
     seconds: float  # everything, evaluation and set-up included
@@ -115,7 +115,9 @@ def versions() -> dict[str, str]:
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
     """Return the slowest stage alone over the wall time: 1 where everything else is hidden behind it."""
+    # "wait" is the consumer's idle time, which is what the others should have hidden.
     alone = {stage: spent for stage, spent in stage_seconds.items() if stage != "wait"}
+    # Its seconds are added up over the threads that sample side by side.
     alone["sample"] /= max(sampler_threads, 1)
     return min(1.0, max(alone.values()) / seconds) if seconds > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind in its ``--out`` folder."""
+"""The ``--out`` folder of a run: its settings, metrics, result and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import yaml
 
 from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.write.atomic_file import TEMPORARY_PATTERN, write_atomically
-from gloader.training.checkpoint.save import (
+from gloader.training.checkpoint.find import (
     CHECKPOINT_NAME,
     RECORD_NAME,
     SHARDS_PATTERN,
-    Checkpoint,
     is_sharded_checkpoint,
-    load_checkpoint,
     newest_checkpoint,
+)
+from gloader.training.checkpoint.save import (
+    Checkpoint,
+    load_checkpoint,
     save_checkpoint,
     save_sharded_checkpoint,
 )
-from gloader.training.inference.layerwise import SCRATCH_PREFIX
+from gloader.training.inference.layerwise_inference import SCRATCH_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +45,7 @@ class RunFolder:
             shutil.rmtree(folder)
         for file in self.root.glob(TEMPORARY_PATTERN):
             file.unlink()
+        # Without its record a folder of shards is one that a killed run was still writing.
         for folder in self.root.glob(SHARDS_PATTERN):
             if not is_sharded_checkpoint(folder):
                 shutil.rmtree(folder)
@@ -67,6 +70,7 @@ class RunFolder:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add the line of one epoch."""
+        # Not atomic: a torn last line is written anew by `start_metrics` when the run is resumed.
         with (self.root / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(_plain(record)) + "\n")
 
@@ -74,15 +78,17 @@ class RunFolder:
         """Replace the checkpoint; collective. Several ranks write it together, see `sharded_checkpoint`."""
         if group.is_alone:
             save_checkpoint(self.root / CHECKPOINT_NAME, checkpoint)
+            # The new one is complete first: there is a checkpoint at every moment.
             self._remove_checkpoints(but=CHECKPOINT_NAME)
             return
         folder = save_sharded_checkpoint(self.root, checkpoint, group)
+        # Before the old one is removed: a power loss must not take the new name and the old files.
         if group.is_first:
             REAL_OS.fsync_dir(self.root)
             self._remove_checkpoints(but=folder.name)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint, None where the run never wrote one."""
+        """Return the newest checkpoint; None if the run never wrote one."""
         path = newest_checkpoint(self.root)
         return None if path is None else load_checkpoint(path)
 

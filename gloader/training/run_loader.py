@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
+    from gloader.loader import Loader
     from gloader.pipeline.open_device_tier import DryRun
     from gloader.training.checkpoint.save import ModelSpec
     from gloader.training.group import RankGroup
-    from gloader.training.train_loader import TrainLoader
 
 
 class LoaderFactory(Protocol):
@@ -28,7 +28,7 @@ class LoaderFactory(Protocol):
 
     def __call__(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
-    ) -> TrainLoader:
+    ) -> Loader:
         """Return a loader over the training nodes."""
         ...
 
@@ -45,13 +45,13 @@ class RunLoader:
     is_traced: bool
     factory: LoaderFactory
 
-    def open(self) -> tuple[RunBudget, TrainLoader]:
+    def open(self) -> tuple[RunBudget, Loader]:
         """Return a loader within the first share of the budget that suffices on every rank, and that share."""
         budgets = self._budgets()
         # A share is tried by building a loader with it: only that samples batches and knows what they need. A rank that
         # fails stays in the loop, since each step of it is collective.
         for budget in budgets:
-            loader: TrainLoader | None = None
+            loader: Loader | None = None
             failure: Exception | None = None
             try:
                 loader = self._make_loader(budget)
@@ -100,7 +100,7 @@ class RunLoader:
         kinds = self.group.gather(kind)
         return "small" in kinds and "other" not in kinds
 
-    def _make_loader(self, budget: RunBudget) -> TrainLoader:
+    def _make_loader(self, budget: RunBudget) -> Loader:
         loader = self.settings.loader.changed(
             memory_budget=budget.loader_bytes,
             device=str(self.device),

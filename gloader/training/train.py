@@ -15,17 +15,16 @@ from gloader.loader import Loader
 from gloader.observe.explain import explain_run
 from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.optimizer import check_optim
+from gloader.training.process import own_cores, private_randomness
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize
 from gloader.training.run_folder import RunFolder
 from gloader.training.run_loader import RunLoader
-from gloader.training.schedule import check_optim
-from gloader.training.seeding import private_randomness
 from gloader.training.step_config import check_step
 from gloader.training.tensorboard import TensorBoardReporter
-from gloader.training.threads import own_cores
-from gloader.training.trainer import Trainer
+from gloader.training.trainer import Trainer, TrainRecipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.training.run_budget import RunBudget
     from gloader.training.run_loader import LoaderFactory
-    from gloader.training.train_loader import TrainLoader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ def fit(
                 reporter=listener,
                 loader_factory=loader_factory,
             )
-            with group.hears_losses():
+            with group.lost_rank_errors():
                 results.append(training.run(number))
     summary = summarize(results)
     if folder is not None and group.is_first:
@@ -188,7 +186,7 @@ class _TrainingRun:
     def run(self, number: int) -> RunResult:
         """Train and test the network."""
         started = time.perf_counter()
-        self.group.first_does(self._prepare_folder)
+        self.group.run_on_first(self._prepare_folder)
         opening = RunLoader(
             dataset=self.dataset,
             settings=self.settings,
@@ -200,7 +198,7 @@ class _TrainingRun:
         )
         budget, opened = opening.open()
         # In this order: the other ranks hear of an error before this one waits for the threads of its loader.
-        with opened as loader, private_randomness(self.device), self.group.announces_failures():
+        with opened as loader, private_randomness(self.device), self.group.log_failures():
             trainer = self._trainer(loader, budget)
             self._resume(trainer)
             # Gathered on every rank, also where nobody reports: it is a collective.
@@ -251,7 +249,7 @@ class _TrainingRun:
             if not (self.resume or self.group.is_alone):
                 self.folder.discard_checkpoints()
 
-    def _trainer(self, loader: TrainLoader, budget: RunBudget) -> Trainer:
+    def _trainer(self, loader: Loader, budget: RunBudget) -> Trainer:
         inference = None
         if self.group.is_first:
             inference = LayerwiseInference(
@@ -261,14 +259,16 @@ class _TrainingRun:
                 scratch=None if self.folder is None else self.folder.root,
             )
         return Trainer(
-            spec=self._spec(),
+            recipe=TrainRecipe(
+                spec=self._spec(),
+                optim=self.settings.optim,
+                step=self.settings.step,
+                seed=self.settings.loader.sampling.seed,
+            ),
             dataset=self.dataset,
-            optim=self.settings.optim,
-            step=self.settings.step,
             group=self.group,
             loader=loader,
             inference=inference,
-            seed=self.settings.loader.sampling.seed,
             device=self.device,
             folder=self.folder,
             reporter=self.reporter,
@@ -292,7 +292,7 @@ class _TrainingRun:
                 "all machines share"
             )
 
-    def _explain_features(self, loader: TrainLoader) -> str:
+    def _explain_features(self, loader: Loader) -> str:
         plan = loader.memory_plan
         if plan.features == "ram":
             return "features in memory"
@@ -300,7 +300,7 @@ class _TrainingRun:
         policy = self.settings.loader.memory.policy
         return f"features on the SSD, {plan.cache_rows:,} rows ({share:.1f}%) cached, policy {policy}"
 
-    def _io_strategy(self, loader: TrainLoader) -> str:
+    def _io_strategy(self, loader: Loader) -> str:
         asked = self.settings.loader.reading.io_strategy
         return name_strategy(asked, [report.choice.strategy for report in loader.reports])
 
@@ -336,7 +336,7 @@ def _by_rank(texts: Sequence[str]) -> str:
     return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(said) if text)
 
 
-def _explain_reports(loader: TrainLoader) -> str:
+def _explain_reports(loader: Loader) -> str:
     return explain_run(loader.reports) if loader.reports else ""
 
 

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError
 from gloader.observe.epoch_stats import EpochStats
-from gloader.training.allocator import release_freed_memory
 from gloader.training.checkpoint.save import Checkpoint, ModelSpec
 from gloader.training.evaluate import accuracy
-from gloader.training.inference.plan import plan_inference
-from gloader.training.metrics import EpochRecord, RunningMetrics
-from gloader.training.rank_stats import merge_stats
+from gloader.training.inference.layer_plan import plan_inference
+from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
+from gloader.training.optimizer import build_optimizer, learning_rate
+from gloader.training.process import all_cores, release_freed_memory, seed_torch
 from gloader.training.replica import Replica
 from gloader.training.reporter import BatchReport, Reporter
-from gloader.training.schedule import build_optimizer, learning_rate
-from gloader.training.seeding import seed_torch
-from gloader.training.threads import all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,12 +24,13 @@ if TYPE_CHECKING:
 
     from gloader.config import OptimConfig, StepConfig
     from gloader.dataset import Dataset
+    from gloader.loader import Loader
     from gloader.training.group import RankGroup
-    from gloader.training.inference.layerwise import LayerwiseInference
+    from gloader.training.inference.layerwise_inference import LayerwiseInference
     from gloader.training.run_folder import RunFolder
-    from gloader.training.train_loader import TrainLoader
     from gloader.types import IdArray, ReadyBatch
 
+# A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
 _REPORT_EVERY_S = 0.1
 _INIT = -1  # the place of an epoch in the address of the initial weights
 
@@ -47,6 +45,16 @@ class Outcome:
     epochs: tuple[EpochRecord, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRecipe:
+    """The settings that decide what a network becomes, beside its batches."""
+
+    spec: ModelSpec
+    optim: OptimConfig  # checked, as is ``step``
+    step: StepConfig
+    seed: int  # of the initial weights and of dropout
+
+
 class Trainer:
     """Trains and evaluates one network. Owns nothing; seeds torch's generators: use it in `private_randomness`.
 
@@ -57,12 +65,14 @@ class Trainer:
 
     Parameters
     ----------
-    spec : the network
-    optim, step : checked settings
+    recipe : network, optimisation, precision and seed
+    dataset : whose splits are evaluated
+    group : the ranks that train together
     loader : over the training nodes, for this rank
     inference : for all neighbours of the validation and test nodes; needed on the first rank alone
-    seed : of the initial weights and of dropout
-    folder : where metrics and checkpoints go, None for nowhere
+    device : holds the network
+    folder : receives metrics and checkpoints; None: nothing is written
+    reporter : hears of batches, epochs and evaluations
 
     Raises
     ------
@@ -73,34 +83,34 @@ class Trainer:
     def __init__(
         self,
         *,
-        spec: ModelSpec,
+        recipe: TrainRecipe,
         dataset: Dataset,
-        optim: OptimConfig,
-        step: StepConfig,
         group: RankGroup,
-        loader: TrainLoader,
+        loader: Loader,
         inference: LayerwiseInference | None,
-        seed: int,
         device: torch.device,
         folder: RunFolder | None,
         reporter: Reporter,
     ) -> None:
-        self._spec = spec
+        self._spec, self._optim, self._seed = recipe.spec, recipe.optim, recipe.seed
         self._dataset = dataset
-        self._optim = optim
         self._group = group
         self._loader = loader
         self._inference = inference
-        self._seed = seed
         self._device = device
         self._folder = folder
         self._reporter = reporter
-        seed_torch(seed, _INIT, device=device)
-        self._model = spec.build().to(device)
-        group.first_does(self._require_inference)
-        with group.hears_losses():
-            self._replica = Replica(self._model, step, group, num_steps=optim.epochs * len(loader))
-        self._optimizer = build_optimizer(optim, self._model.parameters())
+        # Before anything that draws: the weights depend on the seed alone, on every rank.
+        seed_torch(recipe.seed, _INIT, device=device)
+        self._model = recipe.spec.build().to(device)
+        # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
+        # before DDP waits.
+        group.run_on_first(self._require_inference)
+        with group.lost_rank_errors():
+            self._replica = Replica(
+                self._model, recipe.step, group, num_steps=recipe.optim.epochs * len(loader)
+            )
+        self._optimizer = build_optimizer(recipe.optim, self._model.parameters())
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
         self._best_weights = self._weights()
 
@@ -153,6 +163,7 @@ class Trainer:
                 self._best_weights = self._weights()
             if self._folder is not None and self._group.is_first:
                 self._folder.append_metrics(record.to_json())
+            # After the line of metrics: a run that is killed in between repeats the epoch, and rewrites the line.
             self._save()
             self._reporter.on_epoch(record)
         return self._test()
@@ -180,6 +191,7 @@ class Trainer:
         metrics = self._train_batches(epoch).over(self._group)
         seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
         bottleneck, stats = self._share_stats()
+        # The loader's figures are taken first; what evaluation reads is none of the epoch's.
         self._end_phase()
         valid_acc, evaluate_seconds = self._validate(epoch)
         return EpochRecord(
@@ -208,6 +220,7 @@ class Trainer:
                 reported = now
                 self._reporter.on_batch(_batch_report(epoch, index, len(self._loader), metrics))
             every = self._optim.checkpoint_every
+            # The last batch is left to the checkpoint of the epoch, which holds its metrics too.
             if every and (index + 1) % every == 0 and not is_last:
                 self._save(partial=self._group.gather(metrics.state()))
         return metrics
@@ -224,9 +237,11 @@ class Trainer:
         release_freed_memory()
 
     def _step(self, batch: ReadyBatch, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        # A rank's dropout is its own; without ranks the address is the one that single runs always had.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         logits, loss = self._replica.forward(batch)
+        # Or the gradients would be added to those of the step before.
         self._optimizer.zero_grad()
         self._replica.backward(loss, num_seeds=batch.num_seeds, is_last=is_last)
         self._optimizer.step()
@@ -242,7 +257,8 @@ class Trainer:
             valid_acc = self._accuracy(self._dataset.valid)
             return [valid_acc, time.perf_counter() - started]
 
-        valid_acc, seconds = self._group.first_does(validate)
+        # One measurement for all: patience and the best epoch are decided alike on every rank.
+        valid_acc, seconds = self._group.run_on_first(validate)
         return valid_acc, seconds or 0.0
 
     def _accuracy(self, nodes: IdArray) -> float | None:
@@ -255,8 +271,9 @@ class Trainer:
             return accuracy(self._model, inference, nodes, labels, on_progress=self._reporter.on_evaluate)
 
     def _test(self) -> Outcome:
+        # The test nodes are looked at once, with the weights that validation chose.
         self._model.load_state_dict(self._best_weights)
-        test_acc = self._group.first_does(lambda: self._accuracy(self._dataset.test))
+        test_acc = self._group.run_on_first(lambda: self._accuracy(self._dataset.test))
         progress = self._progress
         return Outcome(
             best_epoch=progress.best_epoch,
@@ -301,6 +318,8 @@ class _Progress:
 
     def partial_of(self, group: RankGroup) -> dict[str, float] | None:
         """Return what a rank of ``group`` goes on with; the first takes all where there were other ranks."""
+        # A run may be resumed on another number of ranks; sums are then carried by the first alone, so that
+        # none counts twice.
         if self.partial is None or len(self.partial) == group.world_size:
             return None if self.partial is None else self.partial[group.rank]
         if not group.is_first:
@@ -311,6 +330,7 @@ class _Progress:
     def after(self, record: EpochRecord) -> _Progress:
         """Return the progress with one more epoch; without validation the last epoch is the best."""
         valid = record.valid_acc
+        # Strictly better: of equal epochs the earliest counts, whatever came later.
         is_better = self.best_valid is None or (valid is not None and valid > self.best_valid)
         return _Progress(
             epochs=(*self.epochs, record),

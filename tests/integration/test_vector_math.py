@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gloader
 from gloader.config import ModelConfig
 from gloader.models import build_model
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 
 _NUM_PROCESSES = 80  # about one of 16 has other roots where several threads make the first call
 _FIRST_ROOTS = """

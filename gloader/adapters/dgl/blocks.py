@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gloader.adapters.loader_view import BatchStream, to_loader
+from gloader.adapters.loader_view import LoaderView, to_loader
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
@@ -26,7 +26,7 @@ _FORMATS = ["coo", "csr", "csc"]
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
 
 
-class BlockLoader(BatchStream[BlockBatch]):
+class BlockLoader(LoaderView[BlockBatch]):
     """Yields ``(input_nodes, output_nodes, blocks)``, as ``dgl.dataloading.DataLoader`` does.
 
     ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels; ``dgl.NID`` and
@@ -60,6 +60,11 @@ class BlockLoader(BatchStream[BlockBatch]):
 def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label") -> BlockBatch:
     """Return the input nodes (U,), the seeds (B,) and a DGL block per hop, without copying. Pure.
 
+    Parameters
+    ----------
+    batch : a native batch; its arrays are shared
+    feature, label : names of the node data of the first and the last block
+
     Raises
     ------
     ConfigError
@@ -78,6 +83,7 @@ def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label")
         if hop.edge_weight is not None:
             block.edata["weight"] = hop.edge_weight
         blocks.append(block)
+    # On the outermost blocks alone, as DGL's loader does.
     blocks[0].srcdata[feature] = batch.x
     blocks[-1].dstdata[label] = batch.y
     return nodes, nodes[: batch.num_seeds], blocks

@@ -67,12 +67,27 @@ class RowStorage(FeatureStorage):
     def fetch(
         self, indices: torch.Tensor, device: str | torch.device, pin_memory: bool | None = False, **_: Any
     ) -> Fetched:
-        """Read the rows of ``indices`` (M,), now: DGL's own future swallows what its thread raises."""
+        """Read rows in this thread, now: DGL's own future swallows what its thread raises.
+
+        Parameters
+        ----------
+        indices : (M,) node ids
+        device : receives the rows
+        pin_memory : copy to the device out of pinned memory
+
+        Raises
+        ------
+        ForkError
+            A worker process of DGL asks.
+        SeedError, StoreError
+            As `CachedRows.gather`.
+        """
         if self.rows is None:
             raise ForkError(
                 "features of a gloader store were asked for in a worker process; name them in the sampler's "
                 "prefetch_node_feats, so that the main process fetches them"
             )
+        # DGL leaves it at None for graphs that are not its own.
         is_pinned = bool(pin_memory)
         rows = torch.from_numpy(self.rows.gather(indices.cpu().numpy()))
         if is_pinned:

@@ -4,8 +4,8 @@ Needs neither pyg-lib nor torch-sparse.
 """
 
 from gloader.adapters.pyg.data import to_data
-from gloader.adapters.pyg.loader import NodeLoader
-from gloader.adapters.pyg.sampler import MergedSampler
+from gloader.adapters.pyg.merged_sampler import MergedSampler
+from gloader.adapters.pyg.node_loader import NodeLoader
 from gloader.adapters.pyg.stores import RowStore, TopologyStore
 
 __all__ = ["MergedSampler", "NodeLoader", "RowStore", "TopologyStore", "to_data"]

@@ -43,6 +43,7 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
         (E,) where the sampler weighs its edges. ``x`` and ``n_id`` are shared with the batch.
     """
     hops = tuple(reversed(batch.blocks))
+    # Destinations are a prefix in order of discovery, so that what a hop found new is a piece at its end.
     firsts = (0, *(hop.num_dst for hop in hops[:-1]))  # of hop l: the nodes that sampled in an earlier one
     device = batch.x.device
     edges = _edges_on_host(hops, firsts) if device.type == "cpu" else _edges_on_device(hops, firsts)
@@ -83,6 +84,7 @@ def _edges_on_host(
 def _edges_on_device(
     hops: Sequence[DeviceBlock], firsts: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    # One copy from the device for all hops: each would wait for the stream.
     starts = torch.stack([hop.indptr[first] for hop, first in zip(hops, firsts, strict=True)]).tolist()
     pairs = [hop.edge_index[:, start:] for hop, start in zip(hops, starts, strict=True)]
     edge_ids = [hop.edge_ids[start:] for hop, start in zip(hops, starts, strict=True)]

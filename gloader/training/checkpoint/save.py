@@ -1,9 +1,8 @@
-"""A run on disk: the weights, what they belong to, and where training goes on."""
+"""Checkpoints: the weights, what they belong to, and where training goes on; written and read."""
 
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,15 +14,13 @@ from gloader.config import ModelConfig
 from gloader.errors import CheckpointError, ConfigError
 from gloader.models import GraphNetwork, build_model
 from gloader.ssd_store.write.atomic_file import write_atomically
+from gloader.training.checkpoint.find import find_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gloader.training.group import RankGroup
 
-CHECKPOINT_NAME = "checkpoint.pt"
-SHARDS_PATTERN = "checkpoint-*-*"  # folders, of runs on several ranks
-RECORD_NAME = ".metadata"  # in such a folder; torch writes it last
 CHECKPOINT_VERSION = 2
 
 
@@ -82,7 +79,13 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def save_sharded_checkpoint(root: Path, checkpoint: Checkpoint, group: RankGroup) -> Path:
-    """Write ``checkpoint``, the same on every rank, to a folder in ``root``; collective. Return the folder.
+    """Write ``checkpoint`` to a folder in ``root``, a part for each rank; collective. Return the folder.
+
+    Parameters
+    ----------
+    root : the run's folder, which all ranks see
+    checkpoint : the same on every rank
+    group : the ranks that write together
 
     Raises
     ------
@@ -91,6 +94,7 @@ def save_sharded_checkpoint(root: Path, checkpoint: Checkpoint, group: RankGroup
     """
     from gloader.training.checkpoint.sharded import save_shards  # its import takes 0.4 s
 
+    # Named by its position: ranks need not agree on a name, and an older checkpoint stays until this one is complete.
     epoch, index = checkpoint.progress["loader"]["next"]
     folder = root / f"checkpoint-{epoch:05}-{index:07}"
     save_shards(folder, _content(checkpoint), group)
@@ -116,48 +120,11 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
         return _parse(load_shards(file), file)
     try:
+        # Without weights_only a pickle runs whatever code the file names.
         content = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{file} cannot be read as a checkpoint: {error}") from error
     return _parse(content, file)
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint that ``path``, itself one or a run folder, stands for; CheckpointError if none.
-
-    It is a file, or a folder where several ranks wrote it.
-    """
-    if path.is_file() or is_sharded_checkpoint(path):
-        return path
-    found = newest_checkpoint(path) or newest_checkpoint(path / _best_run(path / "result.json"))
-    if found is None:
-        raise CheckpointError(f"{path} holds no {CHECKPOINT_NAME}; give the --out folder of a training run")
-    return found
-
-
-def newest_checkpoint(root: Path) -> Path | None:
-    """Return the complete checkpoint in the run folder ``root`` that was written last; None without one."""
-    folders = [folder for folder in root.glob(SHARDS_PATTERN) if is_sharded_checkpoint(folder)]
-    own = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
-    return max((*folders, *own), key=lambda path: _record(path).stat().st_mtime_ns, default=None)
-
-
-def is_sharded_checkpoint(path: Path) -> bool:
-    """Return whether ``path`` is a complete checkpoint that several ranks wrote."""
-    return path.is_dir() and _record(path).is_file()
-
-
-def _record(path: Path) -> Path:
-    """Return the file whose appearance completes a checkpoint."""
-    return path / RECORD_NAME if path.is_dir() else path
-
-
-def _best_run(result: Path) -> str:
-    """Return the name of the best of several runs, the first where ``result`` cannot tell."""
-    try:
-        return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "run-0"
 
 
 def _content(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -174,6 +141,7 @@ def _parse(content: Any, file: Path) -> Checkpoint:
     keys = {"version", "spec", "fingerprint", "weights", "progress"}
     if not isinstance(content, dict) or set(content) != keys:
         raise CheckpointError(f"{file} is not a gloader checkpoint: it has other entries than {sorted(keys)}")
+    # Refused before anything of the content is used.
     if content["version"] != CHECKPOINT_VERSION:
         raise CheckpointError(
             f"{file} has version {content['version']!r}; this build reads version {CHECKPOINT_VERSION}"

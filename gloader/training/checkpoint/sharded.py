@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from gloader.errors import CheckpointError, StoreWriteError
-from gloader.training.checkpoint.save import RECORD_NAME
+from gloader.training.checkpoint.find import RECORD_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +59,12 @@ def save_shards(folder: Path, content: Any, group: RankGroup) -> None:
     Every rank gives the same tensors; what is no tensor is taken from the first. The bytes reach the device before
     the record that names them does.
 
+    Parameters
+    ----------
+    folder : must not hold a checkpoint yet
+    content : of this rank
+    group : the ranks that write together
+
     Raises
     ------
     StoreWriteError
@@ -66,11 +72,12 @@ def save_shards(folder: Path, content: Any, group: RankGroup) -> None:
     """
     tensors: dict[str, torch.Tensor] = {}
     own = _take_tensors(content, "", tensors)
-    document = json.dumps(group.first_does(lambda: own)).encode()
+    # One document for all: what ranks measured, such as seconds, differs.
+    document = json.dumps(group.run_on_first(lambda: own)).encode()
     tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
     writer = FileSystemWriter(folder, sync_files=True)
     try:
-        with group.hears_losses(), _is_quiet():
+        with group.lost_rank_errors(), _is_quiet():
             save(tensors, storage_writer=writer)
     except CheckpointException as error:  # a BaseException
         raise StoreWriteError(f"checkpoint {folder} could not be written: {_first_failure(error)}") from error
@@ -90,11 +97,13 @@ def load_shards(folder: Path) -> Any:
     reader = _Reader(folder)
     try:
         found = reader.read_metadata().state_dict_metadata
+        # torch loads into tensors that exist; the record says their shapes.
         tensors = {name: _empty(name, entry) for name, entry in found.items()}
         with _is_quiet():
             load(tensors, storage_reader=reader, no_dist=True)
         document = json.loads(tensors.pop(_DOCUMENT).numpy().tobytes())
         return _put_tensors(document, tensors)
+    # torch's own is a BaseException; a damaged file raises anything.
     except (CheckpointException, Exception) as error:
         raise CheckpointError(f"{folder} cannot be read as a checkpoint: {_first_failure(error)}") from error
 

@@ -27,7 +27,13 @@ class Rows(Protocol):
     """A matrix that is read in row order."""
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
-        """Read rows ``start`` to ``stop`` into ``out`` (stop - start, width) float32."""
+        """Read consecutive rows.
+
+        Parameters
+        ----------
+        start, stop : the rows, ``stop`` not included
+        out : (stop - start, width) float32, written
+        """
         ...
 
     def close(self) -> None:
@@ -80,6 +86,7 @@ class SsdRows:
         self._slabs: list[tuple[slice, FeatureStore]] = []
         folder.mkdir()
 
+    # A store for each slab: its rows are contiguous, so that the next layer reads every slab in one sweep.
     def write_slab(self, columns: slice, chunks: Iterable[Matrix]) -> None:
         """Write all rows of ``columns`` from consecutive ``chunks``."""
         path = self._folder / f"columns-{columns.start}"

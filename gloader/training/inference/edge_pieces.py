@@ -26,9 +26,13 @@ class RowRange:
 
 
 def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRange, ...]:
-    """Cut rows with ``counts`` (n,) in-edges into ranges of at most ``max_edges`` and ``max_rows``. Pure.
+    """Cut rows into ranges that are propagated at once; a row with too many edges gets one of its own. Pure.
 
-    A row with more edges than ``max_edges`` gets a range of its own.
+    Parameters
+    ----------
+    counts : (n,) in-edges of each row
+    max_edges : of a range of several rows
+    max_rows : of a range
     """
     ends = np.cumsum(counts)
     ranges = []
@@ -36,6 +40,7 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
     while start < len(counts):
         before = ends[start] - counts[start]
         stop = int(np.searchsorted(ends, before + max_edges, side="right"))
+        # At least one row: a node with more edges than a piece would never be passed.
         stop = min(max(stop, start + 1), start + max_rows, len(counts))
         ranges.append(RowRange(start=start, stop=stop))
         start = stop
@@ -48,6 +53,13 @@ def iter_pieces(
     """Yield the in-edges of ``nodes`` (n,): one adjacency, or several where a lone node has too many.
 
     Each has n destinations and sources in 0..N-1; together they hold every in-edge once, in order.
+
+    Parameters
+    ----------
+    graph : the whole topology
+    nodes : (n,) destinations, of a range that `cut_rows` made
+    max_edges : of a piece of a lone node
+    device : receives the adjacencies
     """
     starts = graph.indptr[nodes]
     counts = graph.indptr[nodes + 1] - starts

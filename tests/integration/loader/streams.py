@@ -1,11 +1,9 @@
 """What a stream of batches is compared by, and ways to read features that all give the same one."""
 
-import hashlib
-import itertools
 from typing import Any
 
 import gloader
-from gloader.types import ReadyBatch
+from gloader.testing.resume import batch_digest as digest
 
 from .conftest import DIM
 
@@ -20,19 +18,6 @@ PLACES: list[dict[str, Any]] = [
     {"features": "ssd", "cache": 60 * ROW, "superbatch": 4, "policy": "s3fifo", "io_strategy": "packed"},
     {"features": "ssd", "cache": 0, "superbatch": 2, "spill_budget": 0},
 ]
-
-
-def digest(batch: ReadyBatch) -> str:
-    """Return a digest of every bit of a batch."""
-    found = hashlib.sha256(repr((batch.id, batch.num_seeds)).encode())
-    for array in (
-        batch.x,
-        batch.y,
-        *itertools.chain(*((b.indptr, b.indices, b.edge_ids, b.src_degree) for b in batch.blocks)),
-    ):
-        found.update(array.numpy().tobytes())
-    found.update(batch.nodes.tobytes())
-    return found.hexdigest()
 
 
 def golden(dataset: gloader.Dataset, epochs: int) -> list[list[str]]:

@@ -14,7 +14,7 @@ from gloader.loader import Loader
 from gloader.training import train
 from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
-from gloader.training.inference.layerwise import LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.reporter import SilentReporter
 from gloader.training.train import FitResult, RunFiles, resolve_device
 

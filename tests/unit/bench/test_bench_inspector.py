@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 
 from gloader.bench import inspector
+from gloader.bench.graphs import GraphSpec
 from gloader.bench.inspector import bench_inspector
 from gloader.cli.main import main
 from gloader.errors import ConfigError
 
 TINY: dict[str, Any] = {
-    "num_nodes": 2000, "num_edges": 20_000, "fanouts": (3, 2), "batch_size": 20, "superbatch": 4, "repeats": 2,
-}  # fmt: skip
+    "graph": GraphSpec(num_nodes=2000, num_edges=20_000),
+    "fanouts": (3, 2),
+    "batch_size": 20,
+    "superbatch": 4,
+    "repeats": 2,
+}
 
 
 def test_the_result_is_json_with_speeds_and_misses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +64,7 @@ def test_policies_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "policies" not in bench_inspector(policies=False, **TINY)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"superbatches": 2}, {"repeats": 0}, {"cache_share": 0}, {"superbatch": 90}]
-)
+@pytest.mark.parametrize("settings", [{"repeats": 0}, {"cache_share": 0}, {"superbatch": 90}])
 def test_an_impossible_workload_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         bench_inspector(**(TINY | settings))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gloader.bench import sampler
-from gloader.bench.graphs import synthetic_graph
+from gloader.bench.graphs import GraphSpec, synthetic_graph
 from gloader.bench.sampler import bench_sampler
 from gloader.errors import ConfigError
 
-TINY: dict[str, Any] = {"num_nodes": 500, "num_edges": 5000, "batch_size": 20, "batches": 3, "repeats": 2}
+GRAPH = GraphSpec(num_nodes=500, num_edges=5000)
+TINY: dict[str, Any] = {"graph": GRAPH, "batch_size": 20, "batches": 3, "repeats": 2}
 
 
 def test_the_result_is_json_with_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +48,7 @@ def test_the_ratio_is_to_the_best_setting_of_dgl() -> None:
 
 def test_without_dgl_there_is_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "_has_dgl", lambda: False)
-    result = bench_sampler(graph="powerlaw", fanouts=[3], threads=1, **TINY)
+    result = bench_sampler(fanouts=[3], threads=1, **(TINY | {"graph": replace(GRAPH, kind="powerlaw")}))
     assert result["ratio_to_dgl"] is None
     assert result["dgl_edges_per_second"] is None
     assert result["ratio_to_dgl_one_thread"] is None
@@ -59,7 +61,7 @@ def test_impossible_workloads_are_refused() -> None:
     with pytest.raises(ConfigError, match="batch_size 5000 exceeds the"):
         bench_sampler(**(TINY | {"batch_size": 5000}))
     with pytest.raises(ConfigError, match="graph is 'grid'"):
-        bench_sampler(graph="grid")  # type: ignore[arg-type]
+        bench_sampler(replace(GRAPH, kind="grid"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["rmat", "powerlaw"])

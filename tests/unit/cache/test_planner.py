@@ -6,14 +6,13 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from cache_traces import arrays, feature_rows
+from cache_traces import arrays
 
 from gloader.cache import (
     BeladyPlanner,
     NodeTable,
     OnlineName,
     PlannerName,
-    SlotCache,
     Trace,
     make_planner,
     node_bytes,
@@ -24,36 +23,9 @@ from gloader.cache.baseline_kernels import ONLINE_KERNELS
 from gloader.cache.baselines import PolicyName
 from gloader.config import Policy
 from gloader.errors import ConfigError, PlanError
-from gloader.ssd_store import RamFeatures
 
 NAMES: list[PlannerName] = ["belady", *get_args(PolicyName)]
 FIRST, SECOND = arrays([[1, 2, 3], [1, 4], [2, 5]]), arrays([[1, 4], [2], [0, 3, 5]])
-HOT = np.array([2, 4, 1, 0])
-
-
-@pytest.mark.reliability("C11")
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("capacity", [0, 1, 2, 9])
-def test_every_planner_delivers_the_rows_also_after_it_was_cancelled(
-    name: PlannerName, capacity: int
-) -> None:
-    features, planner = feature_rows(6), make_planner(name, num_nodes=6, capacity=capacity, hot=HOT)
-    with SlotCache(capacity, dim=3) as slots:
-        slots.fill(planner.resident[planner.resident >= 0], RamFeatures(features))
-        for executed in (3, 1, 3, 0, 3):
-            held = planner.resident.copy()
-            for window, beyond in ((FIRST, SECOND), (SECOND, FIRST)):
-                plan = planner.plan(Trace(window), Trace(beyond))
-                plan.validate(held)
-                assert plan.misses.tolist() == [len(plan.miss_rows(batch)) for batch in range(3)]
-                held = plan.resident_after
-                for nodes, step in list(zip(window, plan.steps, strict=True))[:executed]:
-                    out = np.zeros((len(nodes), 3), dtype=np.float32)
-                    slots.execute(step, nodes, out, RamFeatures(features))
-                    assert np.array_equal(out, features[nodes])
-                if executed < 3:
-                    planner.restart(slots.resident)
-                    held = planner.resident.copy()
 
 
 def test_empty_slots_stay_empty_after_a_restart() -> None:

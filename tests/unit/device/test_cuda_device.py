@@ -11,7 +11,9 @@ import torch
 
 from gloader.device import open_device
 from gloader.device.cuda import CudaDevice
+from gloader.device.seam import Device
 from gloader.errors import ConfigError
+from gloader.testing.device_suite import DeviceSuite
 
 
 class Cuda:
@@ -40,8 +42,12 @@ class Cuda:
         return SimpleNamespace(
             record=lambda stream: self.log.append(f"record on {stream}"),
             query=lambda: self.is_done,
-            synchronize=lambda: self.log.append("wait for the event"),
+            synchronize=self.wait_for_event,
         )
+
+    def wait_for_event(self) -> None:
+        self.log.append("wait for the event")
+        self.is_done = True
 
     def current_stream(self, place: torch.device) -> Any:
         return SimpleNamespace(wait_event=lambda event: self.log.append("computing waits"))
@@ -112,6 +118,14 @@ def device(fake: Torch) -> CudaDevice:
     assert opened.place == torch.device("cuda", 0)
     opened._place = torch.device("cpu")
     return opened
+
+
+class TestOverTheStandIn(DeviceSuite):
+    """The suite with the module's `device`; on a real GPU it takes `make_device` alone."""
+
+    @pytest.fixture
+    def device(self, device: CudaDevice) -> Device:
+        return device
 
 
 def test_a_gpu_that_is_not_there_is_refused(fake: Torch) -> None:

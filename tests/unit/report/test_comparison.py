@@ -8,7 +8,7 @@ from comparison_json import MEASURED, comparison, row, spread
 from gloader.errors import FormatError
 from gloader.report.comparison import Comparison
 from gloader.report.pictures import draw_comparison
-from gloader.report.text_table import Table, as_html, as_markdown
+from gloader.report.text_table import TextTable, as_html, as_markdown
 
 
 def test_the_table_has_medians_spread_and_outcome() -> None:
@@ -59,6 +59,6 @@ def test_a_picture_has_every_contender(tmp_path: Path, factor: float) -> None:
 
 
 def test_tables_escape_what_would_break_them() -> None:
-    table = Table(header=("a", "b"), rows=(("x|y", "<b>"),))
+    table = TextTable(header=("a", "b"), rows=(("x|y", "<b>"),))
     assert as_markdown(table).splitlines() == ["| a | b |", "| --- | ---: |", r"| x\|y | <b> |"]
     assert "<td>&lt;b&gt;</td>" in as_html(table)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from gloader.report.make import name_pictures
+from gloader.report.build_page import name_pictures
 from gloader.report.page import Picture, Section, render_page
-from gloader.report.text_table import Table
+from gloader.report.text_table import TextTable
 
 PNG = b"\x89PNG not really"
 
@@ -30,7 +30,7 @@ def _section(title: str = "A & <B>") -> Section:
         source="runs/<x>",
         facts=(("machine", "2 cores"),),
         pictures=(Picture(name="a", caption='what "it" shows', png=PNG),),
-        tables=(Table(header=("h",), rows=(("<script>alert(1)</script>",),)),),
+        tables=(TextTable(header=("h",), rows=(("<script>alert(1)</script>",),)),),
         notes=("https://example.org is a text",),
     )
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from unit.samplers.graphs import random_graph
-from unit.samplers.test_concurrency import content
 
 from gloader.samplers import NeighborSampler, node_map
 from gloader.samplers.node_map import DenseMap, HashMap
 from gloader.samplers.workspace import WorkspacePool
+from gloader.testing.sampler_suite import batch_bytes
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -104,6 +104,6 @@ def test_both_maps_give_identical_batches(dtype: type) -> None:
     for i in range(4):
         seeds = np.arange(i, 2000, 23)
         batch = BatchId(epoch=0, index=i)
-        assert content(dense.sample(batch, seeds)) == content(hashed.sample(batch, seeds))
+        assert batch_bytes(dense.sample(batch, seeds)) == batch_bytes(hashed.sample(batch, seeds))
     assert isinstance(hashed._pool._free[0].map, HashMap)
     assert isinstance(dense._pool._free[0].map, DenseMap)

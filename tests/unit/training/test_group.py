@@ -9,7 +9,6 @@ import torch
 
 from gloader.errors import ConfigError, RankError
 from gloader.training.group import RankGroup
-from gloader.training.threads import all_cores, own_cores
 from gloader.training.train import resolve_device
 
 
@@ -24,7 +23,7 @@ def test_a_process_without_a_group_is_alone() -> None:
     )
     assert group.gather({"a": 1}) == [{"a": 1}]
     assert group.sum({"a": 0.5}) == {"a": 0.5}
-    assert group.first_does(lambda: "done") == "done"
+    assert group.run_on_first(lambda: "done") == "done"
     group.require_equal({"a": 1})
     group.agree(None)
     with pytest.raises(OSError, match="mine"):
@@ -48,7 +47,7 @@ def test_ranks_count_on_their_machine() -> None:
 def test_errors_of_the_transport_speak_of_another_rank(error: RuntimeError) -> None:
     with (
         pytest.raises(RankError, match=r"another rank ended.*from the last checkpoint"),
-        RankGroup(rank=0, machines=["a", "a"]).hears_losses(),
+        RankGroup(rank=0, machines=["a", "a"]).lost_rank_errors(),
     ):
         raise error
 
@@ -59,7 +58,7 @@ def test_other_errors_stay_and_are_announced_with_their_rank(caplog: pytest.LogC
     with (
         caplog.at_level(logging.ERROR, "gloader"),
         pytest.raises(RuntimeError, match="shapes"),
-        RankGroup(rank=1, machines=["a", "a"]).announces_failures(),
+        RankGroup(rank=1, machines=["a", "a"]).log_failures(),
     ):
         raise error
     assert caplog.messages == ["rank 1 failed: RuntimeError: shapes do not fit (in stage compute)"]
@@ -68,21 +67,3 @@ def test_other_errors_stay_and_are_announced_with_their_rank(caplog: pytest.LogC
 def test_several_ranks_cannot_have_one_gpu() -> None:
     with pytest.raises(ConfigError, match=r"device 'cuda:0' cannot be that of 2 ranks; use 'auto' or 'cuda'"):
         resolve_device("cuda:0", RankGroup(rank=0, machines=["a", "a"]))
-
-
-def test_ranks_share_the_cores_and_one_that_works_alone_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gloader.training.threads._num_cores", lambda: 4)
-    group, cpu = RankGroup(rank=0, machines=["a", "a"]), torch.device("cpu")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # what torchrun sets
-    try:
-        with own_cores(group, cpu):
-            assert torch.get_num_threads() == 2
-            with all_cores(group, cpu):
-                assert torch.get_num_threads() == 4
-            assert torch.get_num_threads() == 2
-        assert torch.get_num_threads() == 1
-        with own_cores(RankGroup.alone(), cpu), all_cores(RankGroup.alone(), cpu):
-            assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)

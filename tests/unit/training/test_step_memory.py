@@ -10,13 +10,13 @@ import torch
 from gloader.config import ModelConfig
 from gloader.training import step_memory
 from gloader.training.checkpoint.save import ModelSpec
-from gloader.training.step_memory import largest, parameter_bytes, step_bytes
+from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, step_bytes
 from gloader.types import BatchId, Block, SampledBatch
 
 SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]
 NO_COMPILER = """
 import sys, torch
-from gloader.training.live_bytes import LiveBytes
+from gloader.training.step_memory import LiveBytes
 with LiveBytes():
     torch.ones(3).diff()
 sys.exit("torch._dynamo" in sys.modules)
@@ -87,3 +87,34 @@ def test_weights_are_counted_without_being_made() -> None:
 def test_counting_does_not_import_the_compiler_of_torch() -> None:
     done = subprocess.run([sys.executable, "-c", NO_COMPILER], timeout=60, check=False)
     assert done.returncode == 0
+
+
+KILO = 250  # floats of 1000 bytes
+
+
+def test_the_peak_is_what_is_alive_at_once() -> None:
+    with LiveBytes() as live:
+        first = torch.zeros(3 * KILO)
+        del first
+        second = torch.zeros(2 * KILO)
+        third = second + 1
+        del second, third
+    assert live.peak_bytes == 4000
+
+
+def test_views_and_known_tensors_do_not_count() -> None:
+    known = torch.ones(KILO)
+    with LiveBytes([known]) as live:
+        result = known.view(-1, 2).t()
+        assert result.shape == (2, KILO // 2)
+    assert live.peak_bytes == 0
+
+
+def test_what_autograd_saves_counts_until_it_is_used() -> None:
+    weight = torch.ones(KILO, requires_grad=True)
+    with LiveBytes([weight]) as live:
+        total = (weight.exp() * 2).exp().sum()
+        held = live.peak_bytes
+        total.backward()
+    assert held >= 2000
+    assert live.peak_bytes > held

@@ -257,29 +257,12 @@ def test_costs_are_counted_however_requests_are_made(path: Path, tmp_path: Path,
 
 
 @pytest.mark.reliability("E5")
-@pytest.mark.parametrize("kind", ["packed", "staged"])
-def test_other_rows_than_those_prepared_are_refused(kind: str, packer: Packer, store: FeatureStore) -> None:
+def test_a_pack_serves_all_rows_of_its_batch_or_none(packer: Packer) -> None:
     misses = draw(3)
-    source = (
-        packer.pack(misses, superbatch=7, is_cancelled=go_on)
-        if kind == "packed"
-        else load_misses(store, misses, is_cancelled=go_on)
-    )
-    absent = np.setdiff1d(np.arange(NUM_ROWS), np.concatenate(misses))[:1]
-    other = misses[1].copy()
-    other[0] = absent[0]
-    with pytest.raises(PlanError, match=f"batch 1 asks for other rows than those that were {kind}"):
-        read(source, 1, np.sort(other))
-    if kind == "packed":
-        for rows in (misses[1][1:], misses[2], np.append(misses[1], NUM_ROWS - 1)):
-            with pytest.raises(PlanError, match="superbatch 7, batch 1 asks for other rows"):
-                read(source, 1, rows)
-    with pytest.raises(ShapeError, match="batch 3 is not one of the superbatch's 3"):
-        read(source, 3, misses[0])
-    with pytest.raises(ShapeError, match="missing rows must ascend"):
-        read(source, 0, misses[0][::-1])
-    with pytest.raises(ShapeError, match="out of range"):
-        read(source, 0, np.array([NUM_ROWS]))
+    pack = packer.pack(misses, superbatch=7, is_cancelled=go_on)
+    for rows in (misses[1][1:], misses[2], np.append(misses[1], NUM_ROWS - 1)):
+        with pytest.raises(PlanError, match="superbatch 7, batch 1 asks for other rows"):
+            read(pack, 1, rows)
 
 
 @pytest.mark.parametrize("rows", [[3, 3], [4, 2], [-1, 2], [0, NUM_ROWS], [[1, 2]], [0.5]], ids=str)

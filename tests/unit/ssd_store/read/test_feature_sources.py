@@ -34,6 +34,7 @@ def store_levels(path: Path, array: NDArray[Any], dtype: str, scale: NDArray[np.
         directory.commit("feature_store", {})
 
 
+@pytest.mark.reliability("B8")
 class TestRam(FeatureSourceSuite):
     def make_source(
         self, array: NDArray[Any], tmp_path: Path, *, dtype: str, scale: NDArray[np.float32] | None
@@ -41,6 +42,7 @@ class TestRam(FeatureSourceSuite):
         return RamFeatures(array, is_bfloat16=dtype == "bfloat16", scale=scale)
 
 
+@pytest.mark.reliability("B8")
 class StoreSuite(FeatureSourceSuite):
     settings: dict[str, Any]
     backend: str

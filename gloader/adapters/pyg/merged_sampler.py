@@ -83,5 +83,6 @@ class MergedSampler(BaseSampler):
 
 
 def _digest(input_id: torch.Tensor) -> int:
+    # Positions in the loader's seeds, which are the same for any number of workers.
     data = np.ascontiguousarray(input_id.numpy(), dtype=np.int64).tobytes()
     return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")

@@ -1,4 +1,4 @@
-"""How full-neighbour inference fits a memory budget, layer by layer."""
+"""The plan by which full-neighbour inference fits a memory budget, layer by layer. Pure."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def plan_inference(
     BudgetError
         A layer's narrowest table does not fit.
     """
+    # A quarter for chunks in flight: more of it would make slabs narrower, and each slab reads all inputs once more.
     buffers = min(budget_bytes // 4, _MAX_BUFFER_BYTES)
     left = budget_bytes - buffers - min(budget_bytes // 8, _FILE_BYTES)
     plans = []
@@ -57,9 +58,11 @@ def plan_inference(
     for depth, conv in enumerate(convs):
         rows = num_nodes if depth < len(convs) - 1 else num_outputs
         output_bytes = rows * conv.out_dim * _FLOAT_BYTES
+        # A third: the outputs, the inputs below them and the table share what is left.
         is_on_disk = output_bytes > left // 3
         held = input_bytes + (0 if is_on_disk else output_bytes)
         width = _slab_width(conv, num_nodes, left - held, budget_bytes)
+        # Two buffers of inputs and the entered copy, beside the projected row.
         row_bytes = _FLOAT_BYTES * (3 * conv.in_dim + sum(conv.table_widths(width)))
         plans.append(
             LayerPlan(
@@ -80,6 +83,7 @@ def _slab_width(conv: Conv, num_nodes: int, left: int, budget_bytes: int) -> int
     """Return the most output columns whose table fits ``left`` bytes."""
     step = conv.column_step
     candidates = range(conv.out_dim, 0, -step)
+    # The widest first: every slab less saves a pass over the inputs.
     for width in candidates:
         if num_nodes * sum(conv.table_widths(width)) * _FLOAT_BYTES <= left:
             return width

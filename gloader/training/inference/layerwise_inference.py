@@ -21,7 +21,7 @@ import torch
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.training.inference.activations import FeatureRows, RamRows, Rows, SsdRows
 from gloader.training.inference.edge_pieces import cut_rows, iter_pieces
-from gloader.training.inference.plan import LayerPlan, plan_inference
+from gloader.training.inference.layer_plan import LayerPlan, plan_inference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,20 +36,21 @@ if TYPE_CHECKING:
     Progress = Callable[[float], None]
 
 SCRATCH_PREFIX = "gloader-infer-"
+# Logits of so many nodes are a few MB, and their class is taken at once.
 _ROWS_PER_RESULT = 1 << 16
 _NODES_PER_CUT = 1 << 16  # nodes whose degrees are looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerwiseInference:
-    """Everything full-neighbour inference needs beside the network.
+    """Full-neighbour inference of any network over one graph, its features and a memory budget.
 
     Parameters
     ----------
     graph : the whole topology
     features : (N, F)
     memory_budget_bytes : for tables, activations and buffers; the topology is not counted
-    scratch : where activations go that do not fit; the system's temporary folder where None. Only a private
+    scratch : folder for activations that do not fit; defaults to the system's temporary folder. Only a private
         folder inside it is written, and removed at the end
     """
 
@@ -65,11 +66,18 @@ class LayerwiseInference:
 
         The network computes in evaluation mode and without dropout; it is left in the mode it was in.
 
+        Parameters
+        ----------
+        model : the network, on its device
+        nodes : (n,) int64
+        on_progress : called with the share that is done, 0 to 1
+
         Raises
         ------
         BudgetError
             The budget is too small for the narrowest table; raised before anything is read.
         """
+        # Before a thread computes: its first call must not happen in two threads at once.
         settle_vector_math()
         plans = plan_inference(
             model.layers,
@@ -112,6 +120,7 @@ class _Run:
         for depth, (conv, plan) in enumerate(zip(self._model.layers, plans, strict=True)):
             targets = nodes if depth == len(plans) - 1 else range(self._graph.num_nodes)
             outputs = self._open_outputs(depth, plan, num_rows=len(targets), width=conv.out_dim)
+            # Each slab reads all inputs again: more I/O, in order, instead of a table that does not fit.
             for columns in plan.slabs:
                 table = self._project(depth, conv, inputs, plan, columns)
                 done += 1
@@ -120,6 +129,7 @@ class _Run:
                 del table  # before the next one is made
                 done += 1
                 on_progress(done / steps)
+            # A layer's inputs go as soon as all of its slabs are done: two layers' activations at most are held.
             inputs.close()
             inputs = outputs
         return inputs
@@ -127,6 +137,7 @@ class _Run:
     def _open_outputs(self, depth: int, plan: LayerPlan, *, num_rows: int, width: int) -> RamRows | SsdRows:
         outputs: RamRows | SsdRows
         if plan.is_on_disk:
+            # Made with the first layer that needs it; a run that fits leaves no folder, not even an empty one.
             if self._scratch is None:
                 folder = tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=self._job.scratch)
                 self._scratch = Path(self._stack.enter_context(folder))
@@ -143,6 +154,7 @@ class _Run:
         for start, x in _stream(inputs, num_nodes, conv.in_dim, plan.rows_per_read):
             rows = slice(start, start + len(x))
             entered = self._model.enter(depth, torch.from_numpy(x).to(self._device))
+            # Of the whole graph, as in training, where blocks carry it.
             degree = self._degree(np.arange(rows.start, rows.stop))
             for part, values in zip(table, conv.project(entered, degree, columns), strict=True):
                 part[rows] = values
@@ -169,6 +181,7 @@ def _stream(
     source: Rows, num_rows: int, width: int, rows_per_read: int
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield consecutive chunks and their first row; the next chunk is read while this one is used."""
+    # Two, in turn: one is read into while the other is computed on.
     buffers = [np.empty((min(rows_per_read, num_rows), width), dtype=np.float32) for _ in range(2)]
 
     def read(turn: int, start: int) -> NDArray[np.float32]:
@@ -181,6 +194,7 @@ def _stream(
     with ThreadPoolExecutor(1, thread_name_prefix="gloader-infer") as reader:
         ahead = reader.submit(read, 0, 0)
         for number, start in enumerate(starts):
+            # The other buffer is free from here on: the caller is done with the chunk it got before.
             chunk = ahead.result()
             following = start + rows_per_read
             if following < num_rows:
@@ -199,6 +213,7 @@ def _on_device(model: GraphNetwork, num_nodes: int, plans: tuple[LayerPlan, ...]
         for columns in plan.slabs
     )
     free_bytes, _ = torch.cuda.mem_get_info(device)
+    # Half of what is free: pieces of edges and their scores lie beside the table.
     if 4 * widest * num_nodes <= free_bytes // 2:
         return model
     return copy.deepcopy(model).to("cpu")

@@ -15,10 +15,10 @@ from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
-from gloader.training.inference import layerwise
+from gloader.training.inference import layerwise_inference
 from gloader.training.inference.activations import RamRows
-from gloader.training.inference.layerwise import LayerwiseInference
-from gloader.training.inference.plan import plan_inference
+from gloader.training.inference.layer_plan import plan_inference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.types import DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
@@ -95,7 +95,7 @@ def test_equals_the_forward_of_the_whole_graph(
     name, seed, num_edges, hub_share, add_self_loops, budget, nodes
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layerwise, "SsdRows", SlabRows)
+        patch.setattr(layerwise_inference, "SsdRows", SlabRows)
         graph = _graph(seed, num_edges, hub_share)
         _check(name, graph=graph, add_self_loops=add_self_loops, seed=seed, budget=budget, nodes=nodes)
 

@@ -1,4 +1,4 @@
-"""From runs to the file of a page."""
+"""The file of a report page, built from runs and written as a whole."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def make_report(
     """
     if not runs:
         raise ConfigError("there are no runs; give at least one folder or file")
+    # All of it is read and drawn before the old page is touched.
     sections = [section for run in runs for section in read_sections(run)]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, render_page(title, sections).encode())

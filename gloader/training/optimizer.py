@@ -1,18 +1,26 @@
-"""Adam and AdamW on torch's functional form."""
+"""The optimiser, its learning rate from epoch to epoch, and the check of both settings."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 
+from gloader.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from gloader.config import OptimConfig
+
+# The defaults of torch.optim.Adam, with which its updates agree bit for bit.
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 _STATE_NAMES = ("steps", "means", "squares")
+_SCHEDULES = ("constant", "cosine", "step")
+_OPTIMIZERS = ("adam", "adamw")
 
 
 class Adam:
@@ -41,12 +49,14 @@ class Adam:
 
     def zero_grad(self) -> None:
         """Drop the gradients and their memory."""
+        # Dropped, not zeroed: an evaluation between two epochs has their memory.
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
+        # A layer that a batch did not use keeps its moments, as in torch.
         chosen = [i for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
         self._update(
             [self._parameters[i] for i in chosen],
@@ -82,6 +92,47 @@ class Adam:
             for name in _STATE_NAMES
         ):
             raise ValueError("the optimiser's state has other parameters than the model")
+        # Copied into the tensors that are there: the parameters' device and dtype stay.
         for name in _STATE_NAMES:
             for tensor, saved in zip(own[name], state[name], strict=True):
                 tensor.copy_(saved)
+
+
+def learning_rate(config: OptimConfig, epoch: int) -> float:
+    """Return the learning rate of ``epoch``. Pure.
+
+    "cosine" falls from ``lr`` towards 0 over the epochs; "step" divides by 10 after half of them and again
+    after three quarters.
+    """
+    progress = epoch / config.epochs
+    match config.lr_schedule:
+        case "constant":
+            return config.lr
+        case "cosine":
+            return config.lr * 0.5 * (1.0 + math.cos(math.pi * progress))
+        case "step":
+            return config.lr * 0.1 ** ((progress >= 0.5) + (progress >= 0.75))
+
+
+def build_optimizer(config: OptimConfig, parameters: Iterable[torch.nn.Parameter]) -> Adam:
+    """Return the optimiser that ``config`` names."""
+    return Adam(
+        parameters, lr=config.lr, weight_decay=config.weight_decay, decoupled=config.optimizer == "adamw"
+    )
+
+
+def check_optim(config: OptimConfig) -> None:
+    """Raise ConfigError naming the first setting of ``config`` that is not allowed."""
+    if config.optimizer not in _OPTIMIZERS:
+        raise ConfigError(f"optimizer {config.optimizer!r} is not known; allowed: {', '.join(_OPTIMIZERS)}")
+    if config.lr_schedule not in _SCHEDULES:
+        raise ConfigError(
+            f"lr_schedule {config.lr_schedule!r} is not known; allowed: {', '.join(_SCHEDULES)}"
+        )
+    for name, least in (("epochs", 1), ("eval_every", 1), ("patience", 0), ("checkpoint_every", 0)):
+        if (value := getattr(config, name)) < least:
+            raise ConfigError(f"{name} is {value}; allowed: {least} or more")
+    if not (config.lr > 0 and math.isfinite(config.lr)):
+        raise ConfigError(f"lr is {config.lr}; allowed: a positive number")
+    if not (config.weight_decay >= 0 and math.isfinite(config.weight_decay)):
+        raise ConfigError(f"weight_decay is {config.weight_decay}; allowed: 0 or a positive number")

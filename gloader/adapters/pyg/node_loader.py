@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gloader.adapters.loader_view import BatchStream, to_loader
+from gloader.adapters.loader_view import LoaderView, to_loader
 from gloader.adapters.pyg.data import to_data
 from gloader.dataset import Dataset
 from gloader.samplers import preferred_layout
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, ReadyBatch
 
 
-class NodeLoader(BatchStream[Any]):
+class NodeLoader(LoaderView[Any]):
     """Yields what PyG's ``NeighborLoader`` yields for node tasks, see `to_data`, without pyg-lib or torch-sparse.
 
     ``y`` holds the labels of the seeds alone, so that ``batch.y[:batch.batch_size]`` is all of it; ``input_id`` are the
@@ -38,6 +38,8 @@ class NodeLoader(BatchStream[Any]):
 
     def __init__(self, loader: Loader | Dataset, **settings: Any) -> None:
         if isinstance(loader, Dataset):
+            # PyG samples each node once, and so does the merged layout: a batch has exactly the edges of
+            # the native one.
             settings.setdefault("layout", preferred_layout(settings.get("sampler", "neighbor")))
         native = to_loader(loader, settings)
         positions = _Positions(native.seeds)

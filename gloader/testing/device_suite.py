@@ -1,0 +1,134 @@
+"""The conformance suite of compute devices: a test class inherits it and says how one is made."""
+
+# ruff: noqa: S101 - tests that are shipped, for devices elsewhere to inherit
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.device.seam import Device
+
+
+def make_arrays() -> list[NDArray[Any]]:
+    """Return small arrays of every dtype that batches are made of, one of them empty, one a matrix. Pure."""
+    return [
+        np.arange(5, dtype=np.int64),
+        np.arange(7, dtype=np.int32),
+        np.zeros(0, dtype=np.int32),
+        np.linspace(-1, 1, 3, dtype=np.float32),
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.linspace(0, 1, 4),
+    ]
+
+
+class DeviceSuite:
+    """Checks of every `Device`. A test class inherits them and gives `make_device`."""
+
+    def make_device(self) -> Device:
+        """Return a device."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def device(self) -> Device:
+        """Give the device; override it where making one needs other fixtures."""
+        return self.make_device()
+
+    def test_tensors_can_be_made_where_batches_are_delivered(self, device: Device) -> None:
+        """`place` is a torch device that is there, with memory left."""
+        assert torch.zeros(2, device=device.place).sum().item() == 0
+        assert device.free_bytes() > 0
+
+    @pytest.mark.parametrize("num_floats", [1, 5, 4097])
+    def test_host_buffers_hold_what_is_written(self, device: Device, num_floats: int) -> None:
+        """A buffer is one flat, writable array of float32, its own for each call."""
+        first, second = device.host_buffer(num_floats), device.host_buffer(num_floats)
+        for buffer in (first, second):
+            assert (buffer.shape, buffer.dtype) == ((num_floats,), np.dtype(np.float32))
+            assert buffer.flags.c_contiguous
+        # Written in turn: buffers that share memory would show the second value in the first.
+        first[:], second[:] = 1, 2
+        assert first.sum() == num_floats
+
+    def test_arrays_arrive_as_they_were(self, device: Device) -> None:
+        """Every dtype and shape that a batch has, empty ones included, in the order given."""
+        arrays = make_arrays()
+        with device.sending():
+            tensors = device.upload(arrays)
+            mark = device.mark()
+        mark.wait()
+        assert len(tensors) == len(arrays)
+        for tensor, array in zip(tensors, arrays, strict=True):
+            assert tensor.device.type == device.place.type
+            assert tensor.shape == array.shape
+            assert tensor.cpu().numpy().dtype == array.dtype
+            assert np.array_equal(tensor.cpu().numpy(), array)
+
+    def test_what_was_sent_outlives_the_array_where_it_is_a_copy(self, device: Device) -> None:
+        """An asynchronous device is done with the arrays when `upload` returns: the ring writes them again."""
+        array = np.arange(9, dtype=np.float32)
+        with device.sending():
+            (tensor,) = device.upload([array])
+            mark = device.mark()
+        # Where the device is the host, the tensor is the array, and must follow it.
+        if device.is_asynchronous:
+            array[:] = -1
+        mark.wait()
+        assert tensor.tolist() == list(range(9))
+
+    def test_a_mark_is_reached_after_waiting_for_it(self, device: Device) -> None:
+        """`wait` ends, twice if asked, and what this thread computes after `precede` sees what was sent."""
+        with device.sending():
+            tensors = device.upload([np.arange(1000, dtype=np.int64)])
+            mark = device.mark()
+        mark.precede(tensors)
+        assert int(tensors[0].sum()) == 499_500
+        mark.wait()
+        mark.wait()
+        assert mark.is_reached()
+
+    def test_another_thread_can_send(self, device: Device) -> None:
+        """Batches of an asynchronous device are sent by a thread of their own, one block after another."""
+        sums: list[int] = []
+
+        def send() -> None:
+            for number in range(3):
+                with device.sending():
+                    (tensor,) = device.upload([np.full(4, number)])
+                    mark = device.mark()
+                mark.wait()
+                sums.append(int(tensor.sum()))
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        thread.join()
+        assert sums == [0, 4, 8]
+
+    def test_a_measured_step_is_run_once(self, device: Device) -> None:
+        """`most_bytes_of` runs the step, hands its error on, and never answers less than nothing."""
+        steps: list[int] = []
+        assert device.most_bytes_of(lambda: steps.append(1)) >= 0
+        assert steps == [1]
+        with pytest.raises(MemoryError, match="the step's own"):
+            device.most_bytes_of(self._fail)
+
+    def test_pinned_memory_is_the_array_itself(self, device: Device) -> None:
+        """Either the device reads ``array`` in place, until `close`, or it says None."""
+        array = np.arange(12, dtype=np.float32).reshape(4, 3)
+        pinned = device.pin(array)
+        if pinned is not None:
+            assert np.shares_memory(pinned.array, array)
+            assert np.array_equal(pinned.array, array)
+            pinned.close()
+            pinned.close()
+
+    @staticmethod
+    def _fail() -> None:
+        raise MemoryError("the step's own")

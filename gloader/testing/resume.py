@@ -1,0 +1,120 @@
+"""A harness for resuming: the state is saved before every step, and every one of them is restored."""
+
+# ruff: noqa: S101 - a check that is shipped, for tests elsewhere to call
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from gloader.types import ReadyBatch
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+_RETURN_BATCHES = 5  # enough to leave a superbatch, or an epoch, behind
+
+
+class Resumable(Protocol[T_co]):
+    """What can be resumed: a `gloader.Loader`, an adapter's, or a stand-in. An iteration is an epoch."""
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Start the next epoch, or go on in the one that `load_state_dict` points into."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the first batch that was not handed out, as JSON."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Continue at a saved position."""
+        ...
+
+
+def batch_digest(batch: ReadyBatch) -> str:
+    """Return a digest of every bit of a batch on the CPU. Pure."""
+    found = hashlib.sha256(repr((batch.id, batch.num_seeds)).encode())
+    for array in (
+        batch.x,
+        batch.y,
+        *itertools.chain(*((b.indptr, b.indices, b.edge_ids, b.src_degree) for b in batch.blocks)),
+    ):
+        found.update(array.numpy().tobytes())
+    found.update(batch.nodes.tobytes())
+    return found.hexdigest()
+
+
+def check_resume(
+    open_loader: Callable[[], AbstractContextManager[Resumable[T]]],
+    *,
+    epochs: int,
+    digest: Callable[[T], str],
+    returns_to: Sequence[int] = (),
+) -> list[str]:
+    """Save the state before every step, restore each in a fresh loader, and compare the rest bit for bit.
+
+    The states go through JSON, as they do in a checkpoint.
+
+    Parameters
+    ----------
+    open_loader : opens a loader at its beginning, always the same one; it is asked for ``2 * epochs`` epochs
+    epochs : whose steps the states are saved before, and as many are read after each; two show the border between them
+    digest : different for different batches; `batch_digest` for those of a `gloader.Loader`
+    returns_to : steps that one loader is sent to, forth and back, whose caches hold what other steps left there
+
+    Returns
+    -------
+    The digests of all ``2 * epochs`` epochs, for the caller to compare with what it expects.
+
+    Raises
+    ------
+    AssertionError
+        A resumed loader gives other batches, or too few.
+    TypeError
+        A state is not JSON.
+    """
+    with open_loader() as loader:
+        states, stream = [_copy(loader.state_dict())], []
+        for _ in range(epochs):
+            for batch in loader:
+                stream.append(digest(batch))
+                states.append(_copy(loader.state_dict()))
+        num_steps = len(stream)
+        # A resumed loader reads past the last state: it begins an epoch in the middle, and ends another in full.
+        stream += [digest(batch) for _ in range(epochs) for batch in loader]
+        # After the stream was read to its end, so that every cache is as full as it gets.
+        for step in returns_to:
+            loader.load_state_dict(states[step])
+            batches = iter(loader)
+            found = [digest(batch) for batch in itertools.islice(batches, _RETURN_BATCHES)]
+            del batches  # which ends an epoch in its middle
+            left = num_steps // epochs - step % (num_steps // epochs)  # of the epoch
+            _require_same(
+                found, stream, step, f"sent back to step {step}", at_least=min(_RETURN_BATCHES, left)
+            )
+    for step, state in enumerate(states):
+        with open_loader() as resumed:
+            resumed.load_state_dict(state)
+            # Whole epochs beyond the last state: the border after it has to be crossed as well.
+            found = [digest(batch) for _ in range(epochs) for batch in resumed]
+        _require_same(found, stream, step, f"resumed before step {step}", at_least=num_steps - step)
+    return stream
+
+
+def _copy(state: dict[str, Any]) -> dict[str, Any]:
+    """Return ``state`` as it comes back from a file; later changes of the loader's own do not reach it."""
+    copied: dict[str, Any] = json.loads(json.dumps(state))
+    return copied
+
+
+def _require_same(found: list[str], stream: list[str], step: int, when: str, *, at_least: int) -> None:
+    assert len(found) >= at_least, f"{when}, the loader gives {len(found)} of {at_least} batches"
+    expected = stream[step : step + len(found)]
+    wrong = [at for at, pair in enumerate(itertools.zip_longest(found, expected)) if pair[0] != pair[1]]
+    assert not wrong, f"{when}, the loader gives other batches, the first at step {step + wrong[0]}"

@@ -1,0 +1,121 @@
+"""The process that trains: torch's random state and threads, and what the C library keeps of freed memory.
+
+Random numbers are addressed: every draw of a run depends on (seed, epoch, batch) alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gloader.training.group import RankGroup
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+# What glibc's own adjustment ends at after a program freed one large block, and no more than a heap's free end.
+_LAZY = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}
+_EAGER = {_M_MMAP_THRESHOLD: 256 << 10, _M_TRIM_THRESHOLD: 128 << 10}
+
+
+@contextmanager
+def private_randomness(device: torch.device) -> Iterator[None]:
+    """Restore the state of torch's generators at exit, whatever the block drew."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+def seed_torch(*address: int, device: torch.device) -> None:
+    """Seed the generators of the CPU and of ``device`` from the numbers in ``address``."""
+    digest = hashlib.blake2b(repr(address).encode(), digest_size=8).digest()
+    # Fits a signed 64-bit integer. The digest keeps neighbouring addresses from giving related states.
+    seed = int.from_bytes(digest, "little") >> 1
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def own_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
+    """Compute with this rank's part of the cores.
+
+    torchrun allows each of several ranks one thread unless OMP_NUM_THREADS says otherwise. Another number than one is
+    the user's and stays.
+    """
+    # A GPU computes without torch's threads; the cores are left to the loader's.
+    is_ours = not group.is_alone and device.type == "cpu" and torch.get_num_threads() == 1
+    with _threads(max(1, _num_cores() // group.most_local) if is_ours else None):
+        yield
+
+
+@contextmanager
+def all_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
+    """Compute with the cores of all ranks of this machine: while the others wait."""
+    is_shared = group.most_local > 1 and device.type == "cpu"
+    with _threads(min(_num_cores(), torch.get_num_threads() * group.most_local) if is_shared else None):
+        yield
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def release_freed_memory() -> None:
+    """Give the pages of freed blocks back to the system; does nothing where the C library is not glibc.
+
+    A training step frees tensors of all sizes, and the C library keeps their memory for the next step. Between two
+    phases of a run it is needed elsewhere.
+    """
+    # Other C libraries have no such function.
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@contextmanager
+def eager_release() -> Iterator[None]:
+    """Give every larger block back to the system as soon as it is freed, inside the block.
+
+    For code that makes large blocks of many sizes, each used for long: the heap would keep holes between them. A
+    training step, which makes the same blocks again and again, is up to half slower this way. The setting is the
+    process's: what other threads free goes back at once too.
+    """
+    _set(_EAGER)
+    try:
+        yield
+    finally:
+        _set(_LAZY)
+        # The new threshold holds for blocks to come; those freed meanwhile are trimmed now.
+        release_freed_memory()
+
+
+def _set(options: dict[int, int]) -> None:
+    mallopt = getattr(_libc(), "mallopt", None)
+    if mallopt is not None:
+        for option, value in options.items():
+            mallopt(option, value)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

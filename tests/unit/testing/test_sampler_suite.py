@@ -1,0 +1,215 @@
+"""Each check of the sampler suite passes a toy sampler, and fails one that is broken in that way."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from unit.testing.broken import must_fail
+
+from gloader.errors import SeedError
+from gloader.testing.sampler_suite import NUM_NODES, SamplerSuite, make_graph
+from gloader.types import BatchId, Block, SampledBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gloader.samplers import CscGraph
+    from gloader.types import IdArray, Sampler
+
+GRAPH = make_graph()
+
+
+class ToySampler:
+    """Two hops of three edges each, drawn by numpy; every node found so far draws in the next hop."""
+
+    def __init__(self, graph: CscGraph, seed: int) -> None:
+        self.graph = graph
+        self.seed = seed
+
+    def check(self, seeds: IdArray) -> None:
+        if seeds.ndim != 1 or seeds.dtype.kind not in "iu":
+            raise SeedError(f"seeds have shape {seeds.shape} and dtype {seeds.dtype}")
+        if len(np.unique(seeds)) < len(seeds) or not ((seeds >= 0) & (seeds < self.graph.num_nodes)).all():
+            raise SeedError(f"{seeds} are not distinct nodes")
+
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        edges = np.arange(self.graph.indptr[node], self.graph.indptr[node + 1])
+        return np.random.default_rng((*key, node)).permutation(edges)[:3]
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        self.check(seeds)
+        nodes, blocks = seeds.astype(np.int64), []
+        for hop in range(2):
+            key = (self.seed, batch_id.epoch, batch_id.index, hop)
+            picks = [self.pick(node, key) for node in nodes.tolist()]
+            edges = np.concatenate([np.zeros(0, np.int64), *picks])
+            found = dict.fromkeys([*nodes.tolist(), *self.graph.indices[edges].tolist()])
+            local = {node: at for at, node in enumerate(found)}
+            blocks.append(
+                Block(
+                    indptr=np.cumsum([0, *map(len, picks)]).astype(np.int32),
+                    indices=np.array([local[node] for node in self.graph.indices[edges].tolist()], np.int32),
+                    edge_ids=edges,
+                    num_src=len(found),
+                    num_dst=len(nodes),
+                )
+            )
+            nodes = np.array(list(found), np.int64)
+        return SampledBatch(id=batch_id, nodes=nodes, num_seeds=len(seeds), blocks=tuple(reversed(blocks)))
+
+
+class TestToy(SamplerSuite):
+    def make_sampler(self, graph: CscGraph, *, seed: int) -> Sampler:
+        return ToySampler(graph, seed)
+
+
+def edited(edit: Callable[[SampledBatch], SampledBatch]) -> type[ToySampler]:
+    """Return a sampler whose batches are changed before they are given out."""
+
+    class Edited(ToySampler):
+        def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+            return edit(super().sample(batch_id, seeds))
+
+    return Edited
+
+
+def with_block(batch: SampledBatch, at: int, **changes: Any) -> SampledBatch:
+    blocks = list(batch.blocks)
+    blocks[at] = replace(blocks[at], **changes)
+    return replace(batch, blocks=tuple(blocks))
+
+
+class IgnoresTheSeed(ToySampler):
+    def __init__(self, graph: CscGraph, seed: int) -> None:
+        super().__init__(graph, 0)
+
+
+class IgnoresTheEpoch(ToySampler):
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        return replace(super().sample(BatchId(epoch=0, index=batch_id.index), seeds), id=batch_id)
+
+
+class IgnoresTheIndex(ToySampler):
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        return replace(super().sample(BatchId(epoch=batch_id.epoch, index=0), seeds), id=batch_id)
+
+
+class DrawsFromAStream(ToySampler):
+    """The next batch depends on how many there were."""
+
+    def __init__(self, graph: CscGraph, seed: int) -> None:
+        super().__init__(graph, seed)
+        self.stream = np.random.default_rng(seed)
+
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        return self.stream.permutation(super().pick(node, (0,)))[:2]
+
+
+class LivesOfChance(ToySampler):
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        return np.random.default_rng().permutation(super().pick(node, key))
+
+
+class SharesItsScratch(ToySampler):
+    scratch = np.zeros(NUM_NODES, np.int64)
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        batch = super().sample(batch_id, seeds)
+        view = self.scratch[: len(batch.nodes)]
+        view[:] = batch.nodes
+        return replace(batch, nodes=view)
+
+
+class SortsTheSeedsInPlace(ToySampler):
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        batch = super().sample(batch_id, seeds)
+        seeds.sort()
+        return batch
+
+
+class ChecksNothing(ToySampler):
+    def check(self, seeds: IdArray) -> None:
+        pass
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        return super().sample(batch_id, np.clip(seeds, 0, self.graph.num_nodes - 1).astype(np.int64).ravel())
+
+
+class InventsEdges(ToySampler):
+    """A node without neighbours gets itself."""
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+        batch = super().sample(batch_id, seeds)
+        if sum(block.num_edges for block in batch.blocks):
+            return batch
+        own = np.arange(len(seeds) + 1, dtype=np.int32)
+        return with_block(batch, 0, indptr=own, indices=own[:-1], edge_ids=own[:-1].astype(np.int64))
+
+
+def half_weights(batch: SampledBatch, value: float) -> SampledBatch:
+    weights = np.full(batch.blocks[0].num_edges, value, np.float32)
+    return with_block(batch, 0, edge_weight=weights)
+
+
+CHAIN = SamplerSuite.test_blocks_chain_from_the_features_to_the_seeds
+EDGES = SamplerSuite.test_every_edge_is_one_of_the_graph
+WEIGHTS = SamplerSuite.test_weights_are_finite_and_positive
+ADDRESS = SamplerSuite.test_seed_epoch_and_index_decide_the_batch
+HISTORY = SamplerSuite.test_batches_drawn_before_do_not_matter
+SCRATCH = SamplerSuite.test_a_batch_is_not_the_samplers_scratch
+READS = SamplerSuite.test_graph_and_seeds_are_left_alone
+THREADS = SamplerSuite.test_threads_and_order_do_not_matter
+DISTINCT = SamplerSuite.test_seeds_that_are_no_distinct_nodes_are_refused
+IDS = SamplerSuite.test_seeds_that_are_no_ids_are_refused
+ALONE = SamplerSuite.test_nodes_without_neighbours_are_sampled
+
+MUTANTS = [
+    (CHAIN, edited(lambda b: replace(b, id=BatchId(epoch=0, index=0))), [7]),
+    (CHAIN, edited(lambda b: replace(b, num_seeds=b.num_seeds + 1)), [7]),
+    (CHAIN, edited(lambda b: replace(b, nodes=b.nodes.astype(np.int32))), [7]),
+    (CHAIN, edited(lambda b: replace(b, nodes=b.nodes[::-1].copy())), [7]),
+    (CHAIN, edited(lambda b: replace(b, nodes=np.append(b.nodes, b.nodes[0]))), [7]),
+    (CHAIN, edited(lambda b: replace(b, blocks=b.blocks[::-1])), [7]),
+    (CHAIN, edited(lambda b: with_block(b, 0, num_dst=b.blocks[0].num_dst - 1)), [7]),
+    (CHAIN, edited(lambda b: with_block(b, 1, indices=b.blocks[1].indices.astype(np.int64))), [7]),
+    (CHAIN, edited(lambda b: with_block(b, 1, indices=b.blocks[1].indices + 10_000)), [7]),
+    (CHAIN, edited(lambda b: with_block(b, 1, indptr=b.blocks[1].indptr[1:])), [7]),
+    (CHAIN, edited(lambda b: with_block(b, 1, indptr=b.blocks[1].indptr[::-1].copy())), [7]),
+    (CHAIN, edited(lambda b: with_block(b, 1, edge_ids=b.blocks[1].edge_ids[1:])), [7]),
+    (EDGES, edited(lambda b: with_block(b, 0, edge_ids=np.roll(b.blocks[0].edge_ids, 1))), []),
+    (EDGES, edited(lambda b: with_block(b, 0, indices=np.roll(b.blocks[0].indices, 1))), []),
+    (WEIGHTS, edited(lambda b: half_weights(b, np.nan)), []),
+    (WEIGHTS, edited(lambda b: half_weights(b, 0)), []),
+    (WEIGHTS, edited(lambda b: with_block(b, 0, edge_weight=np.ones(3, np.float32))), []),
+    (ADDRESS, IgnoresTheSeed, []),
+    (ADDRESS, IgnoresTheEpoch, []),
+    (ADDRESS, IgnoresTheIndex, []),
+    (ADDRESS, LivesOfChance, []),
+    (HISTORY, DrawsFromAStream, []),
+    (SCRATCH, SharesItsScratch, []),
+    (READS, SortsTheSeedsInPlace, []),
+    (THREADS, DrawsFromAStream, []),
+    (DISTINCT, ChecksNothing, [[0, NUM_NODES]]),
+    (DISTINCT, ChecksNothing, [[3, 4, 3]]),
+    (IDS, ChecksNothing, []),
+    (ALONE, InventsEdges, []),
+]
+
+
+@pytest.mark.parametrize(("check", "kind", "arguments"), MUTANTS)
+def test_a_broken_sampler_fails(check: Any, kind: type[ToySampler], arguments: list[Any]) -> None:
+    class Broken(SamplerSuite):
+        def make_sampler(self, graph: CscGraph, *, seed: int) -> Sampler:
+            return kind(graph, seed)
+
+    takes_graph = "graph" in inspect.signature(check).parameters
+    must_fail(check, Broken(), *([GRAPH] if takes_graph else []), *arguments)
+
+
+def test_every_check_has_a_mutant() -> None:
+    checks = {name for name in vars(SamplerSuite) if name.startswith("test_")}
+    assert {check.__name__ for check, _, _ in MUTANTS} == checks
