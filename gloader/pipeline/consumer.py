@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.send import Send
-    from gloader.pipeline.threads import Failures, Source
+    from gloader.pipeline.threads import Failures, Feed
 
 # Batches that wait on the device for the consumer: each more would take as much device memory again, and hide nothing
 # while sending takes less than computing.
@@ -52,7 +52,7 @@ class Consumer:
 
     def __init__(
         self,
-        source: Source[HostBatch | SentBatch],
+        source: Feed[HostBatch | SentBatch],
         *,
         stream: BatchStream,
         send: Send,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.sample import OrderedBatch, TraceEntry
     from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
-    from gloader.pipeline.threads import Source
+    from gloader.pipeline.threads import Feed
 
 # Superbatches whose plans, packs and staged rows exist: the one being executed and the next. A third would hide
 # nothing more, and would cost its memory and its disk.
@@ -177,7 +177,7 @@ class BatchFeed:
     """
 
     def __init__(
-        self, staged: Channel[StagedSuperbatch], batches: Source[OrderedBatch], first_read: Channel[None]
+        self, staged: Channel[StagedSuperbatch], batches: Feed[OrderedBatch], first_read: Channel[None]
     ) -> None:
         self._staged = staged
         self._batches = batches

@@ -46,7 +46,7 @@ class Stage(Protocol[In_contra, Out_co]):
         ...
 
 
-class Source(Protocol[Out_co]):
+class Feed(Protocol[Out_co]):
     """Gives a thread what it works on next: a channel, or what waits for several things."""
 
     def get(self) -> Out_co:
@@ -72,7 +72,7 @@ class StageThread:
 
 def stage_thread(
     stage: Stage[In, Out],
-    source: Source[In],
+    source: Feed[In],
     out: Channel[Out],
     failures: Failures,
     *,

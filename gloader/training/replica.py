@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.nn import functional
 
+from gloader.config import Autocast, GradCompress
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch.nn.parallel import DistributedDataParallel
 
-    from gloader.config import Autocast, StepConfig
+    from gloader.config import StepConfig
     from gloader.models import GraphNetwork
     from gloader.training.group import RankGroup
     from gloader.types import ReadyBatch
@@ -127,3 +128,16 @@ def _require_compiler() -> None:
         raise ConfigError(
             "--compile needs a C++ compiler on the CPU; install g++, or leave it out"
         ) from error
+
+
+def check_step(config: StepConfig, *, world_size: int) -> None:
+    """Raise ConfigError naming the first setting of ``config`` that is not allowed. Pure."""
+    choices: tuple[tuple[str, Any], ...] = (("autocast", Autocast), ("grad_compress", GradCompress))
+    for name, allowed in choices:
+        if (value := getattr(config, name)) not in get_args(allowed):
+            raise ConfigError(f"{name} is {value!r}; allowed: {', '.join(get_args(allowed))}")
+    if config.grad_compress != "none" and world_size == 1:
+        raise ConfigError(
+            f"grad_compress is {config.grad_compress!r}, and one rank sends no gradients; start several with "
+            "torchrun --nproc-per-node, or leave it out"
+        )

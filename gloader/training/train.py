@@ -18,11 +18,11 @@ from gloader.training.group import RankGroup
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.optimizer import check_optim
 from gloader.training.process import own_cores, private_randomness
+from gloader.training.replica import check_step
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize
 from gloader.training.run_folder import RunFolder
 from gloader.training.run_loader import RunLoader
-from gloader.training.step_config import check_step
 from gloader.training.tensorboard import TensorBoardReporter
 from gloader.training.trainer import Trainer, TrainRecipe
 
