@@ -4,7 +4,6 @@ if __name__ != "gloader.cache":
     raise ImportError("import this package as gloader.cache")
 
 from gloader.cache.actions import batch_step
-from gloader.cache.baseline_kernels import OnlineName
 from gloader.cache.baselines import OnlinePolicy, Policy, StaticPolicy, make_policy
 from gloader.cache.belady import hotness_levels, plan_belady
 from gloader.cache.curve import MissCurve, belady_curve, lru_curve, next_use_counts, static_curve
@@ -40,6 +39,7 @@ from gloader.cache.static import (
 )
 from gloader.cache.trace import NO_ROWS, Trace
 from gloader.cache.trace_code import decode_ids, encode_ids
+from gloader.config import OnlineName
 
 __all__ = [
     "NO_ROWS",

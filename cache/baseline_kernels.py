@@ -7,7 +7,7 @@ misses that are left bypass the cache.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from numba import njit
 
@@ -31,8 +31,6 @@ FIRST_GHOST: Final = 1 << 40  # so far from 0, which means never, that no queue 
 _MAX_MARKS: Final = 3
 _SMALL, _MAIN = 0, 1  # places in the ends
 _SMALL_SHARE: Final = 10
-
-OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]
 
 
 class QueueState(NamedTuple):
@@ -269,7 +267,7 @@ class OnlineKernel(NamedTuple):
     has_ghosts: bool = False  # whether it remembers rows after their eviction, 8 bytes a node
 
 
-# A new online policy is a kernel above and a line here; its name joins `OnlineName` and `gloader.config.Policy`.
+# A new online policy is a kernel above and a line here; its name joins `gloader.config.OnlineName`.
 ONLINE_KERNELS: Final[dict[str, OnlineKernel]] = {
     "lru": OnlineKernel(lru),
     "fifo": OnlineKernel(fifo),

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args
 import numpy as np
 
 from gloader.cache.actions import BYPASS, MAX_CAPACITY, batch_step
-from gloader.cache.baseline_kernels import FIRST_GHOST, ONLINE_KERNELS, STEP, OnlineName, QueueState
+from gloader.cache.baseline_kernels import FIRST_GHOST, ONLINE_KERNELS, STEP, QueueState
 from gloader.cache.static import SlotMap
 from gloader.cache.trace import NO_ROWS
+from gloader.config import OnlineName
 from gloader.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
-Policy = Literal["belady", "static", "lru", "fifo", "clock", "sieve", "s3fifo", "none"]
+OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]  # policies that decide batch by batch
+Policy = Literal["belady", "static", OnlineName, "none"]
 IoStrategy = Literal["auto", "direct", "staged", "packed"]
 IoMode = Literal["auto", "uring", "threads", "buffered"]
 Verify = Literal["read", "open", "off"]
