@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,9 +17,12 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import ModuleType
 
 # Read when Triton is imported, which torch does in some tests: there is no GPU to compile for.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# OGB asks the network for updates in a thread when it is imported, by whichever test is first: tests ask nobody.
+sys.modules.setdefault("outdated", cast("ModuleType", SimpleNamespace(check_outdated=lambda *_: (False, ""))))
 
 pytest_plugins = ["reliability_report"]
 pytest.register_assert_rewrite("gloader.testing")

@@ -1,9 +1,7 @@
 """What comes out of OGB's folders is what the official package delivers."""
 
 import socket
-import sys
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,14 +15,12 @@ from gloader.convert.sources.ogb import open_ogb
 
 @pytest.fixture(scope="module", autouse=True)
 def offline():
-    """Keep OGB from asking the network for updates, which it does in a thread when it is imported."""
+    """Refuse every connection."""
 
     def refuse(*_args, **_options):
         raise OSError("the network is not for tests")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "outdated", SimpleNamespace(check_outdated=lambda *_: (False, "")))
-        patch.setenv("OUTDATED_IGNORE", "1")
         patch.setenv("DGLBACKEND", "pytorch")
         patch.setattr(socket.socket, "connect", refuse)
         yield
