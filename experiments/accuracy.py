@@ -25,7 +25,7 @@ TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AccuracyRow:
     """One dataset and model."""
 
     dataset: str
@@ -85,7 +85,7 @@ def _datasets(data: Path) -> list[str]:
     return [name for name in found if (RECIPES / f"{name}-gcn.yaml").exists()] + ["digits"]
 
 
-def _train(name: str, model: str, prepared: Path, options: argparse.Namespace) -> Row:
+def _train(name: str, model: str, prepared: Path, options: argparse.Namespace) -> AccuracyRow:
     out = options.work / f"{name}-{model}-{options.dtype}"
     if options.keep and (out / "result.json").exists():
         result = json.loads((out / "result.json").read_text())
@@ -93,7 +93,7 @@ def _train(name: str, model: str, prepared: Path, options: argparse.Namespace) -
         recipe = RECIPES / f"{name}-{model}.yaml"
         flags = ["--config", str(recipe), "--runs", str(options.runs), "--out", str(out)]
         result = _gloader("train", "--dataset", str(prepared), *flags)
-    return Row(
+    return AccuracyRow(
         dataset=name,
         model=model,
         test_acc=result["test_acc"],
@@ -121,7 +121,7 @@ def _gloader(*arguments: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def _markdown_row(row: Row) -> str:
+def _markdown_row(row: AccuracyRow) -> str:
     spread = "" if row.test_std is None else f" ± {100 * row.test_std:.1f}"
     return (
         f"| {row.dataset} | {row.model} | {100 * row.test_acc:.1f}{spread} | {100 * row.reference:.1f} "
@@ -129,7 +129,7 @@ def _markdown_row(row: Row) -> str:
     )
 
 
-def _write(rows: list[Row], options: argparse.Namespace) -> None:
+def _write(rows: list[AccuracyRow], options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     head = [
         f"Test accuracy in per cent, mean of {options.runs} seeds; features stored as {options.dtype}.",

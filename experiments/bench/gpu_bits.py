@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from gpu_findings import Finding, Sizes, compared, not_checked
+from gpu_findings import GpuFinding, Sizes, compared, not_checked
 
 from gloader.device import RowParts, RowTable, has_triton
 from gloader.device.cuda import CudaDevice
@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 INTERPRETED_DIMS = (1, 100)  # the interpreter takes its time
 
 
-def check_bits(sizes: Sizes) -> Iterator[Finding]:
+def check_bits(sizes: Sizes) -> Iterator[GpuFinding]:
     """Gather with the kernel and with torch, of every dtype, from every combination of places."""
     if not has_triton():
         yield not_checked("fused gather", "Triton is missing: pip install 'gloader[gpu]'")
@@ -38,7 +38,7 @@ def check_bits(sizes: Sizes) -> Iterator[Finding]:
         yield compared(f"gather of {str(dtype).removeprefix('torch.')}: {how}", not wrong, "; ".join(wrong))
 
 
-def check_pinning(sizes: Sizes) -> Iterator[Finding]:
+def check_pinning(sizes: Sizes) -> Iterator[GpuFinding]:
     """Pin features in place, read them with the kernel, and go on after a failure."""
     if not sizes.is_gpu:
         yield not_checked("features pinned in place", "there is no GPU")

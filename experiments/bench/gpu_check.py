@@ -24,7 +24,7 @@ if not torch.cuda.is_available() or "--cpu" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel's module is imported
 
 from gpu_bits import check_bits, check_pinning
-from gpu_findings import Finding, Sizes, not_checked, sizes_of
+from gpu_findings import GpuFinding, Sizes, not_checked, sizes_of
 from gpu_loader import check_loader
 from gpu_rates import check_rates
 
@@ -33,7 +33,7 @@ from gloader.bench.environment import machine, versions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-PARTS: dict[str, Callable[[Sizes], Iterable[Finding]]] = {
+PARTS: dict[str, Callable[[Sizes], Iterable[GpuFinding]]] = {
     "bits": check_bits,
     "pinning": check_pinning,
     "rates": check_rates,
@@ -46,7 +46,7 @@ def main() -> int:
     args = _parse()
     sizes = sizes_of(torch.cuda.is_available() and not args.cpu, workdir=args.workdir, scale=args.scale)
     started = time.monotonic()
-    findings: list[Finding] = []
+    findings: list[GpuFinding] = []
     for name, check in PARTS.items():
         if time.monotonic() - started > 60 * args.minutes:
             findings.append(not_checked(name, f"the {args.minutes:g} minutes were over"))
@@ -77,7 +77,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _table(findings: list[Finding], sizes: Sizes) -> str:
+def _table(findings: list[GpuFinding], sizes: Sizes) -> str:
     head = [
         f"GPU check on {sizes.name}, {datetime.now(UTC):%Y-%m-%d}.",
         "",
@@ -87,7 +87,7 @@ def _table(findings: list[Finding], sizes: Sizes) -> str:
     return "\n".join([*head, *(finding.row for finding in findings)])
 
 
-def _result(findings: list[Finding], sizes: Sizes) -> dict[str, Any]:
+def _result(findings: list[GpuFinding], sizes: Sizes) -> dict[str, Any]:
     return {
         "benchmark": "gpu_check",
         "date": f"{datetime.now(UTC):%Y-%m-%d}",

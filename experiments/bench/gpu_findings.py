@@ -17,7 +17,7 @@ Verdict = Literal["ok", "wrong", "short of it", "for comparison", "not checked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class GpuFinding:
     """One thing that was checked or measured."""
 
     name: str
@@ -98,11 +98,11 @@ def promised(
     least: float | None = None,
     most: float | None = None,
     note: str = "",
-) -> Finding:
+) -> GpuFinding:
     """Return a measurement beside what it should be at least, or at most."""
     keeps = (least is None or value >= least) and (most is None or value <= most)
     promise = f"at least {least:g} {unit}" if least is not None else f"at most {most:g} {unit}"
-    return Finding(
+    return GpuFinding(
         name=name,
         verdict="ok" if keeps else "short of it",
         value=value,
@@ -112,14 +112,14 @@ def promised(
     )
 
 
-def not_checked(name: str, why: str, *, promise: str = "") -> Finding:
+def not_checked(name: str, why: str, *, promise: str = "") -> GpuFinding:
     """Return that something could not be checked."""
-    return Finding(name=name, verdict="not checked", note=why, promise=promise)
+    return GpuFinding(name=name, verdict="not checked", note=why, promise=promise)
 
 
-def compared(name: str, is_same: bool, note: str = "") -> Finding:
+def compared(name: str, is_same: bool, note: str = "") -> GpuFinding:
     """Return whether two results are the same bits."""
-    return Finding(
+    return GpuFinding(
         name=name,
         verdict="ok" if is_same else "wrong",
         note=note or ("the same bits" if is_same else "other bits"),

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from gpu_findings import Finding, Sizes, compared, not_checked, promised
+from gpu_findings import GpuFinding, Sizes, compared, not_checked, promised
 
 from gloader import Dataset, Loader
 from gloader.bench.graphs import synthetic_graph
@@ -34,7 +34,7 @@ EXPOSED = 5.0  # percent of a step
 TIMED_BATCHES = 60
 
 
-def check_loader(sizes: Sizes) -> Iterator[Finding]:
+def check_loader(sizes: Sizes) -> Iterator[GpuFinding]:
     """Load from a synthetic graph, with a CPU that rehearses in the place of a GPU that is not there."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gloader-gpu-", dir=sizes.workdir))
@@ -50,7 +50,7 @@ def check_loader(sizes: Sizes) -> Iterator[Finding]:
             yield _exposed(dataset, sizes, features)
 
 
-def _same_batches(dataset: Dataset, sizes: Sizes) -> Iterator[Finding]:
+def _same_batches(dataset: Dataset, sizes: Sizes) -> Iterator[GpuFinding]:
     with mock.patch("gloader.pipeline.open_device_tier.open_device", return_value=CpuDevice()):
         expected = _digests(dataset, sizes, place="cpu", features="ram", device_cache=0)
     row = 4 * DIM
@@ -62,7 +62,7 @@ def _same_batches(dataset: Dataset, sizes: Sizes) -> Iterator[Finding]:
         )
 
 
-def _hit_rate(dataset: Dataset, sizes: Sizes) -> Finding:
+def _hit_rate(dataset: Dataset, sizes: Sizes) -> GpuFinding:
     """Compare the presampled cache with the rows that the next epoch wants most."""
     num_rows = int(CACHED_SHARE * dataset.num_nodes)
     size = 4 * dataset.num_nodes + num_rows * 4 * DIM
@@ -83,7 +83,7 @@ def _hit_rate(dataset: Dataset, sizes: Sizes) -> Finding:
     )
 
 
-def _exposed(dataset: Dataset, sizes: Sizes, features: str) -> Finding:
+def _exposed(dataset: Dataset, sizes: Sizes, features: str) -> GpuFinding:
     """Time a computation that takes 1.3 times as long as loading, alone and behind the loader."""
     name = f"loading that shows in a step, features in {features}"
     if not sizes.is_gpu:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from gpu_findings import Finding, Sizes, not_checked, promised, seconds_of
+from gpu_findings import GpuFinding, Sizes, not_checked, promised, seconds_of
 
 from gloader.device import RowParts, RowTable, gather_rows, has_triton
 from gloader.device.row_gather import PROGRAMS_PER_MULTIPROCESSOR
@@ -46,7 +46,7 @@ class Inputs:
         return self.read_bytes + self.out.nbytes
 
 
-def check_rates(sizes: Sizes) -> Iterator[Finding]:
+def check_rates(sizes: Sizes) -> Iterator[GpuFinding]:
     """Time the gather of cached rows beside a copy, and that of host rows beside the link."""
     copy_rate, link_rate = _copy_rate(sizes), _link_rate(sizes)
     yield _plain("copy within the device", copy_rate / 1e9, "GB/s, read and written")
@@ -63,7 +63,7 @@ def check_rates(sizes: Sizes) -> Iterator[Finding]:
         yield from _others(inputs, sizes)
 
 
-def _kernel_rates(inputs: Inputs, copy_rate: float, link_rate: float) -> Iterator[Finding]:
+def _kernel_rates(inputs: Inputs, copy_rate: float, link_rate: float) -> Iterator[GpuFinding]:
     place = inputs.ids.device
     table, host = RowTable(rows=inputs.table), RowTable(rows=inputs.host)
     slot_of = torch.arange(len(inputs.table), dtype=torch.int32, device=place)
@@ -98,13 +98,13 @@ def _sweep(inputs: Inputs, ids: torch.Tensor, parts: RowParts, ideal_s: float) -
     return {each: 100 * ideal_s / seconds_of(gather(each * count), ids.device) for each in PROGRAMS}
 
 
-def _swept(name: str, rates: dict[int, float], unit: str, least: float) -> Finding:
+def _swept(name: str, rates: dict[int, float], unit: str, least: float) -> GpuFinding:
     sweep = ", ".join(f"{each}: {rate:.0f}" for each, rate in rates.items())
     note = f"by programs a multiprocessor, {sweep}"
     return promised(name, rates[PROGRAMS_PER_MULTIPROCESSOR], unit=unit, least=least, note=note)
 
 
-def _others(inputs: Inputs, sizes: Sizes) -> Iterator[Finding]:
+def _others(inputs: Inputs, sizes: Sizes) -> Iterator[GpuFinding]:
     """Time what is usually done instead."""
     on_host = inputs.ids.cpu()
 
@@ -121,7 +121,7 @@ def _others(inputs: Inputs, sizes: Sizes) -> Iterator[Finding]:
     yield _dgl(inputs, sizes)
 
 
-def _dgl(inputs: Inputs, sizes: Sizes) -> Finding:
+def _dgl(inputs: Inputs, sizes: Sizes) -> GpuFinding:
     name = f"dgl.utils.gather_pinned_tensor_rows, {inputs.name}"
     if not sizes.is_gpu:
         return not_checked(name, "there is no GPU")
@@ -165,5 +165,5 @@ def _link_rate(sizes: Sizes) -> float:
     return source.nbytes / seconds_of(lambda: target.copy_(source, non_blocking=True), sizes.place)
 
 
-def _plain(name: str, value: float, unit: str) -> Finding:
-    return Finding(name=name, verdict="for comparison", value=value, unit=unit)
+def _plain(name: str, value: float, unit: str) -> GpuFinding:
+    return GpuFinding(name=name, verdict="for comparison", value=value, unit=unit)

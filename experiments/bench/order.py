@@ -45,7 +45,7 @@ MAX_EXTENT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class OrderWorkload:
     """A graph and how it is read."""
 
     name: str
@@ -56,11 +56,11 @@ class Workload:
 
 COMMUNITY = "synthetic:community,nodes=1000000,edges=20000000,dim=32"
 WORKLOADS = (
-    Workload(
+    OrderWorkload(
         name="R-MAT", source="synthetic:rmat,nodes=2000000,edges=40000000,dim=32", row_bytes=(None, 512)
     ),
-    Workload(name="communities, 16", source=COMMUNITY, row_bytes=(None, 512)),
-    Workload(
+    OrderWorkload(name="communities, 16", source=COMMUNITY, row_bytes=(None, 512)),
+    OrderWorkload(
         name="communities, 5,000",
         source=f"{COMMUNITY},communities=5000,homophily=0.85",
         row_bytes=(None, 512),
@@ -76,7 +76,7 @@ def main() -> None:
     workloads = list(WORKLOADS)
     if args.data is not None:
         workloads += [
-            Workload(name=name, source=f"npy:{args.data / name}", batch_size=100, row_bytes=(None, 512))
+            OrderWorkload(name=name, source=f"npy:{args.data / name}", batch_size=100, row_bytes=(None, 512))
             for name in REAL
         ]
     rows: list[dict[str, object]] = []
@@ -117,7 +117,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(workload: Workload, folder: Path, args: argparse.Namespace) -> list[dict[str, object]]:
+def _measure(workload: OrderWorkload, folder: Path, args: argparse.Namespace) -> list[dict[str, object]]:
     """Return one row per order and row size."""
     rows: list[dict[str, object]] = []
     batches: list[IdArray] = []

@@ -56,7 +56,7 @@ _WINDOWS = 3  # one to fill the cache, one to measure, one to look ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class PackWorkload:
     """A graph and how it is sampled."""
 
     nodes: int
@@ -80,7 +80,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class PackSample:
     """One contender in one round."""
 
     seconds: float
@@ -91,7 +91,7 @@ class Sample:
     resident_bytes: int
 
 
-def load_graph(workdir: Path, work: Workload) -> CscGraph:
+def load_graph(workdir: Path, work: PackWorkload) -> CscGraph:
     """Return the graph, made once."""
     folder = workdir / work.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def load_graph(workdir: Path, work: Workload) -> CscGraph:
     )
 
 
-def load_trace(workdir: Path, work: Workload, batches: int) -> tuple[IdLists, NDArray[np.int32]]:
+def load_trace(workdir: Path, work: PackWorkload, batches: int) -> tuple[IdLists, NDArray[np.int32]]:
     """Return the sorted unique rows of each batch, and the rank of each node by degree; made once."""
     folder = workdir / work.name
     bounds_file, ids_file, rank_file = (
@@ -132,7 +132,7 @@ def load_trace(workdir: Path, work: Workload, batches: int) -> tuple[IdLists, ND
     return [ids[first:last] for first, last in pairwise(bounds)], np.load(rank_file)
 
 
-def load_store(workdir: Path, work: Workload, dtype: str) -> Path:
+def load_store(workdir: Path, work: PackWorkload, dtype: str) -> Path:
     """Return the folder of a store with a row for each node; made once."""
     folder = workdir / f"store-{work.nodes}-{DIM}-{dtype}"
     if not folder.exists():
@@ -173,7 +173,7 @@ class LazyMisses:
 
 def retrieve(
     misses: IdLists, out: NDArray[Any], prepare: Callable[[Sequence[Any]], MissSource], resident: int
-) -> Sample:
+) -> PackSample:
     """Bring every batch's missing rows to ``out`` and time it."""
     lists: Any = LazyMisses(misses)
     start = time.perf_counter()
@@ -189,7 +189,7 @@ def retrieve(
     cost = getattr(source, "cost", None)
     held = getattr(source, "resident_bytes", getattr(source, "num_bytes", 0))
     source.close()
-    return Sample(
+    return PackSample(
         seconds=seconds,
         prepare_seconds=prepared - start,
         bytes_read=bytes_read + (cost.read.bytes_read if cost else 0),
@@ -212,7 +212,7 @@ def run_case(case: Case, store_path: Path, misses: dict[str, IdLists], options: 
         out = np.ones((most, DIM), merging.dtype)
         staging = 8 * 2**20
 
-        def contend(name: str) -> Sample:
+        def contend(name: str) -> PackSample:
             mine = misses["ginex" if name == "G" else "carried"]
             if name == "C":
                 held = packer.resident_bytes + 4 * sum(map(len, mine))
@@ -232,7 +232,7 @@ def run_case(case: Case, store_path: Path, misses: dict[str, IdLists], options: 
             store = merging if name == "B" else exact
             return retrieve(mine, out, lambda _lists: DirectMisses(store), staging)
 
-        samples: dict[str, list[Sample]] = {name: [] for name in options.contenders}
+        samples: dict[str, list[PackSample]] = {name: [] for name in options.contenders}
         _warm_up(misses, contend)
         for name in turns(options.contenders, options.rounds):
             samples[name].append(contend(name))
@@ -240,7 +240,7 @@ def run_case(case: Case, store_path: Path, misses: dict[str, IdLists], options: 
     return {**asdict(case), **summarize(samples), "misses": {k: sum(map(len, v)) for k, v in misses.items()}}
 
 
-def _warm_up(misses: dict[str, IdLists], contend: Callable[[str], Sample]) -> None:
+def _warm_up(misses: dict[str, IdLists], contend: Callable[[str], PackSample]) -> None:
     """Compile every kernel outside the timing."""
     whole = dict(misses)
     misses.update({name: [rows[:100] for rows in lists[:2]] for name, lists in whole.items()})
@@ -256,7 +256,7 @@ def turns(names: str, rounds: int) -> Iterator[str]:
         yield from names[first:] + names[:first]
 
 
-def summarize(samples: dict[str, list[Sample]]) -> dict[str, Any]:
+def summarize(samples: dict[str, list[PackSample]]) -> dict[str, Any]:
     """Return each contender's medians and the ratios of the others to C. Pure."""
     result: dict[str, Any] = {}
     for name, runs in samples.items():
@@ -327,7 +327,7 @@ def read_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run every case and write the results."""
     options = read_arguments()
-    work = Workload(
+    work = PackWorkload(
         nodes=options.nodes,
         edges=options.edges,
         batch_size=options.batch_size,

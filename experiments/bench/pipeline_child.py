@@ -117,7 +117,7 @@ def alone(job: dict[str, Any]) -> dict[str, Any]:
     tier = open_feature_tier(dataset, order, _loader_settings(settings))
     sink = make_sink(job["sink"], dataset, len(settings["fanouts"]))
     meter = Meter()
-    stages = Stages(tier, dataset, order, meter, sink)
+    stages = SuperbatchSteps(tier, dataset, order, meter, sink)
     superbatches = job["batches"] // size
     try:
         traces = [stages.trace(0, size)]
@@ -163,7 +163,7 @@ class Meter:
         self.cpu[name] += time.process_time() - cpu  # type: ignore[assignment]
 
 
-class Stages:
+class SuperbatchSteps:
     """The work of the pipeline's stages, without its threads."""
 
     def __init__(

@@ -55,7 +55,7 @@ SAMPLERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class TableGraph:
     """A dataset in memory."""
 
     name: str
@@ -77,7 +77,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SamplerRow:
     """One line of the table: means over the runs."""
 
     graph: str
@@ -95,7 +95,7 @@ def main() -> None:
     """Train every combination that was asked for and write the table."""
     options = _options()
     torch.set_num_threads(options.threads)
-    rows: list[Row] = []
+    rows: list[SamplerRow] = []
     for name in options.datasets:
         graph = load_graph(options.data / name)
         for model in options.models:
@@ -124,13 +124,13 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_graph(folder: Path) -> Graph:
+def load_graph(folder: Path) -> TableGraph:
     """Read a graph; its edges weigh as GCN's normalised adjacency, for the weighted sampler."""
     with np.load(folder / "graph.npz") as arrays, np.load(folder / "split.npz") as split:
         indptr, indices = arrays["indptr"], arrays["indices"]
         degree = np.diff(indptr) + 1.0
         weight = 1 / np.sqrt(np.repeat(degree, np.diff(indptr)) * degree[indices])
-        return Graph(
+        return TableGraph(
             name=folder.name,
             topology=CscGraph(indptr=indptr, indices=indices, edge_weight=weight),
             features=sparse.load_npz(folder / "features_csr.npz").toarray().astype(np.float32),
@@ -139,7 +139,7 @@ def load_graph(folder: Path) -> Graph:
         )
 
 
-def train(graph: Graph, model: ModelName, label: str, options: argparse.Namespace, seed: int) -> Run:
+def train(graph: TableGraph, model: ModelName, label: str, options: argparse.Namespace, seed: int) -> Run:
     """Train one network."""
     torch.manual_seed(seed)
     sampler = _sampler(graph, model, label, options, seed)
@@ -175,7 +175,7 @@ def train(graph: Graph, model: ModelName, label: str, options: argparse.Namespac
     )
 
 
-def _sampler(graph: Graph, model: str, label: str, options: argparse.Namespace, seed: int) -> Sampler:
+def _sampler(graph: TableGraph, model: str, label: str, options: argparse.Namespace, seed: int) -> Sampler:
     spec = SAMPLERS[label]
     sizes = [-1 if label == "all neighbours" else options.fanout] * HOPS
     extra: dict[str, Any] = {}
@@ -184,7 +184,9 @@ def _sampler(graph: Graph, model: str, label: str, options: argparse.Namespace, 
     return make_sampler(spec, graph.topology, sizes, seed, **extra)
 
 
-def _step(graph: Graph, network: GraphNetwork, optimizer: torch.optim.Optimizer, batch: SampledBatch) -> None:
+def _step(
+    graph: TableGraph, network: GraphNetwork, optimizer: torch.optim.Optimizer, batch: SampledBatch
+) -> None:
     """Gather the features of a batch and train on it."""
     x = torch.from_numpy(graph.features[batch.nodes])
     degree = torch.from_numpy(graph.topology.in_degrees(batch.nodes)).float()
@@ -195,7 +197,7 @@ def _step(graph: Graph, network: GraphNetwork, optimizer: torch.optim.Optimizer,
     optimizer.step()
 
 
-def _accuracy(graph: Graph, network: GraphNetwork) -> dict[str, float]:
+def _accuracy(graph: TableGraph, network: GraphNetwork) -> dict[str, float]:
     inference = LayerwiseInference(
         graph=graph.topology, features=RamFeatures(graph.features), memory_budget_bytes=1 << 30
     )
@@ -203,13 +205,13 @@ def _accuracy(graph: Graph, network: GraphNetwork) -> dict[str, float]:
     return {name: value or 0.0 for name, value in evaluate(network, inference, graph.labels, splits).items()}
 
 
-def _row(graph: str, model: str, label: str, runs: list[Run]) -> Row:
+def _row(graph: str, model: str, label: str, runs: list[Run]) -> SamplerRow:
     means = {name: statistics.mean(getattr(run, name) for run in runs) for name in asdict(runs[0])}
     spread = statistics.stdev(run.test_acc for run in runs) if len(runs) > 1 else 0.0
-    return Row(graph=graph, model=model, sampler=label, test_std=spread, **means)
+    return SamplerRow(graph=graph, model=model, sampler=label, test_std=spread, **means)
 
 
-def markdown_row(row: Row) -> str:
+def markdown_row(row: SamplerRow) -> str:
     """Return one line of the table. Pure."""
     return (
         f"| {row.graph} | {row.model} | {row.sampler} | {100 * row.test_acc:.1f} ± {100 * row.test_std:.1f} "
@@ -217,7 +219,7 @@ def markdown_row(row: Row) -> str:
     )
 
 
-def _write(rows: list[Row], options: argparse.Namespace) -> None:
+def _write(rows: list[SamplerRow], options: argparse.Namespace) -> None:
     if options.out is None:
         return
     caption = (

@@ -42,7 +42,7 @@ SUPERBATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SeedBlocksRow:
     """One graph and block size."""
 
     graph: str
@@ -63,7 +63,7 @@ class Row:
 def main() -> None:
     """Measure every graph with every block size."""
     args = _parse()
-    rows: list[Row] = []
+    rows: list[SeedBlocksRow] = []
     for name in args.graphs:
         with tempfile.TemporaryDirectory(prefix="gloader-blocks-", dir=args.workdir) as folder:
             source = open_source(f"npy:{args.data / name}", SourceOptions())
@@ -110,11 +110,11 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(dataset: Dataset, name: str, blocks: int, args: argparse.Namespace) -> Row:
+def _measure(dataset: Dataset, name: str, blocks: int, args: argparse.Namespace) -> SeedBlocksRow:
     trace = _trace(dataset, blocks, args)
     capacity = int(CACHE_SHARE * dataset.num_nodes)
     accuracy, deviation = _train(dataset, blocks, args) if args.runs else (None, None)
-    return Row(
+    return SeedBlocksRow(
         graph=name,
         num_nodes=dataset.num_nodes,
         seed_blocks=blocks,
@@ -182,14 +182,14 @@ _COLUMNS = (
 )
 
 
-def _table(rows: list[Row], args: argparse.Namespace) -> str:
+def _table(rows: list[SeedBlocksRow], args: argparse.Namespace) -> str:
     fanouts = ", ".join(map(str, args.fanouts))
     title = f"Batches of {args.batch_size} seeds, fan-outs {fanouts}, in community order, a Belady cache of a tenth."
     head = [title, "", f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     return "\n".join([*head, *(_markdown(row, rows) for row in rows)])
 
 
-def _markdown(row: Row, rows: list[Row]) -> str:
+def _markdown(row: SeedBlocksRow, rows: list[SeedBlocksRow]) -> str:
     base = min((other for other in rows if other.graph == row.graph), key=lambda other: other.seed_blocks)
     accuracy = "" if row.test_acc is None else f"{row.test_acc:.2%} ± {row.test_acc_std or 0:.2%}"
     cells = (

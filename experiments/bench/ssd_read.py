@@ -49,7 +49,7 @@ ZONES = 4  # more than contenders, so that nobody follows himself or always the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class ReadWorkload:
     """One line of the table."""
 
     name: str
@@ -71,7 +71,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class ReadSample:
     """One run of one reader."""
 
     requests_per_s: float
@@ -82,12 +82,12 @@ class Sample:
 
 
 WORKLOADS = (
-    Workload(name="random 512 B, no merging", dim=128, gap_bytes=0),
-    Workload(name="random 512 B", dim=128),
-    Workload(name="random 400 B", dim=100),
-    Workload(name="random 6.5 KB", dim=1632, rows=20_000),
-    Workload(name="random 33 KB", dim=8415, rows=4_000, num_zones=ZONES),
-    Workload(name="sequential 512 B", dim=128, is_sequential=True, num_zones=ZONES),
+    ReadWorkload(name="random 512 B, no merging", dim=128, gap_bytes=0),
+    ReadWorkload(name="random 512 B", dim=128),
+    ReadWorkload(name="random 400 B", dim=100),
+    ReadWorkload(name="random 6.5 KB", dim=1632, rows=20_000),
+    ReadWorkload(name="random 33 KB", dim=8415, rows=4_000, num_zones=ZONES),
+    ReadWorkload(name="sequential 512 B", dim=128, is_sequential=True, num_zones=ZONES),
 )
 
 
@@ -101,7 +101,7 @@ def write_store(folder: Path, dim: int, num_bytes: int) -> int:
     return num_rows
 
 
-def calls(work: Workload, zone: range, seed: int) -> Iterator[NDArray[np.int64]]:
+def calls(work: ReadWorkload, zone: range, seed: int) -> Iterator[NDArray[np.int64]]:
     """Yield the rows of one call after another, ascending, as the loader asks for them."""
     if work.is_sequential:
         step = SEQUENTIAL_CALL_BYTES // (4 * work.dim)
@@ -113,7 +113,7 @@ def calls(work: Workload, zone: range, seed: int) -> Iterator[NDArray[np.int64]]
         yield np.sort(generator.integers(zone.start, zone.stop, work.rows))
 
 
-def run_store(store: FeatureStore, work: Workload, seconds: float, turn: int) -> Sample:
+def run_store(store: FeatureStore, work: ReadWorkload, seconds: float, turn: int) -> ReadSample:
     """Read calls of ``work`` for ``seconds``, or until the zone of this turn is used up."""
     zone = work.zone(store.num_rows, turn)
     rows = requests = num_bytes = 0
@@ -129,7 +129,7 @@ def run_store(store: FeatureStore, work: Workload, seconds: float, turn: int) ->
         wall += time.perf_counter() - wall_start
         cpu += time.process_time() - cpu_start
         rows, requests, num_bytes = rows + stats.rows, requests + stats.requests, num_bytes + stats.bytes_read
-    return Sample(
+    return ReadSample(
         requests_per_s=requests / wall,
         bytes_per_s=num_bytes / wall,
         rows_per_s=rows / wall,
@@ -138,7 +138,7 @@ def run_store(store: FeatureStore, work: Workload, seconds: float, turn: int) ->
     )
 
 
-def block_split(work: Workload, num_rows: int) -> str:
+def block_split(work: ReadWorkload, num_rows: int) -> str:
     """Return fio's bssplit for the requests that the planner makes for one call.
 
     fio takes few sizes with whole percentages: each fiftieth of the requests counts with its mean, so that
@@ -159,7 +159,7 @@ def block_split(work: Workload, num_rows: int) -> str:
     )
 
 
-def run_fio(file: Path, work: Workload, split: str, depth: int, seconds: float, turn: int) -> Sample:
+def run_fio(file: Path, work: ReadWorkload, split: str, depth: int, seconds: float, turn: int) -> ReadSample:
     """Read the same blocks of the same zone with fio."""
     row_bytes = 4 * work.dim
     zone = work.zone((file.stat().st_size - DATA_OFFSET) // row_bytes, turn)
@@ -183,7 +183,7 @@ def run_fio(file: Path, work: Workload, split: str, depth: int, seconds: float, 
     job = json.loads(report.stdout)["jobs"][0]
     reads, wall = job["read"], job["job_runtime"] / 1000
     cpu_us = (job["usr_cpu"] + job["sys_cpu"]) / 100 * wall / reads["total_ios"] * 1e6
-    return Sample(
+    return ReadSample(
         requests_per_s=reads["iops"],
         bytes_per_s=reads["bw_bytes"],
         rows_per_s=0.0,
@@ -192,7 +192,7 @@ def run_fio(file: Path, work: Workload, split: str, depth: int, seconds: float, 
     )
 
 
-def best_depth(file: Path, work: Workload, split: str, seconds: float, turns: Iterator[int]) -> int:
+def best_depth(file: Path, work: ReadWorkload, split: str, seconds: float, turns: Iterator[int]) -> int:
     """Return the depth at which fio is fastest."""
     depths = (8, 16, 32) if work.is_sequential else FIO_DEPTHS
     return max(
@@ -200,9 +200,9 @@ def best_depth(file: Path, work: Workload, split: str, seconds: float, turns: It
     )
 
 
-def measure(work: Workload, folder: Path, *, rounds: int, seconds: float, verify: Any) -> dict[str, Any]:
+def measure(work: ReadWorkload, folder: Path, *, rounds: int, seconds: float, verify: Any) -> dict[str, Any]:
     """Let the readers take turns, and return medians and spread."""
-    samples: dict[str, list[Sample]] = {"uring": [], "threads": []}
+    samples: dict[str, list[ReadSample]] = {"uring": [], "threads": []}
     stores = {
         name: FeatureStore.open(folder, io=name, gap_bytes=work.gap_bytes, verify=verify)  # type: ignore[arg-type]
         for name in samples
@@ -228,7 +228,7 @@ def measure(work: Workload, folder: Path, *, rounds: int, seconds: float, verify
     return {"workload": asdict(work), "fio_depth": depth, "fio_blocks": split, **summarize(work, samples)}
 
 
-def summarize(work: Workload, samples: dict[str, list[Sample]]) -> dict[str, dict[str, Any]]:
+def summarize(work: ReadWorkload, samples: dict[str, list[ReadSample]]) -> dict[str, dict[str, Any]]:
     """Return the medians of each reader, the lowest and highest rates, and its ratios to fio. Pure."""
     rate = "bytes_per_s" if work.is_sequential else "requests_per_s"
     result: dict[str, dict[str, Any]] = {}

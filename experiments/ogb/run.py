@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks import Benchmark, BenchmarkError, DataError, load_benchmarks
-from score_table import HEAD, Row, markdown_table
+from score_table import HEAD, ScoreRow, markdown_table
 from scores import score
 
 from gloader.bench.environment import machine, versions
@@ -105,7 +105,7 @@ def _prepare(benchmark: Benchmark, work: Path, missing: set[str]) -> Path:
     return prepared
 
 
-def _run(benchmark: Benchmark, prepared: Path, options: argparse.Namespace) -> Row:
+def _run(benchmark: Benchmark, prepared: Path, options: argparse.Namespace) -> ScoreRow:
     """Train and score one row."""
     out = options.work / benchmark.name
     if options.keep and (out / "result.json").exists():
@@ -113,7 +113,7 @@ def _run(benchmark: Benchmark, prepared: Path, options: argparse.Namespace) -> R
     else:
         flags = ["--config", str(benchmark.recipe), "--runs", str(options.runs), "--out", str(out)]
         result = _gloader("train", "--dataset", str(prepared), *flags, *_flags(options.set))
-    return Row(
+    return ScoreRow(
         name=benchmark.name,
         split=benchmark.split,
         scores=_scores(benchmark, prepared, out, result, options),
@@ -193,7 +193,7 @@ def _gloader(*arguments: str) -> dict[str, Any]:
         return dict(json.load(output))
 
 
-def _write(rows: list[Row], options: argparse.Namespace) -> None:
+def _write(rows: list[ScoreRow], options: argparse.Namespace) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     table = markdown_table(rows, runs=options.runs, settings=options.set, note=options.note)
     options.out.with_suffix(".md").write_text(table, encoding="utf-8")

@@ -20,7 +20,7 @@ HEAD = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ScoreRow:
     """One benchmark that was run."""
 
     name: str
@@ -86,7 +86,7 @@ class Row:
         }
 
 
-def markdown_table(rows: Sequence[Row], *, runs: int, settings: Sequence[str], note: str = "") -> str:
+def markdown_table(rows: Sequence[ScoreRow], *, runs: int, settings: Sequence[str], note: str = "") -> str:
     """Return the table of ``rows``, with what its reader has to know. Pure."""
     intro = (
         f"Accuracy in per cent by the official evaluators, mean and unbiased standard deviation of {runs} "

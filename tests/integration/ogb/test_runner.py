@@ -11,7 +11,7 @@ import pytest
 from benchmarks import BenchmarkError, DataError, Published, load_benchmarks
 from fabricate import fabricate
 from papers_scale import graph_spec
-from score_table import Row, markdown_table
+from score_table import ScoreRow, markdown_table
 from scores import score
 
 from gloader.cli.main import build_app
@@ -159,7 +159,7 @@ def run(folder, *arguments):
 
 
 def make_row(scores, published):
-    return Row(
+    return ScoreRow(
         name="arxiv-gcn",
         split="test",
         scores=scores,
