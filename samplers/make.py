@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _MAP_BYTES = 4  # the local id of a node
 _MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
+_CHOOSES_TOGETHER = (
+    "which chooses for all nodes of a layer together, so that none can keep what it drew before"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,40 +32,46 @@ class _SamplerKind:
     make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
     options: dict[str, type]  # that a user may set, in the order in which messages list them
     node_bytes: int  # that a sampling thread keeps per node of the graph
-    is_nodewise: bool = (
-        False  # the draws for a node do not depend on the others of the hop: it has merged hops
-    )
+    # Makes merged hops of what ``make`` returns, which must have ``sample_merged``. None: it has layered ones only.
+    to_merged: Callable[[Any], Sampler] | None = None
+    why_layered: str = "which has layered hops only"  # ends "layout='merged' with sampler X, ..."
 
 
 # A new sampler is one line here. Its class samples layered blocks, see `gloader.types.Sampler`.
 _SAMPLERS = {
     "neighbor": _SamplerKind(
-        make=NeighborSampler, options={"replace": bool}, node_bytes=_MAP_BYTES, is_nodewise=True
+        make=NeighborSampler,
+        options={"replace": bool},
+        node_bytes=_MAP_BYTES,
+        to_merged=MergedBlockSampler,
     ),
     "weighted": _SamplerKind(
         make=partial(NeighborSampler, weighted=True),
         options={"replace": bool, "importance": bool},
         node_bytes=_MAP_BYTES,
-        is_nodewise=True,
+        to_merged=MergedBlockSampler,
     ),
     "labor": _SamplerKind(
         make=LaborSampler,
         options={"iterations": int, "share_layers": bool, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
+        why_layered=_CHOOSES_TOGETHER,
     ),
     "ladies": _SamplerKind(
         make=partial(LayerSampler, method="ladies"),
         options={"adjacency": str, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
+        why_layered=_CHOOSES_TOGETHER,
     ),
     "fastgcn": _SamplerKind(
         make=partial(LayerSampler, method="fastgcn"),
         options={"adjacency": str, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
+        why_layered=_CHOOSES_TOGETHER,
     ),
 }
 SAMPLER_NAMES = tuple(_SAMPLERS)
-_NODEWISE = tuple(name for name, kind in _SAMPLERS.items() if kind.is_nodewise)
+_WITH_MERGED = tuple(name for name, kind in _SAMPLERS.items() if kind.to_merged is not None)
 
 
 def workspace_node_bytes(spec: str) -> int:
@@ -72,7 +81,7 @@ def workspace_node_bytes(spec: str) -> int:
 
 def preferred_layout(spec: str) -> Layout:
     """Return "merged", which is PyG's, if the sampler ``spec`` has it, else "layered". Pure."""
-    return "merged" if parse_spec(spec)[0] in _NODEWISE else "layered"
+    return "merged" if _SAMPLERS[parse_spec(spec)[0]].to_merged is not None else "layered"
 
 
 def make_sampler(
@@ -118,9 +127,9 @@ def make_sampler(
             raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
     require_layout(spec, layout)
     sampler = kind.make(graph, fanouts, seed=seed, **chosen)
-    # `require_layout` has refused every other sampler; the type checker does not know.
-    if layout == "merged" and isinstance(sampler, NeighborSampler):
-        return MergedBlockSampler(sampler)
+    # `require_layout` has refused "merged" for a sampler without it; the type checker does not know.
+    if layout == "merged" and kind.to_merged is not None:
+        return kind.to_merged(sampler)
     return sampler
 
 
@@ -135,10 +144,11 @@ def require_layout(spec: str, layout: Layout) -> None:
     if layout not in get_args(Layout):
         raise ConfigError(f"layout={layout!r} is not one of {', '.join(map(repr, get_args(Layout)))}")
     name = parse_spec(spec)[0]
-    if layout == "merged" and name not in _NODEWISE:
+    kind = _SAMPLERS[name]
+    if layout == "merged" and kind.to_merged is None:
         raise ConfigError(
-            f"layout='merged' with sampler {name!r}, which chooses for all nodes of a layer together, so that none can "
-            f"keep what it drew before; use layout='layered', or the sampler {' or '.join(map(repr, _NODEWISE))}"
+            f"layout='merged' with sampler {name!r}, {kind.why_layered}; use layout='layered', or the sampler "
+            f"{' or '.join(map(repr, _WITH_MERGED))}"
         )
 
 

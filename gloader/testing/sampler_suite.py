@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,8 +20,7 @@ from gloader.types import BatchId, SampledBatch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from gloader.samplers import GraphSource
     from gloader.types import IdArray, Sampler
 
 NUM_NODES = 600
@@ -49,13 +49,46 @@ def make_graph(*, num_nodes: int = NUM_NODES, max_degree: int = 80, seed: int = 
     )
 
 
-def batch_bytes(batch: SampledBatch) -> list[bytes]:
-    """Return every array of ``batch``, the weights included, as bytes: equal batches, equal lists. Pure."""
-    arrays: list[NDArray[Any]] = [batch.nodes]
-    for block in batch.blocks:
-        arrays += [block.indptr, block.indices, block.edge_ids]
-        arrays += [] if block.edge_weight is None else [block.edge_weight]
-    return [repr((batch.id, batch.num_seeds)).encode(), *(array.tobytes() for array in arrays)]
+def batch_bytes(batch: SampledBatch) -> dict[str, bytes]:
+    """Return every field of ``batch`` by its name, the weights included, as bytes: equal batches, equal bytes. Pure."""
+    named = {
+        "id": repr(batch.id).encode(),
+        "num_seeds": repr(batch.num_seeds).encode(),
+        "nodes": batch.nodes.tobytes(),
+    }
+    for at, block in enumerate(batch.blocks):
+        for name in ("indptr", "indices", "edge_ids", "edge_weight"):
+            array = getattr(block, name)
+            named |= {} if array is None else {f"blocks[{at}].{name}": array.tobytes()}
+    return named
+
+
+def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: BatchId, reason: str) -> None:
+    """Check that two batches of `batch_bytes` are equal. Pure; AssertionError names the fields that are not.
+
+    Parameters
+    ----------
+    found, expected : the fields as bytes, by name
+    batch_id : of both
+    reason : for the message: what is wrong with a sampler for which they differ
+    """
+    # The names alone: pytest would print the bytes of both.
+    differing = [name for name in expected | found if found.get(name) != expected.get(name)]
+    assert not differing, f"{reason}: {batch_id} differs in {', '.join(differing)}"
+
+
+class _MovingGraph:
+    """A `GraphSource`. The arrays that a move leaves behind hold something else, as memory does that was freed."""
+
+    def __init__(self, graph: CscGraph) -> None:
+        self._original = graph
+        self._indices = graph.indices.copy()
+        self.graph = replace(graph, indices=self._indices)
+
+    def move(self) -> None:
+        left, self._indices = self._indices, self._original.indices.copy()
+        self.graph = replace(self._original, indices=self._indices)
+        left.fill(0)
 
 
 class SamplerSuite:
@@ -63,7 +96,7 @@ class SamplerSuite:
 
     is_random = True  # False for a sampler that takes all neighbours
 
-    def make_sampler(self, graph: CscGraph, *, seed: int) -> Sampler:
+    def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
         """Return a sampler of ``graph``, of any number of hops; it must leave out some of 80 neighbours."""
         raise NotImplementedError
 
@@ -120,31 +153,48 @@ class SamplerSuite:
     def test_seed_epoch_and_index_decide_the_batch(self, graph: CscGraph) -> None:
         """The address and nothing else: a new sampler draws the same, another address something else."""
         seeds = np.arange(80)
+        first = BatchId(epoch=0, index=0)
         drawn = {
             address: batch_bytes(
                 self.make_sampler(graph, seed=address[0]).sample(
                     BatchId(epoch=address[1], index=address[2]), seeds
                 )
-            )[1:]
+            )
             for address in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
         }
-        again = self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=0), seeds)
-        assert batch_bytes(again)[1:] == drawn[0, 0, 0]
+        again = self.make_sampler(graph, seed=0).sample(first, seeds)
+        require_same(batch_bytes(again), drawn[0, 0, 0], first, "two samplers with one seed draw differently")
         if self.is_random:
-            different = {tuple(content) for content in drawn.values()}
-            assert len(different) == len(drawn)
+            arrays = {address: fields | {"id": b""} for address, fields in drawn.items()}
+            alike = [(one, other) for one, other in combinations(arrays, 2) if arrays[one] == arrays[other]]
+            assert not alike, f"the same draws for different (seed, epoch, index): {alike}"
+
+    def test_a_graph_that_moves_is_asked_for_at_every_batch(self, graph: CscGraph) -> None:
+        """A loader hands over a `GraphSource`, whose arrays move into memory while it samples; see `source_of`."""
+        source, seeds = _MovingGraph(graph), np.arange(60)
+        in_place, moving = self.make_sampler(graph, seed=0), self.make_sampler(source, seed=0)
+        for index in range(3):
+            batch_id = BatchId(epoch=0, index=index)
+            found, expected = moving.sample(batch_id, seeds), in_place.sample(batch_id, seeds)
+            require_same(
+                batch_bytes(found),
+                batch_bytes(expected),
+                batch_id,
+                "the sampler uses a graph that has moved away",
+            )
+            source.move()
 
     def test_batches_drawn_before_do_not_matter(self, graph: CscGraph) -> None:
         """No state: not of batches that were sampled, not of one that was refused."""
-        sampler, seeds = self.make_sampler(graph, seed=0), np.arange(40)
-        fresh = batch_bytes(self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=9), seeds))
+        sampler, seeds, last = self.make_sampler(graph, seed=0), np.arange(40), BatchId(epoch=0, index=9)
+        fresh = batch_bytes(self.make_sampler(graph, seed=0).sample(last, seeds))
         for index in range(5):
             sampler.sample(BatchId(epoch=0, index=index), seeds[index:])
             # A repeat is found in the middle of a kernel, when its map of nodes is half filled.
             for refused in ([NUM_NODES], [0, 1, 0]):
                 with pytest.raises(SeedError):
                     sampler.sample(BatchId(epoch=0, index=index), np.array(refused))
-        assert batch_bytes(sampler.sample(BatchId(epoch=0, index=9), seeds)) == fresh
+        require_same(batch_bytes(sampler.sample(last, seeds)), fresh, last, "draws depend on calls before")
 
     def test_a_batch_is_not_the_samplers_scratch(self, graph: CscGraph) -> None:
         """What a call returned stays as it is when the next one samples."""
@@ -152,15 +202,16 @@ class SamplerSuite:
         first = sampler.sample(BatchId(epoch=0, index=0), np.arange(40))
         before = batch_bytes(first)
         sampler.sample(BatchId(epoch=0, index=1), np.arange(40, 80))
-        assert batch_bytes(first) == before
+        require_same(batch_bytes(first), before, first.id, "the next call overwrites a batch")
 
     def test_graph_and_seeds_are_left_alone(self, graph: CscGraph) -> None:
         """Readers never write."""
         seeds = np.arange(60)[::-1].copy()
-        arrays = [graph.indptr, graph.indices, seeds]
-        before = [array.tobytes() for array in arrays]
+        arrays = {"indptr": graph.indptr, "indices": graph.indices, "seeds": seeds}
+        before = {name: array.tobytes() for name, array in arrays.items()}
         self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=0), seeds)
-        assert [array.tobytes() for array in arrays] == before
+        changed = [name for name, array in arrays.items() if array.tobytes() != before[name]]
+        assert not changed, f"the sampler wrote to {', '.join(changed)}"
 
     def test_threads_and_order_do_not_matter(self, graph: CscGraph) -> None:
         """One sampler serves many threads, in any order, and gives each the batch it would give alone."""
@@ -172,8 +223,12 @@ class SamplerSuite:
             for threads in (2, 8):
                 sampler = self.make_sampler(graph, seed=0)
                 shuffled = np.random.default_rng(threads).permutation(_NUM_BATCHES).tolist()
-                assert self._sample(sampler, threads=threads, order=shuffled) == expected
-                assert self._sample(sampler, threads=threads, order=range(_NUM_BATCHES)) == expected
+                for order in (shuffled, range(_NUM_BATCHES)):
+                    found = self._sample(sampler, threads=threads, order=order)
+                    for batch_id, content in expected.items():
+                        require_same(
+                            found[batch_id], content, batch_id, "draws depend on calls before or beside"
+                        )
         finally:
             sys.setswitchinterval(interval)
 
@@ -196,14 +251,16 @@ class SamplerSuite:
         assert batch.nodes.tolist() == [4, 1]
         assert all(block.num_edges == 0 and block.num_src == block.num_dst == 2 for block in batch.blocks)
 
-    def _sample(self, sampler: Sampler, *, threads: int, order: Iterable[int]) -> list[list[bytes]]:
-        """Return the content of the batches by index, whatever the ``order`` they are sampled in."""
+    def _sample(
+        self, sampler: Sampler, *, threads: int, order: Iterable[int]
+    ) -> dict[BatchId, dict[str, bytes]]:
+        """Return the content of every batch, whatever the ``order`` they are sampled in."""
         seeds: IdArray = np.random.default_rng(7).permutation(NUM_NODES)
 
-        def one(index: int) -> tuple[int, list[bytes]]:
+        def one(index: int) -> tuple[BatchId, dict[str, bytes]]:
+            batch_id = BatchId(epoch=1, index=index)
             part = seeds[index * _BATCH_SIZE : (index + 1) * _BATCH_SIZE]
-            return index, batch_bytes(sampler.sample(BatchId(epoch=1, index=index), part))
+            return batch_id, batch_bytes(sampler.sample(batch_id, part))
 
         with ThreadPoolExecutor(threads) as pool:
-            found = dict(pool.map(one, order))
-        return [found[index] for index in range(_NUM_BATCHES)]
+            return dict(pool.map(one, order))

@@ -97,6 +97,28 @@ def test_layouts() -> None:
         make_sampler("neighbor", graph, [3, 2], 5, layout="blocks")  # type: ignore[arg-type]
 
 
+def test_a_sampler_says_itself_which_layouts_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is guessed of a new line of the table: "merged" is what it makes, or refused with words true of it."""
+    graph = random_graph(20, 5)
+
+    def use(**merged: Any) -> None:
+        kind = make._SamplerKind(make=LaborSampler, options={}, node_bytes=4, **merged)
+        monkeypatch.setitem(make._SAMPLERS, "labor", kind)
+
+    use()
+    assert preferred_layout("labor") == "layered"
+    with pytest.raises(
+        ConfigError,
+        match="layout='merged' with sampler 'labor', which has layered hops only; use layout='layered', or",
+    ):
+        make_sampler("labor", graph, [3], layout="merged")
+    use(to_merged=MergedBlockSampler)
+    assert preferred_layout("labor") == "merged"
+    wrong = make_sampler("labor", graph, [3], layout="merged")
+    with pytest.raises(AttributeError, match="sample_merged"):
+        wrong.sample(BatchId(epoch=0, index=0), np.arange(3))
+
+
 def test_every_named_option_is_one_of_its_sampler() -> None:
     for kind in make._SAMPLERS.values():
         assert set(kind.options) <= set(inspect.signature(kind.make).parameters)

@@ -11,13 +11,14 @@ import pytest
 from unit.testing.broken import must_fail
 
 from gloader.errors import SeedError
+from gloader.samplers.graph import source_of
 from gloader.testing.sampler_suite import NUM_NODES, SamplerSuite, make_graph
 from gloader.types import BatchId, Block, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gloader.samplers import CscGraph
+    from gloader.samplers import CscGraph, GraphSource
     from gloader.types import IdArray, Sampler
 
 GRAPH = make_graph()
@@ -26,9 +27,13 @@ GRAPH = make_graph()
 class ToySampler:
     """Two hops of three edges each, drawn by numpy; every node found so far draws in the next hop."""
 
-    def __init__(self, graph: CscGraph, seed: int) -> None:
-        self.graph = graph
+    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
+        self.source = source_of(graph)
         self.seed = seed
+
+    @property
+    def graph(self) -> CscGraph:
+        return self.source.graph
 
     def check(self, seeds: IdArray) -> None:
         if seeds.ndim != 1 or seeds.dtype.kind not in "iu":
@@ -63,7 +68,7 @@ class ToySampler:
 
 
 class TestToy(SamplerSuite):
-    def make_sampler(self, graph: CscGraph, *, seed: int) -> Sampler:
+    def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
         return ToySampler(graph, seed)
 
 
@@ -84,7 +89,7 @@ def with_block(batch: SampledBatch, at: int, **changes: Any) -> SampledBatch:
 
 
 class IgnoresTheSeed(ToySampler):
-    def __init__(self, graph: CscGraph, seed: int) -> None:
+    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
         super().__init__(graph, 0)
 
 
@@ -101,12 +106,23 @@ class IgnoresTheIndex(ToySampler):
 class DrawsFromAStream(ToySampler):
     """The next batch depends on how many there were."""
 
-    def __init__(self, graph: CscGraph, seed: int) -> None:
+    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
         super().__init__(graph, seed)
         self.stream = np.random.default_rng(seed)
 
     def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
         return self.stream.permutation(super().pick(node, (0,)))[:2]
+
+
+class TakesOnlyAGraph(ToySampler):
+    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
+        super().__init__(graph, seed)
+        self.num_nodes = graph.num_nodes  # type: ignore[union-attr]
+
+
+class KeepsTheFirstGraph(ToySampler):
+    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
+        super().__init__(source_of(graph).graph, seed)
 
 
 class LivesOfChance(ToySampler):
@@ -159,6 +175,7 @@ CHAIN = SamplerSuite.test_blocks_chain_from_the_features_to_the_seeds
 EDGES = SamplerSuite.test_every_edge_is_one_of_the_graph
 WEIGHTS = SamplerSuite.test_weights_are_finite_and_positive
 ADDRESS = SamplerSuite.test_seed_epoch_and_index_decide_the_batch
+MOVES = SamplerSuite.test_a_graph_that_moves_is_asked_for_at_every_batch
 HISTORY = SamplerSuite.test_batches_drawn_before_do_not_matter
 SCRATCH = SamplerSuite.test_a_batch_is_not_the_samplers_scratch
 READS = SamplerSuite.test_graph_and_seeds_are_left_alone
@@ -189,6 +206,8 @@ MUTANTS = [
     (ADDRESS, IgnoresTheEpoch, []),
     (ADDRESS, IgnoresTheIndex, []),
     (ADDRESS, LivesOfChance, []),
+    (MOVES, TakesOnlyAGraph, []),
+    (MOVES, KeepsTheFirstGraph, []),
     (HISTORY, DrawsFromAStream, []),
     (SCRATCH, SharesItsScratch, []),
     (READS, SortsTheSeedsInPlace, []),
@@ -203,7 +222,7 @@ MUTANTS = [
 @pytest.mark.parametrize(("check", "kind", "arguments"), MUTANTS)
 def test_a_broken_sampler_fails(check: Any, kind: type[ToySampler], arguments: list[Any]) -> None:
     class Broken(SamplerSuite):
-        def make_sampler(self, graph: CscGraph, *, seed: int) -> Sampler:
+        def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
             return kind(graph, seed)
 
     takes_graph = "graph" in inspect.signature(check).parameters
@@ -213,3 +232,15 @@ def test_a_broken_sampler_fails(check: Any, kind: type[ToySampler], arguments: l
 def test_every_check_has_a_mutant() -> None:
     checks = {name for name in vars(SamplerSuite) if name.startswith("test_")}
     assert {check.__name__ for check, _, _ in MUTANTS} == checks
+
+
+def test_a_failure_names_the_batch_and_its_fields() -> None:
+    class Stateful(SamplerSuite):
+        def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
+            return DrawsFromAStream(graph, seed)
+
+    with pytest.raises(AssertionError) as caught:
+        Stateful().test_batches_drawn_before_do_not_matter(GRAPH)
+    text = str(caught.value)
+    assert "draws depend on calls before: BatchId(epoch=0, index=9) differs in nodes, blocks[0].in" in text
+    assert "\\x" not in text  # no bytes
