@@ -42,6 +42,7 @@ class InspectFlags:
 
 
 _FLAGS = InspectFlags()
+_UNBOUNDED = 10_000  # characters; no table is as wide
 
 
 def inspect(
@@ -116,16 +117,19 @@ def _settings(flags: InspectFlags) -> dict[str, Any]:
 
 
 def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
-    table.title = f"{name}: % of {inspection.num_accesses:,} accesses that read the SSD"
-    table.add_column("memory", no_wrap=True)
-    policies = [policy for policy in inspection.misses if policy != "none"]
-    for policy in policies:
-        table.add_column(policy.replace(", ", "\n").replace(" ", "\n"), justify="right", no_wrap=True)
-    columns = [inspection.ratios(policy) for policy in policies]
-    for size, *ratios in zip(inspection.memory_bytes(), *columns, strict=True):
-        table.add_row(format_bytes(size), *(f"{100 * ratio:.1f}" for ratio in ratios))
-    screen.console.print(table)
+    title = f"{name}: % of {inspection.num_accesses:,} accesses that read the SSD"
+    rest = [policy for policy in inspection.misses if policy != "none"]
+    while rest:
+        # Columns that do not fit stand in a table below: rich would cut their headings.
+        count = len(rest)
+        while count > 1 and not _fits(screen, _table(inspection, rest[:count])):
+            count -= 1
+        table = _table(inspection, rest[:count])
+        table.title, title = title, ""
+        screen.console.print(table)
+        rest = rest[count:]
+        if rest:
+            screen.say("")
     screen.say(
         f"\n{inspection.num_batches:,} of {inspection.epoch_batches:,} batches sampled; "
         f"{inspection.num_distinct:,} of {inspection.num_nodes:,} rows occur. "
@@ -136,6 +140,24 @@ def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
         f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
         "less memory costs much reading, more saves little."
     )
+
+
+def _fits(screen: Screen, table: Table) -> bool:
+    # With the console's own width, `measure` would find no table wider than that.
+    unbounded = screen.console.options.update(width=_UNBOUNDED)
+    return screen.console.measure(table, options=unbounded).maximum <= screen.console.width
+
+
+def _table(inspection: "Inspection", policies: list[str]) -> Table:
+    """Return the table of ``policies``, one in each column. Pure."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
+    table.add_column("memory", no_wrap=True)
+    for policy in policies:
+        table.add_column(policy.replace(", ", "\n").replace(" ", "\n"), justify="right", no_wrap=True)
+    columns = [inspection.ratios(policy) for policy in policies]
+    for size, *ratios in zip(inspection.memory_bytes(), *columns, strict=True):
+        table.add_row(format_bytes(size), *(f"{100 * ratio:.1f}" for ratio in ratios))
+    return table
 
 
 def _write(out: Path, inspection: "Inspection", report: dict[str, Any], screen: Screen) -> None:

@@ -29,6 +29,20 @@ def test_the_table_names_every_policy_and_the_knee(
     assert "…" not in table
 
 
+def test_a_narrow_terminal_gets_tables_below_each_other_with_whole_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main([*WORDS, "--batches", "2"]) == 0
+    shown = capsys.readouterr().out
+    table = shown[shown.index("digits: % of") : shown.index("2 of 34")]
+    assert table.count("memory") > 1
+    assert max(map(len, table.splitlines())) <= 40
+    assert "…" not in table
+    for word in ("reset", "degree", "presample", "vip", "best", "lru", "sieve", "s3fifo"):
+        assert word in table
+
+
 def test_json_files_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "inspection"
     assert main([*WORDS, "--batches", "6", "--out", str(out), "--json"]) == 0

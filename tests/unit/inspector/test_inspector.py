@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from gloader.bench.graphs import synthetic_graph
-from gloader.cache import MissCurve, plan_belady
+from gloader.cache import MissCurve, OnlineName, plan_belady
 from gloader.core.order import EpochOrder
 from gloader.errors import BudgetError, ConfigError, MissingDependencyError
 from gloader.inspector import AccessTrace, Inspection, inspect_trace, sample_trace
@@ -90,6 +90,13 @@ def test_belady_is_the_floor_and_superbatches_cost_little(inspection: Inspection
         assert (np.array(inspection.misses[f"static, {score}"]) >= best).all()
     tenth = inspection.slots.index(NUM_NODES // 10)
     assert whole[tenth] < best[tenth] < inspection.misses["none"][tenth]
+
+
+def test_online_policies_stand_in_the_order_of_their_names(inspection: Inspection) -> None:
+    online = [name for name in get_args(OnlineName) if name in inspection.misses]
+    assert [name for name in inspection.misses if name in online] == online
+    # FIFO and CLOCK are left out on purpose; a policy that is added is not.
+    assert set(get_args(OnlineName)) - set(online) == {"fifo", "clock"}
 
 
 def test_with_room_for_everything_each_row_is_read_once(inspection: Inspection) -> None:
