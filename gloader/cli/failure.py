@@ -93,7 +93,7 @@ def describe(error: BaseException) -> str:
 
 def report(error: BaseException) -> None:
     """Write `error: ...` to stderr."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
     console.print("[bold red]error:[/] ", end="", soft_wrap=True)
     console.print(describe(error), markup=False, soft_wrap=True)
 

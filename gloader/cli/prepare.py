@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.views.screen import Screen, facts
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
+from gloader.convert.registry import SOURCE_FORMS, open_source
 from gloader.core.flag_values import Size
 from gloader.core.units import format_bytes, format_seconds
 
@@ -82,7 +83,7 @@ DEFAULT_CONVERSION, DEFAULT_SOURCE = PrepareFlags(), SourceFlags()
 
 
 def prepare(
-    source: str,
+    source: Annotated[str, Parameter(help=f"{', '.join(SOURCE_FORMS[:-1])} or {SOURCE_FORMS[-1]}")],
     out: Path,
     /,
     *,
@@ -95,15 +96,13 @@ def prepare(
     Parameters
     ----------
     source
-        ogb:NAME, npy:DIR, edges:FILE.parquet|csv, pyg:FILE, dgl:FILE, igb:DIR, mag240m:DIR, builtin:digits or
-        synthetic:SPEC.
+        What is read, as one of `SOURCE_FORMS`.
     out
         The folder to make.
     """
     # Imported here: numba and the sources load only when something is converted.
     from gloader.cli.views.convert import convert_view
     from gloader.convert.prepare import prepare as convert
-    from gloader.convert.registry import open_source
 
     screen = Screen.open(is_json=output.json)
     opened = open_source(source, of_source.options(conversion.memory_budget))

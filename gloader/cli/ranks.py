@@ -91,7 +91,7 @@ def screen_of(group: RankGroup, screen: Screen) -> Screen:
     """Return ``screen`` on the first rank, and one that shows errors alone, on stderr, on the others."""
     if group.is_first:
         return screen
-    show_logs(Console(stderr=True, highlight=False))
+    show_logs(Console(stderr=True, highlight=False, emoji=False))
     logging.getLogger("gloader").setLevel(logging.ERROR)
     return Screen(console=Console(stderr=True, quiet=True), is_json=False)
 

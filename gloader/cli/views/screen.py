@@ -20,7 +20,7 @@ class Screen:
     @classmethod
     def open(cls, *, is_json: bool) -> "Screen":
         """Return the screen of a command that was, or was not, asked for JSON."""
-        console = Console(stderr=is_json, highlight=False)
+        console = Console(stderr=is_json, highlight=False, emoji=False)
         show_logs(console)
         return cls(console=console, is_json=is_json)
 

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gloader.cli.failure import report
+from gloader.cli.main import main
 from gloader.cli.views import convert as module
 from gloader.cli.views.convert import convert_view, format_amount
 from gloader.cli.views.run import RunView, print_result
-from gloader.cli.views.screen import Screen, show_logs
+from gloader.cli.views.screen import Screen, facts, show_logs
+from gloader.convert.registry import SOURCE_FORMS
+from gloader.errors import ConfigError
 from gloader.observe.epoch_stats import STAGES, EpochStats
 from gloader.training.metrics import EpochRecord
 from gloader.training.reporter import BatchReport, RunStart
@@ -72,6 +76,24 @@ def run(target: Screen, *, explains: bool = False, is_baseline: bool = False) ->
         view.on_evaluate(0.5)
         view.on_epoch(epoch)
         view.on_finish(result)
+
+
+def test_names_between_colons_are_words_and_not_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Screen.open(is_json=False)
+    shown.say("ring:100:")
+    shown.console.print(facts({"source": "ring:100:"}))
+    report(ConfigError("'ring:100:' is not a source"))
+    captured = capsys.readouterr()
+    assert captured.out.split() == ["ring:100:", "source", "ring:100:"]
+    assert captured.err == "error: 'ring:100:' is not a source\n"
+
+
+def test_help_of_prepare_names_every_source(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main(["prepare", "--help"]) == 0
+    assert f"{', '.join(SOURCE_FORMS[:-1])} or {SOURCE_FORMS[-1]}" in capsys.readouterr().out
 
 
 def test_conversion_in_a_log_is_a_line_per_stage() -> None:
