@@ -328,7 +328,7 @@ def test_a_graph_without_edges_gives_batches_of_seeds_alone(write_dataset: Calla
     ("settings", "error", "text"),
     [
         ({"features": "disk"}, ConfigError, "features='disk'"),
-        ({"policy": "mru"}, ConfigError, "policy='mru'"),
+        ({"policy": "no such"}, ConfigError, "policy='no such'"),
         ({"device_cache": "lots"}, ConfigError, "not a size"),
         ({"device_hotness": "colour"}, ConfigError, "device_hotness"),
         ({"device": "meta"}, ConfigError, "neither 'cpu' nor 'cuda'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gloader.cache import OnlineName, OnlinePolicy
 
 NUM_NODES = 12
-NAMES: list[OnlineName] = ["lru", "fifo", "clock", "sieve", "s3fifo"]
+NAMES: tuple[OnlineName, ...] = get_args(OnlineName)
 REQUESTS = st.lists(st.integers(0, NUM_NODES - 1), max_size=60)
 
 

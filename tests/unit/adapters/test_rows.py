@@ -1,11 +1,13 @@
 """Rows for loops that gloader does not drive: right whatever is asked for, and refused in workers."""
 
 import os
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from gloader.adapters.rows import CachedRows
+from gloader.cache import OnlineName
 from gloader.errors import ConfigError, ForkError, SeedError, StoreReadError
 from gloader.types import ReadStats
 
@@ -27,7 +29,7 @@ class Matrix:
         return ReadStats(rows=len(rows), requests=1, bytes_read=rows.size * F * 4)
 
 
-@pytest.mark.parametrize("policy", ["sieve", "s3fifo", "lru", "clock", "fifo"])
+@pytest.mark.parametrize("policy", get_args(OnlineName))
 @pytest.mark.parametrize("cache", [0, 1200, "1MB"])
 def test_rows_are_right_in_any_order_and_with_repeats(policy, cache):
     source = Matrix()

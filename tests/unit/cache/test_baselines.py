@@ -46,10 +46,8 @@ def test_sieve_keeps_what_is_visited_where_lru_is_flushed() -> None:
 
 
 def test_what_is_unknown_or_out_of_range_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="'mru' is not one of lru, fifo, clock, sieve, s3fifo, static, none"
-    ):
-        make_policy("mru", num_nodes=3, capacity=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"'no such' is not one of {', '.join(get_args(PolicyName))}"):
+        make_policy("no such", num_nodes=3, capacity=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="'none' is not one of"):
         OnlinePolicy("none", num_nodes=3, capacity=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="capacity is -1"):

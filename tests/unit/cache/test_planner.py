@@ -78,8 +78,8 @@ def test_the_names_of_policies_are_those_of_the_settings_and_of_the_table() -> N
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'mru' is not one of belady, lru, fifo"):
-        make_planner("mru", num_nodes=3, capacity=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="'no such' is not one of belady, lru, fifo"):
+        make_planner("no such", num_nodes=3, capacity=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="capacity is -1"):
         make_planner("lru", num_nodes=3, capacity=-1)
 
