@@ -11,7 +11,14 @@ from gloader.cli.run_flags import RunFlags
 from gloader.cli.views.convert import convert_view
 from gloader.cli.views.run import RunView, print_result
 from gloader.cli.views.screen import Screen
-from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
+from gloader.config import (
+    LoaderSettings,
+    ModelConfig,
+    OptimConfig,
+    SamplingSettings,
+    StepConfig,
+    TrainSettings,
+)
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
 from gloader.errors import ConfigError
@@ -51,6 +58,7 @@ def train(
     launch = Launch.from_environ()
     if launch.max_restarts and run.out is None:
         raise ConfigError("--max-restarts needs --out: a restarted run looks for its checkpoint there")
+    _require_sampler(loader.sampling)
     settings = TrainSettings(model=model, optim=optim, step=step, loader=loader, runs=run.runs)
     with joined_ranks(launch, device=run.device, stall_timeout_s=loader.stages.stall_timeout_s) as group:
         screen = screen_of(group, Screen.open(is_json=output.json))
@@ -71,6 +79,14 @@ def train(
                 mlp = _fit(dataset, without_edges, run, view, out=out / "mlp")
         if group.is_first:
             _print(screen, summary, mlp, out=out, trace=trace)
+
+
+def _require_sampler(sampling: SamplingSettings) -> None:
+    """Raise ConfigError for a sampler or a layout that is unknown, before a source is prepared for it."""
+    # Imported here: numba loads when something is trained, not for --help.
+    from gloader.samplers.make import require_layout
+
+    require_layout(sampling.sampler, sampling.layout)
 
 
 def _fit(

@@ -78,6 +78,15 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
         (["train", "--dataset", "digits"], "'digits' is neither a folder nor a source"),
         (["train", "--dataset", DIGITS, "--device", "cuda:99"], "cuda:99"),
         (["train", "--dataset", DIGITS, "--device", "gpu"], "device 'gpu' is not known"),
+        (
+            ["train", "--dataset", DIGITS, "--sampler", "no such"],
+            "sampler 'no such' is not known; allowed: neigh",
+        ),
+        (["train", "--dataset", DIGITS, "--sampler", "labor:x"], "'x' is not option=value"),
+        (
+            ["train", "--dataset", DIGITS, "--sampler", "labor", "--layout", "merged"],
+            "layout='merged' with sampler 'labor'",
+        ),
         (["train", "--dataset", DIGITS, "--dropout", "1.5"], "--dropout is 1.5"),
         (["train", "--dataset", DIGITS, "--seed-blocks", "0"], "--seed-blocks is 0; it must be 1 or more"),
         (["train", "--dataset", DIGITS, "--superbatch", "0"], "--superbatch is 0; it must be 1 or more"),
@@ -253,6 +262,16 @@ def test_source_is_prepared_once_under_home(
     assert main([*words, "--out", str(tmp_path / "b")]) == 0
     assert "writing features" not in capsys.readouterr().out
     assert list((tmp_path / "home" / "datasets").iterdir()) == [prepared]
+
+
+def test_a_sampler_that_is_unknown_is_refused_before_a_source_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
+    words = ["train", "--dataset", DIGITS, "--sampler", "no such", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "sampler 'no such' is not known; allowed: neighbor" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_screen_of_a_log_has_a_row_per_epoch_and_no_control_codes(
