@@ -49,11 +49,10 @@ types: setup
 	$(BIN)/mypy experiments
 
 # A worker for each core, and no more than four, each of which takes 1 GB and compiles what it needs; a file's tests stay
-# together, so that what they share is built once, and come in the order of the folders, the slow ones first. Workers that
-# wait for a core must not spin.
+# together, so that what they share is built once. Workers that wait for a core must not spin.
 unit: export OMP_WAIT_POLICY = PASSIVE
 unit: setup
-	$(BIN)/python -m pytest -q --reliability-report -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q --reliability-report -n logical --maxprocesses 4 --dist loadfile
 
 # numba does not key its cache by these switches, so a lane that compiles has a folder of its own. Kernels that are
 # given raw addresses (ssd_store) need the compiler; the others also run as plain Python.
