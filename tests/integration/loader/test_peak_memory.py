@@ -27,6 +27,7 @@ import torch
 import gloader
 from gloader.models import build_model
 from gloader.config import ModelConfig
+from gloader.observe.compile_clock import compile_seconds
 
 def resident(field):
     line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(field))
@@ -58,7 +59,7 @@ found = []
 for budget in budgets:
     rows, hit_rate = iterate(budget, 5_000, 24, **settings)
     found.append({"before": before, "peak": resident("VmHWM"), "cache_rows": rows, "hit_rate": hit_rate})
-print(json.dumps(found))
+print(json.dumps({"compiled": compile_seconds() > 0, "found": found}))
 """
 
 
@@ -82,19 +83,27 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     path: Path, spill: Path, budgets: tuple[int, ...], settings: dict[str, Any], *, trains: bool
 ) -> list[dict[str, Any]]:
-    """Return what one process took with each budget; the peaks only grow, so the smallest comes first."""
+    """Return what one process took with each budget; the peaks only grow, so the smallest comes first.
+
+    A process that had to compile kernels, since no test before it did, took 10 MB for that: another one is measured.
+    """
     checkout = str(Path(gloader.__path__[0]).parent)
     paths = os.pathsep.join(filter(None, [checkout, os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps([str(path), str(spill), budgets, settings, trains])],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, json.dumps([str(path), str(spill), budgets, settings, trains])],
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        if not result["compiled"]:
+            break
+    assert not result["compiled"], "kernels are compiled in every process: numba's cache does not hold them"
+    return list(result["found"])
 
 
 CASES = {
