@@ -66,7 +66,7 @@ class TableGraph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainedRun:
     """One network trained with one sampler."""
 
     test_acc: float
@@ -139,7 +139,9 @@ def load_graph(folder: Path) -> TableGraph:
         )
 
 
-def train(graph: TableGraph, model: ModelName, label: str, options: argparse.Namespace, seed: int) -> Run:
+def train(
+    graph: TableGraph, model: ModelName, label: str, options: argparse.Namespace, seed: int
+) -> TrainedRun:
     """Train one network."""
     torch.manual_seed(seed)
     sampler = _sampler(graph, model, label, options, seed)
@@ -166,7 +168,7 @@ def train(graph: TableGraph, model: ModelName, label: str, options: argparse.Nam
         accuracy = _accuracy(graph, network)
         if accuracy["valid"] > best:
             best, test_acc = accuracy["valid"], accuracy["test"]
-    return Run(
+    return TrainedRun(
         test_acc=test_acc,
         nodes_per_batch=statistics.mean(len(batch.nodes) for batch in batches),
         edges_per_batch=statistics.mean(sum(block.num_edges for block in batch.blocks) for batch in batches),
@@ -205,7 +207,7 @@ def _accuracy(graph: TableGraph, network: GraphNetwork) -> dict[str, float]:
     return {name: value or 0.0 for name, value in evaluate(network, inference, graph.labels, splits).items()}
 
 
-def _row(graph: str, model: str, label: str, runs: list[Run]) -> SamplerRow:
+def _row(graph: str, model: str, label: str, runs: list[TrainedRun]) -> SamplerRow:
     means = {name: statistics.mean(getattr(run, name) for run in runs) for name in asdict(runs[0])}
     spread = statistics.stdev(run.test_acc for run in runs) if len(runs) > 1 else 0.0
     return SamplerRow(graph=graph, model=model, sampler=label, test_std=spread, **means)
