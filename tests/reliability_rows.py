@@ -1,4 +1,4 @@
-"""The 76 rows of the reliability scorecard: a fault or a bad input, and what gloader promises for it."""
+"""The rows of the reliability scorecard: a fault or a bad input, and what gloader promises for it."""
 
 from __future__ import annotations
 
@@ -90,4 +90,57 @@ ROWS: tuple[Row, ...] = (
     Row("H3", "a pickle payload in .pt, .npy, .npz", "not executed"),
     Row("H4", "a manifest with absurd shapes or paths", "FormatError without allocation"),
     Row("H5", "a download that is not what was expected", "nothing installed"),
+    Row(
+        "J1",
+        "any file of a dataset is damaged after it was opened",
+        "the batch that reads the page raises, file and page named",
+    ),
+    Row("J2", "any file of an open dataset is cut short", "an exception, never a signal"),
+    Row(
+        "J3",
+        "a sealed dataset with ids, labels or classes out of range",
+        "refused with file, position and bound",
+    ),
+    Row(
+        "J4", "a store or loader is used in a forked child", "right rows or ForkError, and the parent goes on"
+    ),
+    Row("J5", "several threads take from one iterator", "each batch once and whole, or an error"),
+    Row(
+        "J6",
+        "a state or checkpoint of another run, one field at a time",
+        "StateError or RankError that names the field",
+    ),
+    Row(
+        "J7",
+        "power loss in every commit of checkpoints, run folders, predictions",
+        "old or new, never a mixture",
+    ),
+    Row("J8", "an older checkpoint beside the newest", "the newest complete one is taken"),
+    Row("J9", "another user at the sockets, temporary names and spill folder", "refused"),
+    Row("J10", "fuzz of every parser", "only a gloader error leaves, in time and memory"),
+    Row("J11", "peak anonymous memory of every command and model", "the budget and a tenth or 64 MB"),
+    Row("J12", "Ctrl-C at random moments; killed infer, report, prepare", "nothing printed, nothing left"),
+    Row(
+        "J13",
+        "a rank is killed while the others are in a collective",
+        "RankError that names it, soon, on all of them",
+    ),
+    Row("J14", "one flipped bit anywhere in a checkpoint", "CheckpointError"),
+    Row(
+        "J15",
+        "resume beside an older run, with other settings, or twice at once",
+        "refused, the difference named",
+    ),
+    Row(
+        "J16",
+        "prepare --overwrite under an open dataset; a source edited later",
+        "old or an error; prepared again",
+    ),
+    Row(
+        "J17",
+        "an output folder or path that holds what others wrote",
+        "nothing foreign is removed or replaced",
+    ),
+    Row("J18", "two-bit errors over all pairs of a page", "every one detected"),
+    Row("J19", "small files that expand to all of memory", "refused within the budget"),
 )
