@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import StoreOpenError
+from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported
 from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, choose_executor
 from gloader.ssd_store.read.copy_kernels import make_target
@@ -207,6 +208,7 @@ def _job(extents: Extents, memory: Any, first: int, last: int) -> ReadJob:
         row_end=extents.row_end[first:last],
         data_offset=0,
         checksums=np.empty(0, np.uint64),
+        version=FORMAT_VERSION,
         bounce=memory,
         bounce_halves=memory.view(np.uint16),
         bounce_words=memory.view(np.uint64),

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
-from gloader.ssd_store.format.array_reader import as_stored, open_array, read_pages
+from gloader.ssd_store.format.array_reader import (
+    as_stored,
+    known_page_checksums,
+    open_array,
+    read_pages,
+)
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, check_array_file, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -91,13 +96,9 @@ class ArrayFile:
         self.close()
 
     def _read(self, out: NDArray[np.uint8] | None, is_cancelled: Callable[[], bool]) -> bool:
+        checksums = known_page_checksums(self._path.parent, self._record, os_io=self._os_io)
         pages = read_pages(
-            self._file.number,
-            self._path,
-            self._record.num_pages,
-            digest=self._record.digest,
-            out=out,
-            os_io=self._os_io,
+            self._file.number, self._path, self._record, checksums=checksums, out=out, os_io=self._os_io
         )
         # One call more than there are pieces: the digest is compared after the last.
         return not any(is_cancelled() for _ in pages)

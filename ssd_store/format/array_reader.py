@@ -1,9 +1,9 @@
-"""Readers of whole arrays: into memory, verified against their digest on the way."""
+"""Readers of whole arrays: into memory or piece by piece, each page verified on the way."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -22,16 +22,13 @@ if TYPE_CHECKING:
 _STEP_BYTES: Final = 4 * 2**20  # enough for a disk's full speed, little beside any budget
 
 
-def load_array(
-    root: Path | str, record: ArrayRecord, *, verify: bool = True, os_io: OsIO = REAL_OS
-) -> NDArray[np.generic]:
+def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> NDArray[np.generic]:
     """Read the whole array ``record`` of the store ``root`` into memory; verified while it is read.
 
     Parameters
     ----------
     root : the directory
     record : what its commit record says of the array
-    verify : compare the bytes with the digest of the record
 
     Returns
     -------
@@ -40,12 +37,16 @@ def load_array(
     Raises
     ------
     ChecksumError
-        The bytes are not those that were written.
+        The bytes are not those that were written; names the first pages.
     StoreOpenError, StoreReadError, TruncatedStoreError
         The file cannot be read in full.
     """
     path = Path(root) / record.file
-    data = _read_data(path, record.num_pages, digest=record.digest if verify else None, os_io=os_io)
+    checksums = known_page_checksums(root, record, os_io=os_io)
+    data = aligned_bytes(record.num_pages * PAGE_BYTES)
+    with open_array(path, os_io=os_io) as fd:
+        for _ in read_pages(fd, path, record, checksums=checksums, out=data, os_io=os_io):
+            pass
     return as_stored(data, record)
 
 
@@ -60,7 +61,10 @@ def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generi
 def load_page_checksums(
     root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
 ) -> NDArray[np.uint64]:
-    """Read the page checksums of ``record``, themselves verified against its digest.
+    """Return the page checksums of ``record``, themselves verified against its digest.
+
+    An array of format version 1 may have none on disk: they are learnt in one pass over the data, whose pages are
+    right, all of them, if their checksums give the digest.
 
     Parameters
     ----------
@@ -74,17 +78,46 @@ def load_page_checksums(
     Raises
     ------
     ChecksumError
-        The array has no checksums, or they do not match the digest.
+        They do not match the digest.
     StoreOpenError, StoreReadError, TruncatedStoreError
-        The file cannot be read in full.
+        A file cannot be read in full.
+    """
+    known = known_page_checksums(root, record, os_io=os_io)
+    if known is not None:
+        return known
+    path = Path(root) / record.file
+    learnt = np.empty(record.num_pages, dtype=np.uint64)
+    with open_array(path, os_io=os_io) as fd:
+        for _ in read_pages(fd, path, record, checksums=None, learnt=learnt, os_io=os_io):
+            pass
+    learnt.flags.writeable = False
+    return learnt
+
+
+def known_page_checksums(
+    root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
+) -> NDArray[np.uint64] | None:
+    """Return the page checksums of ``record`` as `load_page_checksums` does, or None if there are none on disk.
+
+    Parameters
+    ----------
+    root : the directory
+    record : what its commit record says of the array
+
+    Raises
+    ------
+    ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
+        As `load_page_checksums`.
     """
     if record.pages_file is None:
-        raise ChecksumError(f"{root}: array {record.name!r} was written without page checksums")
+        return None
     path = Path(root) / record.pages_file
-    data = _read_data(path, num_pages_of(record.num_pages * 8), digest=None, os_io=os_io)
+    data = aligned_bytes(num_pages_of(record.num_pages * 8) * PAGE_BYTES)
+    with open_array(path, os_io=os_io) as fd:
+        read_exactly(fd, data.data, DATA_OFFSET, path=path, os_io=os_io)
     checksums = data.view(np.uint64)[: record.num_pages]
     # The digest is over the checksums, so it vouches for this file too; the padding it does not cover must be zero.
-    if digest_of(checksums) != record.digest or data[record.num_pages * 8 :].any():
+    if digest_of(checksums, record.version) != record.digest or data[record.num_pages * 8 :].any():
         raise ChecksumError(
             f"{path}: the page checksums of {record.name!r} do not match the digest {record.digest} of the "
             "commit record; the file is damaged: restore it from a copy or prepare it again"
@@ -93,13 +126,24 @@ def load_page_checksums(
     return checksums
 
 
-def _read_data(path: Path, num_pages: int, *, digest: str | None, os_io: OsIO) -> NDArray[np.uint8]:
-    """Read the ``num_pages`` of the data region of ``path``, checking ``digest`` on the way."""
-    data = aligned_bytes(num_pages * PAGE_BYTES)
-    with open_array(path, os_io=os_io) as fd:
-        for _ in read_pages(fd, path, num_pages, digest=digest, out=data, os_io=os_io):
-            pass
-    return data
+def damaged_pages(path: Path, record: ArrayRecord, pages: NDArray[np.integer[Any]]) -> ChecksumError:
+    """Return the error for pages that are not what was written. Pure.
+
+    Parameters
+    ----------
+    path : the file
+    record : what the commit record says of its array
+    pages : (n,) their numbers, ascending, at least one
+    """
+    first, row_bytes = int(pages[0]) * PAGE_BYTES, max(record.row_bytes, 1)
+    last_row = min((first + PAGE_BYTES - 1) // row_bytes, max(record.shape[0] - 1, 0))
+    others = ", ".join(str(int(page)) for page in pages[1:6])
+    more = f" (so do pages {others}{' and others' if len(pages) > 6 else ''})" if others else ""
+    return ChecksumError(
+        f"{path}: page {int(pages[0])} at byte {DATA_OFFSET + first}, with rows {first // row_bytes} to {last_row}, "
+        f"does not match its checksum{more}: the file was damaged after it was written; "
+        "run `gloader verify`, then restore the file or prepare it again"
+    )
 
 
 def open_array(path: Path, *, os_io: OsIO = REAL_OS) -> Descriptor:
@@ -119,18 +163,21 @@ def open_array(path: Path, *, os_io: OsIO = REAL_OS) -> Descriptor:
 def read_pages(
     fd: int,
     path: Path,
-    num_pages: int,
+    record: ArrayRecord,
     *,
-    digest: str | None,
+    checksums: NDArray[np.uint64] | None,
     out: NDArray[np.uint8] | None = None,
+    learnt: NDArray[np.uint64] | None = None,
     os_io: OsIO = REAL_OS,
 ) -> Iterator[NDArray[np.uint8]]:
-    """Read the ``num_pages`` of the data region of ``fd`` in file order, a few MB at a time.
+    """Read the pages of ``record`` from ``fd`` in file order, a few MB at a time, verified.
 
     Parameters
     ----------
-    digest : of all pages; checked when the last was read, so that nothing may be believed before the iterator ends
-    out : (num_pages * 4096,) aligned uint8 to read into; None: one buffer is used again and again
+    checksums : (P,) one per page: a piece is verified before it is handed on. None: the digest of the whole is
+        compared when the last page was read, and nothing may be believed before the iterator ends
+    out : (P * 4096,) aligned uint8 to read into; None: one buffer is used again and again
+    learnt : (P,) receives the checksums of the pages
 
     Yields
     ------
@@ -141,20 +188,26 @@ def read_pages(
     ChecksumError, StoreReadError, TruncatedStoreError
         As `load_array`.
     """
-    size = num_pages * PAGE_BYTES
+    size = record.num_pages * PAGE_BYTES
     buffer = aligned_bytes(min(_STEP_BYTES, size)) if out is None else out
-    running, checksums = Digest(), np.empty(_STEP_BYTES // PAGE_BYTES, dtype=np.uint64)
+    running, actual = Digest(record.version), np.empty(_STEP_BYTES // PAGE_BYTES, dtype=np.uint64)
     for start in range(0, size, _STEP_BYTES):
         step = buffer[: size - start] if out is None else out[start : start + _STEP_BYTES]
         read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
         # Before the piece is handed on, while it is in the processor's cache.
-        if digest is not None:
-            part = checksums[: step.size // PAGE_BYTES]
-            checksum_pages(step, start // PAGE_BYTES, part)
-            running.update(part)
+        first = start // PAGE_BYTES
+        part = actual[: step.size // PAGE_BYTES]
+        checksum_pages(step, first, part, record.version)
+        if checksums is not None:
+            wrong = np.flatnonzero(part != checksums[first : first + part.size])
+            if wrong.size:
+                raise damaged_pages(path, record, first + wrong)
+        running.update(part)
+        if learnt is not None:
+            learnt[first : first + part.size] = part
         yield step
-    if digest is not None and running.hexdigest() != digest:
+    if running.hexdigest() != record.digest:
         raise ChecksumError(
-            f"{path}: the bytes do not match the digest {digest} of the commit record; the file is damaged: "
-            "restore it from a copy or prepare it again (`gloader verify` lists the pages)"
+            f"{path}: the bytes do not match the digest {record.digest} of the commit record; the file is damaged: "
+            "restore it from a copy or prepare it again (it has no page checksums, which tell the pages)"
         )

@@ -1,10 +1,13 @@
 """The 64-bit checksum of a 4 KiB page, and the digest of a file's pages. Pure kernels.
 
-A page is 512 little-endian 64-bit words. Eight lanes take every eighth word each by
-``lane = rotl(lane ^ word, 29) * PRIME``, which is a bijection of the lane for a given word and of the word
-for a given lane: a change within one word always changes the result, any other change does but for a
-coincidence of 2**-64. The page's number goes into the start value, so that a page at the wrong place does
-not pass. docs/storage.md spells the definition out for other languages.
+A page is 512 little-endian 64-bit words. Eight lanes take every eighth word each by ``m = lane ^ word`` and
+``lane = (m ^ m >> 32) * PRIME``, a bijection of the lane for a given word and of the word for a given lane: a change
+within one word always changes the result. The high half is folded down before the multiplication, which carries
+differences upwards only: one flipped bit always reaches the lane's next word as ten or more (of any content), so that
+no two flipped bits cancel. Other changes pass by a coincidence of 2**-64. The page's number goes into the start value,
+so that a page at the wrong place does not pass. docs/storage.md spells the definition out for other languages.
+
+Directories of format version 1 have another step, in `checksum_v1`; the record's version says which of the two holds.
 """
 
 from __future__ import annotations
@@ -14,19 +17,23 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
+from gloader.ssd_store.format.checksum_v1 import (
+    PRIME,
+    extend_digest_v1,
+    finish,
+    finish_digest_v1,
+    page_checksum_v1,
+)
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PAGE_BYTES: Final = 4096
 PAGE_WORDS: Final = PAGE_BYTES // 8
+FORMAT_VERSION: Final = 2  # of what is written; the checksum is what changed in it
 
 # Constants of uint64: an int beside a uint64 would make numba compute in floats.
-_PRIME = np.uint64(0x9E3779B97F4A7C15)
-_MIX_A = np.uint64(0xFF51AFD7ED558CCD)
-_MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
-_R29 = np.uint64(29)
-_R35 = np.uint64(35)
-_R33 = np.uint64(33)
+_R32 = np.uint64(32)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 _U2 = np.uint64(2)
@@ -42,19 +49,11 @@ _PAGE_WORDS = np.uint64(PAGE_WORDS)
 @njit(cache=True, nogil=True)
 def _step(lane: np.uint64, word: np.uint64) -> np.uint64:
     mixed = lane ^ word
-    return ((mixed << _R29) | (mixed >> _R35)) * _PRIME
+    return (mixed ^ (mixed >> _R32)) * PRIME
 
 
 @njit(cache=True, nogil=True)
-def _finish(value: np.uint64) -> np.uint64:
-    """Murmur's 64-bit finaliser: a bijection in which every bit reaches every bit."""
-    value = (value ^ (value >> _R33)) * _MIX_A
-    value = (value ^ (value >> _R33)) * _MIX_B
-    return value ^ (value >> _R33)
-
-
-@njit(cache=True, nogil=True)
-def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int) -> np.uint64:
+def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int, version: int) -> np.uint64:
     """Checksum of the page whose first word is ``words[first_word]``. Pure; callable from other kernels.
 
     Parameters
@@ -62,8 +61,12 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
     words : C-contiguous uint64 view of the buffer that holds the page
     first_word : index of the page's first word (byte offset / 8); ``first_word + 512 <= len(words)``
     page_index : number of the page within the data region of its file
+    version : format version of the directory
     """
-    start = _finish(np.uint64(page_index) + _ONE)
+    # Asked once a page, beside 512 steps.
+    if version == 1:
+        return page_checksum_v1(words, first_word, page_index)
+    start = finish(np.uint64(page_index) + _ONE)
     # Unsigned indices: a signed one costs a comparison for each word (negative indices wrap).
     at = np.uint64(first_word)
     end = at + _PAGE_WORDS
@@ -86,21 +89,22 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
         g = _step(g, words[at + _U6])
         h = _step(h, words[at + _U7])
         at += _LANES
+    # Finished one by one: two lanes that differ alike, as by flipped bits of their last words, must not cancel.
     # In order, so that swapped lanes, hence swapped words, give another checksum.
-    total = _step(a, b)
-    total = _step(total, c)
-    total = _step(total, d)
-    total = _step(total, e)
-    total = _step(total, f)
-    total = _step(total, g)
-    return _finish(_step(total, h))
+    total = _step(finish(a), finish(b))
+    total = _step(total, finish(c))
+    total = _step(total, finish(d))
+    total = _step(total, finish(e))
+    total = _step(total, finish(f))
+    total = _step(total, finish(g))
+    return finish(_step(total, finish(h)))
 
 
 @njit(cache=True, nogil=True)
-def checksum_words(words: NDArray[np.uint64], first_page: int, out: NDArray[np.uint64]) -> None:
+def checksum_words(words: NDArray[np.uint64], first_page: int, out: NDArray[np.uint64], version: int) -> None:
     """Write the checksums of ``len(out)`` consecutive pages, the first of which is number ``first_page``."""
     for i in range(out.shape[0]):
-        out[i] = page_checksum_at(words, i * PAGE_WORDS, first_page + i)
+        out[i] = page_checksum_at(words, i * PAGE_WORDS, first_page + i, version)
 
 
 @njit(cache=True, nogil=True)
@@ -114,15 +118,16 @@ def extend_digest(state: np.uint64, checksums: NDArray[np.uint64]) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _finish_digest(state: np.uint64, num_pages: np.uint64) -> np.uint64:
-    return _finish(_step(np.uint64(state), np.uint64(num_pages)))
+    return finish(_step(np.uint64(state), np.uint64(num_pages)))
 
 
 class Digest:
     """The running digest of a file: page checksums go in, 16 hexadecimal digits come out."""
 
-    __slots__ = ("_num_pages", "_state")
+    __slots__ = ("_num_pages", "_state", "_version")
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = FORMAT_VERSION) -> None:
+        self._version = version
         self._state = _ZERO
         self._num_pages = 0
 
@@ -133,17 +138,21 @@ class Digest:
 
     def update(self, checksums: NDArray[np.uint64]) -> None:
         """Add the checksums of the next pages."""
+        extend = extend_digest_v1 if self._version == 1 else extend_digest
         with np.errstate(over="ignore"):  # the arithmetic wraps; interpreted kernels would complain
-            self._state = np.uint64(extend_digest(self._state, checksums))
+            self._state = np.uint64(extend(self._state, checksums))
         self._num_pages += checksums.shape[0]
 
     def hexdigest(self) -> str:
         """Return the digest of the pages so far."""
+        end = finish_digest_v1 if self._version == 1 else _finish_digest
         with np.errstate(over="ignore"):
-            return f"{int(_finish_digest(self._state, np.uint64(self._num_pages))):016x}"
+            return f"{int(end(self._state, np.uint64(self._num_pages))):016x}"
 
 
-def checksum_pages(data: NDArray[np.uint8], first_page: int, out: NDArray[np.uint64]) -> None:
+def checksum_pages(
+    data: NDArray[np.uint8], first_page: int, out: NDArray[np.uint64], version: int = FORMAT_VERSION
+) -> None:
     """Write the checksum of each page of ``data`` into ``out``. Thread-safe.
 
     Parameters
@@ -151,6 +160,7 @@ def checksum_pages(data: NDArray[np.uint8], first_page: int, out: NDArray[np.uin
     data : (num_pages * 4096,) C-contiguous uint8, 8-byte aligned; the last page of a file padded with zeros
     first_page : number of the first page within the data region of its file
     out : (num_pages,) C-contiguous uint64
+    version : format version of the directory
 
     Raises
     ------
@@ -163,12 +173,12 @@ def checksum_pages(data: NDArray[np.uint8], first_page: int, out: NDArray[np.uin
             f"not {data.dtype} with {data.size} elements"
         )
     with np.errstate(over="ignore"):  # as in `Digest`
-        checksum_words(data.reshape(-1).view(np.uint64), first_page, out)
+        checksum_words(data.reshape(-1).view(np.uint64), first_page, out, version)
 
 
-def digest_of(checksums: NDArray[np.uint64]) -> str:
+def digest_of(checksums: NDArray[np.uint64], version: int = FORMAT_VERSION) -> str:
     """Return the digest of a file whose pages have ``checksums``. Pure."""
-    digest = Digest()
+    digest = Digest(version)
     digest.update(checksums)
     return digest.hexdigest()
 

@@ -9,8 +9,13 @@ import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.ids import as_ids, outside
-from gloader.errors import ChecksumError, ShapeError
-from gloader.ssd_store.format.array_reader import load_page_checksums, open_array, read_pages
+from gloader.errors import ShapeError
+from gloader.ssd_store.format.array_reader import (
+    damaged_pages,
+    load_page_checksums,
+    open_array,
+    read_pages,
+)
 from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages
 from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, read_exactly, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -84,7 +89,7 @@ def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
     found = np.empty(wanted.shape[0], dtype=dtype)
     with open_array(path, os_io=os_io) as fd:
         first = done = 0
-        for piece in read_pages(fd, path, record.num_pages, digest=record.digest, os_io=os_io):
+        for piece in read_pages(fd, path, record, checksums=None, os_io=os_io):
             elements = piece.view(dtype)
             stop = int(np.searchsorted(wanted, first + elements.shape[0]))
             found[done:stop] = elements[wanted[done:stop] - first]
@@ -104,13 +109,13 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
         for first, last in _runs(wanted // per_page):
             data = buffer[: (last - first) * PAGE_BYTES]
             read_exactly(fd, data.data, DATA_OFFSET + first * PAGE_BYTES, path=path, os_io=os_io)
-            checksum_pages(data, first, actual[: last - first])
+            checksum_pages(data, first, actual[: last - first], record.version)
             begin, end = np.searchsorted(wanted, [first * per_page, last * per_page])
             here = wanted[begin:end]
             pages = here // per_page
             bad = pages[actual[pages - first] != checksums[pages]]
             if bad.size:
-                raise _damaged(path, int(bad[0]), per_page)
+                raise damaged_pages(path, record, np.unique(bad))
             found[begin:end] = data.view(dtype)[here - first * per_page]
     return found
 
@@ -124,11 +129,3 @@ def _runs(pages: IdArray) -> list[tuple[int, int]]:
         start, stop = int(part[0]), int(part[-1]) + 1
         runs += [(first, min(first + _RUN_PAGES, stop)) for first in range(start, stop, _RUN_PAGES)]
     return runs
-
-
-def _damaged(path: Path, page: int, per_page: int) -> ChecksumError:
-    return ChecksumError(
-        f"{path}: page {page} at byte {DATA_OFFSET + page * PAGE_BYTES}, with elements {page * per_page} to "
-        f"{(page + 1) * per_page - 1}, does not match its checksum: the file was damaged after it was written; "
-        "run `gloader verify`, then restore the file or prepare it again"
-    )

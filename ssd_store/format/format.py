@@ -19,10 +19,9 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.manifest import (
     DATASET_MANIFEST,
-    FORMAT_VERSION,
     KNOWN_FEATURES,
     MANIFEST_NAMES,
     MAX_MANIFEST_BYTES,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.errors import ChecksumError, FormatError, VersionError
-from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.npy_header import DATA_OFFSET, data_bytes, file_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
 FORMAT_NAME: Final = "gloader"
-FORMAT_VERSION: Final = 1
+READABLE_VERSIONS: Final = (
+    1,
+    FORMAT_VERSION,
+)  # version 1: another checksum, and most arrays without page checksums
 BYTE_ORDER: Final = "little"
 DATASET_MANIFEST: Final = "dataset.json"
 STORE_MANIFEST: Final = "store.json"
@@ -49,7 +52,8 @@ class ArrayRecord:
     shape: tuple[int, ...]
     num_bytes: int  # of the elements; the file adds the header page and pads to whole pages
     digest: str  # 16 hexadecimal digits over the page checksums
-    pages_file: str | None = None  # basename of the file of page checksums; None: the array has none
+    pages_file: str | None  # basename of the file of page checksums; None: an array of version 1 without
+    version: int = FORMAT_VERSION  # of the directory; not part of the record's own members
 
     @property
     def num_pages(self) -> int:
@@ -167,7 +171,8 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     arrays = fields.mapping("arrays")
     if len(arrays) > MAX_ARRAYS:
         raise FormatError(f"{path}: a manifest lists at most {MAX_ARRAYS} arrays, not {len(arrays)}")
-    records = {name: _parse_record(name, record, path) for name, record in arrays.items()}
+    version = fields.count("format_version")
+    records = {name: _parse_record(name, record, path, version) for name, record in arrays.items()}
     _check_files_distinct(records, path)
     return Manifest(
         kind=fields.text("kind"),
@@ -175,6 +180,7 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
         metadata=fields.mapping("metadata"),
         required_features=tuple(body["required_features"]),
         created_by=fields.text("created_by"),
+        format_version=version,
     )
 
 
@@ -233,7 +239,7 @@ class _Fields:
 _RECORD_KEYS = frozenset({"file", "dtype", "shape", "num_bytes", "digest", "pages_file"})
 
 
-def _parse_record(name: str, body: object, path: Path | str) -> ArrayRecord:
+def _parse_record(name: str, body: object, path: Path | str, version: int) -> ArrayRecord:
     where = f"{path}: array {name[:100]!r}"
     if not is_plain_name(name):
         raise FormatError(f"{where}: an array's name has 1 to 100 of the characters A-Z a-z 0-9 _ . -")
@@ -255,7 +261,8 @@ def _parse_record(name: str, body: object, path: Path | str) -> ArrayRecord:
         raise FormatError(f"{where}: the digest must have 16 hexadecimal digits, not {digest[:40]!r}")
     file, pages = fields.text("file"), fields.text_or_none("pages_file")
     # Spelled out, not looked for: a record cannot name a file outside its folder, or another array's.
-    if file != f"{name}.npy" or pages not in {None, f"{name}.pages"}:
+    allowed = {f"{name}.pages"} if version > 1 else {f"{name}.pages", None}
+    if file != f"{name}.npy" or pages not in allowed:
         raise FormatError(
             f"{where}: its files must be {name}.npy and {name}.pages in the same folder, "
             f"not {file[:100]!r} and {str(pages)[:100]!r}"
@@ -268,6 +275,7 @@ def _parse_record(name: str, body: object, path: Path | str) -> ArrayRecord:
         num_bytes=num_bytes,
         digest=digest,
         pages_file=pages,
+        version=version,
     )
 
 
@@ -300,10 +308,10 @@ def _refuse_constant(text: str) -> None:
 def _check_versions(body: dict[str, Any], path: Path | str) -> None:
     fields = _Fields(body, str(path))
     version = fields.count("format_version")
-    if version != FORMAT_VERSION:
+    if version not in READABLE_VERSIONS:
         raise VersionError(
             f"{path}: written in format version {version} by {fields.text('created_by')[:100]!r}, this build "
-            f"reads version {FORMAT_VERSION}; use a matching build, or prepare the data again"
+            f"reads {' and '.join(map(str, READABLE_VERSIONS))}; use a matching build, or prepare the data again"
         )
     expected = {"byte_order": BYTE_ORDER, "page_bytes": PAGE_BYTES, "data_offset": DATA_OFFSET}
     for key, value in expected.items():

@@ -158,7 +158,7 @@ class _Check:
 
     def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
         # First of the two files: the checksums must be sound before the data is compared with them.
-        digest, num_words, padding = Digest(), record.num_pages, False
+        digest, num_words, padding = Digest(record.version), record.num_pages, False
         try:
             for words in self._read(pages_file, num_pages_of(num_words * 8)):
                 checksums = words.view(np.uint64)
@@ -177,14 +177,14 @@ class _Check:
 
     def _data(self, record: ArrayRecord, pages_file: str | None) -> None:
         """Compare the data page by page if there are sound checksums, else as a whole."""
-        digest, num_reported = Digest(), len(self.problems)
+        digest, num_reported = Digest(record.version), len(self.problems)
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
         # Both files are read side by side, so that memory does not grow with the number of pages.
         try:
             for data in self._read(record.file, record.num_pages):
                 first_page, checksums = digest.num_pages, actual[: data.size // PAGE_BYTES]
-                checksum_pages(data, first_page, checksums)
+                checksum_pages(data, first_page, checksums, record.version)
                 digest.update(checksums)
                 if expected is not None:
                     for page in np.flatnonzero(checksums != expected.next(checksums.size)):

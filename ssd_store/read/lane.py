@@ -9,6 +9,7 @@ import numpy as np
 
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.errors import ChecksumError, StoreError
+from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, choose_executor
 from gloader.ssd_store.read.extents import ALIGNMENT, Extents
@@ -92,6 +93,7 @@ class ReadLane:
         *,
         data_offset: int,
         checksums: NDArray[np.uint64],
+        version: int = FORMAT_VERSION,
     ) -> tuple[int, int]:
         """Read ``extents``, verify their pages and copy their rows to ``target``.
 
@@ -102,6 +104,7 @@ class ReadLane:
         target : where their rows go
         data_offset : byte of the file where page 0 and row 0 start
         checksums : (P,) of the pages from there on; empty: do not verify
+        version : of the format that they were made by
 
         Returns
         -------
@@ -127,6 +130,7 @@ class ReadLane:
                 row_end=extents.row_end,
                 data_offset=data_offset,
                 checksums=checksums,
+                version=version,
                 bounce=self._bounce,
                 bounce_halves=self._bounce.view(np.uint16),
                 bounce_words=self._bounce.view(np.uint64),

@@ -273,6 +273,7 @@ class FeatureStore:
             is_bfloat16=self._record.dtype == "bfloat16",
             scale=self._scale,
             checksums=self._checksums,
+            version=self._record.version,
             gap_bytes=self._gap_bytes,
             settings=self._settings,
             os_io=self._os_io,
@@ -322,7 +323,12 @@ class FeatureStore:
             max_extent_bytes=self._extent_bytes,
         )
         requests, page = self._lane.read(
-            self._file, extents, target, data_offset=DATA_OFFSET, checksums=self._checksums
+            self._file,
+            extents,
+            target,
+            data_offset=DATA_OFFSET,
+            checksums=self._checksums,
+            version=self._record.version,
         )
         if page >= 0:
             raise mismatch(

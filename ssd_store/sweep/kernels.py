@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from gloader.core.numba_ops import copy_block
-from gloader.ssd_store.format.checksum import page_checksum_at
+from gloader.ssd_store.format.checksum import FORMAT_VERSION, page_checksum_at
 from gloader.ssd_store.read.extents import ALIGNMENT, joins_read
 from gloader.ssd_store.sweep.wanted_rows import next_bit
 
@@ -48,6 +48,7 @@ class Sweep(NamedTuple):
     num_pages: int
     row_bytes: int
     checksums: NDArray[np.uint64]  # (P,) of the matrix's pages; empty: do not verify
+    version: int  # of the format that they were made by
     max_bytes: int  # of an extent, a multiple of ``ALIGNMENT``
     gap_bytes: int  # longest hole that is read through
     ring: NDArray[np.uint8]  # where extents are read to, as a ring of bytes
@@ -139,7 +140,8 @@ def is_damaged(slot: int, sweep: Sweep) -> bool:
     for i in range(sweep.extents[LENGTH, slot] // ALIGNMENT):
         page = first + i
         is_wanted = (pages[page >> 6] >> np.uint64(page & 63)) & np.uint64(1)
-        if is_wanted and page_checksum_at(words, (at + i * ALIGNMENT) // 8, page) != checksums[page]:
+        word = (at + i * ALIGNMENT) // 8
+        if is_wanted and page_checksum_at(words, word, page, sweep.version) != checksums[page]:
             state[BAD_PAGE] = page
             return True
     state[VERIFIED] = state[HEAD] + 1
@@ -154,7 +156,9 @@ def seal(piece: int, batch: int, length: int, sweep: Sweep) -> None:
     for i in range(length // ALIGNMENT):
         page = offset // ALIGNMENT + i
         word = (piece * sweep.piece_bytes + i * ALIGNMENT) // 8
-        sweep.sums[sweep.first_page[batch] + page] = page_checksum_at(sweep.piece_words, word, page)
+        sweep.sums[sweep.first_page[batch] + page] = page_checksum_at(
+            sweep.piece_words, word, page, FORMAT_VERSION
+        )
     owners[BATCH, piece] = batch
     owners[SIZE, piece] = length
     owners[OFFSET, piece] = offset

@@ -25,7 +25,7 @@ _PAGES_BUFFER_BYTES: Final = 64 * 2**10
 
 
 class ArrayWriter:
-    """Appends rows, in order, to an array in a new directory; `close` completes it.
+    """Appends rows, in order, to an array in a new directory and keeps a checksum of each page; `close` completes it.
 
     Memory is two buffers, whatever the array's size. Use it in a ``with`` block or call `close`. Not
     thread-safe.
@@ -34,7 +34,6 @@ class ArrayWriter:
     ----------
     folder : the folder of the array's files
     name, dtype, shape : as in `ArrayRecord`
-    pages : whether to keep a checksum for each page in ``<name>.pages``, as random reads need
     on_close : receives the record of the completed array
     """
 
@@ -45,7 +44,6 @@ class ArrayWriter:
         name: str,
         dtype: str,
         shape: tuple[int, ...],
-        pages: bool,
         on_close: Callable[[ArrayRecord], None],
         os_io: OsIO = REAL_OS,
     ) -> None:
@@ -61,7 +59,6 @@ class ArrayWriter:
         # Computed while the bytes pass, so that nothing is read back.
         self._digest = Digest()
         self._checksums = np.empty(BUFFER_BYTES // PAGE_BYTES, dtype=np.uint64)
-        self._has_pages = pages
         self._num_bytes = data_bytes(dtype, shape)
         self._files: list[PageFile] = []
         with self._errors("creating the file"):
@@ -76,7 +73,7 @@ class ArrayWriter:
     def file_bytes(self) -> int:
         """Bytes that the array's files take on disk."""
         num_pages = -(-self._num_bytes // PAGE_BYTES)
-        return file_bytes(self._num_bytes) + (file_bytes(num_pages * 8) if self._has_pages else 0)
+        return file_bytes(self._num_bytes) + file_bytes(num_pages * 8)
 
     def append(self, chunk: NDArray[Any]) -> None:
         """Append the rows ``chunk`` (n, *shape[1:]) of the stored dtype (bfloat16 as uint16).
@@ -138,18 +135,16 @@ class ArrayWriter:
     def _open_files(self, folder: Path) -> None:
         header = npy_header(self.dtype, self.shape)
         self._files.append(PageFile(self._path, header, on_pages=self._see_pages, os_io=self._os_io))
-        if self._has_pages:
-            header = npy_header("uint64", (-(-self._num_bytes // PAGE_BYTES),))
-            path = folder / f"{self.name}.pages"
-            self._files.append(PageFile(path, header, buffer_bytes=_PAGES_BUFFER_BYTES, os_io=self._os_io))
+        header = npy_header("uint64", (-(-self._num_bytes // PAGE_BYTES),))
+        path = folder / f"{self.name}.pages"
+        self._files.append(PageFile(path, header, buffer_bytes=_PAGES_BUFFER_BYTES, os_io=self._os_io))
         self._os_io.kill_point("writer.after_create")
 
     def _see_pages(self, pages: NDArray[np.uint8]) -> None:
         checksums = self._checksums[: pages.size // PAGE_BYTES]
         checksum_pages(pages, self._digest.num_pages, checksums)
         self._digest.update(checksums)
-        if self._has_pages:
-            self._files[1].append(checksums.view(np.uint8))
+        self._files[1].append(checksums.view(np.uint8))
 
     def _complete(self) -> None:
         for file in self._files:  # the data first: writing it appends to the checksums
@@ -168,7 +163,7 @@ class ArrayWriter:
             shape=self.shape,
             num_bytes=self._num_bytes,
             digest=self._digest.hexdigest(),
-            pages_file=f"{self.name}.pages" if self._has_pages else None,
+            pages_file=f"{self.name}.pages",
         )
 
     def _validate(self, chunk: NDArray[Any]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gloader.core.version import __version__
 from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
+from gloader.ssd_store.format.checksum import num_pages_of
 from gloader.ssd_store.format.manifest import MANIFEST_NAMES, ArrayRecord, Manifest, is_plain_name
 from gloader.ssd_store.format.npy_header import data_bytes, file_bytes
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_parents
@@ -113,15 +114,14 @@ class NewDirectory:
         """The directory that the commit creates."""
         return self._target
 
-    def array(self, name: str, *, dtype: str, shape: tuple[int, ...], pages: bool = False) -> ArrayWriter:
-        """Start writing an array; each array is written once.
+    def array(self, name: str, *, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+        """Start writing an array and the checksums of its pages; each array is written once.
 
         Parameters
         ----------
         name : 1 to 100 of the characters A-Z a-z 0-9 _ . -
         dtype : a key of `STORED_DTYPES`
         shape : one dimension or more; rows are appended along the first
-        pages : keep a checksum for each page, as random reads need
 
         Raises
         ------
@@ -138,14 +138,14 @@ class NewDirectory:
             raise ShapeError(f"array {name!r} was started already; each array is written once")
         num_bytes = data_bytes(dtype, shape)
         with write_errors(self._folder.path, "checking the free space", os_io=self._os_io):
-            needed = file_bytes(num_bytes) + self._unwritten_bytes()
+            pages = file_bytes(num_pages_of(num_bytes) * 8)
+            needed = file_bytes(num_bytes) + pages + self._unwritten_bytes()
             require_free_space(self._folder.path, needed, os_io=self._os_io)
         writer = ArrayWriter(
             self._folder.path,
             name=name,
             dtype=dtype,
             shape=shape,
-            pages=pages,
             on_close=lambda record: self._records.__setitem__(record.name, record),
             os_io=self._os_io,
         )
@@ -155,7 +155,7 @@ class NewDirectory:
     def features(
         self, name: str, *, num_rows: int, dim: int, dtype: str, check_finite: bool = False
     ) -> FeatureColumnWriter:
-        """Start writing a matrix of feature rows with page checksums.
+        """Start writing a matrix of feature rows.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class NewDirectory:
             As `array`.
         """
         check_feature_type(num_rows, dim, dtype)
-        rows = self.array(name, dtype=dtype, shape=(num_rows, dim), pages=True)
+        rows = self.array(name, dtype=dtype, shape=(num_rows, dim))
         if dtype != "int8":
             return FeatureColumnWriter(rows, check_finite=check_finite)
         scales = self.array(name + SCALE_SUFFIX, dtype="float32", shape=(num_rows,))

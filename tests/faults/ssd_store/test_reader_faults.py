@@ -307,7 +307,7 @@ def test_a_read_only_mount_is_enough(path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "error", "text"),
     [
-        ("format_version", 2, VersionError, "format version 2 by 'gloader.*', this build reads version 1"),
+        ("format_version", 3, VersionError, "format version 3 by 'gloader.*', this build reads 1 and 2"),
         ("byte_order", "big", VersionError, "byte_order is 'big', this build reads 'little' only"),
         ("required_features", ["zstd"], VersionError, r"needs features \['zstd'\]"),
         ("arrays", [], FormatError, "must be an object"),

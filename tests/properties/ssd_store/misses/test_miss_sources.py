@@ -52,7 +52,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, NDArray
         array = make_features(NUM_ROWS, dim, dtype, seed=dim)
         scale = np.random.default_rng(dim).random(NUM_ROWS, np.float32) if dtype == "int8" else None
         with NewDirectory(path, manifest_name="store.json") as directory:
-            with directory.array("features", dtype=dtype, shape=array.shape, pages=True) as writer:
+            with directory.array("features", dtype=dtype, shape=array.shape) as writer:
                 writer.append(array)
             if scale is not None:
                 with directory.array("features.scale", dtype="float32", shape=scale.shape) as writer:
@@ -182,7 +182,7 @@ def test_extents_cover_the_wanted_pages_and_share_no_byte_of_the_ring(
     none, words = np.zeros(0, np.int64), np.zeros(512 * ring_pages, np.uint64)
     sweep = kernels.Sweep(
         ids=none, bounds=np.zeros(2, np.int64), pages=pages, num_pages=num_pages, row_bytes=4,
-        checksums=none.view(np.uint64), max_bytes=max_pages * ALIGNMENT, gap_bytes=gap_pages * ALIGNMENT,
+        checksums=none.view(np.uint64), version=2, max_bytes=max_pages * ALIGNMENT, gap_bytes=gap_pages * ALIGNMENT,
         ring=words.view(np.uint8), ring_words=words, extents=np.zeros((5, depth), np.int64),
         batches=np.zeros((6, 1), np.int64), pieces=words.view(np.uint8), piece_words=words, piece_bytes=4096,
         owners=np.zeros((3, 1), np.int64), free=np.zeros(1, np.int64), ready=np.zeros(1, np.int64),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from version_1 import as_version_1
 
 from gloader.errors import ChecksumError, ShapeError, TruncatedStoreError
 from gloader.ssd_store.format import elements
@@ -24,10 +25,10 @@ COUNT = 1_500_000  # of 512 a page: 2,930 pages, three steps of a scan
 
 def write(root: Path, array: NDArray[Any], *, pages: bool) -> ArrayRecord:
     with NewDirectory(root, manifest_name="dataset.json") as directory:
-        with directory.array("labels", dtype=array.dtype.name, shape=array.shape, pages=pages) as writer:
+        with directory.array("labels", dtype=array.dtype.name, shape=array.shape) as writer:
             writer.append(array)
-        manifest = directory.commit("dataset", {})
-    return manifest.arrays["labels"]
+        arrays = directory.commit("dataset", {}).arrays
+    return (arrays if pages else as_version_1(root))["labels"]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def overwrite(path: Path, offset: int) -> None:
 
 def test_damage_is_found_and_named(tmp_path: Path, values: NDArray[np.int64]) -> None:
     for pages, message in (
-        (True, "page 1000 at byte 4100096, with elements 512000 to 512511"),
+        (True, "page 1000 at byte 4100096, with rows 512000 to 512511"),
         (False, "digest"),
     ):
         record = write(tmp_path / str(pages), values, pages=pages)

@@ -38,7 +38,7 @@ def test_a_sound_store_is_sound(store):
     seen = []
     report = verify_directory(store, STORE_MANIFEST, progress=lambda done, total: seen.append((done, total)))
     assert report.is_ok
-    assert (report.num_arrays, report.num_bytes) == (3, (30 + 1 + 2) * 4096)
+    assert (report.num_arrays, report.num_bytes) == (3, (30 + 1 + 2 + 1) * 4096)
     assert seen[-1] == (report.num_bytes, report.num_bytes)
     assert seen == sorted(seen)
     for record in load_manifest(store, STORE_MANIFEST).arrays.values():
@@ -82,7 +82,7 @@ def test_several_places_are_all_listed(store):
         ("features.npy", 3),
         ("features.npy", 4),
         ("features.npy", 20),
-        ("labels.npy", None),
+        ("labels.npy", 0),
     ]
 
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_verified_is_raised(store, tmp_path):
     with pytest.raises(NotAStoreError):
         verify_directory(tmp_path / "other", STORE_MANIFEST)
     manifest = load_manifest(store, STORE_MANIFEST)
-    (store / STORE_MANIFEST).write_bytes(seal_manifest(manifest.to_json() | {"format_version": 2}))
+    (store / STORE_MANIFEST).write_bytes(seal_manifest(manifest.to_json() | {"format_version": 3}))
     with pytest.raises(VersionError):
         verify_directory(store, STORE_MANIFEST)
     (store / STORE_MANIFEST).unlink()

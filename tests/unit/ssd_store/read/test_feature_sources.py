@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def store_levels(path: Path, array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None) -> None:
     """Write given elements as they are, which `FeatureStore.create` would cast or quantise."""
     with NewDirectory(path, manifest_name="store.json") as directory:
-        with directory.array("features", dtype=dtype, shape=array.shape, pages=True) as writer:
+        with directory.array("features", dtype=dtype, shape=array.shape) as writer:
             writer.append(array)
         if scale is not None:
             with directory.array("features.scale", dtype="float32", shape=scale.shape) as writer:
