@@ -1,0 +1,244 @@
+"""What the values of a dataset's arrays may be. Checksums tell that bytes are the writer's, not that he meant well.
+
+Every id is checked before anything is indexed with it: as its array is loaded, as pages of it are read, in `gloader
+verify`. The kernels run at the speed of memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.errors import FormatError, GraphError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+# A model has a row of weights for each class: far above what is trained, far below what hurts.
+MAX_CLASSES: Final = 1_000_000
+_TOPOLOGY: Final = ("indptr", "indices", "edge_weight")
+_NODES: Final = ("indices", "train", "valid", "test", "original_ids")
+_BLOCK: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueLimits:
+    """What bounds the values of a dataset's arrays."""
+
+    num_nodes: int  # N
+    num_edges: int  # E
+    num_classes: int
+
+    def first_wrong(self, name: str, values: NDArray[Any]) -> int:
+        """Return the first position in ``values``, any piece of array ``name``, of one that cannot be; -1: none. Pure.
+
+        Whether `indptr` ascends and `original_ids` repeats is for `ValueCheck`; other arrays may hold anything.
+        """
+        # Read-only, as loaded arrays are: to numba another type, to be compiled for again.
+        view = values.view()
+        view.flags.writeable = False
+        if name == "edge_weight":
+            return int(_first_bad_weight(view))
+        limits = self._range(name)
+        return -1 if limits is None else int(_first_outside(view, *limits))
+
+    def describe(self, name: str, position: int, value: object) -> str:
+        """Return what is wrong with ``value``, element ``position`` of array ``name``. Pure.
+
+        Parameters
+        ----------
+        name : of the array
+        position : number of the element in the whole array
+        value : what it is
+        """
+        said = f"{name}[{position}] = {value}"
+        limits = self._range(name)
+        if limits is None:
+            return f"{said}: weights must be finite and at least 0"
+        noun = "a node" if name in _NODES else "a class" if name == "labels" else "the place of an edge"
+        return f"{said} is not {noun}: it must be in {limits[0]}..{limits[1]}"
+
+    def check(self, path: Path, name: str, values: NDArray[Any], first: int = 0) -> None:
+        """Check the values of a piece of array ``name``, whose first element is number ``first``. Thread-safe.
+
+        Parameters
+        ----------
+        path : of the file, for messages
+        name : of the array
+        values : (n,) any piece of it
+        first : number of the first
+
+        Raises
+        ------
+        GraphError
+            One of the topology cannot be; names the file, its position and what is allowed.
+        FormatError
+            The same of another array.
+        """
+        at = self.first_wrong(name, values)
+        if at >= 0:
+            raise wrong_value(path, name, self.describe(name, first + at, values[at]))
+
+    def _range(self, name: str) -> tuple[int, int] | None:
+        """Return the least and the largest value of array ``name``."""
+        if name in _NODES:
+            return 0, self.num_nodes - 1
+        if name == "labels":
+            return -1, self.num_classes - 1
+        return (0, self.num_edges) if name == "indptr" else None
+
+
+class ValueCheck:
+    """The check of all values of one array, which comes in order, in pieces.
+
+    Parameters
+    ----------
+    name : of the array
+    limits : what its values may be
+    """
+
+    def __init__(self, name: str, limits: ValueLimits) -> None:
+        self._name = name
+        self._limits = limits
+        self._count = 0
+        self._last = 0
+        # A bit for each node that was seen: the ids are a permutation if there are N of them and none twice.
+        self._seen = np.zeros((limits.num_nodes + 63) // 64 if name == "original_ids" else 0, np.uint64)
+
+    def wrong(self, values: NDArray[Any]) -> str | None:
+        """Take the next ``values`` (n,); return what is wrong with the first that cannot be, or None."""
+        first, self._count = self._count, self._count + len(values)
+        at = self._limits.first_wrong(self._name, values)
+        if at >= 0:
+            return self._limits.describe(self._name, first + at, values[at])
+        if len(values) == 0:
+            return None
+        return self._wrong_order(values, first) if self._name in ("indptr", "original_ids") else None
+
+    def wrong_end(self) -> str | None:
+        """Return what is wrong with the end of the array, or None; called behind the last piece."""
+        if self._name == "indptr" and self._last != self._limits.num_edges:
+            return (
+                f"indptr[{self._count - 1}], its end, is {self._last}; it must be the number of edges, "
+                f"{self._limits.num_edges}"
+            )
+        return None
+
+    def _wrong_order(self, values: NDArray[Any], first: int) -> str | None:
+        view = values.view()
+        view.flags.writeable = False
+        if self._name == "original_ids":
+            at = int(_first_repeat(view, self._seen))
+            return (
+                None
+                if at < 0
+                else f"original_ids[{first + at}] = {values[at]} occurs twice; each id occurs once"
+            )
+        if first == 0 and values[0] != 0:
+            return f"indptr[0] is {values[0]}; it must be 0"
+        at = int(_first_descent(view, self._last))
+        if at >= 0:
+            before = values[at - 1] if at else self._last
+            return f"indptr[{first + at}] = {values[at]} is smaller than {before} before it; offsets must not decrease"
+        self._last = int(values[-1])
+        return None
+
+
+def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits) -> None:
+    """Check all values of the array ``name``.
+
+    Parameters
+    ----------
+    path : of the file, for messages
+    name : of the array
+    values : the whole of it
+    limits : what its values may be
+
+    Raises
+    ------
+    GraphError, FormatError
+        As `ValueLimits.check`.
+    """
+    check = ValueCheck(name, limits)
+    message = check.wrong(values) or check.wrong_end()
+    if message is not None:
+        raise wrong_value(path, name, message)
+
+
+def wrong_value(path: Path, name: str, message: str) -> GraphError | FormatError:
+    """Return the error that says ``message`` of the file ``path`` of array ``name``. Pure.
+
+    Parameters
+    ----------
+    path : of the file
+    name : of the array
+    message : what is wrong
+    """
+    kind = GraphError if name in _TOPOLOGY else FormatError
+    return kind(
+        f"{path}: {message}; its checksums hold, so that it was written so: prepare the dataset again"
+    )
+
+
+@njit(cache=True, nogil=True)
+def _first_outside(values: NDArray[Any], low: int, high: int) -> int:
+    """Return the first position of a value that is not in low..high, or -1."""
+    for start in range(0, values.shape[0], _BLOCK):
+        # Blocks without a way out become vector instructions: the sign of either difference tells.
+        block = values[start : start + _BLOCK]
+        signs = np.int64(0)
+        for value in block:
+            signs |= (np.int64(value) - low) | (high - np.int64(value))
+        if signs < 0:
+            for i in range(block.shape[0]):
+                if not low <= block[i] <= high:
+                    return start + i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _first_descent(values: NDArray[Any], last: int) -> int:
+    """Return the first position of a value below the one before it, ``last`` before the first; or -1."""
+    if values.shape[0] and values[0] < last:
+        return 0
+    for start in range(0, values.shape[0], _BLOCK):
+        block = values[start : start + _BLOCK + 1]
+        signs = np.int64(0)
+        for i in range(block.shape[0] - 1):
+            signs |= block[i + 1] - block[i]
+        if signs < 0:
+            for i in range(1, block.shape[0]):
+                if block[i] < block[i - 1]:
+                    return start + i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _first_bad_weight(weights: NDArray[Any]) -> int:
+    """Return the first position of a weight that is negative, infinite or not a number, or -1."""
+    for start in range(0, weights.shape[0], _BLOCK):
+        block = weights[start : start + _BLOCK]
+        num_good = np.int64(0)
+        for weight in block:
+            num_good += (weight >= 0) & (weight < np.inf)
+        if num_good < block.shape[0]:
+            for i in range(block.shape[0]):
+                if not 0 <= block[i] < np.inf:
+                    return start + i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _first_repeat(ids: NDArray[Any], seen: NDArray[np.uint64]) -> int:
+    """Set the bit of each id; return the first position of one whose bit was set, or -1."""
+    for i in range(ids.shape[0]):
+        word, bit = ids[i] >> 6, np.uint64(1) << np.uint64(ids[i] & 63)
+        if seen[word] & bit:
+            return i
+        seen[word] |= bit
+    return -1
