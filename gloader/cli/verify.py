@@ -1,4 +1,4 @@
-"""`gloader verify`: every byte of a dataset against its checksums."""
+"""`gloader verify`: every byte of a dataset against its checksums, every id against the number of nodes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,20 +22,18 @@ _MAX_SHOWN = 20
 def verify(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> int:
     """Read every byte of a dataset or feature store and compare it with its checksums. Writes nothing.
 
-    Exits with status 1 when something is damaged.
+    Ids must name nodes, and labels classes. Exits with status 1 when something is damaged.
 
     Parameters
     ----------
     dataset
         The folder that `gloader prepare` made.
     """
-    from gloader.ssd_store.format.format import find_manifest_name
-    from gloader.ssd_store.format.verify import verify_directory
+    from gloader.dataset.verify import verify_dataset
 
     screen = Screen.open(is_json=output.json)
-    name = find_manifest_name(dataset)
     with _byte_view(screen) as progress:
-        report = verify_directory(dataset, name, progress=progress)
+        report = verify_dataset(dataset, progress=progress)
     if not output.json:
         _print(screen, report)
     screen.result({"ok": report.is_ok, **asdict(report)})

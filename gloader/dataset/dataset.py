@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits, check_array, wrong_value
 from gloader.dataset.writer import KIND, REQUIRED_ARRAYS, DatasetWriter
 from gloader.errors import FormatError, ShapeError
 from gloader.samplers import CscGraph
@@ -22,13 +24,14 @@ from gloader.ssd_store.format.format import (
     ArrayRecord,
     Manifest,
     load_manifest,
+    told_apart,
 )
 from gloader.ssd_store.format.verify import verify_array
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -46,38 +49,25 @@ class Dataset:
     Parameters
     ----------
     root : the directory
-    manifest : its commit record
+    manifest : its commit record, which everything is opened with; another dataset that takes its place is refused
     os_io : the system calls by which the arrays are read
+
+    Attributes
+    ----------
+    limits : what bounds the values of the arrays; they are checked whenever they are read
 
     Raises
     ------
     FormatError
-        The record lacks an array, or its shapes contradict each other.
+        The record lacks an array, its shapes contradict each other, or it names a number of classes that cannot be.
     """
 
     def __init__(self, root: Path, manifest: Manifest, os_io: OsIO = REAL_OS) -> None:
-        missing = [name for name in REQUIRED_ARRAYS if name not in manifest.arrays]
-        if manifest.kind != KIND or missing:
-            raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
+        check_arrays(root, manifest)
         self.root = root
         self._manifest = manifest
         self._os_io = os_io
-        # Checked at the door: later each array is opened by its own record, beside no other.
-        indptr, features, labels = (self._record(name) for name in ("indptr", "features", "labels"))
-        if (
-            len(features.shape) != 2
-            or indptr.shape != (labels.shape[0] + 1,)
-            or features.shape[0] != labels.shape[0]
-        ):
-            raise FormatError(
-                f"{root}: shapes contradict each other: indptr {indptr.shape}, features {features.shape}, "
-                f"labels {labels.shape}"
-            )
-        if "original_ids" in manifest.arrays and self._record("original_ids").shape != labels.shape:
-            raise FormatError(
-                f"{root}: shapes contradict each other: original_ids {self._record('original_ids').shape}, "
-                f"labels {labels.shape}"
-            )
+        self.limits = value_limits(manifest)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
@@ -197,7 +187,8 @@ class Dataset:
     @property
     def num_classes(self) -> int:
         """Number of classes; labels are in 0..num_classes-1."""
-        return int(self.metadata["num_classes"])
+        classes: int = self.metadata["num_classes"]
+        return classes
 
     @property
     def feature_dim(self) -> int:
@@ -256,8 +247,16 @@ class Dataset:
             An id is no node.
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
             The bytes on disk are not those that were written, or cannot be read.
+        FormatError
+            A label is not one of the classes.
         """
-        return load_elements(self.root, self._record("labels"), nodes, os_io=self._os_io)
+        with self.as_opened():
+            labels = load_elements(self.root, self._record("labels"), nodes, os_io=self._os_io)
+        at = self.limits.first_wrong("labels", labels)
+        if at >= 0:
+            message = self.limits.describe("labels", int(nodes[at]), labels[at])
+            raise wrong_value(self._path("labels"), "labels", message)
+        return labels
 
     @cached_property
     def train(self) -> IdArray:
@@ -312,17 +311,29 @@ class Dataset:
         ------
         ChecksumError, StoreReadError
             The bytes on disk are not those that were written, or cannot be read.
+        StoreOpenError
+            Another dataset took the place of this one.
+        GraphError
+            An id is no node, offsets do not ascend, or a weight is not a finite number of at least 0.
         """
         load = self._load if in_memory else self._map
         weight = load("edge_weight") if "edge_weight" in self.arrays else None
         return CscGraph(indptr=load("indptr"), indices=load("indices"), edge_weight=weight, validate=False)
 
     def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
-        """Open the feature rows for reading in any order; see `FeatureStore.open` for the settings."""
+        """Open the feature rows of this dataset for reading in any order; see `FeatureStore.open` for the settings.
+
+        Raises
+        ------
+        StoreOpenError
+            Another dataset took the place of this one, or the file cannot be opened.
+        ChecksumError, FormatError, ConfigError, StoreReadError
+            As `FeatureStore.open`.
+        """
         return FeatureStore.open(
             self.root,
             column="features",
-            manifest_name=DATASET_MANIFEST,
+            manifest=self._manifest,
             io=io,
             verify=verify,
             os_io=self._os_io,
@@ -341,15 +352,88 @@ class Dataset:
     def _record(self, name: str) -> ArrayRecord:
         return self._manifest.arrays[name]
 
+    @contextmanager
+    def as_opened(self) -> Iterator[None]:
+        """Tell another dataset at this path from damage, if files of this one are refused in the block.
+
+        Raises
+        ------
+        StoreOpenError
+            In place of the block's error: another dataset took the place of this one.
+        """
+        with told_apart(self.root, self._manifest, os_io=self._os_io):
+            yield
+
+    def _path(self, name: str) -> Path:
+        return self.root / self._record(name).file
+
     def _load(self, name: str) -> NDArray[Any]:
-        return load_array(self.root, self._record(name), os_io=self._os_io)
+        with self.as_opened():
+            array = load_array(self.root, self._record(name), os_io=self._os_io)
+        check_array(self._path(name), name, array, self.limits)
+        return array
 
     def _map(self, name: str) -> NDArray[Any]:
         record = self._record(name)
-        # Verified before it is mapped: a page that is touched later is believed.
-        verify_array(self.root, record, os_io=self._os_io)
-        with ArrayFile(self.root, record, os_io=self._os_io) as file:
-            return file.map()
+        with self.as_opened():
+            # Verified before it is mapped: a page that is touched later is believed.
+            verify_array(self.root, record, os_io=self._os_io)
+            with ArrayFile(self.root, record, os_io=self._os_io) as file:
+                array = file.map()
+        check_array(self._path(name), name, array, self.limits)
+        return array
+
+
+def value_limits(manifest: Manifest) -> ValueLimits:
+    """Return what bounds the values of the dataset that ``manifest`` describes. Pure."""
+    return ValueLimits(
+        num_nodes=manifest.arrays["features"].shape[0],
+        num_edges=manifest.arrays["indices"].shape[0],
+        num_classes=manifest.metadata["num_classes"],
+    )
+
+
+def check_arrays(root: Path, manifest: Manifest) -> None:
+    """Refuse a record that is no dataset's. Pure: later each array is opened by its own record, beside no other.
+
+    Raises
+    ------
+    FormatError
+        As `Dataset`.
+    """
+    arrays = manifest.arrays
+    missing = [name for name in REQUIRED_ARRAYS if name not in arrays]
+    if manifest.kind != KIND or missing:
+        raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
+    num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
+    lengths = {
+        "indptr": num_nodes + 1,
+        "edge_weight": num_edges,
+        "labels": num_nodes,
+        "original_ids": num_nodes,
+        "features.scale": num_nodes,
+    }
+    for name, dtypes in DTYPES.items():
+        if name not in arrays:
+            continue
+        record = arrays[name]
+        if record.dtype not in dtypes:
+            raise FormatError(f"{root}: {name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}")
+        num_dimensions = 2 if name == "features" else 1
+        if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
+            raise FormatError(
+                f"{root}: shapes contradict each other: {name} {record.shape} beside {num_nodes} rows of features "
+                f"and {num_edges} edges"
+            )
+    if arrays["features"].dtype == "int8" and "features.scale" not in arrays:
+        raise FormatError(
+            f"{root}: features are int8 and have no scales; features.scale must hold one for each row"
+        )
+    classes = manifest.metadata.get("num_classes")
+    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
+        raise FormatError(
+            f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
+        )
 
 
 def _conversions() -> Any:

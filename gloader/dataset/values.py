@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from gloader.errors import FormatError, GraphError
+from gloader.ssd_store.write.cast import FEATURE_DTYPES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 
 # A model has a row of weights for each class: far above what is trained, far below what hurts.
 MAX_CLASSES: Final = 1_000_000
+# The dtypes that the arrays may have on disk.
+DTYPES: Final[dict[str, tuple[str, ...]]] = {
+    "indptr": ("int64",),
+    "indices": ("int32", "int64"),
+    "edge_weight": ("float32",),
+    "features": FEATURE_DTYPES,
+    "features.scale": ("float32",),
+    "labels": ("int64",),
+    "train": ("int64",),
+    "valid": ("int64",),
+    "test": ("int64",),
+    "original_ids": ("int64",),
+}
 _TOPOLOGY: Final = ("indptr", "indices", "edge_weight")
 _NODES: Final = ("indices", "train", "valid", "test", "original_ids")
 _BLOCK: Final = 4096

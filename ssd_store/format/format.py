@@ -8,13 +8,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gloader.errors import (
     ChecksumError,
     FormatError,
     IncompleteStoreError,
     NotAStoreError,
+    StoreError,
     StoreOpenError,
     StoreReadError,
     TruncatedStoreError,
@@ -44,6 +47,9 @@ from gloader.ssd_store.format.npy_header import (
 from gloader.ssd_store.os_io import REAL_OS, OsIO, read_full
 from gloader.ssd_store.read.descriptor import Descriptor
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "DATASET_MANIFEST",
     "DATA_OFFSET",
@@ -59,14 +65,18 @@ __all__ = [
     "Manifest",
     "data_bytes",
     "file_bytes",
+    "check_record",
     "find_manifest_name",
     "is_plain_name",
     "load_manifest",
     "npy_header",
     "parse_manifest",
     "read_manifest",
+    "replaced_error",
+    "require_same",
     "seal_manifest",
     "stored_dtype",
+    "told_apart",
 ]
 
 # What to do about the errors that people meet; the system's own words say only what failed.
@@ -162,13 +172,68 @@ def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     StoreReadError
         The device failed.
     """
-    root = Path(root)
     manifest = read_manifest(root, manifest_name, os_io=os_io)
-    for record in manifest.arrays.values():
-        check_array_file(root / record.file, record.dtype, record.shape, os_io=os_io)
-        if record.pages_file is not None:
-            check_array_file(root / record.pages_file, "uint64", (record.num_pages,), os_io=os_io)
+    with told_apart(root, manifest, os_io=os_io):
+        for record in manifest.arrays.values():
+            check_record(root, record, os_io=os_io)
     return manifest
+
+
+def check_record(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> None:
+    """Check the size and the header of the files of one array in the folder ``root``; raises as `load_manifest`."""
+    check_array_file(Path(root) / record.file, record.dtype, record.shape, os_io=os_io)
+    if record.pages_file is not None:
+        check_array_file(Path(root) / record.pages_file, "uint64", (record.num_pages,), os_io=os_io)
+
+
+def replaced_error(path: Path | str) -> StoreOpenError:
+    """Return the error for ``path``, where something else lies than when it was opened. Pure."""
+    message = "the store was replaced after it was opened; open it again"
+    return StoreOpenError(errno.ESTALE, message, str(path))
+
+
+def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> None:
+    """Require that the folder ``root`` holds the arrays of ``manifest``; asked behind the opening of a file.
+
+    A folder is only ever replaced whole, so that one that is the same now was the same when the file was opened. The
+    record that lies there is compared and never believed.
+
+    Raises
+    ------
+    StoreOpenError
+        It holds other arrays, or none.
+    StoreReadError, FormatError, VersionError, ChecksumError
+        Its record cannot be read, as in `read_manifest`.
+    """
+    try:
+        there = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
+    except StoreOpenError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+            raise
+        raise replaced_error(root) from error
+    if there.arrays != manifest.arrays:
+        raise replaced_error(root)
+
+
+@contextmanager
+def told_apart(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> Iterator[None]:
+    """Tell a folder that was replaced from a damaged one, if files of ``manifest`` are refused in the block.
+
+    Raises
+    ------
+    StoreOpenError
+        In place of the block's error: the folder ``root`` was replaced.
+    """
+    try:
+        yield
+    except StoreError:
+        try:
+            require_same(root, manifest, os_io=os_io)
+        except StoreError as error:
+            # Where even the record cannot be read, the first error says more.
+            if isinstance(error, StoreOpenError) and error.errno == errno.ESTALE:
+                raise
+        raise
 
 
 def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: OsIO = REAL_OS) -> None:

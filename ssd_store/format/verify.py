@@ -5,9 +5,10 @@ Memory is two buffers, whatever the store's size.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,20 +22,35 @@ from gloader.ssd_store.format.format import (
     file_bytes,
     read_exactly,
     read_manifest,
+    stored_dtype,
 )
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.read.descriptor import Descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
+
+    from gloader.ssd_store.format.format import Manifest
 
 _STEP_BYTES: Final = 4 * 2**20
 _STEP_PAGES: Final = _STEP_BYTES // PAGE_BYTES
 _MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions, and the first few say where to look
 
 Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in all
+
+
+class ElementCheck(Protocol):
+    """A check of what the elements of an array mean, all of which it is given, in order, in pieces."""
+
+    def wrong(self, values: NDArray[Any], /) -> str | None:
+        """Take the next elements; return what is wrong with one of them, or None."""
+        ...
+
+    def wrong_end(self) -> str | None:
+        """Return what is wrong with the end of the array, or None."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +80,12 @@ class VerifyReport:
 
 
 def verify_directory(
-    path: Path | str, manifest_name: str, *, progress: Progress | None = None, os_io: OsIO = REAL_OS
+    path: Path | str,
+    manifest_name: str,
+    *,
+    checks: Callable[[Manifest], Mapping[str, ElementCheck]] | None = None,
+    progress: Progress | None = None,
+    os_io: OsIO = REAL_OS,
 ) -> VerifyReport:
     """Check every byte of the directory ``path``: manifest, headers, data, padding and page checksums.
 
@@ -74,6 +95,7 @@ def verify_directory(
     ----------
     path : the directory
     manifest_name : ``dataset.json`` or ``store.json``
+    checks : returns what to ask of the elements of some arrays; it may refuse the record
     progress : called with bytes done and bytes in all, every few MB
 
     Raises
@@ -93,8 +115,9 @@ def verify_directory(
         problem = Problem(file=manifest_name, message=str(error))
         return VerifyReport(path=str(root), num_arrays=0, num_bytes=0, problems=(problem,))
     check = _Check(root, os_io, progress, sum(map(_total_bytes, manifest.arrays.values())))
-    for record in manifest.arrays.values():
-        check.array(record)
+    elements = checks(manifest) if checks is not None else {}
+    for name, record in manifest.arrays.items():
+        check.array(record, elements.get(name))
     return VerifyReport(
         path=str(root),
         num_arrays=len(manifest.arrays),
@@ -134,7 +157,7 @@ class _Check:
         self._progress = progress
         self._total_bytes = total_bytes
 
-    def array(self, record: ArrayRecord) -> None:
+    def array(self, record: ArrayRecord, elements: ElementCheck | None = None) -> None:
         is_checkable = self._is_there(record.file, record.dtype, record.shape)
         pages = record.pages_file
         if pages is not None and not (
@@ -144,7 +167,7 @@ class _Check:
         if not is_checkable:
             return
         try:
-            self._data(record, pages)
+            self._data(record, pages, elements)
         except (StoreError, OSError) as error:
             self._report(record.file, str(error))
 
@@ -175,9 +198,10 @@ class _Check:
             self._report(pages_file, "the padding after the page checksums is not zero")
         return True
 
-    def _data(self, record: ArrayRecord, pages_file: str | None) -> None:
+    def _data(self, record: ArrayRecord, pages_file: str | None, elements: ElementCheck | None) -> None:
         """Compare the data page by page if there are sound checksums, else as a whole."""
         digest, num_reported = Digest(record.version), len(self.problems)
+        count, meaning = math.prod(record.shape), None
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
         # Both files are read side by side, so that memory does not grow with the number of pages.
@@ -189,6 +213,11 @@ class _Check:
                 if expected is not None:
                     for page in np.flatnonzero(checksums != expected.next(checksums.size)):
                         self._report_page(record, first_page + int(page))
+                # What damage made of an element is nobody's meaning.
+                if elements is not None and meaning is None and len(self.problems) == num_reported:
+                    values = data.view(stored_dtype(record.dtype))[:count]
+                    count -= values.size
+                    meaning = elements.wrong(values)
         finally:
             if expected is not None:
                 expected.close()
@@ -197,6 +226,10 @@ class _Check:
             self._report(
                 record.file, f"the data does not match the digest {record.digest} of the commit record"
             )
+        if elements is not None and len(self.problems) == num_reported:
+            meaning = meaning or elements.wrong_end()
+            if meaning is not None:
+                self._report(record.file, f"{meaning}; it was written so")
 
     def _read(self, file: str, num_pages: int) -> Iterator[NDArray[np.uint8]]:
         path = self._root / file

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.errors import ConfigError, ShapeError
+from gloader.errors import ConfigError, FormatError, ShapeError
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
-from gloader.ssd_store.format.format import ArrayRecord, find_manifest_name, load_manifest
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.format.format import ArrayRecord, check_record
+from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
+
+    from gloader.ssd_store.format.format import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,23 +31,18 @@ class Column:
 
 
 def load_column(
-    path: StrPath,
-    name: str,
-    *,
-    manifest_name: str | None = None,
-    is_verified: bool = True,
-    os_io: OsIO = REAL_OS,
+    root: Path, name: str, manifest: Manifest, *, is_verified: bool = True, os_io: OsIO = REAL_OS
 ) -> Column:
-    """Find a column in the manifest and load its scales and page checksums.
+    """Check the files of a column and load its scales and page checksums.
 
     Parameters
     ----------
-    path : path
+    root : Path
         The folder of a store or dataset.
     name : str
         Of the column.
-    manifest_name : str, optional
-        ``store.json`` or ``dataset.json``; defaults to whichever is there.
+    manifest : Manifest
+        The folder's commit record.
     is_verified : bool
         Whether reads will be checked, so that the page checksums are needed.
     os_io : OsIO
@@ -52,18 +50,16 @@ def load_column(
 
     Raises
     ------
-    StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError
-        There is no complete store at ``path``.
-    FormatError, VersionError, ChecksumError
-        It is damaged, or of another version.
+    StoreOpenError, IncompleteStoreError, TruncatedStoreError
+        A file is missing or cannot be read.
+    FormatError, ChecksumError
+        It is damaged, or the scales are not one for each row.
     ConfigError
-        It has no such column.
+        There is no such column.
     ShapeError
         The column is not a matrix.
     """
-    root = Path(path)
-    manifest = manifest_name or find_manifest_name(root, os_io=os_io)
-    arrays = load_manifest(root, manifest, os_io=os_io).arrays
+    arrays = manifest.arrays
     if name not in arrays:
         raise ConfigError(f"{root} has no column {name!r}; it has {', '.join(arrays) or 'none'}")
     record = arrays[name]
@@ -71,9 +67,17 @@ def load_column(
         raise ShapeError(
             f"{root}: column {name!r} has shape {record.shape}; only an (N, F >= 1) matrix has rows"
         )
+    check_record(root, record, os_io=os_io)
     scale = None
-    if record.dtype == "int8" and f"{name}.scale" in arrays:
-        scale = _writable(load_array(root, arrays[f"{name}.scale"], os_io=os_io)).reshape(-1)
+    if record.dtype == "int8" and (factors := arrays.get(f"{name}.scale")) is not None:
+        # Kernels take the scale of a row by its number.
+        if (factors.dtype, factors.shape) != ("float32", record.shape[:1]):
+            raise FormatError(
+                f"{root / factors.file}: the scales of {name!r} are {factors.dtype} of shape {factors.shape}; they "
+                f"must be float32 of shape {record.shape[:1]}"
+            )
+        check_record(root, factors, os_io=os_io)
+        scale = _writable(load_array(root, factors, os_io=os_io))
     checksums = np.empty(0, np.uint64)
     if is_verified:
         checksums = _writable(load_page_checksums(root, record, os_io=os_io))

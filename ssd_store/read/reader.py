@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
 from gloader.errors import ShapeError, StoreError
 from gloader.ssd_store.cost.profile import default_gap_bytes
-from gloader.ssd_store.format.format import DATA_OFFSET, stored_dtype
+from gloader.ssd_store.format.format import (
+    DATA_OFFSET,
+    find_manifest_name,
+    read_manifest,
+    require_same,
+    stored_dtype,
+    told_apart,
+)
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.read.column import Column, load_column
 from gloader.ssd_store.read.copy_kernels import make_target
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike, NDArray
 
+    from gloader.ssd_store.format.format import Manifest
     from gloader.types import IdArray
 
 MAX_EXTENT_BYTES = 256 * 1024  # the default bounce memory holds 31 reads of this size in flight
@@ -144,7 +153,7 @@ class FeatureStore:
         path: StrPath,
         *,
         column: str = "features",
-        manifest_name: str | None = None,
+        manifest: Manifest | None = None,
         os_io: OsIO = REAL_OS,
         **how: Unpack[ReadKeywords],
     ) -> Self:
@@ -156,8 +165,8 @@ class FeatureStore:
             The folder of a store or dataset.
         column : str
             Name of the array.
-        manifest_name : str, optional
-            ``store.json`` or ``dataset.json``; defaults to whichever is there.
+        manifest : Manifest, optional
+            The folder's commit record, as it was read before; defaults to the one that is there.
         os_io : OsIO
             The system calls to make.
         io : {"auto", "uring", "threads", "buffered"}
@@ -179,7 +188,7 @@ class FeatureStore:
         Raises
         ------
         StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError
-            There is no complete store at ``path``.
+            There is no complete store at ``path``, or another than ``manifest`` says.
         FormatError, VersionError, ChecksumError
             It is damaged, or of another version.
         ConfigError
@@ -188,15 +197,20 @@ class FeatureStore:
             The column is not a matrix.
         """
         settings = ReadSettings(**how)
-        loaded = load_column(
-            path, column, manifest_name=manifest_name, is_verified=settings.verify != "off", os_io=os_io
-        )
-        file = DeviceFile(loaded.path, direct=settings.file_mode, os_io=os_io)
-        try:
-            store = cls(file, loaded, settings=settings, os_io=os_io)
-        except BaseException:
-            file.close()
-            raise
+        root = Path(path)
+        if manifest is None:
+            manifest = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
+        with told_apart(root, manifest, os_io=os_io):
+            is_verified = settings.verify != "off"
+            loaded = load_column(root, column, manifest, is_verified=is_verified, os_io=os_io)
+            file = DeviceFile(loaded.path, direct=settings.file_mode, os_io=os_io)
+            try:
+                # Without page checksums nothing else would tell the rows of another store at this path.
+                require_same(root, manifest, os_io=os_io)
+                store = cls(file, loaded, settings=settings, os_io=os_io)
+            except BaseException:
+                file.close()
+                raise
         if settings.verify == "open":  # closes the store if it fails
             store._verify_all()
         return store

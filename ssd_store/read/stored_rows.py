@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gloader.errors import StoreOpenError
+from gloader.ssd_store.format.format import replaced_error
 from gloader.ssd_store.read.device_file import DeviceFile
 
 if TYPE_CHECKING:
@@ -58,5 +57,4 @@ class StoredRows:
             return file
         # The checksums that the store holds are those of its own file, not of a newer one at the same path.
         file.close()
-        message = "the store was replaced after it was opened; open it again"
-        raise StoreOpenError(errno.ESTALE, message, str(self.path))
+        raise replaced_error(self.path)

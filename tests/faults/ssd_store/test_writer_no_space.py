@@ -54,7 +54,7 @@ if mode == "full":
     try:
         write(8000, OsIO(), overwrite=True)
     except StoreWriteError as error:
-        assert "writing needs 8196096 bytes" in str(error), error
+        assert "writing needs 8216576 bytes" in str(error), error
     else:
         raise AssertionError("space was not checked")
 print("ok")

@@ -55,5 +55,8 @@ def test_labels_are_verified_and_nodes_checked(dataset: Dataset) -> None:
     with (dataset.root / "labels.npy").open("r+b") as file:
         file.seek(DATA_OFFSET + 9000)
         file.write(b"\x07")
-    with pytest.raises(ChecksumError, match=r"labels\.npy"):
-        dataset.labels_of(np.array([5]))
+    assert dataset.labels_of(np.array([5])).shape == (1,)
+    place = r"labels\.npy: page 2 at byte 12288, with rows 1024 to 1535, does not match its checksum"
+    for read in (lambda: dataset.labels_of(np.array([5, 1024])), lambda: dataset.labels):
+        with pytest.raises(ChecksumError, match=place):
+            read()
