@@ -18,6 +18,7 @@ from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.convert.readers.node_arrays import check_splits
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
+from gloader.dataset.values import MAX_CLASSES
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError, ShapeError, SourceError
 from gloader.memory.available import default_budget_bytes
@@ -164,12 +165,13 @@ def check_source(source: Source) -> None:
     SourceError
         A label is no class, or the splits are malformed.
     ConfigError
-        There are no nodes or no classes.
+        There are no nodes, no classes, or too many classes.
     """
     features, labels = source.features, source.labels
-    if source.num_nodes < 1 or source.num_classes < 1:
+    if source.num_nodes < 1 or not 1 <= source.num_classes <= MAX_CLASSES:
         raise ConfigError(
-            f"{source.origin} has {source.num_nodes} nodes and {source.num_classes} classes; at least one of each"
+            f"{source.origin} has {source.num_nodes} nodes and {source.num_classes} classes; at least one of each, and "
+            f"at most {MAX_CLASSES} classes"
         )
     if features.num_rows != source.num_nodes:
         raise ShapeError(

@@ -90,8 +90,9 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
         h = _step(h, words[at + _U7])
         at += _LANES
     # Finished one by one: two lanes that differ alike, as by flipped bits of their last words, must not cancel.
-    # In order, so that swapped lanes, hence swapped words, give another checksum.
-    total = _step(finish(a), finish(b))
+    # In order and from another start, so that swapped lanes, hence swapped words, give another checksum: two that
+    # were only joined by ``^`` could change places.
+    total = _step(_step(start, finish(a)), finish(b))
     total = _step(total, finish(c))
     total = _step(total, finish(d))
     total = _step(total, finish(e))

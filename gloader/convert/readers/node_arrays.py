@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.source import Splits
+from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
     ShapeError
         There is more than one label per node.
     SourceError
-        A label is not a whole number of at least -1; names ``where``, the row and the value.
+        A label is not a whole number of at least -1, or is far beyond any number of classes; names ``where``, the row
+        and the value.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -99,7 +101,8 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
         unlabelled = np.isnan(values)
         values = np.where(unlabelled, values.dtype.type(-1), values)
         _refuse_labels(values, (np.floor(values) != values) | (np.abs(values) > 2**53), where)
-    _refuse_labels(values, values < -1, where)
+    # Compared before they are converted: 2**64 - 1 would become -1.
+    _refuse_labels(values, (values < -1) | (values >= MAX_CLASSES), where)
     return np.ascontiguousarray(values, np.int64)
 
 
@@ -112,8 +115,8 @@ def _refuse_labels(values: NDArray[Any], is_bad: NDArray[np.bool_], where: str) 
     bad = np.flatnonzero(is_bad)
     if bad.size:
         raise SourceError(
-            f"{where}: row {int(bad[0])} has label {values[bad[0]]}; labels are classes 0, 1, ..., or -1 or NaN where "
-            "there is none"
+            f"{where}: row {int(bad[0])} has label {values[bad[0]]}; labels are classes in 0..{MAX_CLASSES - 1}, or "
+            "-1 or NaN where there is none"
         )
 
 

@@ -36,8 +36,8 @@ def page_checksum(page: bytes, index: int) -> int:
         word = int.from_bytes(page[position : position + 8], "little")
         k = position // 8 % 8
         lanes[k] = step(lanes[k], word)
-    total = finish(lanes[0])
-    for lane in lanes[1:]:
+    total = start
+    for lane in lanes:
         total = step(total, finish(lane))
     return finish(total)
 
@@ -73,7 +73,7 @@ def test_known_values():
     count = (np.arange(PAGE_BYTES) % 251).astype(np.uint8)
     known = {
         1: ["165cddaa6f27636b", "873ac6875c814cab", "087e03447cb5b8e4", "444be74b7334c7ee"],
-        2: ["634496391950f6d6", "318d5c6c32c6a8c0", "0d652579116486f8", "2019d44d9d28383c"],
+        2: ["f5be06b1ef603f64", "dc96a6526a872831", "770b5d05480ed15d", "3f7f77a90001c525"],
     }
     for version, expected in known.items():
         pages = [checksums_of(page, i, version) for page, i in ((zeros, 0), (zeros, 1), (count, 0))]
