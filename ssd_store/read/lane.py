@@ -93,7 +93,7 @@ class ReadLane:
         *,
         data_offset: int,
         checksums: NDArray[np.uint64],
-        version: int = FORMAT_VERSION,
+        checksum_version: int = FORMAT_VERSION,
     ) -> tuple[int, int]:
         """Read ``extents``, verify their pages and copy their rows to ``target``.
 
@@ -104,7 +104,7 @@ class ReadLane:
         target : where their rows go
         data_offset : byte of the file where page 0 and row 0 start
         checksums : (P,) of the pages from there on; empty: do not verify
-        version : of the format that they were made by
+        checksum_version : of the format that they were made by
 
         Returns
         -------
@@ -130,7 +130,7 @@ class ReadLane:
                 row_end=extents.row_end,
                 data_offset=data_offset,
                 checksums=checksums,
-                version=version,
+                checksum_version=checksum_version,
                 bounce=self._bounce,
                 bounce_halves=self._bounce.view(np.uint16),
                 bounce_words=self._bounce.view(np.uint64),

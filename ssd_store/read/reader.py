@@ -287,7 +287,7 @@ class FeatureStore:
             is_bfloat16=self._record.dtype == "bfloat16",
             scale=self._scale,
             checksums=self._checksums,
-            version=self._record.version,
+            checksum_version=self._record.version,
             gap_bytes=self._gap_bytes,
             settings=self._settings,
             os_io=self._os_io,
@@ -342,7 +342,7 @@ class FeatureStore:
             target,
             data_offset=DATA_OFFSET,
             checksums=self._checksums,
-            version=self._record.version,
+            checksum_version=self._record.version,
         )
         if page >= 0:
             raise mismatch(
