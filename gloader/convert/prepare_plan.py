@@ -24,7 +24,7 @@ _CHUNK_BYTES = 16 << 20
 # Copies of a feature chunk alive at once: as read, as float32, as stored. Rows that change places add one.
 _CHUNK_COPIES = 3
 _PAGE_BYTES = 4096
-# A checksum of each page, in `features.pages`.
+# A checksum of each page, beside every array.
 _CHECKSUM_BYTES = 8
 # Files that rows are dealt out to when they are put in another order; all are written in turns.
 _MAX_RANGES = 4096
@@ -155,13 +155,12 @@ def _edge_bytes(source: Source) -> int:
 def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
     num_nodes, dim = source.num_nodes, source.features.dim
     features = num_nodes * (dim * _DTYPE_BYTES[options.dtype] + 4 * (options.dtype == "int8"))
-    checksums = features // _PAGE_BYTES * _CHECKSUM_BYTES
     edges = _max_edges(source, options) * _edge_bytes(source)
     # An offset and a label per node, int64 each; in another order also the id of the source.
     per_node = 16 if options.order == "none" else 24
-    # Headers and the commit record: a few pages for each of at most ten files.
-    small = 20 * _PAGE_BYTES
-    return features + checksums + edges + per_node * num_nodes + source.splits.num_bytes + small
+    arrays = features + edges + per_node * num_nodes + source.splits.num_bytes
+    # Headers, last pages and the commit record: a few pages for each of at most ten arrays and of their checksums.
+    return arrays + arrays // _PAGE_BYTES * _CHECKSUM_BYTES + 40 * _PAGE_BYTES
 
 
 def _edge_scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:

@@ -137,11 +137,11 @@ def damaged_pages(path: Path, record: ArrayRecord, pages: NDArray[np.integer[Any
     """
     first, row_bytes = int(pages[0]) * PAGE_BYTES, max(record.row_bytes, 1)
     last_row = min((first + PAGE_BYTES - 1) // row_bytes, max(record.shape[0] - 1, 0))
-    others = ", ".join(str(int(page)) for page in pages[1:6])
-    more = f" (so do pages {others}{' and others' if len(pages) > 6 else ''})" if others else ""
+    others = ", ".join(str(int(page)) for page in pages[1:6]) + (" and others" if len(pages) > 6 else "")
+    also = f" (also {'pages' if len(pages) > 2 else 'page'} {others})" if others else ""
     return ChecksumError(
         f"{path}: page {int(pages[0])} at byte {DATA_OFFSET + first}, with rows {first // row_bytes} to {last_row}, "
-        f"does not match its checksum{more}: the file was damaged after it was written; "
+        f"does not match its checksum{also}: the file was damaged after it was written; "
         "run `gloader verify`, then restore the file or prepare it again"
     )
 

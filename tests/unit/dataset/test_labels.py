@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gloader.dataset import Dataset
+from gloader.dataset.verify import verify_dataset
 from gloader.errors import ChecksumError, ShapeError
 from gloader.ssd_store.format.format import DATA_OFFSET
 
@@ -60,3 +61,33 @@ def test_labels_are_verified_and_nodes_checked(dataset: Dataset) -> None:
     for read in (lambda: dataset.labels_of(np.array([5, 1024])), lambda: dataset.labels):
         with pytest.raises(ChecksumError, match=place):
             read()
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "edge_weight", "labels", "train", "original_ids"])
+def test_damage_of_any_array_is_named_by_its_pages(tmp_path: Path, name: str) -> None:
+    """Also where verifying the whole would say that the file is damaged, and no more."""
+    nodes = np.arange(NUM_NODES)
+    dataset = Dataset.from_numpy(
+        tmp_path / "d",
+        features=np.zeros((NUM_NODES, 1), np.float32),
+        labels=nodes % 3,
+        edge_index=np.stack([nodes, nodes[::-1]]),
+        edge_weight=np.ones(NUM_NODES, np.float32),
+        train=nodes[:1200],
+        valid=nodes[1200:1300],
+        test=nodes[1300:],
+        order="degree",
+    )
+    for offset in (20, 4096 + 9):
+        with (dataset.root / f"{name}.npy").open("r+b") as file:
+            file.seek(DATA_OFFSET + offset)
+            byte = file.read(1)
+            file.seek(DATA_OFFSET + offset)
+            file.write(bytes([byte[0] ^ 64]))
+    per_page = 4096 // dataset.arrays[name].row_bytes
+    rows = rf"with rows 0 to {per_page - 1}, does not match its checksum \(also page 1\)"
+    place = rf"{name}\.npy: page 0 at byte 4096, {rows}"
+    with pytest.raises(ChecksumError, match=place):
+        dataset.load_graph() if name in ("indptr", "indices", "edge_weight") else getattr(dataset, name)
+    problems = verify_dataset(dataset.root).problems
+    assert [(problem.file, problem.page) for problem in problems] == [(f"{name}.npy", 0), (f"{name}.npy", 1)]

@@ -1,8 +1,11 @@
+import re
+
 import numpy as np
 import pytest
 
-from gloader.convert.readers.node_arrays import check_splits, random_splits
+from gloader.convert.readers.node_arrays import check_splits, random_splits, to_labels
 from gloader.convert.source import Splits
+from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import SourceError
 
 LABELS = np.array([0, 1, 2, -1, 1, 0])
@@ -40,3 +43,23 @@ def test_random_splits_deal_labelled_nodes_out():
     check_splits(first, labels, where="")
     assert np.array_equal(first.train, again.train)
     assert not np.array_equal(first.train, other.train)
+
+
+@pytest.mark.reliability("J3")
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [
+        (np.array([0, 1, 2**64 - 1], np.uint64), "18446744073709551615"),
+        (np.array([0, 1, 10**12]), "1000000000000"),
+        (np.array([0, 1, 1e12]), "1000000000000.0"),
+        (np.array([0, 1, np.inf]), "inf"),
+        (np.array([0, 1, MAX_CLASSES]), "1000000"),
+        (np.array([0, 1, -2]), "-2"),
+    ],
+)
+def test_labels_beyond_any_number_of_classes_are_refused_with_their_row(labels, value):
+    with pytest.raises(
+        SourceError, match=rf"^here: row 2 has label {re.escape(value)}; labels are classes in 0\.\.999999"
+    ):
+        to_labels(labels, where="here")
+    assert to_labels(np.array([0, 3, MAX_CLASSES - 1], np.uint64), where="here").tolist() == [0, 3, 999_999]
