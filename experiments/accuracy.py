@@ -3,7 +3,7 @@
     python experiments/accuracy.py --data FOLDER
 
 FOLDER holds one folder per graph (graph.npz, features_csr.npz, split.npz, and reference.json with the test accuracy
-of full-batch training). The handwritten digits that scikit-learn ships are always a row. Writes a Markdown table and
+of full-batch training). The handwritten digits of builtin:digits are always a row. Writes a Markdown table and
 the figures behind it, and exits with 1 where a row falls short of its reference by more than one point.
 """
 

@@ -23,6 +23,17 @@ class BudgetError(GloaderError):
 class MissingDependencyError(GloaderError, ImportError):
     """An optional package is needed and not installed; the message holds the install command."""
 
+    @classmethod
+    def of_extra(cls, need: str, extra: str) -> "MissingDependencyError":
+        """Return the error of a sentence ``need`` whose packages the optional dependencies ``extra`` bring."""
+        return cls(f"{need}; install it in your clone of gloader with: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the optional dependencies ``extra``, run in a clone. Pure."""
+    # Nothing is published under gloader's name, and without the constraints another torch may come along.
+    return f"pip install -e '.[{extra}]' -c constraints.txt"
+
 
 # --- what the user gave us -----------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ INTERPRETED_DIMS = (1, 100)  # the interpreter takes its time
 def check_bits(sizes: Sizes) -> Iterator[GpuFinding]:
     """Gather with the kernel and with torch, of every dtype, from every combination of places."""
     if not has_triton():
-        yield not_checked("fused gather", "Triton is missing: pip install 'gloader[gpu]'")
+        yield not_checked("fused gather", "Triton is missing: pip install -e '.[gpu]' -c constraints.txt")
     for dtype in DTYPES:
         wrong = []
         for dim in DIMS if sizes.is_gpu else INTERPRETED_DIMS:

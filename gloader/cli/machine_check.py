@@ -14,16 +14,18 @@ from typing import Literal
 import gloader
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes, format_count
-from gloader.errors import GloaderError
+from gloader.errors import GloaderError, install_command
 
 Severity = Literal["ok", "note", "problem"]
 
-_REQUIRED = {"numpy": "numpy", "numba": "numba", "torch": "torch", "torch-geometric": "torch-geometric"}
+_REQUIRED = ("numpy", "numba", "torch")
+# Each with the extra of pyproject.toml that brings it.
 _OPTIONAL = {
-    "dgl": "gloader[dgl]",
-    "ogb": "gloader[ogb]",
-    "tensorboard": "gloader[plot]",
-    "matplotlib": "gloader[plot]",
+    "torch-geometric": "pyg",
+    "dgl": "dgl",
+    "ogb": "ogb",
+    "tensorboard": "plot",
+    "matplotlib": "plot",
 }
 _MIN_PYTHON = (3, 11)
 # Below these a run works, with smaller settings than the defaults: a note, not a problem.
@@ -65,15 +67,18 @@ def check_versions() -> list[Finding]:
         else Finding(name="python", value=python, severity="problem", fix="install Python 3.11 or later")
     ]
     findings.append(Finding(name="gloader", value=gloader.__version__))
-    for package, target in _REQUIRED.items():
+    for package in _REQUIRED:
         found = _version(package)
         missing = Finding(
-            name=package, value="not installed", severity="problem", fix=f"pip install '{target}'"
+            name=package,
+            value="not installed",
+            severity="problem",
+            fix=f"pip install {package} -c constraints.txt",
         )
         findings.append(Finding(name=package, value=found) if found else missing)
-    for package, target in _OPTIONAL.items():
+    for package, extra in _OPTIONAL.items():
         found = _version(package)
-        absent = Finding(name=package, value=f"not installed (optional: pip install '{target}')")
+        absent = Finding(name=package, value=f"not installed (optional: {install_command(extra)})")
         findings.append(Finding(name=package, value=found) if found else absent)
     return findings
 

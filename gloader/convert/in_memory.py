@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,17 +136,21 @@ def write_dgl(
 
 
 def to_pyg(arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return the arrays of `Dataset.to_numpy` as a `torch_geometric.data.Data`, with masks."""
+    """Return the arrays of `Dataset.to_numpy` as a `torch_geometric.data.Data`, with masks.
+
+    Raises
+    ------
+    MissingDependencyError
+        PyG is not installed.
+    """
     import torch
 
-    with warnings.catch_warnings():
-        # torch_geometric warns about torch's own deprecations at import.
-        warnings.simplefilter("ignore")
-        from torch_geometric.data import Data
+    from gloader.convert.sources.pyg import import_data
 
+    data_class = import_data("to_pyg returns a Data of torch-geometric")
     num_nodes = len(arrays["labels"])
     dst = np.repeat(np.arange(num_nodes), np.diff(arrays["indptr"]))
-    data = Data(
+    data = data_class(
         x=torch.from_numpy(arrays["features"]),
         edge_index=torch.from_numpy(np.stack([arrays["indices"].astype(np.int64), dst])),
         y=torch.tensor(arrays["labels"]),

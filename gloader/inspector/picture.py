@@ -33,9 +33,7 @@ def save_picture(inspection: Inspection, path: Path, *, title: str) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError(
-            'the picture needs matplotlib; install it with: pip install "gloader[plot]"'
-        ) from error
+        raise MissingDependencyError.of_extra("the picture needs matplotlib", "plot") from error
     # A canvas of its own instead of pyplot: no display, and nothing global is left behind.
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()

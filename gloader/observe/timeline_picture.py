@@ -58,9 +58,7 @@ def render_timeline(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError(
-            'the picture needs matplotlib; install it with: pip install "gloader[plot]"'
-        ) from error
+        raise MissingDependencyError.of_extra("the picture needs matplotlib", "plot") from error
     slices = _cut(_slices_of(timeline_json, epoch), seconds)
     if not slices:
         part = "" if seconds is None else f" between {seconds[0]:g} s and {seconds[1]:g} s"

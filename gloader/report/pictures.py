@@ -162,9 +162,7 @@ def _figure(*, width: float, height: float) -> Any:
         # Not pyplot: it keeps every figure alive and looks for a display.
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError(
-            'the picture needs matplotlib; install it with: pip install "gloader[plot]"'
-        ) from error
+        raise MissingDependencyError.of_extra("the picture needs matplotlib", "plot") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -61,7 +61,7 @@ def _import_writer() -> type[SummaryWriter]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise MissingDependencyError(
-            "--tensorboard needs the package tensorboard; install it with: pip install 'gloader[plot]'"
+        raise MissingDependencyError.of_extra(
+            "--tensorboard needs the package tensorboard", "plot"
         ) from error
     return SummaryWriter

@@ -1,6 +1,7 @@
 """gloader under PyTorch Geometric's loops: batches as ``Data``, and PyG's own loader over an SSD.
 
-Needs neither pyg-lib nor torch-sparse.
+Importing this module imports PyG, which the optional dependencies ``pyg`` bring; pyg-lib and torch-sparse are not
+needed.
 """
 
 from gloader.adapters.pyg.data import to_data

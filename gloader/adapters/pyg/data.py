@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numba import njit
 
+from gloader.errors import MissingDependencyError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
-    from torch_geometric.data import Data
+    try:
+        from torch_geometric.data import Data
+    except ImportError as error:
+        raise MissingDependencyError.of_extra("gloader.adapters.pyg needs torch-geometric", "pyg") from error
 
 
 def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:

@@ -185,9 +185,7 @@ def _ogb_entry(name: str) -> dict[str, str]:
     # Found, not imported: importing ogb asks the network for updates.
     spec = importlib.util.find_spec("ogb")
     if spec is None or spec.origin is None:
-        raise MissingDependencyError(
-            f"downloading {name} needs the ogb package; install it with: pip install 'gloader[ogb]'"
-        )
+        raise MissingDependencyError.of_extra(f"downloading {name} needs the ogb package", "ogb")
     with (Path(spec.origin).parent / "nodeproppred" / "master.csv").open(newline="") as file:
         (_, *names), *rows = csv.reader(file)
     if name not in names:

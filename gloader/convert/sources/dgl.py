@@ -54,9 +54,7 @@ def quiet_dgl(who: str) -> Iterator[Any]:
             try:
                 import dgl
             except ImportError as error:
-                raise MissingDependencyError(
-                    f"{who} DGL ({error}); install it with: pip install 'gloader[dgl]'"
-                ) from error
+                raise MissingDependencyError.of_extra(f"{who} DGL ({error})", "dgl") from error
             yield dgl
     finally:
         if before is None:

@@ -12,7 +12,7 @@ from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
-from gloader.errors import SourceError
+from gloader.errors import MissingDependencyError, SourceError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,15 +111,34 @@ def _reason(error: Exception) -> str:
     return line.rpartition("WeightsUnpickler error:")[2].strip().split(". ")[0].rstrip(".")
 
 
-def _data_classes() -> list[Any]:
+def import_data(need: str) -> Any:
+    """Return PyG's class ``Data``; ``need`` says what it is for.
+
+    Raises
+    ------
+    MissingDependencyError
+        PyG is not installed.
+    """
     with warnings.catch_warnings():
         # torch_geometric warns about torch's own deprecations at import.
         warnings.simplefilter("ignore")
-        from torch_geometric.data import Data
-        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-        from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
+        try:
+            from torch_geometric.data import Data
+        except ImportError as error:
+            raise MissingDependencyError.of_extra(need, "pyg") from error
+    return Data
 
-    return [Data, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
+
+def _data_classes() -> list[Any]:
+    # A file of plain tensors needs no PyG; one with a Data is then refused with the advice to save it as such.
+    try:
+        data_class = import_data("a saved Data needs torch-geometric")
+    except MissingDependencyError:
+        return []
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
+
+    return [data_class, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
 
 
 def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:

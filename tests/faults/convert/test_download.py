@@ -172,5 +172,5 @@ def test_an_unknown_name_gets_the_nearest(tmp_path):
 
 def test_without_ogb_the_install_command_is_given(tmp_path, monkeypatch):
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'gloader\[ogb\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install -e '\.\[ogb\]' -c constraints\.txt"):
         fetch_ogb("ogbn-arxiv", tmp_path)

@@ -33,7 +33,7 @@ def test_missing_package_is_a_problem_with_its_command(monkeypatch: pytest.Monke
     )
     findings = {finding.name: finding for finding in machine_check.check_versions()}
     assert findings["torch"].severity == "problem"
-    assert findings["torch"].fix == "pip install 'torch'"
+    assert findings["torch"].fix == "pip install torch -c constraints.txt"
     assert findings["dgl"].severity == "ok"
     assert "optional" in findings["dgl"].value
 

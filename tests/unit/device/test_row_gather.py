@@ -64,7 +64,7 @@ def interpreted() -> Iterator[Gather]:
     """The Triton kernel, run by the interpreter on the CPU."""
     if not has_triton():
         pytest.skip(
-            "the kernel is not run: Triton is missing (pip install 'gloader[gpu]'); its twin in torch is"
+            "the kernel is not run: Triton is missing (pip install -e '.[gpu]'); its twin in torch is"
         )
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel's module is imported

@@ -21,7 +21,9 @@ def test_rows_move_in_words_of_sixteen_bytes(
     tmp_path: Path, capability: int, dim: int, table: str, host: str, is_by_id: bool
 ) -> None:
     if not has_triton():
-        pytest.skip("the kernel is not compiled: Triton is missing (pip install 'gloader[gpu]')")
+        pytest.skip(
+            "the kernel is not compiled: Triton is missing (pip install -e '.[gpu]' -c constraints.txt)"
+        )
     done = subprocess.run(
         [sys.executable, str(SCRIPT), json.dumps([capability, dim, table, host]), json.dumps(is_by_id)],
         env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},

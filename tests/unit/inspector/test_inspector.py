@@ -150,5 +150,5 @@ def test_without_matplotlib_there_is_advice(
     inspection: Inspection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependencyError, match=r'pip install "gloader\[plot\]"'):
+    with pytest.raises(MissingDependencyError, match=r"pip install -e '\.\[plot\]' -c constraints\.txt"):
         save_picture(inspection, tmp_path / "inspect.png", title="a graph")

@@ -77,5 +77,5 @@ def test_tensorboard_gets_an_event_file_per_run(tmp_path) -> None:
 
 def test_a_missing_tensorboard_is_named_with_its_extra(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'gloader\[plot\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install -e '\.\[plot\]' -c constraints\.txt"):
         TensorBoardReporter(tmp_path)

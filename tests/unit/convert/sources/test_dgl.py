@@ -95,7 +95,7 @@ def test_a_damaged_or_missing_file_is_named(dgl, graph, tmp_path):
 def test_without_dgl_the_install_command_is_given(tmp_path, monkeypatch):
     (tmp_path / "graph.bin").write_bytes(source_module._MAGIC)
     monkeypatch.setitem(sys.modules, "dgl", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'gloader\[dgl\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install -e '\.\[dgl\]' -c constraints\.txt"):
         open_source(f"dgl:{tmp_path / 'graph.bin'}", SourceOptions())
 
 
