@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # OGB asks the network for updates in a thread when it is imported, by whichever test is first: tests ask nobody.
 sys.modules.setdefault("outdated", cast("ModuleType", SimpleNamespace(check_outdated=lambda *_: (False, ""))))
+
+# Under nohup or cron Ctrl-C is ignored, and every child inherits that: tests that interrupt one would wait in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["reliability_report"]
 pytest.register_assert_rewrite("gloader.testing")
