@@ -111,6 +111,10 @@ class OsIO:
         """Return the status of ``path``, links followed."""
         return os.stat(path)
 
+    def lstat(self, path: StrPath) -> os.stat_result:
+        """Return the status of ``path`` itself, which may be a link."""
+        return os.lstat(path)
+
     def listdir(self, path: StrPath) -> list[str]:
         """Return the names in the folder ``path``, sorted."""
         return sorted(os.listdir(path))
@@ -320,16 +324,30 @@ def write_full(fd: int, data: memoryview, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def make_parents(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Create the folders above ``path`` that are missing."""
-    parent = path.parent
+    """Create the folders above ``path`` that are missing; their names are on the device on return."""
+    make_folders(path.parent, os_io=os_io)
+
+
+def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Create the folder ``path`` and those above it that are missing; their names are on the device on return.
+
+    Raises
+    ------
+    OSError
+        As `os.mkdir`; ENOTDIR if something else has the name.
+    """
     try:
-        os_io.stat(parent)
+        mode = os_io.stat(path).st_mode
     except FileNotFoundError:
-        make_parents(parent, os_io=os_io)
-        try:
-            os_io.mkdir(parent)
-        except FileExistsError:  # another process was faster
-            return
+        make_folders(path.parent, os_io=os_io)
+        # Another process may have been faster.
+        with contextlib.suppress(FileExistsError):
+            os_io.mkdir(path)
+        # Whatever is forced to the device inside is lost with a folder whose own name is not there.
+        os_io.fsync_dir(path.parent)
+        return
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path))
 
 
 def _libc() -> ctypes.CDLL:

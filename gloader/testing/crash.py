@@ -151,7 +151,8 @@ class CrashRecorder(OsIO):
             folder, name = self._locate(path)
             if flags & os.O_TRUNC or name not in self._tree[folder]:
                 self._change((folder, name, self._add(is_folder=False)))
-            self._open_files[fd] = [self._tree[folder][name], 0]
+            position = os.fstat(fd).st_size if flags & os.O_APPEND else 0
+            self._open_files[fd] = [self._tree[folder][name], position]
         return fd
 
     def close(self, fd: int) -> None:

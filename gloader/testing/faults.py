@@ -170,6 +170,11 @@ class FaultyOS(OsIO):
         self._enter("stat")
         return super().stat(path)
 
+    def lstat(self, path: StrPath) -> os.stat_result:
+        """As `OsIO.lstat`."""
+        self._enter("lstat")
+        return super().lstat(path)
+
     def listdir(self, path: StrPath) -> list[str]:
         """As `OsIO.listdir`."""
         self._enter("listdir")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gloader.ssd_store.os_io import REAL_OS
-from gloader.ssd_store.write.atomic_file import TEMPORARY_PATTERN, write_atomically
+from gloader.ssd_store.write.atomic_file import remove_dead_drafts, write_atomically
 from gloader.training.checkpoint.find import (
     CHECKPOINT_NAME,
     RECORD_NAME,
@@ -43,8 +43,8 @@ class RunFolder:
         """Delete the activations and the unfinished files that a killed run left; nobody else uses its folder."""
         for folder in self.root.glob(f"{SCRATCH_PREFIX}*"):
             shutil.rmtree(folder)
-        for file in self.root.glob(TEMPORARY_PATTERN):
-            file.unlink()
+        for name in (CHECKPOINT_NAME, "config.yaml", "metrics.jsonl", "result.json"):
+            remove_dead_drafts(self.root / name)
         # Without its record a folder of shards is one that a killed run was still writing.
         for folder in self.root.glob(SHARDS_PATTERN):
             if not is_sharded_checkpoint(folder):

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import logging
 import os
+import re
+import secrets
+import stat
 from typing import TYPE_CHECKING
 
-from gloader.ssd_store.os_io import REAL_OS, OsIO, write_full
+from gloader.core.signals import uninterrupted
+from gloader.errors import StoreExistsError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, make_folders, write_full
+from gloader.ssd_store.write.disk_errors import write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+_LOG = logging.getLogger(__name__)
 
-TEMPORARY_PATTERN = ".*.tmp"  # what a process that was killed may leave
+_NAMES = 100  # tried for a draft; a taken one is somebody's mischief or a chance of 1 in 2^64
+# O_NOFOLLOW says what O_EXCL implies, for file systems that know the one and not the other.
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def write_atomically(path: Path, content: bytes | memoryview, *, os_io: OsIO = REAL_OS) -> None:
@@ -26,10 +46,13 @@ def write_atomically(path: Path, content: bytes | memoryview, *, os_io: OsIO = R
 
     Raises
     ------
-    OSError
-        As `write_chunks_atomically`.
+    StoreExistsError
+        There is something at ``path`` that is no regular file.
+    StoreWriteError
+        Writing failed; the message says needed and free bytes where the disk is full.
     """
-    write_chunks_atomically(path, [content], os_io=os_io)
+    with write_errors(path, "writing", needed_bytes=len(content), os_io=os_io):
+        write_chunks_atomically(path, [content], os_io=os_io)
 
 
 def write_chunks_atomically(
@@ -42,35 +65,162 @@ def write_chunks_atomically(
 ) -> None:
     """Replace ``path`` by a file that holds ``chunks`` one after the other, or leave it as it was.
 
+    First it removes what dead processes left that were writing the same file.
+
     Parameters
     ----------
     path : the file, in a folder that exists
     chunks : its bytes, piece by piece
-    temporary : its name until it is complete; defaults to one that this process alone uses
+    temporary : its name until it is complete, in a folder that is this process's alone; defaults to a name that nobody
+        can foresee
     label : first part of the names of the kill points, for crash tests
 
     Raises
     ------
+    StoreExistsError
+        There is something at ``path`` that is no regular file.
     OSError
         Writing failed; no temporary file is left, nor when ``chunks`` raises.
     """
-    draft = temporary or path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if temporary is None:
+        require_file_target(path, os_io=os_io)
+        remove_dead_drafts(path, os_io=os_io)
+    draft, fd = None, -1
     try:
-        fd = os_io.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            for chunk in chunks:
-                write_full(fd, memoryview(chunk), os_io=os_io)
-            os_io.kill_point(f"{label}.after_write")
-            # The bytes reach the device before the name does, or a power loss could leave an empty file under it.
-            os_io.fsync(fd)
-            os_io.kill_point(f"{label}.after_fsync")
-        finally:
-            os_io.close(fd)
+        # A signal between the call that makes the file and the line that knows its name would leave it there.
+        with uninterrupted():
+            draft, fd = _open_draft(path, os_io) if temporary is None else _create(temporary, os_io)
+        for chunk in chunks:
+            write_full(fd, memoryview(chunk), os_io=os_io)
+        os_io.kill_point(f"{label}.after_write")
+        # The bytes reach the device before the name does, or a power loss could leave an empty file under it.
+        os_io.fsync(fd)
+        os_io.kill_point(f"{label}.after_fsync")
+        # Before the descriptor is closed, whose lock says that the draft is no dead process's.
         os_io.replace(draft, path)
+        os_io.kill_point(f"{label}.after_rename")
     except BaseException:
-        with contextlib.suppress(OSError):  # the error that brought us here says more
-            os_io.unlink(draft)
+        if draft is not None:
+            with contextlib.suppress(OSError):  # the error that brought us here says more
+                os_io.unlink(draft)
         raise
-    os_io.kill_point(f"{label}.after_rename")
+    finally:
+        if fd >= 0:
+            close_quietly(fd, os_io=os_io)  # what it could report, the fsync has
     os_io.fsync_dir(path.parent)
     os_io.kill_point(f"{label}.after_folder_fsync")
+
+
+def append_durably(path: Path, data: bytes, *, os_io: OsIO = REAL_OS) -> None:
+    """Add ``data`` to the end of the file ``path``; on the device on return. A crash may leave a part of it.
+
+    Raises
+    ------
+    StoreWriteError
+        Writing failed; a part of ``data`` may be there.
+    """
+    with write_errors(path, "writing", needed_bytes=len(data), os_io=os_io):
+        fd = os_io.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        try:
+            write_full(fd, memoryview(data), os_io=os_io)
+            os_io.fsync(fd)
+        finally:
+            os_io.close(fd)
+
+
+def require_file_target(path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Check that ``path`` is free or a regular file, which may be replaced; a link is not followed.
+
+    Raises
+    ------
+    StoreExistsError
+        It is a folder, a link, a device, a FIFO or a socket.
+    """
+    try:
+        mode = os_io.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        raise StoreExistsError(
+            errno.EEXIST, f"is {kind}, which is never replaced by a file; give another path", str(path)
+        )
+
+
+def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Create ``folder``, and those above it, where they are missing; their names are on the device on return.
+
+    Raises
+    ------
+    StoreWriteError
+        The file system refuses, or something else has the name.
+    """
+    with write_errors(folder, "creating the folder", os_io=os_io):
+        make_folders(folder, os_io=os_io)
+
+
+def remove_dead_drafts(path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Remove what processes left that were killed while they wrote ``path``; what cannot be removed is logged.
+
+    A live process holds the lock of its draft. Only a file of ours is looked at, by its exact name.
+    """
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.[0-9a-f]{{16}}\.tmp")
+    try:
+        drafts = [path.with_name(name) for name in os_io.listdir(path.parent) if pattern.fullmatch(name)]
+        for draft in drafts:
+            _remove_if_dead(draft, os_io)
+    except OSError as error:
+        _LOG.info("what killed processes left beside %s could not be removed: %s", path, error)
+
+
+def _create(path: Path, os_io: OsIO) -> tuple[Path, int]:
+    return path, os_io.open(path, _CREATE)
+
+
+def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
+    """Create a draft of ``path`` under a name that nobody can foresee, and lock it; return name and descriptor."""
+    for _ in range(_NAMES):
+        # The process number is for people who look; the random part keeps others from planting a link there.
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
+        try:
+            _, fd = _create(draft, os_io)
+        except FileExistsError:
+            continue
+        try:
+            if _is_held(fd, os_io):
+                return draft, fd
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os_io.unlink(draft)
+            close_quietly(fd, os_io=os_io)
+            raise
+        # Another process took it for a dead one's between the two calls, and removes it.
+        close_quietly(fd, os_io=os_io)
+    raise FileExistsError(errno.EEXIST, "every name tried for a temporary file is taken", str(path))
+
+
+def _is_held(fd: int, os_io: OsIO) -> bool:
+    """Lock a new draft; return whether it is still there."""
+    try:
+        os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a file system without locks: drafts of the dead stay there
+        _LOG.debug("a temporary file cannot be locked: %s", error)
+    return os_io.fstat(fd).st_nlink > 0
+
+
+def _remove_if_dead(draft: Path, os_io: OsIO) -> None:
+    try:
+        fd = os_io.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:  # a link, another user's, or gone
+        return
+    try:
+        status = os_io.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os_io.unlink(draft)
+    except (BlockingIOError, FileNotFoundError):  # its process lives, or just ended
+        return
+    finally:
+        close_quietly(fd, os_io=os_io)
