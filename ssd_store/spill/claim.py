@@ -1,4 +1,4 @@
-"""The claim of a process to a private spill folder, and the removal of folders whose process is dead."""
+"""The claim of a process to a private folder of temporary files, and the removal of those whose process is dead."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
-from gloader.errors import FormatError
+from gloader.errors import FormatError, StoreLockedError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
-from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.spill.owner import SpillOwner, boot_id
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 from gloader.ssd_store.write.disk_errors import spill_errors
 from gloader.ssd_store.write.lock import lock_folder
@@ -23,9 +24,13 @@ from gloader.ssd_store.write.lock import lock_folder
 _LOG = logging.getLogger(__name__)
 
 SPILL_PREFIX: Final = "gloader-spill-"
+_CLAIMED: Final = re.compile(r"gloader-[a-z]+-.+")  # removed where an owner file says whose it was
+# A name that nobody else gives to a folder: removed without an owner file too, if nothing else is in it.
+_GENERATED: Final = re.compile(r"gloader-[a-z]+-(?:([0-9a-f]{8})-)?[0-9a-f]{8}")
 SPILL_DIR_VARIABLE: Final = "GLOADER_SPILL_DIR"
 OWNER_NAME: Final = "owner.json"
-UNCLAIMED_GRACE_S: Final = 600.0  # a folder without owner may belong to a process that is just creating it
+# A folder without owner may belong to a process that is just creating it under another kernel, whose locks do not show.
+UNCLAIMED_GRACE_S: Final = 600.0
 KILL_POINTS: Final = (
     "spill.after_mkdtemp",
     "spill.after_lock",
@@ -41,7 +46,7 @@ _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
 
 class SpillClaim:
-    """A new folder ``gloader-spill-XXXX`` that nobody else reads, writes or removes. Owns it until `remove`.
+    """A new folder ``gloader-KIND-BOOT-XXXX`` that nobody else reads, writes or removes. Owns it until `remove`.
 
     The folder is locked by ``flock`` as long as the claim is held, and holds an owner file, which says who it
     was after the lock is gone.
@@ -49,6 +54,7 @@ class SpillClaim:
     Parameters
     ----------
     parent : an existing folder
+    prefix : ``gloader-KIND-``
 
     Raises
     ------
@@ -56,19 +62,22 @@ class SpillClaim:
         The folder cannot be created; nothing is left of it.
     """
 
-    __slots__ = ("_fd", "_os_io", "_owner_pid", "path")
+    __slots__ = ("_fd", "_os_io", "_owner_pid", "_prefix", "path")
 
-    def __init__(self, parent: Path, *, os_io: OsIO = REAL_OS) -> None:
+    def __init__(self, parent: Path, *, prefix: str = SPILL_PREFIX, os_io: OsIO = REAL_OS) -> None:
         self._os_io = os_io
+        self._prefix = prefix
         self._fd = -1
         # Before the folder is made: `__del__` and the handler below look at it, whatever comes first.
         self._owner_pid = 0  # of the process that has to remove the folder; 0: there is none
         self.path = parent
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
-            with spill_errors(parent / SPILL_PREFIX, doing, needed_bytes=1, os_io=os_io), uninterrupted():
-                self._make(parent)
-                self._claim()
+            with spill_errors(parent / prefix, doing, needed_bytes=1, os_io=os_io), uninterrupted():
+                # A run that looks for the dead between the two calls takes the folder for one of theirs.
+                while not (self._make(parent) and self._lock()):
+                    self._owner_pid = 0
+                self._sign()
         except BaseException as error:
             if self._owner_pid:
                 self._give_up(error)
@@ -103,22 +112,34 @@ class SpillClaim:
             finally:
                 self.release()
 
-    def _make(self, parent: Path) -> None:
+    def _make(self, parent: Path) -> bool:
         """Make a folder of a name that is free, which no other user can enter."""
         for _ in range(_NAMES):
-            self.path = parent / f"{SPILL_PREFIX}{secrets.token_hex(4)}"
+            # The kernel's name says who may trust the lock: see `_is_abandoned`.
+            name = f"{self._prefix}{_boot_tag(self._os_io)}-{secrets.token_hex(4)}"
+            self.path = parent / name
             try:
                 self.path.mkdir(mode=0o700)
             except FileExistsError:
                 continue
             self._owner_pid = os.getpid()
-            return
+            return True
         raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
 
-    def _claim(self) -> None:
-        # Locked before the owner file is there: whoever finds the file can tell by the lock whether the owner lives.
+    def _lock(self) -> bool:
+        """Lock the new folder; False if another run removes it, or has."""
         self._os_io.kill_point("spill.after_mkdtemp")
-        self._fd = lock_folder(self.path, os_io=self._os_io)
+        try:
+            self._fd = lock_folder(self.path, os_io=self._os_io)
+            is_there = os.path.samestat(self._os_io.fstat(self._fd), self._os_io.stat(self.path))
+        except (FileNotFoundError, StoreLockedError):
+            is_there = False
+        if not is_there:
+            self.release()
+        return is_there
+
+    def _sign(self) -> None:
+        # Locked before the owner file is there: whoever finds the file can tell by the lock whether the owner lives.
         self._os_io.kill_point("spill.after_lock")
         owner = SpillOwner.this_process(os_io=self._os_io)
         # Forced to the device: after a power loss the folder is removed only if its owner file is there to be read.
@@ -156,11 +177,11 @@ def spill_parent(parent: StrPath | None = None) -> Path:
 
 
 def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) -> list[Path]:
-    """Remove the spill folders below ``parent`` whose owner is dead; return them.
+    """Remove the folders of any kind below ``parent`` whose owner is dead; return them.
 
     A folder stays if its lock is held, if its owner runs, if it belongs to another user, or if it was not made
-    here: a link, a file, a folder without an owner file (but for an empty one older than ten minutes, which a
-    process left that was killed while creating it). What cannot be removed is logged and stays.
+    here: a link, a file, a folder without an owner file (but for an empty one of a generated name, which a process
+    left that was killed while creating it). What cannot be removed is logged and stays.
     """
     folder = spill_parent(parent)
     removed: list[Path] = []
@@ -169,7 +190,7 @@ def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) 
     except OSError as error:
         _LOG.warning("cannot look for abandoned spill folders in %s: %s", folder, error)
         return removed
-    for path in (folder / name for name in names if name.startswith(SPILL_PREFIX)):
+    for path in (folder / name for name in names if _CLAIMED.fullmatch(name)):
         try:
             with uninterrupted():
                 is_removed = _remove_if_dead(path, os_io)
@@ -211,12 +232,20 @@ def _is_abandoned(path: Path, os_io: OsIO) -> bool:
     try:
         owner = SpillOwner.read(path / OWNER_NAME, os_io=os_io)
     except FileNotFoundError:
-        is_ours = set(os_io.listdir(path)) <= {_OWNER_TEMPORARY}
-        return is_ours and time.time() - os_io.stat(path).st_mtime > UNCLAIMED_GRACE_S
+        made = _GENERATED.fullmatch(path.name)
+        if made is None or not set(os_io.listdir(path)) <= {_OWNER_TEMPORARY}:
+            return False
+        # Under this kernel its maker holds the lock, or looks whether the folder is still there when it has it.
+        is_of_this_boot = made[1] is not None and made[1] == _boot_tag(os_io)
+        return is_of_this_boot or time.time() - os_io.stat(path).st_mtime > UNCLAIMED_GRACE_S
     except (OSError, FormatError) as error:
         _LOG.info("%s stays: its owner file cannot be read (%s)", path, error)
         return False
     return owner.is_gone(os_io=os_io)
+
+
+def _boot_tag(os_io: OsIO) -> str:
+    return (boot_id(os_io) or "0" * 8)[:8]
 
 
 def _remove_folder(path: Path, os_io: OsIO) -> None:

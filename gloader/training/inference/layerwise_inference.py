@@ -8,23 +8,23 @@ along all in-edges from the projected table, which is kept in memory, by slabs o
 from __future__ import annotations
 
 import copy
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from gloader.device.mkl_first_call import settle_vector_math
+from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
 from gloader.training.inference.activations import FeatureRows, RamRows, Rows, SsdRows
 from gloader.training.inference.edge_pieces import cut_rows, iter_pieces
 from gloader.training.inference.layer_plan import LayerPlan, plan_inference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -50,8 +50,8 @@ class LayerwiseInference:
     graph : the whole topology
     features : (N, F)
     memory_budget_bytes : for tables, activations and buffers; the topology is not counted
-    scratch : folder for activations that do not fit; defaults to the system's temporary folder. Only a private
-        folder inside it is written, and removed at the end
+    scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, else the system's temporary
+        folder. Only a private folder inside it is written, and removed at the end, or by a later run where this one is killed
     """
 
     graph: CscGraph
@@ -139,8 +139,11 @@ class _Run:
         if plan.is_on_disk:
             # Made with the first layer that needs it; a run that fits leaves no folder, not even an empty one.
             if self._scratch is None:
-                folder = tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=self._job.scratch)
-                self._scratch = Path(self._stack.enter_context(folder))
+                parent = spill_parent(self._job.scratch)
+                remove_dead_spills(parent)
+                claim = SpillClaim(parent, prefix=SCRATCH_PREFIX)
+                self._stack.callback(claim.remove)
+                self._scratch = claim.path
             outputs = SsdRows(self._scratch / f"layer-{depth}", num_rows=num_rows)
         else:
             outputs = RamRows(num_rows=num_rows, width=width)

@@ -49,19 +49,19 @@ def found() -> dict[str, Any]:
 
 @pytest.mark.reliability("E3")
 def test_sigkill_at_every_named_point(found: dict[str, Any]) -> None:
-    """What is left, what the next start removes at once, and what it removes when that is old."""
+    """What is left, what the next start removes at once, and what it removes when that is old: nothing more."""
     files = ["00000000.spill", "00000001.spill", "00000002.spill"]
     left_and_removed = {
-        "spill.after_mkdtemp": [[[]], 0, 1],
-        "spill.after_lock": [[[]], 0, 1],
-        "owner.after_write": [[["owner.json.tmp"]], 0, 1],
-        "owner.after_fsync": [[["owner.json.tmp"]], 0, 1],
+        "spill.after_mkdtemp": [[[]], 1, 0],
+        "spill.after_lock": [[[]], 1, 0],
+        "owner.after_write": [[["owner.json.tmp"]], 1, 0],
+        "owner.after_fsync": [[["owner.json.tmp"]], 1, 0],
         "owner.after_rename": [[["owner.json"]], 1, 0],
         "owner.after_folder_fsync": [[["owner.json"]], 1, 0],
         "pack.in_sweep": [[[*files, "owner.json"]], 1, 0],
         "pack.after_sweep": [[[*files, "owner.json"]], 1, 0],
         "spill.after_files_removed": [[["owner.json"]], 1, 0],
-        "spill.after_owner_removed": [[[]], 0, 1],
+        "spill.after_owner_removed": [[[]], 1, 0],
     }
     assert found["points"] == {point: ["killed", *row, []] for point, row in left_and_removed.items()}
 

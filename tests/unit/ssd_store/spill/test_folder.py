@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -341,16 +341,57 @@ def test_nothing_that_is_not_ours_is_touched(tmp_path: Path) -> None:
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
+def boot_tag() -> str:
+    return SpillOwner.this_process().boot_id[:8]
+
+
 @pytest.mark.reliability("E3")
+@pytest.mark.reliability("J12")
 @pytest.mark.parametrize("content", [[], ["owner.json.tmp"]])
-def test_a_folder_that_was_never_claimed_goes_when_it_is_old(tmp_path: Path, content: list[str]) -> None:
-    path = tmp_path / "gloader-spill-never"
-    path.mkdir()
-    for name in content:
-        (path / name).write_text('{"pi')
-    assert remove_dead_spills(tmp_path) == []
-    age(path, UNCLAIMED_GRACE_S + 60)
-    assert remove_dead_spills(tmp_path) == [path]
+def test_a_folder_that_was_never_claimed_goes_at_once_and_another_kernels_when_it_is_old(
+    tmp_path: Path, content: list[str]
+) -> None:
+    paths = [
+        tmp_path / f"gloader-{name}"
+        for name in (f"infer-{boot_tag()}-00000001", "spill-00000000-00000001", "spill-00000001")
+    ]
+    for path in paths:
+        path.mkdir()
+        for name in content:
+            (path / name).write_text('{"pi')
+    mine = tmp_path / "gloader-spill-experiments"  # a name that is not generated
+    mine.mkdir()
+    assert remove_dead_spills(tmp_path) == paths[:1]
+    for path in (*paths[1:], mine):
+        age(path, UNCLAIMED_GRACE_S + 60)
+    assert remove_dead_spills(tmp_path) == paths[1:]
+    assert mine.is_dir()
+
+
+@pytest.mark.reliability("E4")
+@pytest.mark.parametrize("when", ["before the lock", "while it is locked"])
+def test_a_folder_that_another_run_took_for_a_dead_ones_is_made_again(tmp_path: Path, when: str) -> None:
+    class Meanwhile(OsIO):
+        removed: ClassVar[list[Path]] = []
+
+        def _remove(self, moment: str) -> None:
+            if moment == when and not self.removed:
+                self.removed += remove_dead_spills(tmp_path)
+
+        def kill_point(self, name: str) -> None:
+            if name == "spill.after_mkdtemp":
+                self._remove("before the lock")
+
+        def flock(self, fd: int, operation: int) -> None:
+            self._remove("while it is locked")
+            super().flock(fd, operation)
+
+    os_io = Meanwhile()
+    with SpillFolder(tmp_path, budget_bytes=MB, os_io=os_io) as spill:
+        assert len(os_io.removed) == 1
+        assert names(tmp_path) == [spill.path.name]
+        assert names(spill.path) == ["owner.json"]
+    assert names(tmp_path) == []
 
 
 @pytest.mark.reliability("E3")
