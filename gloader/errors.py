@@ -90,11 +90,11 @@ class StoreExistsError(StoreError, FileExistsError):
 
 
 class StoreLockedError(StoreError):
-    """Another process is creating a store at this path."""
+    """Another process is creating a store, or training, at this path."""
 
 
 class StoreWriteError(StoreError, OSError):
-    """Writing a store failed; nothing was committed."""
+    """Writing a store or another file failed; nothing was committed."""
 
 
 class StoreReadError(StoreError, OSError):
@@ -133,7 +133,7 @@ class StateError(GloaderError, ValueError):
 
 
 class CheckpointError(GloaderError):
-    """A model checkpoint is missing, malformed or belongs to another model or dataset."""
+    """A model checkpoint is missing, damaged, malformed or belongs to another model, dataset or run."""
 
 
 class LoaderClosedError(GloaderError):

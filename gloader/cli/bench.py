@@ -246,8 +246,11 @@ def _finish(screen: Screen, report: dict[str, Any], rows: dict[str, str], out: P
     if not screen.is_json:
         screen.console.print(facts(rows))
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1) + "\n")
+        # Imported here: --help does without numpy.
+        from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
+
+        make_output_folder(out.parent)
+        write_atomically(out, (json.dumps(report, indent=1) + "\n").encode())
     screen.result(report)
 
 

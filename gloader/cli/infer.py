@@ -2,6 +2,7 @@
 
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
@@ -9,6 +10,10 @@ from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen
 from gloader.core.flag_values import Size
+
+if TYPE_CHECKING:
+    from gloader.ssd_store.os_io import OsIO
+    from gloader.types import IdArray
 
 
 def infer(
@@ -35,14 +40,16 @@ def infer(
     device
         auto, cpu or cuda:0.
     """
-    import numpy as np
-
-    from gloader.ssd_store.write.atomic_file import write_atomically
+    from gloader.ssd_store.spill.folder import remove_dead_spills
+    from gloader.ssd_store.write.atomic_file import require_file_target
     from gloader.training.checkpoint.save import load_checkpoint
     from gloader.training.evaluate import predict
     from gloader.training.train import resolve_device
 
     screen = Screen.open(is_json=output.json)
+    # Before hours of work that nothing could be done with.
+    require_file_target(out)
+    remove_dead_spills()
     opened = open_or_prepare(dataset, screen, memory_budget=memory_budget)
     loaded = load_checkpoint(checkpoint)
     with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
@@ -54,11 +61,26 @@ def infer(
             device=resolve_device(device),
             on_progress=lambda fraction: bars.update(bar, completed=fraction),
         )
-    # Written under another name and renamed: a file of predictions is whole or not there.
-    content = BytesIO()
     # The dataset may hold its nodes in another order than the source.
-    np.save(content, opened.in_original_order(predicted), allow_pickle=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, content.getbuffer())
+    save_predictions(out, opened.in_original_order(predicted))
     screen.say(f"classes of {len(predicted):,} nodes in {out}")
     screen.result({"out": str(out), "num_nodes": len(predicted), "dataset": str(opened.root)})
+
+
+def save_predictions(out: Path, predicted: "IdArray", *, os_io: "OsIO | None" = None) -> None:
+    """Write ``predicted`` (N,) to the file ``out``, which is whole or not there.
+
+    Raises
+    ------
+    StoreExistsError, StoreWriteError
+        As `write_atomically`.
+    """
+    import numpy as np
+
+    from gloader.ssd_store.os_io import REAL_OS
+    from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
+
+    content = BytesIO()
+    np.save(content, predicted, allow_pickle=False)
+    make_output_folder(out.parent, os_io=os_io or REAL_OS)
+    write_atomically(out, content.getbuffer(), os_io=os_io or REAL_OS)

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,12 +164,15 @@ def _table(inspection: "Inspection", policies: list[str]) -> Table:
 def _write(out: Path, inspection: "Inspection", report: dict[str, Any], screen: Screen) -> None:
     from gloader.errors import MissingDependencyError
     from gloader.inspector.picture import save_picture
+    from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
 
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "inspect.json").write_text(json.dumps(report, indent=1) + "\n")
+    make_output_folder(out)
+    write_atomically(out / "inspect.json", (json.dumps(report, indent=1) + "\n").encode())
     # Without matplotlib the figures are still there, as JSON.
     try:
-        save_picture(inspection, out / "inspect.png", title=str(report["dataset"]))
+        picture = BytesIO()
+        save_picture(inspection, picture, title=str(report["dataset"]))
+        write_atomically(out / "inspect.png", picture.getvalue())
     except MissingDependencyError as error:
         screen.say(f"no picture: {error}")
     screen.say(f"\nresults in {out}")

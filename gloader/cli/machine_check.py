@@ -31,6 +31,7 @@ _MIN_PYTHON = (3, 11)
 # Below these a run works, with smaller settings than the defaults: a note, not a problem.
 _MIN_MEMORY_BYTES = 2 << 30
 _MIN_FREE_BYTES = 5 << 30
+_FULL_BYTES = 64 << 20  # with less, neither a checkpoint nor a compiled kernel is sure to find room
 _MIN_DESCRIPTORS = 256
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -183,6 +184,15 @@ def check_disk(folder: Path) -> list[Finding]:
     """Return the space, the rates and the ways of reading that the disk of ``folder`` offers."""
     base = nearest_existing(folder)
     free = shutil.disk_usage(base).free
+    if free < _FULL_BYTES:
+        return [
+            Finding(
+                name="disk space",
+                value=f"the disk is full: {format_bytes(free)} free at {base}",
+                severity="problem",
+                fix="free some space, or name another disk with --path and use that one",
+            )
+        ]
     enough = free >= _MIN_FREE_BYTES
     findings = [
         Finding(

@@ -37,6 +37,7 @@ _SYNONYMS = {
 # The sections of a run folder's config.yaml, and what their keys are called as flags where that differs; None: not a
 # setting. A run is repeated by `gloader train --config RUN/config.yaml`.
 _SECTIONS: dict[str, dict[str, str | None]] = {
+    "run": {"id": None},
     "dataset": {"path": "dataset", "name": None, "fingerprint": None},
     "model": {"name": "model"},
     "optim": {},

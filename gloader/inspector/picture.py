@@ -9,19 +9,20 @@ from gloader.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
     from gloader.inspector.policy_misses import Inspection
 
 _STYLES = {"belady": "-", "static": "--", "none": ":"}
 
 
-def save_picture(inspection: Inspection, path: Path, *, title: str) -> None:
+def save_picture(inspection: Inspection, path: Path | BinaryIO, *, title: str) -> None:
     """Write a PNG with a curve per policy and a mark at the knee.
 
     Parameters
     ----------
     inspection : what is drawn
-    path : of the PNG file; replaced if it exists
+    path : of the PNG file, replaced if it exists; or a file that is open for writing
     title : above the picture
 
     Raises
@@ -59,7 +60,7 @@ def save_picture(inspection: Inspection, path: Path, *, title: str) -> None:
     )
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small")
-    FigureCanvasAgg(figure).print_png(str(path))
+    FigureCanvasAgg(figure).print_png(path)
 
 
 def _unit(num_bytes: int) -> tuple[float, str]:

@@ -13,6 +13,7 @@ from gloader.observe.epoch_stats import WORK_NAMES
 from gloader.observe.timeline_events import FIELDS, TrackRecord, timeline_events
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
+from gloader.ssd_store.write.disk_errors import write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -113,16 +114,19 @@ class TimelineRecorder:
 
         Raises
         ------
-        OSError
+        StoreExistsError
+            There is something at ``path`` that is no regular file.
+        StoreWriteError
             Writing failed; no temporary file is left.
         """
         # Copies: the threads go on recording while this writes.
         with self._lock:
             tracks = list(self._tracks)
         records = [_record_of(track) for track in tracks]
-        write_chunks_atomically(
-            path, _json_chunks(timeline_events(records), num_dropped=self.num_dropped), os_io=os_io
-        )
+        with write_errors(path, "writing", os_io=os_io):
+            write_chunks_atomically(
+                path, _json_chunks(timeline_events(records), num_dropped=self.num_dropped), os_io=os_io
+            )
 
     def _track(self) -> _Track:
         track: _Track | None = getattr(self._local, "track", None)

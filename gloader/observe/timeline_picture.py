@@ -11,6 +11,7 @@ from gloader.observe.epoch_stats import WORK_NAMES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
 _COLORS: Final = {
     "sample": ("#4c78a8", "#9ecae9"),
@@ -29,7 +30,7 @@ _THINNEST: Final = 0.004  # of the width; a thinner slice would vanish behind it
 
 def render_timeline(
     timeline_json: Path,
-    out_png: Path,
+    out_png: Path | BinaryIO,
     *,
     epoch: int | None = None,
     seconds: tuple[float, float] | None = None,
@@ -94,7 +95,7 @@ def render_timeline(
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", linewidth=0.4, alpha=0.5)
     axes.set_axisbelow(True)
-    FigureCanvasAgg(figure).print_png(str(out_png))
+    FigureCanvasAgg(figure).print_png(out_png)
 
 
 def _slices_of(timeline_json: Path, epoch: int | None) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from gloader.errors import ConfigError
 from gloader.report.page import Section, render_page
 from gloader.report.sections import read_sections
-from gloader.ssd_store.write.atomic_file import write_atomically
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def make_report(
-    runs: Sequence[Path], out: Path, *, png: Path | None = None, title: str = "gloader"
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    png: Path | None = None,
+    title: str = "gloader",
+    os_io: OsIO = REAL_OS,
 ) -> list[Section]:
     """Write one HTML page that shows ``runs``, and return what it holds.
 
@@ -31,19 +37,22 @@ def make_report(
         There are no runs, or one of them cannot be shown.
     MissingDependencyError
         matplotlib is not installed.
-    OSError
+    StoreExistsError
+        A file to write is there and is no regular file: a folder, a link, a device.
+    StoreWriteError
         Writing failed.
     """
     if not runs:
         raise ConfigError("there are no runs; give at least one folder or file")
+    require_file_target(out, os_io=os_io)
     # All of it is read and drawn before the old page is touched.
     sections = [section for run in runs for section in read_sections(run)]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, render_page(title, sections).encode())
+    make_output_folder(out.parent, os_io=os_io)
+    write_atomically(out, render_page(title, sections).encode(), os_io=os_io)
     if png is not None:
-        png.mkdir(parents=True, exist_ok=True)
+        make_output_folder(png, os_io=os_io)
         for name, data in name_pictures(sections).items():
-            write_atomically(png / f"{name}.png", data)
+            write_atomically(png / f"{name}.png", data, os_io=os_io)
     return sections
 
 

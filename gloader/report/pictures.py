@@ -9,6 +9,7 @@ from gloader.errors import MissingDependencyError
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
     from gloader.report.comparison import Comparison, Row
     from gloader.report.training import Training
@@ -27,7 +28,7 @@ _ROW_INCHES: Final = 0.36
 _DPI: Final = 150
 
 
-def draw_comparison(comparison: Comparison, path: Path) -> None:
+def draw_comparison(comparison: Comparison, path: Path | BinaryIO) -> None:
     """Write a PNG: seconds of the first and of later epochs of each contender, their parts, bytes and memory.
 
     Raises
@@ -52,7 +53,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     _save(figure, path)
 
 
-def draw_training(training: Training, path: Path) -> None:
+def draw_training(training: Training, path: Path | BinaryIO) -> None:
     """Write a PNG: seconds and accuracy of each epoch of a run.
 
     Raises
@@ -172,8 +173,8 @@ def _tidy(axes: Any, *, grid: str = "y") -> None:
     axes.set_axisbelow(True)
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Any, path: Path | BinaryIO) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure.set_dpi(_DPI)
-    FigureCanvasAgg(figure).print_png(str(path))
+    FigureCanvasAgg(figure).print_png(path)

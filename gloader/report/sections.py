@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gloader.core.units import format_bytes
 from gloader.errors import ConfigError, FormatError
@@ -20,6 +19,7 @@ from gloader.report.training import METRICS, read_training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 _TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
 _ACCEPTED = (
@@ -88,7 +88,7 @@ def _training_section(folder: Path) -> Section:
             _picture(
                 f"{training.name}-epochs",
                 "Seconds and accuracy of each epoch.",
-                lambda path: draw_training(training, path),
+                lambda out: draw_training(training, out),
             ),
         )
     return Section(
@@ -206,12 +206,11 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
     )
 
 
-def _picture(name: str, caption: str, draw: Callable[[Path], None]) -> Picture:
-    # matplotlib and the timeline write to files; the page wants bytes.
-    with tempfile.TemporaryDirectory(prefix="gloader-report-") as folder:
-        path = Path(folder) / "picture.png"
-        draw(path)
-        return Picture(name=_slug(name), caption=caption, png=path.read_bytes())
+def _picture(name: str, caption: str, draw: Callable[[BinaryIO], None]) -> Picture:
+    # Never a file of its own: a page that is killed in the making leaves nothing.
+    png = BytesIO()
+    draw(png)
+    return Picture(name=_slug(name), caption=caption, png=png.getvalue())
 
 
 def _name_of(path: Path) -> str:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
-import shutil
+import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gloader.ssd_store.os_io import REAL_OS
-from gloader.ssd_store.write.atomic_file import remove_dead_drafts, write_atomically
+from gloader.core.signals import uninterrupted
+from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
+from gloader.ssd_store.spill.folder import remove_dead_spills
+from gloader.ssd_store.write.atomic_file import (
+    append_durably,
+    make_output_folder,
+    remove_dead_drafts,
+    write_atomically,
+)
+from gloader.ssd_store.write.disk_errors import write_errors
+from gloader.ssd_store.write.lock import holder_of, lock_folder, remove_tree
+from gloader.training.checkpoint.digest import is_sealed
 from gloader.training.checkpoint.find import (
     CHECKPOINT_NAME,
-    RECORD_NAME,
-    SHARDS_PATTERN,
+    foreign_folders,
     is_sharded_checkpoint,
     newest_checkpoint,
+    removed_folders,
+    removed_name,
+    shard_folders,
 )
 from gloader.training.checkpoint.save import (
     Checkpoint,
@@ -23,7 +39,7 @@ from gloader.training.checkpoint.save import (
     save_checkpoint,
     save_sharded_checkpoint,
 )
-from gloader.training.inference.layerwise_inference import SCRATCH_PREFIX
+from gloader.training.run_identity import new_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,85 +47,208 @@ if TYPE_CHECKING:
 
     from gloader.training.group import RankGroup
 
+_LOG = logging.getLogger(__name__)
+
+_CONFIG, _METRICS, _RESULT, _TRACE = "config.yaml", "metrics.jsonl", "result.json", "trace.json"
+_SECTIONS = frozenset({"dataset", "model", "optim", "loader"})  # of every config.yaml that a run wrote
+_MAX_CONFIG_BYTES = 1 << 20
+_RUN = re.compile(r"run-\d+")
+
 
 class RunFolder:
-    """``config.yaml``, ``metrics.jsonl``, ``result.json`` and the checkpoint of a run. Creates the folder."""
+    """``config.yaml``, ``metrics.jsonl``, ``result.json`` and the checkpoint of a run. Creates the folder.
 
-    def __init__(self, root: Path) -> None:
+    It replaces and removes what `gloader train` wrote, and nothing else. Owns the lock that `enter` takes until
+    `release`.
+
+    Raises
+    ------
+    StoreWriteError
+        The folder cannot be made.
+    """
+
+    def __init__(self, root: Path, *, os_io: OsIO = REAL_OS) -> None:
         self.root = root
-        root.mkdir(parents=True, exist_ok=True)
+        self._os_io = os_io
+        self._lock = -1
+        make_output_folder(root, os_io=os_io)
+
+    def enter(self, *, resume: bool) -> str:
+        """Keep other runs out of the folder until `release`; return the id of the run that it is for.
+
+        Parameters
+        ----------
+        resume : go on with the run that is there, if there is one
+
+        Raises
+        ------
+        StoreLockedError
+            Another run is at work here.
+        StoreExistsError
+            There are files that `gloader train` did not write and would replace.
+        CheckpointError
+            There is a checkpoint without a digest, such as earlier versions wrote.
+        """
+        with uninterrupted():
+            self._take_lock()
+        self._require_own_files()
+        return (self._recorded_id() if resume else None) or new_run_id()
+
+    def release(self) -> None:
+        """Let other runs in. Idempotent."""
+        if self._lock >= 0:
+            fd, self._lock = self._lock, -1
+            close_quietly(fd, os_io=self._os_io)
+
+    def begin(self, config: Mapping[str, Any], *, is_fresh: bool) -> None:
+        """Make the folder that of the run ``config``; what an older run left goes where this one is fresh.
+
+        Parameters
+        ----------
+        config : the resolved settings, with the id of the run
+        is_fresh : the run does not go on with what is there
+        """
+        if is_fresh:
+            # Before the settings change: checkpoints beside the settings of another run are nobody's.
+            for folder in self._folders():
+                RunFolder(folder, os_io=self._os_io).discard()
+        self.write_config(config)
 
     def remove_residue(self) -> None:
-        """Delete the activations and the unfinished files that a killed run left; nobody else uses its folder."""
-        for folder in self.root.glob(f"{SCRATCH_PREFIX}*"):
-            shutil.rmtree(folder)
-        for name in (CHECKPOINT_NAME, "config.yaml", "metrics.jsonl", "result.json"):
-            remove_dead_drafts(self.root / name)
-        # Without its record a folder of shards is one that a killed run was still writing.
-        for folder in self.root.glob(SHARDS_PATTERN):
-            if not is_sharded_checkpoint(folder):
-                shutil.rmtree(folder)
+        """Delete the activations and the unfinished files that a killed run left."""
+        remove_dead_spills(self.root, os_io=self._os_io)
+        for name in (CHECKPOINT_NAME, _CONFIG, _METRICS, _RESULT, _TRACE):
+            remove_dead_drafts(self.root / name, os_io=self._os_io)
+        with write_errors(self.root, "removing what a killed run left", os_io=self._os_io):
+            for folder in removed_folders(self.root):
+                remove_tree(folder, os_io=self._os_io)
+            # Without its record a folder of shards is one that a killed run was still writing.
+            for folder in shard_folders(self.root):
+                if not is_sharded_checkpoint(folder):
+                    self._remove_shards(folder)
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
         """Return the folder of one of several runs; this folder where there is only one."""
-        return self if num_runs == 1 else RunFolder(self.root / f"run-{run}")
+        return self if num_runs == 1 else RunFolder(self.root / f"run-{run}", os_io=self._os_io)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the resolved settings."""
         text = yaml.safe_dump(_plain(config), sort_keys=False)
-        write_atomically(self.root / "config.yaml", text.encode())
+        write_atomically(self.root / _CONFIG, text.encode(), os_io=self._os_io)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the figures of the finished run."""
-        write_atomically(self.root / "result.json", (json.dumps(_plain(result), indent=1) + "\n").encode())
+        text = json.dumps(_plain(result), indent=1) + "\n"
+        write_atomically(self.root / _RESULT, text.encode(), os_io=self._os_io)
 
     def start_metrics(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Begin ``metrics.jsonl`` with the epochs that a resumed run has behind it."""
         lines = "".join(json.dumps(_plain(record)) + "\n" for record in records)
-        write_atomically(self.root / "metrics.jsonl", lines.encode())
+        write_atomically(self.root / _METRICS, lines.encode(), os_io=self._os_io)
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Add the line of one epoch."""
         # Not atomic: a torn last line is written anew by `start_metrics` when the run is resumed.
-        with (self.root / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(_plain(record)) + "\n")
+        append_durably(self.root / _METRICS, (json.dumps(_plain(record)) + "\n").encode(), os_io=self._os_io)
 
     def save_checkpoint(self, checkpoint: Checkpoint, *, group: RankGroup) -> None:
         """Replace the checkpoint; collective. Several ranks write it together, see `sharded_checkpoint`."""
         if group.is_alone:
-            save_checkpoint(self.root / CHECKPOINT_NAME, checkpoint)
-            # The new one is complete first: there is a checkpoint at every moment.
-            self._remove_checkpoints(but=CHECKPOINT_NAME)
-            return
-        folder = save_sharded_checkpoint(self.root, checkpoint, group)
-        # Before the old one is removed: a power loss must not take the new name and the old files.
+            new = self.root / CHECKPOINT_NAME
+            save_checkpoint(new, checkpoint, os_io=self._os_io)
+        else:
+            new = save_sharded_checkpoint(self.root, checkpoint, group, os_io=self._os_io)
+        # The new one is complete first: there is a checkpoint at every moment.
         if group.is_first:
-            REAL_OS.fsync_dir(self.root)
-            self._remove_checkpoints(but=folder.name)
+            with write_errors(self.root, "replacing the older checkpoint", os_io=self._os_io):
+                # Its name too is on the device, or a power loss could take the new one and leave the old one removed.
+                self._os_io.fsync_dir(self.root)
+                self._remove_checkpoints(but=new)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint; None if the run never wrote one."""
         path = newest_checkpoint(self.root)
         return None if path is None else load_checkpoint(path)
 
-    def discard_checkpoints(self) -> None:
-        """Delete what another run left, which a restart of this one would take for its own."""
-        self._remove_checkpoints(but=None)
+    def discard(self) -> None:
+        """Delete the results and checkpoints of an older run; durable on return."""
+        with write_errors(self.root, "removing what an older run left", os_io=self._os_io):
+            self._remove_checkpoints(but=None)
+            for name in (_RESULT, _METRICS):
+                with contextlib.suppress(FileNotFoundError):
+                    self._os_io.unlink(self.root / name)
+            self._os_io.fsync_dir(self.root)
 
-    def _remove_checkpoints(self, *, but: str | None) -> None:
-        for path in (self.root / CHECKPOINT_NAME, *self.root.glob(SHARDS_PATTERN)):
-            if path.name == but:
-                continue
-            if path.is_dir():
-                _remove_shards(path)
-            else:
-                path.unlink(missing_ok=True)
+    def _take_lock(self) -> None:
+        try:
+            self._lock = lock_folder(self.root, os_io=self._os_io)
+        except StoreLockedError:
+            pid = holder_of(self.root, os_io=self._os_io)
+            raise StoreLockedError(
+                f"{self.root}: {'another process' if pid is None else f'process {pid}'} is training into this folder; "
+                "wait for it, or choose another --out"
+            ) from None
+        except OSError as error:
+            # Some network file systems do not lock folders, and runs on several machines need one.
+            _LOG.warning("%s cannot be locked (%s): keep other runs out of it yourself", self.root, error)
 
+    def _folders(self) -> list[Path]:
+        runs = (path for path in self.root.iterdir() if _RUN.fullmatch(path.name))
+        return [self.root, *(path for path in runs if path.is_dir() and not path.is_symlink())]
 
-def _remove_shards(folder: Path) -> None:
-    """Delete a checkpoint, its record first: what is left when this is interrupted is none any more."""
-    (folder / RECORD_NAME).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+    def _require_own_files(self) -> None:
+        folders, config = self._folders(), self.root / _CONFIG
+        if config.exists():
+            foreign = [] if self._read_config() is not None else [config]
+        else:
+            # The settings are the first file that a run writes.
+            paths = (folder / name for folder in folders for name in (_METRICS, _RESULT, _TRACE))
+            foreign = [path for path in paths if path.exists()]
+        if foreign:
+            raise StoreExistsError(
+                errno.EEXIST,
+                "was not written by gloader train, which would replace it; choose another --out",
+                str(foreign[0]),
+            )
+        files = (folder / CHECKPOINT_NAME for folder in folders)
+        unchecked = [file for file in files if file.is_file() and not is_sealed(file)]
+        unchecked += [path for folder in folders for path in foreign_folders(folder)]
+        if unchecked:
+            raise CheckpointError(
+                f"{unchecked[0]} has no digest: it is damaged, or not written by this version of gloader train; move "
+                "it away, or choose another --out"
+            )
+
+    def _read_config(self) -> dict[str, Any] | None:
+        """Return the settings of the run that is here; None where the file is not what a run wrote."""
+        path = self.root / _CONFIG
+        try:
+            with path.open("rb") as file:
+                content = yaml.safe_load(file.read(_MAX_CONFIG_BYTES))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            return None
+        return content if isinstance(content, dict) and content.keys() >= _SECTIONS else None
+
+    def _recorded_id(self) -> str | None:
+        run = (self._read_config() or {}).get("run")
+        return str(run["id"]) if isinstance(run, dict) and "id" in run else None
+
+    def _remove_checkpoints(self, *, but: Path | None) -> None:
+        file = self.root / CHECKPOINT_NAME
+        if file != but:
+            with contextlib.suppress(FileNotFoundError):
+                self._os_io.unlink(file)
+        for folder in shard_folders(self.root):
+            if folder != but:
+                self._remove_shards(folder)
+
+    def _remove_shards(self, folder: Path) -> None:
+        """Delete a checkpoint: what is left when this is interrupted, or the power fails, is none any more."""
+        gone = folder.with_name(removed_name(folder))
+        remove_tree(gone, os_io=self._os_io)
+        self._os_io.replace(folder, gone)
+        self._os_io.fsync_dir(self.root)
+        remove_tree(gone, os_io=self._os_io)
 
 
 def _plain(value: Any) -> Any:

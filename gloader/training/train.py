@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +23,13 @@ from gloader.training.replica import check_step
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
 from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize
 from gloader.training.run_folder import RunFolder
+from gloader.training.run_identity import decisive_settings
 from gloader.training.run_loader import RunLoader
 from gloader.training.tensorboard import TensorBoardReporter
 from gloader.training.trainer import Trainer, TrainRecipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from gloader.config import TrainSettings
@@ -92,7 +94,9 @@ def fit(
     ConfigError, BudgetError
         A setting is not allowed, or memory does not suffice; raised before training.
     CheckpointError, StateError
-        A checkpoint to resume from is malformed or belongs to another dataset or other settings.
+        A checkpoint to resume from is damaged, malformed or belongs to another run, dataset or other settings.
+    StoreLockedError, StoreExistsError, StoreWriteError
+        Another run is at work in the folder, it holds files of other programs, or it cannot be written.
     MissingDependencyError
         TensorBoard is not installed.
     RankError
@@ -107,9 +111,11 @@ def fit(
     check_step(settings.step, world_size=group.world_size)
     target = resolve_device(device, group)
     folder = None if files.out is None else RunFolder(files.out)
-    if folder is not None and group.is_first:
-        folder.write_config(recorded)
     with ExitStack() as stack:
+        run_id = ""
+        if folder is not None:
+            stack.callback(folder.release)
+            run_id = group.run_on_first(lambda: folder.enter(resume=files.resume))
         listener: Reporter = (reporter if group.is_first else None) or SilentReporter()
         if files.tensorboard and files.out is not None and group.is_first:
             board = TensorBoardReporter(files.out / "tensorboard")
@@ -123,7 +129,12 @@ def fit(
                 dataset=dataset,
                 settings=replace(settings, loader=settings.loader.changed(seed=seed)),
                 group=group,
+                run_id=run_id,
                 folder=None if folder is None else folder.of_run(number, num_runs=settings.runs),
+                # The first of several begins the folder of all of them.
+                begin=None
+                if folder is None or number
+                else partial(folder.begin, {"run": {"id": run_id}, **recorded}, is_fresh=not files.resume),
                 device=target,
                 resume=files.resume,
                 trace=files.trace if number == 0 and group.is_first else None,
@@ -176,7 +187,9 @@ class _TrainingRun:
     dataset: Dataset
     settings: TrainSettings
     group: RankGroup
+    run_id: str
     folder: RunFolder | None
+    begin: Callable[[], None] | None  # makes the run folder this run's, on the first rank
     device: torch.device
     resume: bool
     trace: Path | None
@@ -186,7 +199,8 @@ class _TrainingRun:
     def run(self, number: int) -> RunResult:
         """Train and test the network."""
         started = time.perf_counter()
-        self.group.run_on_first(self._prepare_folder)
+        if self.folder is not None:
+            self.group.run_on_first(self.folder.remove_residue)
         opening = RunLoader(
             dataset=self.dataset,
             settings=self.settings,
@@ -201,6 +215,9 @@ class _TrainingRun:
         with opened as loader, private_randomness(self.device), self.group.log_failures():
             trainer = self._trainer(loader, budget)
             self._resume(trainer)
+            # Only now: a run that is refused leaves the older one as it was.
+            if self.begin is not None:
+                self.group.run_on_first(self.begin)
             # Gathered on every rank, also where nobody reports: it is a collective.
             explanations = self.group.gather(loader.explain())
             self.reporter.on_start(
@@ -242,13 +259,6 @@ class _TrainingRun:
         self.reporter.on_finish(result)
         return result
 
-    def _prepare_folder(self) -> None:
-        if self.folder is not None:
-            self.folder.remove_residue()
-            # A group that is restarted looks for checkpoints: it would take those of an older run for its own.
-            if not (self.resume or self.group.is_alone):
-                self.folder.discard_checkpoints()
-
     def _trainer(self, loader: Loader, budget: RunBudget) -> Trainer:
         inference = None
         if self.group.is_first:
@@ -264,6 +274,8 @@ class _TrainingRun:
                 optim=self.settings.optim,
                 step=self.settings.step,
                 seed=self.settings.loader.sampling.seed,
+                run_id=self.run_id,
+                settings=decisive_settings(self.settings, world_size=self.group.world_size),
             ),
             dataset=self.dataset,
             group=self.group,

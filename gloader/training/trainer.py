@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from gloader.errors import CheckpointError, ConfigError
+from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.training.checkpoint.save import Checkpoint, ModelSpec
 from gloader.training.evaluate import accuracy
@@ -16,6 +16,7 @@ from gloader.training.optimizer import build_optimizer, learning_rate
 from gloader.training.process import all_cores, release_freed_memory, seed_torch
 from gloader.training.replica import Replica
 from gloader.training.reporter import BatchReport, Reporter
+from gloader.training.run_identity import differing, is_of_the_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +54,8 @@ class TrainRecipe:
     optim: OptimConfig  # checked, as is ``step``
     step: StepConfig
     seed: int  # of the initial weights and of dropout
+    run_id: str  # of the run whose checkpoints are written and gone on with
+    settings: Mapping[str, Any]  # `decisive_settings`
 
 
 class Trainer:
@@ -92,6 +95,7 @@ class Trainer:
         folder: RunFolder | None,
         reporter: Reporter,
     ) -> None:
+        self._recipe = recipe
         self._spec, self._optim, self._seed = recipe.spec, recipe.optim, recipe.seed
         self._dataset = dataset
         self._group = group
@@ -130,25 +134,21 @@ class Trainer:
         Raises
         ------
         CheckpointError, StateError
-            The checkpoint belongs to another model, dataset or stream of batches, or is malformed.
+            The checkpoint belongs to another run, model, dataset or stream of batches, or is malformed.
         """
-        if checkpoint.spec != self._spec:
-            raise CheckpointError(
-                f"the checkpoint is of {checkpoint.spec}, this run trains {self._spec}; "
-                f"use the same settings or another --out"
-            )
-        if checkpoint.fingerprint != self._dataset.fingerprint:
-            raise CheckpointError(
-                f"the checkpoint belongs to another dataset than {self._dataset.name}; use another --out"
-            )
         content = checkpoint.progress
+        try:
+            progress = _Progress.from_json(content["progress"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"the training state in the checkpoint is malformed: {error!r}") from error
+        self._require_same_run(checkpoint, epochs_done=len(progress.epochs))
         try:
             self._model.load_state_dict(content["weights"])
             self._optimizer.load_state_dict(content["optimizer"])
-            self._progress = _Progress.from_json(content["progress"])
             loader_state = content["loader"]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the training state in the checkpoint is malformed: {error!r}") from error
+        self._progress = progress
         self._best_weights = dict(checkpoint.weights)
         self._loader.load_state_dict(loader_state)
 
@@ -167,6 +167,27 @@ class Trainer:
             self._save()
             self._reporter.on_epoch(record)
         return self._test()
+
+    def _require_same_run(self, checkpoint: Checkpoint, *, epochs_done: int) -> None:
+        """Raise CheckpointError or StateError naming everything in which this run is not that of ``checkpoint``."""
+        saved = {**checkpoint.settings, "dataset": checkpoint.fingerprint}
+        ours = {**self._recipe.settings, "dataset": self._dataset.fingerprint}
+        names = differing(saved, ours, epochs_done=epochs_done)
+        texts = [f"{name} is {saved.get(name)!r} there and {ours.get(name)!r} here" for name in names]
+        if checkpoint.run_id != self._recipe.run_id:
+            others = "".join(f"; {text}" for text in texts)
+            raise CheckpointError(
+                f"the checkpoint is of run {checkpoint.run_id}, and config.yaml beside it is not{others}; put that of "
+                "the run beside it, or train without --resume, which deletes the checkpoint"
+            )
+        if texts:
+            kind = CheckpointError if is_of_the_model(names) else StateError
+            raise kind(
+                f"the checkpoint is of a run with other settings: {'; '.join(texts)}; use the same settings or another "
+                "--out"
+            )
+        if checkpoint.spec != self._spec:
+            raise CheckpointError(f"the checkpoint is of {checkpoint.spec}, this run trains {self._spec}")
 
     def _require_inference(self) -> None:
         """Raise BudgetError where evaluation would not fit its budget."""
@@ -291,6 +312,8 @@ class Trainer:
         progress = asdict(self._progress) | {"partial": partial}
         self._folder.save_checkpoint(
             Checkpoint(
+                run_id=self._recipe.run_id,
+                settings=self._recipe.settings,
                 spec=self._spec,
                 fingerprint=self._dataset.fingerprint,
                 weights=self._best_weights,

@@ -20,7 +20,7 @@ from gloader.ssd_store.cost.probe import (
     open_scratch,
 )
 from gloader.ssd_store.format.format import open_error
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.uring import probe_uring
 from gloader.ssd_store.write.atomic_file import write_atomically
@@ -189,12 +189,13 @@ def _profile_path(folder: Path) -> Path:
     return root / "devices" / f"{os.major(device)}-{os.minor(device)}-{blocks}.json"
 
 
-def remember_profile(folder: StrPath, profile: DeviceProfile) -> None:
+def remember_profile(folder: StrPath, profile: DeviceProfile, *, os_io: OsIO = REAL_OS) -> None:
     """Keep ``profile`` for the device under ``folder``, in the user's cache folder; a failure is only logged."""
     try:
         path = _profile_path(Path(folder))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"version": PROFILE_VERSION, **asdict(profile)}).encode())
+        make_folders(path.parent, os_io=os_io)
+        content = json.dumps({"version": PROFILE_VERSION, **asdict(profile)}).encode()
+        write_atomically(path, content, os_io=os_io)
     except OSError as error:
         _LOG.info("the device profile cannot be remembered: %s", error)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from gloader.core.signals import uninterrupted
 from gloader.errors import StoreLockedError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _ATTEMPTS: Final = 100
+_LOCKS: Final = Path("/proc/locks")
 
 
 class LockedFolder:
@@ -125,6 +124,21 @@ def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
         close_quietly(fd, os_io=os_io)
         raise
     return fd
+
+
+def holder_of(path: Path, *, os_io: OsIO = REAL_OS) -> int | None:
+    """Return the process that holds the lock of `lock_folder`; None where the system does not say."""
+    try:
+        status = os_io.stat(path)
+        lines = _LOCKS.read_text("ascii").splitlines()
+    except OSError:
+        return None
+    device = status.st_dev
+    name = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
+    fields = (line.split() for line in lines)
+    pids = [int(field[4]) for field in fields if len(field) > 5 and field[1] == "FLOCK" and field[5] == name]
+    # 0: of a process that this container does not see.
+    return next((pid for pid in pids if pid > 0), None)
 
 
 def empty_folder(path: Path, *, os_io: OsIO = REAL_OS) -> None:

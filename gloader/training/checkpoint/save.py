@@ -13,7 +13,9 @@ import torch
 from gloader.config import ModelConfig
 from gloader.errors import CheckpointError, ConfigError
 from gloader.models import GraphNetwork, build_model
+from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import write_atomically
+from gloader.training.checkpoint.digest import sealed, unsealed
 from gloader.training.checkpoint.find import find_checkpoint
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from gloader.training.group import RankGroup
 
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +51,18 @@ class ModelSpec:
 class Checkpoint:
     """The content of a checkpoint file: plain tensors and JSON values."""
 
+    run_id: str  # of the run that wrote it
+    settings: Mapping[str, Any]  # those that change what the run comes to, see `run_identity`
     spec: ModelSpec
     fingerprint: str  # of the dataset
     weights: Mapping[str, torch.Tensor]  # best on the validation nodes so far
     progress: Mapping[str, Any]  # what `Trainer` needs to go on
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and index of the batch that training goes on with."""
+        epoch, index = self.progress["loader"]["next"]
+        return epoch, index
 
     def model(self) -> GraphNetwork:
         """Return the network with the best weights, on the CPU.
@@ -70,15 +80,23 @@ class Checkpoint:
         return model
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write ``checkpoint`` to ``path``, atomically."""
+def save_checkpoint(path: Path, checkpoint: Checkpoint, *, os_io: OsIO = REAL_OS) -> None:
+    """Write ``checkpoint`` to ``path``, atomically, with its digest.
+
+    Raises
+    ------
+    StoreExistsError, StoreWriteError
+        As `write_atomically`.
+    """
     # Not straight into the file: torch turns a Ctrl-C inside a callback of its writer into a RuntimeError.
     buffer = io.BytesIO()
     torch.save(_content(checkpoint), buffer)
-    write_atomically(path, buffer.getbuffer())
+    write_atomically(path, sealed(buffer.getbuffer(), checkpoint.position), os_io=os_io)
 
 
-def save_sharded_checkpoint(root: Path, checkpoint: Checkpoint, group: RankGroup) -> Path:
+def save_sharded_checkpoint(
+    root: Path, checkpoint: Checkpoint, group: RankGroup, *, os_io: OsIO = REAL_OS
+) -> Path:
     """Write ``checkpoint`` to a folder in ``root``, a part for each rank; collective. Return the folder.
 
     Parameters
@@ -95,9 +113,9 @@ def save_sharded_checkpoint(root: Path, checkpoint: Checkpoint, group: RankGroup
     from gloader.training.checkpoint.sharded import save_shards  # its import takes 0.4 s
 
     # Named by its position: ranks need not agree on a name, and an older checkpoint stays until this one is complete.
-    epoch, index = checkpoint.progress["loader"]["next"]
+    epoch, index = checkpoint.position
     folder = root / f"checkpoint-{epoch:05}-{index:07}"
-    save_shards(folder, _content(checkpoint), group)
+    save_shards(folder, _content(checkpoint), group, run_id=checkpoint.run_id, os_io=os_io)
     return folder
 
 
@@ -112,7 +130,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        There is no checkpoint, it is malformed, or of another version.
+        There is no checkpoint, or it is damaged, malformed or of another version.
     """
     file = find_checkpoint(Path(path))
     if file.is_dir():
@@ -120,8 +138,10 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
         return _parse(load_shards(file), file)
     try:
+        # Read once: what was compared with the digest is what is believed.
+        body, _ = unsealed(file.read_bytes(), file)
         # Without weights_only a pickle runs whatever code the file names.
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{file} cannot be read as a checkpoint: {error}") from error
     return _parse(content, file)
@@ -130,6 +150,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 def _content(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "version": CHECKPOINT_VERSION,
+        "run_id": checkpoint.run_id,
+        "settings": dict(checkpoint.settings),
         "spec": asdict(checkpoint.spec),
         "fingerprint": checkpoint.fingerprint,
         "weights": dict(checkpoint.weights),
@@ -138,7 +160,7 @@ def _content(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _parse(content: Any, file: Path) -> Checkpoint:
-    keys = {"version", "spec", "fingerprint", "weights", "progress"}
+    keys = {"version", "run_id", "settings", "spec", "fingerprint", "weights", "progress"}
     if not isinstance(content, dict) or set(content) != keys:
         raise CheckpointError(f"{file} is not a gloader checkpoint: it has other entries than {sorted(keys)}")
     # Refused before anything of the content is used.
@@ -151,9 +173,17 @@ def _parse(content: Any, file: Path) -> Checkpoint:
         isinstance(value, torch.Tensor) for value in weights.values()
     ):
         raise CheckpointError(f"the weights in {file} are not named tensors")
-    if not isinstance(content["progress"], dict) or not isinstance(content["fingerprint"], str):
-        raise CheckpointError(f"the progress or the fingerprint in {file} is malformed")
+    texts = (content["fingerprint"], content["run_id"])
+    mappings = (content["progress"], content["settings"])
+    if not all(isinstance(value, str) for value in texts) or not all(
+        isinstance(value, dict) for value in mappings
+    ):
+        raise CheckpointError(
+            f"the progress, the settings, the run or the fingerprint in {file} is malformed"
+        )
     return Checkpoint(
+        run_id=content["run_id"],
+        settings=content["settings"],
         spec=_parse_spec(content["spec"], file),
         fingerprint=content["fingerprint"],
         weights=weights,

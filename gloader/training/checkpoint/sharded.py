@@ -1,36 +1,44 @@
 """A checkpoint that the ranks of a run write together: a folder of ``torch.distributed.checkpoint``.
 
 Each tensor is written once, by one of the ranks that hold it. Everything that is no tensor travels as JSON in a
-tensor of bytes, so that reading never has to execute anything: see `load_shards`.
+tensor of bytes, so that reading never has to execute anything: see `load_shards`. A mark comes first, which says whose
+the folder is, and the digests of all files last, which make a checkpoint of them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
-import pathlib
+import os
 import pickle
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.distributed.checkpoint import metadata as torch_metadata
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from gloader.errors import CheckpointError, StoreWriteError
-from gloader.training.checkpoint.find import RECORD_NAME
+from gloader.ssd_store.os_io import REAL_OS, OsIO, write_full
+from gloader.ssd_store.write.atomic_file import write_atomically
+from gloader.ssd_store.write.disk_errors import write_errors
+from gloader.training.checkpoint.digest import read_checked, write_sums
+from gloader.training.checkpoint.find import MARK_NAME, TORCH_RECORD_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
     from gloader.training.group import RankGroup
 
 _DOCUMENT = "document"
+_BUFFER_BYTES = 1 << 20
 _TENSOR = "$tensor"
 _METADATA = torch_metadata.__name__
 _ALLOWED = {
@@ -53,17 +61,18 @@ _ALLOWED = {
 }
 
 
-def save_shards(folder: Path, content: Any, group: RankGroup) -> None:
+def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os_io: OsIO = REAL_OS) -> None:
     """Write ``content``, dicts and lists of tensors and JSON values, to a new ``folder``; collective.
 
     Every rank gives the same tensors; what is no tensor is taken from the first. The bytes reach the device before
-    the record that names them does.
+    the record of their digests does.
 
     Parameters
     ----------
-    folder : must not hold a checkpoint yet
+    folder : must not exist yet
     content : of this rank
     group : the ranks that write together
+    run_id : of the run that may remove the folder
 
     Raises
     ------
@@ -75,12 +84,20 @@ def save_shards(folder: Path, content: Any, group: RankGroup) -> None:
     # One document for all: what ranks measured, such as seconds, differs.
     document = json.dumps(group.run_on_first(lambda: own)).encode()
     tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
-    writer = FileSystemWriter(folder, sync_files=True)
+    files = _NewFiles(os_io, needed_bytes=sum(tensor.nbytes for tensor in tensors.values()))
+    # What torch syncs it syncs past `os_io`; `_NewFiles` does it for every file.
+    writer = FileSystemWriter(folder, sync_files=False)
+    writer.fs = files
     try:
+        group.run_on_first(lambda: files.begin(folder, run_id))
         with group.lost_rank_errors(), _is_quiet():
             save(tensors, storage_writer=writer)
     except CheckpointException as error:  # a BaseException
         raise StoreWriteError(f"checkpoint {folder} could not be written: {_first_failure(error)}") from error
+    # Of what each rank wrote, taken while it was written: nothing is read again.
+    parts = group.gather(files.sums)
+    sums = {name: digest for part in parts for name, digest in part.items()}
+    group.run_on_first(lambda: write_sums(folder, sums, os_io=os_io))
 
 
 def load_shards(folder: Path) -> Any:
@@ -92,10 +109,10 @@ def load_shards(folder: Path) -> Any:
     Raises
     ------
     CheckpointError
-        The folder holds no checkpoint, or a malformed one.
+        The folder holds no checkpoint, or a malformed or damaged one.
     """
-    reader = _Reader(folder)
     try:
+        reader = _Reader(folder, read_checked(folder))
         found = reader.read_metadata().state_dict_metadata
         # torch loads into tensors that exist; the record says their shapes.
         tensors = {name: _empty(name, entry) for name, entry in found.items()}
@@ -103,18 +120,104 @@ def load_shards(folder: Path) -> Any:
             load(tensors, storage_reader=reader, no_dist=True)
         document = json.loads(tensors.pop(_DOCUMENT).numpy().tobytes())
         return _put_tensors(document, tensors)
-    # torch's own is a BaseException; a damaged file raises anything.
+    except CheckpointError:
+        raise
+    # torch's own is a BaseException; a malformed file raises anything.
     except (CheckpointException, Exception) as error:
         raise CheckpointError(f"{folder} cannot be read as a checkpoint: {_first_failure(error)}") from error
 
 
+class _NewFiles(FileSystem):
+    """The files that torch writes, through `OsIO`: on the device when they are closed, their digests taken."""
+
+    def __init__(self, os_io: OsIO, *, needed_bytes: int) -> None:
+        self._os_io = os_io
+        self._needed_bytes = needed_bytes  # of the whole checkpoint
+        self.sums: dict[str, str] = {}
+
+    def begin(self, folder: Path, run_id: str) -> None:
+        """Make ``folder`` and mark it as that of a run."""
+        mark = f"{run_id}\n".encode()
+        with write_errors(folder, "making the folder", os_io=self._os_io):
+            self._os_io.mkdir(folder)
+            write_atomically(folder / MARK_NAME, mark, os_io=self._os_io)
+        self.sums[MARK_NAME] = hashlib.sha256(mark).hexdigest()
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:  # noqa: ARG002
+        """Yield a new file to write."""
+        # `rename` gives what is called .tmp here its name.
+        name = Path(path).name.removesuffix(".tmp")
+        with write_errors(Path(path), "writing", needed_bytes=self._needed_bytes, os_io=self._os_io):
+            fd = self._os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+            try:
+                file = _NewFile(fd, self._os_io)
+                # torch writes a few bytes at a time.
+                stream = io.BufferedWriter(file, _BUFFER_BYTES)
+                yield stream
+                stream.close()
+                self._os_io.fsync(fd)
+            finally:
+                self._os_io.close(fd)
+        self.sums[name] = file.digest.hexdigest()
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Give a file its final name."""
+        self._os_io.replace(path, new_path)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Do nothing: the first rank made the folder."""
+
+
+class _NewFile(io.RawIOBase):
+    """A file that is only written to, from its beginning to its end. Does not own the descriptor."""
+
+    def __init__(self, fd: int, os_io: OsIO) -> None:
+        self.digest = hashlib.sha256()
+        self._fd = fd
+        self._os_io = os_io
+        self._num_bytes = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append ``data``, all of it."""
+        view = memoryview(data).cast("B")
+        write_full(self._fd, view, os_io=self._os_io)
+        self.digest.update(view)
+        self._num_bytes += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the bytes written."""
+        return self._num_bytes
+
+
+class _CheckedFiles(FileSystem):
+    """Files whose digests were compared, out of memory: what was checked is what is read."""
+
+    def __init__(self, contents: Mapping[str, bytes]) -> None:
+        self._contents = contents
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:  # noqa: ARG002
+        """Yield the file ``path``; KeyError where the record names another than those of the folder."""
+        yield io.BytesIO(self._contents[Path(path).name])
+
+
 class _Reader(FileSystemReader):
-    """Reads the record of a checkpoint without executing anything."""
+    """Reads a checkpoint, its record without executing anything."""
+
+    def __init__(self, folder: Path, contents: Mapping[str, bytes]) -> None:
+        super().__init__(folder)
+        self._record = contents[TORCH_RECORD_NAME]
+        self.fs = _CheckedFiles(contents)
 
     def read_metadata(self, *_: Any, **__: Any) -> torch_metadata.Metadata:
         """Return the record."""
-        with (pathlib.Path(self.path) / RECORD_NAME).open("rb") as file:
-            record = _RecordUnpickler(file).load()
+        record = _RecordUnpickler(io.BytesIO(self._record)).load()
         if not isinstance(record, torch_metadata.Metadata):
             raise CheckpointError(f"its record is a {type(record).__name__}")
         return record
@@ -162,8 +265,13 @@ def _put_tensors(document: Any, tensors: dict[str, torch.Tensor]) -> Any:
 def _first_failure(error: BaseException) -> str:
     if isinstance(error, CheckpointException):
         rank, (inner, _) = next(iter(error.failures.items()))
-        return f"rank {rank}: {inner!r}"
-    return repr(error)
+        return f"rank {rank}: {_said(inner)}"
+    return _said(error)
+
+
+def _said(error: BaseException) -> str:
+    # The text of ours says the file and the bytes.
+    return str(error) if isinstance(error, StoreWriteError) else repr(error)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class LayerwiseInference:
     features : (N, F)
     memory_budget_bytes : for tables, activations and buffers; the topology is not counted
     scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, else the system's temporary
-        folder. Only a private folder inside it is written, and removed at the end, or by a later run where this one is killed
+        folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
     """
 
     graph: CscGraph

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +10,14 @@ import torch
 import yaml
 
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
-from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
+from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError, StoreLockedError
 from gloader.loader import Loader
 from gloader.training import train
 from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.reporter import SilentReporter
+from gloader.training.run_identity import decisive_settings, differing
 from gloader.training.train import FitResult, RunFiles, resolve_device
 
 MODEL = ModelConfig(name="graphsage", hidden=16, dropout=0.3)
@@ -220,17 +222,142 @@ def test_resuming_a_run_that_never_began_starts_it(communities, tmp_path) -> Non
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"model": replace(MODEL, hidden=32)}, CheckpointError, "use the same settings or another --out"),
-        ({"loader": LOADER.changed(seed=1)}, StateError, "seed"),
-        ({"loader": LOADER.changed(batch_size=16)}, StateError, "global_batch_size"),
-        ({"loader": LOADER.changed(layout="merged")}, StateError, "fingerprint"),
+        (
+            {"model": replace(MODEL, hidden=32)},
+            CheckpointError,
+            "hidden is 16 there and 32 here; use the same",
+        ),
+        ({"model": replace(MODEL, dropout=0.0)}, CheckpointError, "dropout is 0.3 there and 0.0 here"),
+        ({"loader": LOADER.changed(seed=1)}, StateError, "seed is 0 there and 1 here"),
+        ({"loader": LOADER.changed(batch_size=16)}, StateError, "global_batch_size is 32 there and 16"),
+        ({"loader": LOADER.changed(layout="merged")}, StateError, "layout is 'layered' there and 'merged'"),
+        ({"loader": LOADER.changed(sampler="labor")}, StateError, "sampler is 'neighbor' there and 'labor'"),
+        ({"loader": LOADER.changed(fanouts=(4, 3))}, StateError, r"fanouts is \[4, 4\] there and \[4, 3\]"),
+        ({"loader": LOADER.changed(drop_last=True)}, StateError, "drop_last is False there and True here"),
+        ({"loader": LOADER.changed(seed_blocks=4)}, StateError, "seed_blocks is 1 there and 4 here"),
+        ({"loader": LOADER.changed(shuffle=False)}, StateError, "shuffle is True there and False here"),
+        ({"optim": replace(OPTIM, lr=0.5)}, StateError, "lr is 0.02 there and 0.5 here"),
+        ({"optim": replace(OPTIM, optimizer="adamw")}, StateError, "optimizer is 'adam' there and 'adamw'"),
+        ({"optim": replace(OPTIM, weight_decay=0.1)}, StateError, "weight_decay is 0.0 there and 0.1"),
+        (
+            {"optim": replace(OPTIM, lr_schedule="step")},
+            StateError,
+            "lr_schedule is 'constant' there and 'step'",
+        ),
+        ({"optim": replace(OPTIM, patience=2)}, StateError, "patience is 0 there and 2 here"),
+        ({"optim": replace(OPTIM, eval_every=2)}, StateError, "eval_every is 1 there and 2 here"),
+        ({"step": StepConfig(autocast="bf16")}, StateError, "autocast is 'none' there and 'bf16' here"),
     ],
 )
-def test_resuming_with_other_settings_is_refused(communities, tmp_path, change, error, message) -> None:
-    settings = {"model": MODEL, "loader": LOADER}
-    fit(communities, optim=replace(OPTIM, epochs=1), out=tmp_path, **settings)
-    with pytest.raises(error, match=message):
-        fit(communities, optim=OPTIM, out=tmp_path, resume=True, **(settings | change))
+def test_resuming_with_other_settings_is_refused(communities, begun, change, error, message) -> None:
+    settings = {"model": MODEL, "loader": LOADER, "optim": OPTIM}
+    before = (begun / "config.yaml").read_bytes()
+    with pytest.raises(error, match=f"of a run with other settings: .*{message}"):
+        fit(communities, out=begun, resume=True, **(settings | change))
+    assert (begun / "config.yaml").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def begun(communities, tmp_path_factory):
+    """The folder of a run that was interrupted in the middle of its first epoch, which nothing here goes on with."""
+    folder = tmp_path_factory.mktemp("begun")
+    InterruptingLoader.fail_at = 3
+    with pytest.raises(RuntimeError, match="the power went out"):
+        fit(
+            communities, MODEL, replace(OPTIM, epochs=3, checkpoint_every=2), LOADER, out=folder,
+            loader_factory=InterruptingLoader.from_settings,
+        )  # fmt: skip
+    InterruptingLoader.fail_at = 0
+    return folder
+
+
+@pytest.mark.reliability("J15")
+@pytest.mark.parametrize(
+    ("saved", "epochs_done", "change", "expected"),
+    [
+        ({}, 2, {"epochs": 9}, []),
+        ({}, 4, {"epochs": 3}, ["epochs"]),  # more is done than is asked for
+        ({"lr_schedule": "cosine"}, 2, {"epochs": 9}, ["epochs"]),
+        ({"grad_compress": "powersgd"}, 2, {"epochs": 9}, ["epochs"]),
+        ({"eval_every": 3}, 4, {"epochs": 9}, ["epochs"]),  # epoch 4 was the last, and evaluated as such
+        ({"eval_every": 3}, 2, {"epochs": 9}, []),
+        ({"eval_every": 2}, 4, {"epochs": 9}, []),
+        ({}, 2, {"lr": 0.5, "hidden": 3}, ["lr", "hidden"]),
+        ({}, 2, {"compile": True, "grad_compress": "bf16"}, ["compile", "grad_compress"]),
+    ],
+)
+def test_which_settings_keep_a_run_from_being_continued(saved, epochs_done, change, expected) -> None:
+    settings = TrainSettings(model=MODEL, optim=OPTIM, loader=LOADER)
+    decisive = decisive_settings(settings, world_size=2) | saved
+    assert decisive["global_batch_size"] == 64
+    assert sorted(differing(decisive, decisive | change, epochs_done=epochs_done)) == sorted(expected)
+
+
+@pytest.mark.reliability("J15")
+def test_what_never_changes_a_batch_may_change_while_a_run_is_interrupted(
+    communities, begun, tmp_path
+) -> None:
+    shutil.copytree(begun, tmp_path / "moved")
+    loader = LOADER.changed(
+        features="ssd", cache=2000, policy="lru", memory_budget=500_000_000, superbatch=2, io_strategy="staged",
+        spill_dir=tmp_path, stall_timeout_s=60, threads=2,
+    )  # fmt: skip
+    optim = replace(OPTIM, epochs=3, checkpoint_every=4)
+    moved = fit(communities, MODEL, optim, loader, out=tmp_path / "moved", resume=True).runs[0]
+    whole = fit(communities, MODEL, replace(OPTIM, epochs=3), LOADER).runs[0]
+    assert [record.loss for record in moved.epochs] == [record.loss for record in whole.epochs]
+
+
+@pytest.mark.reliability("J15")
+def test_a_checkpoint_of_an_older_run_is_neither_continued_nor_left(communities, begun, tmp_path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(begun, out)
+    older = load_checkpoint(out).run_id
+    optim = replace(OPTIM, epochs=2, lr=0.5, checkpoint_every=2)
+
+    class Dying(InterruptingLoader):
+        fail_at = 1  # before its own first checkpoint
+
+    with pytest.raises(RuntimeError, match="the power went out"):
+        fit(communities, MODEL, optim, LOADER, out=out, loader_factory=Dying.from_settings)
+    assert sorted(path.name for path in out.iterdir()) == ["config.yaml", "metrics.jsonl"]
+    again = fit(communities, MODEL, optim, LOADER, out=out, resume=True).runs[0]
+    whole = fit(communities, MODEL, optim, LOADER).runs[0]
+    assert [record.loss for record in again.epochs] == [record.loss for record in whole.epochs]
+    assert {record.lr for record in again.epochs} == {0.5}
+    # A folder that holds the settings of one run and the checkpoint of another, as copying makes them.
+    shutil.copy(begun / "checkpoint.pt", out)
+    refusal = (
+        rf"is of run {older}, and config\.yaml beside it is not; lr is 0\.02 there and 0\.5 here; put that"
+    )
+    with pytest.raises(CheckpointError, match=refusal):
+        fit(communities, MODEL, optim, LOADER, out=out, resume=True)
+
+
+@pytest.mark.reliability("J6")
+def test_a_checkpoint_of_another_dataset_is_not_continued(communities, begun, monkeypatch) -> None:
+    monkeypatch.setattr(type(communities), "fingerprint", property(lambda _: "another"))
+    with pytest.raises(CheckpointError, match=r"dataset is '\w+' there and 'another' here"):
+        fit(communities, MODEL, replace(OPTIM, epochs=3), LOADER, out=begun, resume=True)
+
+
+@pytest.mark.reliability("J15")
+def test_a_run_that_is_refused_leaves_the_older_one_as_it_was(communities, begun) -> None:
+    before = {path.name: path.read_bytes() for path in begun.iterdir()}
+    with pytest.raises(BudgetError):
+        fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=50_000), out=begun)
+    assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
+
+
+@pytest.mark.reliability("J15")
+def test_a_run_beside_another_in_its_folder_is_refused(communities, tmp_path) -> None:
+    class Beside(SilentReporter):
+        def on_start(self, start) -> None:
+            with pytest.raises(StoreLockedError, match="is training into this folder"):
+                fit(communities, MODEL, OPTIM, LOADER, out=tmp_path)
+
+    fit(communities, MODEL, replace(OPTIM, epochs=1), LOADER, out=tmp_path, reporter=Beside())
+    assert len(_lines(tmp_path)) == 1
 
 
 def test_a_checkpoint_of_another_dataset_is_refused(communities, tmp_path) -> None:

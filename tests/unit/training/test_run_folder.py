@@ -1,10 +1,33 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import pytest
 import yaml
 
+from gloader.config import ModelConfig
+from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError, StoreWriteError
+from gloader.ssd_store.spill.claim import SpillClaim
+from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.testing.faults import FaultyOS
+from gloader.training.checkpoint.save import Checkpoint, ModelSpec, save_sharded_checkpoint
+from gloader.training.group import RankGroup
+from gloader.training.inference.layerwise_inference import SCRATCH_PREFIX
 from gloader.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+ALONE = RankGroup.alone()
+SPEC = ModelSpec(
+    config=ModelConfig(name="gcn", hidden=8), in_dim=5, num_classes=3, num_layers=2, add_self_loops=False
+)
 
 
 def test_the_config_is_plain_yaml(tmp_path) -> None:
@@ -43,8 +66,170 @@ def test_the_result_is_json(tmp_path) -> None:
     }
 
 
-def test_activations_of_a_killed_run_are_removed(tmp_path) -> None:
-    (tmp_path / "gloader-infer-abc" / "layer-0").mkdir(parents=True)
-    (tmp_path / "mine").mkdir()
+def _killed_inference(folder: Path) -> Path:
+    """Leave what a killed inference leaves."""
+    claim = SpillClaim(folder, prefix=SCRATCH_PREFIX)
+    owner = replace(SpillOwner.this_process(), pid=2**22 + 1)
+    (claim.path / "owner.json").write_text(owner.to_json())
+    (claim.path / "layer-0").mkdir()
+    claim.release()
+    return claim.path
+
+
+@pytest.mark.reliability("J12")
+@pytest.mark.reliability("J17")
+def test_what_killed_runs_left_goes_and_what_others_wrote_stays(tmp_path: Path) -> None:
+    theirs = _others(tmp_path)
+    assert _killed_inference(tmp_path).is_dir()
     RunFolder(tmp_path).remove_residue()
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert _snapshot(tmp_path) == theirs
+
+
+def _others(folder: Path) -> dict[str, bytes | None]:
+    """Fill ``folder`` with what other programs keep in theirs; return all of it."""
+    for name in (
+        "checkpoint-500",
+        "checkpoint-00001-0000002",
+        "checkpoint-1-2",
+        "gloader-infer-thesis",
+        "runs",
+    ):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "model.bin").write_bytes(b"years of work")
+    (folder / "gloader-infer-abcdefgh").mkdir()
+    for name in (".important.tmp", ".config.yaml.tmp", ".checkpoint.pt.1.tmp", "optimizer.pt", ".env"):
+        (folder / name).write_bytes(b"theirs")
+    (folder / "checkpoint-00009-0000001").symlink_to("runs")
+    return _snapshot(folder)
+
+
+def _snapshot(folder: Path) -> dict[str, bytes | None]:
+    paths = folder.rglob("*")
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+CONFIG = {"run": {"id": "new"}, "dataset": {}, "model": {}, "optim": {}, "loader": {}}
+
+
+def _run(folder: RunFolder, config: dict[str, object], *, is_fresh: bool = True, epoch: int = 1) -> None:
+    """Do what a run does to its folder."""
+    folder.begin(config, is_fresh=is_fresh)
+    folder.start_metrics([])
+    folder.append_metrics({"epoch": 0})
+    folder.save_checkpoint(checkpoint(epoch), group=ALONE)
+    folder.write_result({"test_acc": 0.5})
+
+
+def checkpoint(epoch: int) -> Checkpoint:
+    return Checkpoint(
+        run_id="new",
+        settings={},
+        spec=SPEC,
+        fingerprint="abc",
+        weights={},
+        progress={"loader": {"next": [epoch, 0]}},
+    )
+
+
+@pytest.mark.reliability("J17")
+def test_a_whole_run_replaces_and_removes_nothing_of_others(tmp_path: Path) -> None:
+    theirs = _others(tmp_path)
+    for _ in range(2):
+        folder = RunFolder(tmp_path)
+        folder.enter(resume=False)
+        folder.remove_residue()
+        _run(folder, CONFIG)
+        folder.release()
+    ours = {"config.yaml", "metrics.jsonl", "result.json", "checkpoint.pt"}
+    after = _snapshot(tmp_path)
+    assert after.keys() - theirs.keys() == ours
+    assert {name: after[name] for name in theirs} == theirs
+
+
+@pytest.mark.reliability("J17")
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("config.yaml", StoreExistsError),
+        ("metrics.jsonl", StoreExistsError),
+        ("run-3/result.json", StoreExistsError),
+        ("trace.json", StoreExistsError),
+        ("checkpoint.pt", CheckpointError),
+        ("run-0/checkpoint.pt", CheckpointError),
+        ("checkpoint-00001-0000002/.metadata", CheckpointError),
+    ],
+)
+def test_files_of_other_programs_that_a_run_would_replace_are_refused(
+    tmp_path: Path, name: str, error
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("optimizer: theirs\n")
+    before = _snapshot(tmp_path)
+    for resume in (False, True):
+        folder = RunFolder(tmp_path)
+        with pytest.raises(error, match=r"not written by .*gloader train.*choose another --out") as raised:
+            folder.enter(resume=resume)
+        assert name.removesuffix("/.metadata") in str(raised.value)
+        folder.release()
+    assert _snapshot(tmp_path) == before
+
+
+@pytest.mark.reliability("J15")
+def test_a_fresh_run_leaves_nothing_of_an_older_one_and_a_resumed_run_all_of_it(tmp_path: Path) -> None:
+    root = RunFolder(tmp_path)
+    for run in range(2):
+        _run(root.of_run(run, num_runs=2), CONFIG)
+    save_sharded_checkpoint(tmp_path, checkpoint(7), ALONE)
+    root.write_config(CONFIG)
+    assert root.enter(resume=True) == "new"
+    before = _snapshot(tmp_path)
+    root.begin(CONFIG, is_fresh=False)
+    assert _snapshot(tmp_path) == before
+    root.release()
+    other = root.enter(resume=False)
+    assert other != "new"
+    assert len(other) == 16
+    assert _snapshot(tmp_path) == before  # nothing goes before the new run is sure to begin
+    root.begin({**CONFIG, "run": {"id": other}}, is_fresh=True)
+    assert {name for name, content in _snapshot(tmp_path).items() if content is not None} == {
+        "config.yaml",
+        "run-0/config.yaml",
+        "run-1/config.yaml",
+    }
+    root.release()
+    assert root.enter(resume=True) == other
+    root.release()
+
+
+@pytest.mark.reliability("J15")
+def test_a_second_run_in_a_folder_is_refused_at_once_with_the_process_of_the_first(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path)
+    first.enter(resume=False)
+    second = RunFolder(tmp_path)
+    for _ in range(2):
+        with pytest.raises(
+            StoreLockedError,
+            match=rf"process {os.getpid()} is training into this folder; wait for it, or choose",
+        ):
+            second.enter(resume=True)
+    first.release()
+    first.release()
+    second.enter(resume=True)
+    second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_is_said_and_used(tmp_path: Path, caplog) -> None:
+    folder = RunFolder(tmp_path, os_io=FaultyOS(fail_at=1, error=errno.EBADF, calls={"flock"}))
+    folder.enter(resume=False)
+    folder.release()
+    assert "cannot be locked" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreWriteError, match="creating the folder failed: Not a directory"):
+        RunFolder(tmp_path / "file" / "run")
+    faulty = FaultyOS(fail_at=1, error=errno.ENOSPC, calls={"mkdir"})
+    with pytest.raises(StoreWriteError, match=r"No space left on device.*bytes are free"):
+        RunFolder(tmp_path / "run", os_io=faulty)

@@ -143,7 +143,9 @@ def test_what_is_no_regular_file_is_never_replaced(tmp_path, kind) -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_said_in_bytes_with_the_file(tmp_path, code) -> None:
     faulty = FaultyOS(fail_at=1, error=code, calls={"write"})
-    with pytest.raises(StoreWriteError, match=r"needed 7 bytes, \d+ bytes are free; free some space") as raised:
+    with pytest.raises(
+        StoreWriteError, match=r"needed 7 bytes, \d+ bytes are free; free some space"
+    ) as raised:
         write_atomically(tmp_path / "a", b"content", os_io=faulty)
     assert (raised.value.errno, raised.value.filename) == (code, str(tmp_path / "a"))
     assert list(tmp_path.iterdir()) == []

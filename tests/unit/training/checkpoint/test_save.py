@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import io
 import json
 import os
+import random
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from gloader.config import ModelConfig
 from gloader.errors import CheckpointError
+from gloader.training.checkpoint.digest import sealed, unsealed
 from gloader.training.checkpoint.save import Checkpoint, ModelSpec, load_checkpoint, save_checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SPEC = ModelSpec(
     config=ModelConfig(name="gcn", hidden=8), in_dim=5, num_classes=3, num_layers=2, add_self_loops=False
@@ -18,6 +25,8 @@ SPEC = ModelSpec(
 
 def _checkpoint() -> Checkpoint:
     return Checkpoint(
+        run_id="0123",
+        settings={"lr": 0.1, "fanouts": [3, 2]},
         spec=SPEC,
         fingerprint="abc",
         weights=SPEC.build().state_dict(),
@@ -30,7 +39,8 @@ def test_everything_comes_back(tmp_path) -> None:
     save_checkpoint(tmp_path / "checkpoint.pt", saved)
     loaded = load_checkpoint(tmp_path)
     assert loaded.spec == saved.spec
-    assert loaded.fingerprint == "abc"
+    assert (loaded.fingerprint, loaded.run_id, loaded.settings) == ("abc", "0123", saved.settings)
+    assert loaded.position == (1, 2)
     assert loaded.progress == saved.progress
     for name, value in loaded.model().state_dict().items():
         assert torch.equal(value, saved.weights[name])
@@ -57,6 +67,13 @@ def test_a_folder_without_checkpoint_says_what_to_give(tmp_path) -> None:
         load_checkpoint(tmp_path / "missing")
 
 
+def _seal(content: Any, path: Path, **options: Any) -> None:
+    """Write a file whose digest is right, whatever it holds."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer, **options)
+    path.write_bytes(sealed(buffer.getbuffer(), (0, 0)))
+
+
 class _Payload:
     def __init__(self, target) -> None:
         self.target = target
@@ -69,8 +86,8 @@ class _Payload:
 @pytest.mark.parametrize("is_zip", [True, False])
 def test_code_in_a_checkpoint_is_never_executed(tmp_path, is_zip) -> None:
     path = tmp_path / "checkpoint.pt"
-    torch.save(_Payload(tmp_path / "pwned"), path, _use_new_zipfile_serialization=is_zip)
-    with pytest.raises(CheckpointError, match="cannot be read as a checkpoint"):
+    _seal(_Payload(tmp_path / "pwned"), path, _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(CheckpointError, match="cannot be read as a checkpoint: Weights only load failed"):
         load_checkpoint(path)
     assert not (tmp_path / "pwned").exists()
 
@@ -80,13 +97,50 @@ def test_a_truncated_file_is_refused(tmp_path, length) -> None:
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, _checkpoint())
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(CheckpointError, match="cannot be read as a checkpoint"):
+    with pytest.raises(CheckpointError, match="cannot be read as a checkpoint: it ends without a digest"):
         load_checkpoint(path)
+
+
+@pytest.mark.reliability("J14")
+def test_one_flipped_bit_anywhere_in_a_file_is_refused(tmp_path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, _checkpoint())
+    content = path.read_bytes()
+    draw = random.Random(0)  # noqa: S311 - positions, not secrets
+    refusal = r"it ends without a digest|its bytes do not match its digest"
+    # Every bit of the seal at the end, and a sample of what it covers.
+    for bit in range(8 * (len(content) - 110), 8 * len(content)):
+        with pytest.raises(CheckpointError, match=refusal):
+            unsealed(_flipped(content, bit), path)
+    for bit in (draw.randrange(8 * len(content)) for _ in range(100)):
+        path.write_bytes(_flipped(content, bit))
+        with pytest.raises(CheckpointError, match=refusal):
+            load_checkpoint(tmp_path)
+
+
+def _flipped(content: bytes, bit: int) -> bytes:
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+def test_a_checkpoint_of_an_earlier_version_says_what_to_do(tmp_path) -> None:
+    torch.save(_content() | {"version": 2}, tmp_path / "checkpoint.pt")
+    message = r"ends without a digest; it is damaged, or not written by this version .* train again"
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_is_still_a_file_of_torch(tmp_path) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", _checkpoint())
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["run_id"] == "0123"
 
 
 def _content() -> dict[str, object]:
     return {
-        "version": 2,
+        "version": 3,
+        "run_id": "0123",
+        "settings": {},
         "spec": {
             "config": {"name": "mlp"}, "in_dim": 5, "num_classes": 3, "num_layers": 2, "add_self_loops": True,
         },
@@ -99,22 +153,24 @@ def _content() -> dict[str, object]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 7}, "has version 7; this build reads version 2"),
+        ({"version": 7}, "has version 7; this build reads version 3"),
         ({"extra": 1}, "is not a gloader checkpoint"),
         ({"weights": {"a": 1}}, "are not named tensors"),
-        ({"progress": 3}, "progress or the fingerprint"),
+        ({"progress": 3}, "the progress, the settings, the run or the fingerprint"),
+        ({"settings": []}, "the progress, the settings, the run or the fingerprint"),
+        ({"run_id": 7}, "the progress, the settings, the run or the fingerprint"),
         ({"spec": {"config": {}}}, "has the wrong entries"),
         ({"spec": _content()["spec"] | {"config": {"depth": 3}}}, "is malformed"),
     ],
 )
 def test_malformed_content_is_named(tmp_path, change, message) -> None:
-    torch.save(_content() | change, tmp_path / "checkpoint.pt")
+    _seal(_content() | change, tmp_path / "checkpoint.pt")
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(tmp_path)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path) -> None:
-    torch.save([1, 2, 3], tmp_path / "checkpoint.pt")
+    _seal([1, 2, 3], tmp_path / "checkpoint.pt")
     with pytest.raises(CheckpointError, match="is not a gloader checkpoint"):
         load_checkpoint(tmp_path)
 
