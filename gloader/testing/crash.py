@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from random import Random
 
 SECTOR_BYTES: Final = 512
-Survival: TypeAlias = Literal["none", "all", "torn"]
-SURVIVALS: Final[tuple[Survival, ...]] = ("none", "all", "torn")
+Survival: TypeAlias = Literal["none", "all", "last", "torn"]
+SURVIVALS: Final[tuple[Survival, ...]] = ("none", "all", "last", "torn")
 _ROOT: Final = 0
 
 
@@ -77,7 +77,8 @@ class CrashRecorder(OsIO):
         ----------
         at : the operation before which the power fails, 0..num_ops - 1
         into : the folder to create
-        survival : what is found of the writes that were not fsynced: none, all, or each sector by chance
+        survival : what is found of what was not fsynced: none, all, only the last operation, or each sector and each
+            change of a folder by chance
         random : decides for "torn"
         """
         log = self._log[:at]
@@ -218,9 +219,15 @@ class CrashRecorder(OsIO):
         self._change((*self._locate(path), None))
 
     def rmtree(self, path: StrPath) -> None:
-        """As `OsIO.rmtree`."""
+        """As `OsIO.rmtree`: one removal after the other, any of which may be there after a crash or not."""
         super().rmtree(path)
+        self._remove_below(self._node(path))
         self._change((*self._locate(path), None))
+
+    def _remove_below(self, node: int) -> None:
+        for name, child in sorted(self._tree.get(node, {}).items()):
+            self._remove_below(child)
+            self._change((node, name, None))
 
 
 def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> list[_Entries]:
@@ -229,7 +236,8 @@ def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> li
     return [
         op
         for index, op in enumerate(log)
-        if isinstance(op, _Entries) and (index in durable or _survives(survival, random))
+        if isinstance(op, _Entries)
+        and (index in durable or _survives(survival, random, is_last=index == len(log) - 1))
     ]
 
 
@@ -248,8 +256,12 @@ def _durable_entries(log: list[_Op]) -> set[int]:
     return durable
 
 
-def _survives(survival: Survival, random: Random) -> bool:
-    return survival == "all" or (survival == "torn" and random.random() < 0.5)
+def _survives(survival: Survival, random: Random, *, is_last: bool) -> bool:
+    return (
+        survival == "all"
+        or (survival == "last" and is_last)
+        or (survival == "torn" and random.random() < 0.5)
+    )
 
 
 def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> dict[int, bytes]:
@@ -263,7 +275,7 @@ def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> d
         is_durable = index < last_sync.get(op.node, -1)
         # A disk writes sectors whole, and those of one write in any order.
         for start in range(0, len(op.data), SECTOR_BYTES):
-            if is_durable or _survives(survival, random):
+            if is_durable or _survives(survival, random, is_last=index == len(log) - 1):
                 _put(content, op.offset + start, op.data[start : start + SECTOR_BYTES])
         if survival == "torn" and random.random() < 0.5:  # the size is there, the sectors read as zeros
             _put(content, op.offset + len(op.data), b"")

@@ -91,8 +91,12 @@ class RunFolder:
         """
         with uninterrupted():
             self._take_lock()
-        self._require_own_files()
-        return (self._recorded_id() if resume else None) or new_run_id()
+        try:
+            self._require_own_files()
+            return (self._recorded_id() if resume else None) or new_run_id()
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Let other runs in. Idempotent."""
@@ -158,11 +162,9 @@ class RunFolder:
             save_checkpoint(new, checkpoint, os_io=self._os_io)
         else:
             new = save_sharded_checkpoint(self.root, checkpoint, group, os_io=self._os_io)
-        # The new one is complete first: there is a checkpoint at every moment.
+        # The new one is complete first, its name on the device: there is a checkpoint at every moment.
         if group.is_first:
             with write_errors(self.root, "replacing the older checkpoint", os_io=self._os_io):
-                # Its name too is on the device, or a power loss could take the new one and leave the old one removed.
-                self._os_io.fsync_dir(self.root)
                 self._remove_checkpoints(but=new)
 
     def load_checkpoint(self) -> Checkpoint | None:

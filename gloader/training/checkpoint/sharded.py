@@ -97,7 +97,14 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
     # Of what each rank wrote, taken while it was written: nothing is read again.
     parts = group.gather(files.sums)
     sums = {name: digest for part in parts for name, digest in part.items()}
-    group.run_on_first(lambda: write_sums(folder, sums, os_io=os_io))
+    group.run_on_first(lambda: _complete(folder, sums, os_io))
+
+
+def _complete(folder: Path, sums: Mapping[str, str], os_io: OsIO) -> None:
+    write_sums(folder, sums, os_io=os_io)
+    with write_errors(folder, "writing the checkpoint", os_io=os_io):
+        # The folder's own name: a power loss must not take it after the older checkpoint was deleted.
+        os_io.fsync_dir(folder.parent)
 
 
 def load_shards(folder: Path) -> Any:
