@@ -307,7 +307,7 @@ class Forgetful(CrashRecorder):
 
     def _is_forgotten(self, kind: str) -> bool:
         if kind == self.forgets:
-            self.count += 1
+            type(self).count += 1
         return kind == self.forgets and self.only in (None, self.count)
 
     def fsync(self, fd: int) -> None:
@@ -385,22 +385,13 @@ def test_no_single_fsync_can_be_left_out(tmp_path: Path, case_type: Any, forgets
     number, count = 0, 1
     while number < count:
         number += 1
-        made: list[Forgetful] = []
-
-        class Recorder(Forgetful):
-            only = number
-
-            def __init__(self, root: Path) -> None:
-                super().__init__(root)
-                made.append(self)
-
-        Recorder.forgets = forgets
+        recorder = type("Recorder", (Forgetful,), {"forgets": forgets, "only": number})
         folder = tmp_path / str(number)
         folder.mkdir()
         case = case_type()
         try:
-            is_seen = not is_kept(crash_everywhere(folder, case, Recorder, seeds=range(3)), case)
+            is_seen = not is_kept(crash_everywhere(folder, case, recorder, seeds=range(3)), case)
         except Exception:
             is_seen = True
-        count = made[0].count
+        count = recorder.count
         assert is_seen, f"{forgets} {number} of {count}"

@@ -115,6 +115,38 @@ def test_mistakes_end_in_one_line_and_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.reliability("J17")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["infer", "--dataset", DIGITS, "--checkpoint", "/nowhere", "--out", "OUT"],
+        ["report", "/nowhere", "--out", "OUT"],
+    ],
+)
+def test_an_output_that_is_no_regular_file_is_refused_before_any_work(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    os.mkfifo(out)
+    assert main([word.replace("OUT", str(out)) for word in words]) == 2
+    assert f"error: {out}: is a FIFO, which is never replaced by a file; give another path" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+    assert out.is_fifo()
+
+
+@pytest.mark.reliability("J17")
+def test_a_link_in_the_folder_of_an_inspection_is_not_followed(
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "inspect.json").symlink_to(tmp_path / "theirs")
+    words = ["inspect", "--dataset", str(digits), "--fanout", "3", "--batches", "1", "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "is a symbolic link, which is never replaced" in " ".join(capsys.readouterr().err.split())
+    assert (tmp_path / "theirs").read_text() == "theirs"
+
+
 @pytest.mark.reliability("C14")
 def test_budget_that_is_too_small_says_needed_and_allowed(
     tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]

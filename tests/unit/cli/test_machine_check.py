@@ -5,12 +5,12 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gloader.cli import machine_check
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_cpu_quota_of_either_cgroup_version(tmp_path: Path) -> None:
@@ -60,10 +60,16 @@ def test_little_memory_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--memory-budget" in str(finding.fix)
 
 
-def test_full_disk_is_noted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(
-        machine_check.shutil, "disk_usage", lambda _path: machine_check.shutil._ntuple_diskusage(9, 8, 1)
-    )
+@pytest.mark.parametrize(
+    ("free", "severity", "value"),
+    [(1, "problem", "the disk is full: 1 B free at "), (1 << 30, "note", "1.07 GB free at ")],
+)
+def test_a_full_disk_is_a_problem_and_little_space_is_noted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, severity: str, value: str
+) -> None:
+    usage = machine_check.shutil._ntuple_diskusage(9 << 30, 8 << 30, free)
+    monkeypatch.setattr(machine_check.shutil, "disk_usage", lambda _path: usage)
     monkeypatch.setattr(machine_check, "_probe", lambda _base: [])
     (finding,) = machine_check.check_disk(tmp_path)
-    assert (finding.severity, "1 B free" in finding.value) == ("note", True)
+    assert (finding.severity, finding.value) == (severity, f"{value}{tmp_path}")
+    assert finding.fix

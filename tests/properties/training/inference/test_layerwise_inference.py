@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
+from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills
+from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.training.inference import layerwise_inference
 from gloader.training.inference.activations import RamRows
 from gloader.training.inference.layer_plan import plan_inference
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import SCRATCH_PREFIX, LayerwiseInference
 from gloader.types import DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
@@ -113,3 +116,29 @@ def test_the_small_budgets_do_use_slabs_the_disk_and_several_pieces() -> None:
     assert len(first.slabs) > 1
     assert first.is_on_disk
     assert first.edges_per_piece < 100
+
+
+@pytest.mark.reliability("J12")
+def test_activations_on_the_disk_are_claimed_and_those_of_killed_runs_go(tmp_path: Path) -> None:
+    dead = SpillClaim(tmp_path, prefix=SCRATCH_PREFIX)
+    owner = replace(SpillOwner.this_process(), pid=2**22 + 1)
+    (dead.path / "owner.json").write_text(owner.to_json())
+    (dead.path / "layer-0").mkdir()
+    dead.release()
+    (tmp_path / "gloader-infer-theirs").mkdir()
+    graph, model = _graph(0, 300, 0.2), _model("gcn", add_self_loops=True, seed=0)
+    job = LayerwiseInference(
+        graph=graph,
+        features=RamFeatures(np.zeros((N, F), np.float32)),
+        memory_budget_bytes=SMALL_BUDGET,
+        scratch=tmp_path,
+    )
+    logits = job.logits(model, np.arange(N))
+    next(logits)
+    (folder,) = set(tmp_path.iterdir()) - {tmp_path / "gloader-infer-theirs"}
+    assert folder != dead.path
+    assert (folder / "owner.json").is_file()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert remove_dead_spills(tmp_path) == []
+    logits.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["gloader-infer-theirs"]
