@@ -16,7 +16,7 @@ from typing import Final
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import FormatError, StoreLockedError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
-from gloader.ssd_store.spill.owner import SpillOwner, boot_id
+from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 from gloader.ssd_store.write.disk_errors import spill_errors
 from gloader.ssd_store.write.lock import lock_folder
@@ -42,6 +42,7 @@ KILL_POINTS: Final = (
     "spill.after_owner_removed",
 )
 _NAMES: Final = 100
+_UNKNOWN_BOOT: Final = "0" * 8
 _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
 
@@ -236,7 +237,7 @@ def _is_abandoned(path: Path, os_io: OsIO) -> bool:
         if made is None or not set(os_io.listdir(path)) <= {_OWNER_TEMPORARY}:
             return False
         # Under this kernel its maker holds the lock, or looks whether the folder is still there when it has it.
-        is_of_this_boot = made[1] is not None and made[1] == _boot_tag(os_io)
+        is_of_this_boot = made[1] not in (None, _UNKNOWN_BOOT) and made[1] == _boot_tag(os_io)
         return is_of_this_boot or time.time() - os_io.stat(path).st_mtime > UNCLAIMED_GRACE_S
     except (OSError, FormatError) as error:
         _LOG.info("%s stays: its owner file cannot be read (%s)", path, error)
@@ -245,7 +246,8 @@ def _is_abandoned(path: Path, os_io: OsIO) -> bool:
 
 
 def _boot_tag(os_io: OsIO) -> str:
-    return (boot_id(os_io) or "0" * 8)[:8]
+    """Return the first characters of what the kernel calls itself since it was started."""
+    return SpillOwner.this_process(os_io=os_io).boot_id[:8] or _UNKNOWN_BOOT
 
 
 def _remove_folder(path: Path, os_io: OsIO) -> None:

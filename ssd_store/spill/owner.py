@@ -35,7 +35,7 @@ class SpillOwner:
         return cls(
             pid=os.getpid(),
             start_ticks=int(_stat_fields(text)[_START_FIELD]),
-            boot_id=boot_id(os_io),
+            boot_id=_boot_id(os_io),
             host=os.uname().nodename,
         )
 
@@ -77,7 +77,7 @@ class SpillOwner:
         locks of a shared file system may be local to each host.
         """
         # Process numbers and start times mean something only within one boot of one kernel.
-        if self.boot_id != boot_id(os_io):
+        if self.boot_id != _boot_id(os_io):
             return self.host == os.uname().nodename
         try:
             fields = _stat_fields(_read_text(_PROC / str(self.pid) / "stat", os_io))
@@ -93,8 +93,7 @@ def _stat_fields(text: str) -> list[str]:
     return text[text.rindex(")") + 1 :].split()
 
 
-def boot_id(os_io: OsIO) -> str:
-    """Return what the kernel calls itself since it was started; empty where it does not say."""
+def _boot_id(os_io: OsIO) -> str:
     try:
         return _read_text(_BOOT_ID, os_io).strip()
     except OSError:
