@@ -4,12 +4,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import config, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
+
+# A child that is forked while another thread compiles would wait for ever for the compiler, which nobody gives back.
+os.register_at_fork(
+    before=global_compiler_lock.acquire,
+    after_in_parent=global_compiler_lock.release,
+    after_in_child=global_compiler_lock.release,
+)
 
 to_int: Any = np.int64  # in kernels: a plain int() would leave an unsigned integer unsigned
 

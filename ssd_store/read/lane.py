@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +36,8 @@ DEFAULT_THREADS = 16  # reads in flight with threads
 class ReadLane:
     """Reads extents of files into callers' arrays. Thread-safe: callers take turns.
 
-    Owns the bounce memory and a ring or threads until `close`; the files are their owners'.
+    Owns the bounce memory and a ring or threads until `close`; the files are their owners'. A forked child has none
+    of them: it makes its own when it first reads.
 
     Rows always pass through the bounce memory, even where the caller's array is aligned: it is registered with
     io_uring, and pinning the pages of an array that is not costs the processor what the copy would have.
@@ -63,17 +66,23 @@ class ReadLane:
         os_io: OsIO = REAL_OS,
         when_closed: str,
     ) -> None:
+        def open_backend() -> tuple[NDArray[np.uint8], Backend]:
+            bounce = mapped_bytes(bounce_bytes)
+
+            def make(kind: ExecutorKind) -> Backend:
+                if kind == "uring":
+                    return Uring(depth or DEFAULT_DEPTH, bounce)
+                return PreadPool(depth or DEFAULT_THREADS) if kind == "threads" else PlainBackend()
+
+            return bounce, choose_executor(io, is_direct=is_direct, is_real=os_io.is_real, make=make)
+
         self._lock = threading.Lock()
-        self._bounce = bounce = mapped_bytes(bounce_bytes)
         self._when_closed = when_closed
-
-        def make(kind: ExecutorKind) -> Backend:
-            if kind == "uring":
-                return Uring(depth or DEFAULT_DEPTH, bounce)
-            return PreadPool(depth or DEFAULT_THREADS) if kind == "threads" else PlainBackend()
-
-        self._backend = choose_executor(io, is_direct=is_direct, is_real=os_io.is_real, make=make)
+        self._open_backend = open_backend
+        self._bounce, self._backend = open_backend()
+        self._is_inherited = False
         self._is_closed = False
+        _LANES.add(self)
 
     @property
     def backend(self) -> str:
@@ -123,6 +132,9 @@ class ReadLane:
         with self._lock:
             if self._is_closed:
                 raise StoreError(f"{file.path}: {self._when_closed}")
+            if self._is_inherited:
+                self._bounce, self._backend = self._open_backend()
+                self._is_inherited = False
             job = ReadJob(
                 offset=extents.offset,
                 length=extents.length,
@@ -139,14 +151,35 @@ class ReadLane:
             )
             return _run(self._backend, file, job)
 
-    def close(self) -> None:
-        """Wait for the read in progress, then release everything. Idempotent."""
+    def close(self, file: DeviceFile | None = None) -> None:
+        """Wait for the read in progress, then release everything, and close ``file``. Idempotent."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
-                # The backend first: until its ring is gone, the kernel may write to the bounce memory.
-                self._backend.close()
+                if not self._is_inherited:  # the threads that it would wait for are the parent's
+                    # The backend first: until its ring is gone, the kernel may write to the bounce memory.
+                    self._backend.close()
                 self._bounce = np.empty(0, np.uint8)
+            if file is not None:
+                file.close()
+
+    def leave_to_parent(self) -> None:
+        """Take part in nothing that the parent of this forked child has begun; called before anything else runs."""
+        # Another thread of the parent may hold the lock, and be in the middle of a read.
+        self._lock = threading.Lock()
+        self._is_inherited = True
+
+
+# Every lane of this process, for a child that is forked from it.
+_LANES: weakref.WeakSet[ReadLane] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for lane in list(_LANES):
+        lane.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -48,7 +47,8 @@ class FeatureStore:
     """A matrix of features on the SSD, open for reading: a `FeatureSource`.
 
     Thread-safe: calls of `read_into` from several threads take turns. Owns its file, a lane with threads or a ring,
-    and its bounce memory until `close`; also a context manager. Made by `create` or `open`.
+    and its bounce memory until `close`; also a context manager. Made by `create` or `open`. A forked child may use
+    it beside its parent, and has a lane and bounce memory of its own then.
 
     Parameters
     ----------
@@ -80,7 +80,6 @@ class FeatureStore:
         self._gap_bytes = default_gap_bytes(file.path.parent) if gap is None else gap
         self._dtype = stored_dtype(column.record.dtype)
         self._extent_bytes = max(MAX_EXTENT_BYTES, min_extent_bytes(column.record.row_bytes))
-        self._closing = threading.Lock()  # two threads may close at once, and a descriptor is closed once
         self._lane = ReadLane(
             max(settings.ring_bytes, self._extent_bytes),
             io=settings.io,
@@ -368,9 +367,8 @@ class FeatureStore:
 
     def close(self) -> None:
         """Wait for the read in progress and release everything. Idempotent."""
-        with self._closing:
-            self._lane.close()  # waits for the read in progress, which uses the file
-            self._file.close()
+        # In the lane's turn: the read in progress uses the file, and of two threads that close one closes it.
+        self._lane.close(self._file)
 
     def __enter__(self) -> Self:
         return self

@@ -38,6 +38,8 @@ _LOG = logging.getLogger(__name__)
 SETUP, ENTER, REGISTER = 425, 426, 427
 COOP_TASKRUN = 1 << 8  # completions wait for our next call instead of interrupting us (Linux 5.19)
 FEAT_SINGLE_MMAP, FEAT_RW_CUR_POS = 1 << 0, 1 << 3  # the latter came with OP_READ (Linux 5.6)
+# Linux 5.11. Before 5.9 a fork made the parent write to other pages than those that are pinned for its ring.
+FEAT_EXT_ARG = 1 << 8
 GETEVENTS = 1
 REGISTER_BUFFERS = 0
 OFF_SQES = 0x10000000
@@ -80,7 +82,8 @@ class Uring:
             params = _setup(self.depth, self._descriptor)
             self._table = self._map_rings(params)
             self._bounce = bounce  # kept alive: the kernel may write to it as long as the ring exists
-            self._table[FIXED] = bounce is not None and self._register(bounce)
+            is_pinned_for_good = int(params[5]) & FEAT_EXT_ARG
+            self._table[FIXED] = bool(is_pinned_for_good) and bounce is not None and self._register(bounce)
             self._check_entry()
         except BaseException:
             self.close()
