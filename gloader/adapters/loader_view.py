@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, LoaderBusyError
 from gloader.loader import Loader
+from gloader.pipeline.consumer import require_same_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,20 +97,27 @@ class _Epoch(Iterator[T]):
         self._convert = convert
         self._batches: Iterator[ReadyBatch] | None = None
         self._state: Literal["new", "running", "ended", "superseded"] = "new"
+        self._turn = threading.Lock()  # of the thread that takes a batch; threads may share an epoch
+        self._pid = os.getpid()
 
     def __next__(self) -> T:
+        require_same_process(self._pid)  # before the lock, which may be held for ever in a forked child
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> T:
         if self._state == "superseded":
             raise LoaderBusyError(
                 "another epoch of this loader was started meanwhile; a loader runs one epoch at a time"
             )
         if self._state == "new":
             self._batches, self._state = iter(self._view.loader), "running"
-        if self._batches is None:
+        if (batches := self._batches) is None:
             raise StopIteration
-        batch = next(self._batches)
+        batch = next(batches)
         # Loops that count batches never ask for the one after the last; without this the epoch would stay open.
         if batch.id.index == len(self._view) - 1:
-            next(self._batches, None)  # the loader learns that the epoch is complete
+            next(batches, None)  # the loader learns that the epoch is complete
             self._batches, self._state = None, "ended"
         return self._convert(batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -87,6 +88,7 @@ class ClientRun:
         )
         self._has_reported = False
         self._is_closed = False
+        self._pid = os.getpid()
         self._has_ended_well = True
         # Before any thread: `begin` receives in this one, and only one thread may receive at a time.
         client.begin(self.consumer.next_id)
@@ -115,8 +117,8 @@ class ClientRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # A signal may arrive before anybody holds the run, to close it.
-        if hasattr(self, "_pipeline"):
+        # A signal may arrive before anybody holds the run, to close it. A forked child has nothing of it.
+        if hasattr(self, "_pipeline") and os.getpid() == self._pid:
             close_in_finalizer(self.close)
 
     def _end_with(self, error: BaseException) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
-from gloader.errors import ChannelClosedError
+from gloader.errors import ChannelClosedError, ForkError
 from gloader.pipeline.transfer import SentBatch
 from gloader.types import BatchId, ReadyBatch
 
@@ -141,6 +143,15 @@ class Run(Protocol):
         ...
 
 
+def require_same_process(pid: int) -> None:
+    """Raise ForkError unless this process is ``pid``, which built the loader."""
+    # The threads that a child would wait for are its parent's, and so is what holds its locks.
+    if os.getpid() != pid:
+        raise ForkError(
+            "this loader belongs to the process that built it; start workers with 'spawn' and build it there"
+        )
+
+
 class OnEnd(Protocol):
     """Told once how an epoch ended."""
 
@@ -152,7 +163,8 @@ class EpochIterator(Iterator[ReadyBatch]):
     """What ``iter(loader)`` returns: the batches of one epoch from the place where the run stands.
 
     At the end of the epoch the run goes on in the background; when a stage fails, or when the iterator is dropped
-    before the end, the run ends.
+    before the end, the run ends. Thread-safe: threads that share it take turns, and each batch goes to one of them,
+    whole; an error is raised in one, and ends the epoch for the others. Not for a forked child.
 
     Parameters
     ----------
@@ -174,6 +186,8 @@ class EpochIterator(Iterator[ReadyBatch]):
         self._recorder = run.consumer.begin_epoch(epoch)
         self._num_left = num_left
         self._on_batch = on_batch
+        self._turn = threading.Lock()  # of the thread that takes a batch
+        self._pid = os.getpid()
         self._open: _OpenEpoch | None = _OpenEpoch(run, self._recorder, on_end)
 
     @property
@@ -187,10 +201,22 @@ class EpochIterator(Iterator[ReadyBatch]):
         return self._recorder.snapshot()
 
     def __next__(self) -> ReadyBatch:
-        """Return the next batch; an error of any stage is raised here, with a note on where it happened."""
-        if self._open is None:
+        """Return the next batch; an error of any stage is raised here, with a note on where it happened.
+
+        Raises
+        ------
+        ForkError
+            In a forked child.
+        """
+        require_same_process(self._pid)
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> ReadyBatch:
+        # Once: `close` may come from another thread meanwhile.
+        if (current := self._open) is None:
             raise StopIteration
-        consumer = self._open.run.consumer
+        consumer = current.run.consumer
         consumer.end_compute()
         if self._num_left == 0:
             self._finish(is_complete=True)
@@ -232,11 +258,12 @@ class _OpenEpoch:
         self._recorder = recorder
         self._on_end = on_end
         self._is_over = False
+        self._pid = os.getpid()
         recorder.start()
 
     def end(self, *, is_complete: bool, error: BaseException | None = None) -> None:
-        """Stop the clock, and the run where it is not complete; tell how it ended. Idempotent."""
-        if self._is_over:
+        """Stop the clock, and the run where it is not complete; tell how it ended. Idempotent, nothing in a child."""
+        if self._is_over or os.getpid() != self._pid:
             return
         self._is_over = True
         self.run.consumer.end_compute()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
@@ -123,6 +124,7 @@ class PipelineRun:
         self._ring: Buffers = tier.ring if ranks is None else ranks.ring
         self._stream = stream if ranks is None else stream.of_ranks(ranks.ranks)
         self._is_closed = False
+        self._pid = os.getpid()
         self._has_ended_well = True
         self._gathered: Channel[HostBatch] = Channel(_WAITING)  # of all ranks
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
@@ -163,9 +165,11 @@ class PipelineRun:
         self._end_with(error)
 
     def close(self, error: BaseException | None = None) -> bool:  # noqa: ARG002 - other ranks hear of it from `HostRun`
-        """Stop and join the stage threads; return whether all of them ended. Idempotent."""
+        """Stop and join the stage threads; return whether all of them ended. Idempotent; nothing in a forked child."""
         with uninterrupted():
-            if self._is_closed:  # the buffers may be another run's by now: they are cancelled once
+            if (
+                self._is_closed or os.getpid() != self._pid
+            ):  # the buffers may be another run's by now: they are cancelled once
                 return self._has_ended_well
             self._has_ended_well = self._pipeline.close() and self._has_ended_well
             self._watchdog.close()
