@@ -7,14 +7,16 @@ call that opened something and the line that keeps it. docs/adr/0014-signals.md 
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from types import FrameType
 
 _SIGNALS = (
@@ -23,6 +25,7 @@ _SIGNALS = (
 )  # those that end a run, and that Python code may turn into exceptions
 _AGAIN_S = 0.02  # long enough for the finalizer to return
 _ATTEMPTS = 8  # whoever presses Ctrl-C more often than this does not want to wait
+_last_acts: dict[Hashable, Callable[[], object]] = {}
 
 
 @contextmanager
@@ -49,15 +52,88 @@ def close_in_finalizer(close: Callable[[], object]) -> None:
         with note:
             close()
     finally:
-        # What a handler raises in a finalizer is lost, so it must run after this one: a timer sends the signal.
-        if note.arrived:
+        # What a handler raises in a finalizer is lost, so it must run after this one: a timer sends the signal. At the
+        # end of the process, when no thread can begin, its handler does not raise.
+        if note.arrived and signal.getsignal(note.arrived[0]) is _end_at_the_next:
+            signal.raise_signal(note.arrived[0])
+        elif note.arrived:
             threading.Timer(_AGAIN_S, os.kill, (os.getpid(), note.arrived[0])).start()
+
+
+def act_at_sigterm(key: Hashable, act: Callable[[], object]) -> None:
+    """Have ``act`` called when SIGTERM is about to end the process, which then ends as it would have without.
+
+    Only while SIGTERM has no other handler: a process that handles it closes what it has opened. ``act`` takes no
+    lock, since the main thread may hold any. Inherited by no child.
+
+    Parameters
+    ----------
+    key : for `forget_sigterm`
+    act : called on the main thread, between two lines of whatever that does
+    """
+    if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _act_and_end)
+    _last_acts[key] = act
+
+
+def forget_sigterm(key: Hashable) -> None:
+    """Take back `act_at_sigterm` of ``key``. Idempotent."""
+    _last_acts.pop(key, None)
+    if not _last_acts:
+        _leave_sigterm()
+
+
+def _act_and_end(number: int, _frame: FrameType | None) -> None:
+    for act in list(_last_acts.values()):
+        with suppress(Exception):
+            act()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+
+
+def _leave_sigterm() -> None:
+    if _is_main_thread() and signal.getsignal(signal.SIGTERM) is _act_and_end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _forget_in_child() -> None:
+    _last_acts.clear()
+    _leave_sigterm()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+@cache
+def expect_signals_at_exit() -> None:
+    """Have Ctrl-C, once the main thread is done, ignored the first time and end the process at once the second time.
+
+    Python runs the handler of a signal while it ends, too: in finalizers of this package and of others, where its
+    exception is printed ("Exception ignored in ...") and the rest of the finalizer is lost. Idempotent; changes nothing
+    before the process ends, and then nothing where Ctrl-C has a handler of the user's.
+    """
+    # `atexit` comes later, behind the threads that Python joins, and in an order in which others may come first.
+    with suppress(RuntimeError):  # it is ending already
+        getattr(threading, "_register_atexit", atexit.register)(_ignore_once)
+
+
+def _ignore_once() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _is_main_thread():
+        signal.signal(signal.SIGINT, _end_at_the_next)
+
+
+def _end_at_the_next(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
 
 
 def is_signal_pending() -> bool:
     """Return whether a signal is kept back: a wait inside `uninterrupted` that may take long should end then."""
     handlers = map(signal.getsignal, _SIGNALS)
     return any(isinstance(handler, _SignalNote) and handler.arrived for handler in handlers)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class _SignalNote:
@@ -68,7 +144,7 @@ class _SignalNote:
         self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if not _is_main_thread():
             return
         try:
             for number in _SIGNALS:
@@ -85,6 +161,10 @@ class _SignalNote:
         # One handler a call: the exception of one must not keep the other from coming back.
         if self._handlers:
             number, handler = self._handlers.popitem()
+            if (
+                handler is _act_and_end and not _last_acts
+            ):  # what it was there for was closed inside the block
+                handler = signal.SIG_DFL
             try:
                 signal.signal(number, handler)
             finally:  # whose exception may come as soon as its handler is back

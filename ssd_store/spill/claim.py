@@ -10,10 +10,12 @@ import re
 import secrets
 import tempfile
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gloader.core.signals import close_in_finalizer, uninterrupted
+from gloader.core.signals import act_at_sigterm, close_in_finalizer, forget_sigterm, uninterrupted
 from gloader.errors import FormatError, StoreLockedError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
 from gloader.ssd_store.spill.owner import SpillOwner
@@ -50,7 +52,7 @@ class SpillClaim:
     """A new folder ``gloader-KIND-BOOT-XXXX`` that nobody else reads, writes or removes. Owns it until `remove`.
 
     The folder is locked by ``flock`` as long as the claim is held, and holds an owner file, which says who it
-    was after the lock is gone.
+    was after the lock is gone. SIGTERM, where nobody handles it, removes the folder before it ends the process.
 
     Parameters
     ----------
@@ -72,6 +74,8 @@ class SpillClaim:
         # Before the folder is made: `__del__` and the handler below look at it, whatever comes first.
         self._owner_pid = 0  # of the process that has to remove the folder; 0: there is none
         self.path = parent
+        # Before signals are kept back, which they are for those that have a handler.
+        act_at_sigterm(id(self), lambda: None)
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
             with spill_errors(parent / prefix, doing, needed_bytes=1, os_io=os_io), uninterrupted():
@@ -82,6 +86,7 @@ class SpillClaim:
         except BaseException as error:
             if self._owner_pid:
                 self._give_up(error)
+            forget_sigterm(id(self))
             raise
 
     def __del__(self) -> None:
@@ -92,6 +97,7 @@ class SpillClaim:
     def release(self) -> None:
         """Give the lock up and leave the folder as it is. Idempotent."""
         self._owner_pid = 0
+        forget_sigterm(id(self))
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             close_quietly(fd, os_io=self._os_io)
@@ -124,6 +130,7 @@ class SpillClaim:
             except FileExistsError:
                 continue
             self._owner_pid = os.getpid()
+            act_at_sigterm(id(self), partial(_remove_under_writers, self.path, self._os_io))
             return True
         raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
 
@@ -258,6 +265,14 @@ def _remove_folder(path: Path, os_io: OsIO) -> None:
         return
     except OSError:
         _remove_once(path, os_io)
+
+
+def _remove_under_writers(path: Path, os_io: OsIO) -> None:
+    """Remove a spill folder although threads make files in it."""
+    for _ in range(_ATTEMPTS):
+        with suppress(OSError):
+            _remove_folder(path, os_io)
+            return
 
 
 def _remove_once(path: Path, os_io: OsIO) -> None:

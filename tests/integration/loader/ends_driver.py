@@ -2,8 +2,10 @@
 
     ends_driver.py DATASET SPILL SEED COUNT
 
-Half of the children get a SIGINT after a random time: they must end by KeyboardInterrupt within 5 s and leave no
-thread, descriptor or file. The others get a SIGKILL, and the next loader must remove what they left.
+Three of eight children get a SIGINT after a random time: they must end by KeyboardInterrupt within 5 s and leave no
+thread, descriptor or file. Three get a SIGKILL, and the next loader must remove what they left. Two are programs that
+handle no signal and close nothing, up to the end of their interpreter; one gets a SIGINT, one a SIGTERM, and neither
+leaves a file.
 
 It imports the package once and forks, which takes milliseconds where a new interpreter takes a second.
 """
@@ -34,8 +36,8 @@ _INTERRUPTED, _NOT_CLEAN = 42, 43
 _STRATEGIES = ("packed", "staged", "direct")
 
 
-def iterate(dataset: Path, spill: Path, strategy: str, epochs: int | None = None) -> None:
-    with gloader.Loader(
+def open_loader(dataset: Path, spill: Path, strategy: str) -> gloader.Loader:
+    return gloader.Loader(
         gloader.Dataset.open(dataset),
         fanouts=[4, 3],
         batch_size=16,
@@ -46,10 +48,22 @@ def iterate(dataset: Path, spill: Path, strategy: str, epochs: int | None = None
         superbatch=4,
         io_strategy=strategy,  # type: ignore[arg-type]
         spill_dir=spill,
-    ) as loader:
+    )
+
+
+def iterate(dataset: Path, spill: Path, strategy: str, epochs: int | None = None) -> None:
+    with open_loader(dataset, spill, strategy) as loader:
         while epochs is None or loader.epoch < epochs:
             for batch in loader:
                 del batch
+
+
+def plain_loop(dataset: Path, spill: Path, strategy: str) -> None:
+    loader = open_loader(dataset, spill, strategy)
+    for _ in range(2):
+        for batch in loader:
+            del batch
+    globals()["kept"] = loader  # until the end of the interpreter
 
 
 def what_is_left(dataset: Path, spill: Path) -> list[str]:
@@ -74,6 +88,17 @@ def until_interrupted(dataset: Path, spill: Path, strategy: str) -> int:
     return _NOT_CLEAN if left else _INTERRUPTED
 
 
+def fork_program(dataset: Path, spill: Path, strategy: str) -> int:
+    """Start a plain loop in a child that ends as every program does."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    child = os.fork()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    if child == 0:
+        plain_loop(dataset, spill, strategy)
+        sys.exit()
+    return child
+
+
 def fork(action: Callable[[], int]) -> int:
     """Start ``action`` in a child that cannot be interrupted before it says so."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -91,9 +116,9 @@ def fork(action: Callable[[], int]) -> int:
     return child
 
 
-def end_of(child: int) -> str:
+def end_of(child: int, within_s: float = _PROMPT_S) -> str:
     """Wait for a child that was signalled; say how it ended."""
-    deadline = time.monotonic() + _PROMPT_S
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -118,9 +143,22 @@ def main() -> None:
     for strategy in _STRATEGIES:
         iterate(dataset, spill, strategy, epochs=2)  # loads the kernels
     found: Counter[str] = Counter()
+    begun = time.monotonic()
+    os.waitpid(fork_program(dataset, spill, "packed"), 0)
+    whole_s = time.monotonic() - begun
     for number in range(count):
         strategy = draw.choice(_STRATEGIES)
         after_s = draw.random() * _LONGEST_S
+        if number % 8 >= 6:
+            child = fork_program(dataset, spill, strategy)
+            time.sleep(draw.random() * whole_s)
+            os.kill(child, signal.SIGINT if number % 8 == 6 else signal.SIGTERM)
+            end = end_of(child, within_s=4 * _PROMPT_S)  # torch's finalizers among it
+            left = [path.name for path in spill.iterdir()]
+            found[
+                "program ended, nothing left" if end in ("exit 0", "killed") and not left else f"{end} {left}"
+            ] += 1
+            continue
         if number % 2 == 0:
             child = fork(lambda s=strategy: until_interrupted(dataset, spill, s))  # type: ignore[misc]
             time.sleep(after_s)

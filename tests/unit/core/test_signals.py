@@ -2,20 +2,31 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from forking import in_child
 
-from gloader.core.signals import close_in_finalizer, is_signal_pending, uninterrupted
+from gloader.core.signals import (
+    act_at_sigterm,
+    close_in_finalizer,
+    forget_sigterm,
+    is_signal_pending,
+    uninterrupted,
+)
 from gloader.observe.instruments import Work
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import EpochIterator
 from gloader.pipeline.threads import Failures, Pipeline, StageThread, run_together
 from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.spill.folder import SpillFolder
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
@@ -243,3 +254,83 @@ def test_a_ctrl_c_that_meets_the_end_of_a_thread_is_not_swallowed(owner: str) ->
 def test_what_is_dropped_all_the_time_has_no_finalizer_in_python(kind: type) -> None:
     """Python swallows a Ctrl-C that arrives inside one."""
     assert not hasattr(kind, "__del__")
+
+
+@pytest.fixture
+def _sigterm_ends() -> Iterator[None]:
+    """As in a program that does not handle it."""
+    previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, previous)
+
+
+@pytest.mark.usefixtures("_sigterm_ends")
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_sigterm_ends_a_process_after_its_last_acts(is_forgotten: bool) -> None:
+    reader, writer = os.pipe()
+
+    def fail() -> None:
+        raise OSError("an act that fails keeps no other from its turn")
+
+    def child() -> None:
+        act_at_sigterm("failing", fail)
+        act_at_sigterm("writing", lambda: os.write(writer, b"done"))
+        if is_forgotten:
+            with uninterrupted():  # as in `close`
+                forget_sigterm("failing")
+                forget_sigterm("writing")
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+
+    assert in_child(child) == -signal.SIGTERM
+    os.close(writer)
+    assert os.read(reader, 9) == (b"" if is_forgotten else b"done")
+    os.close(reader)
+
+
+@pytest.mark.usefixtures("_sigterm_ends")
+def test_a_forked_child_acts_for_nobody_at_sigterm() -> None:
+    act_at_sigterm("parent", lambda: os._exit(3))
+    try:
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert in_child(lambda: signal.raise_signal(signal.SIGTERM)) == -signal.SIGTERM
+    finally:
+        forget_sigterm("parent")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_of_the_users_stays(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    with SpillFolder(tmp_path, budget_bytes=0):
+        assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+PROGRAM = """
+import atexit, os, signal, sys
+from gloader.core.signals import close_in_finalizer, expect_signals_at_exit
+
+def at_exit():
+    close_in_finalizer(lambda: signal.raise_signal(signal.SIGINT))
+    print("first", flush=True)
+    if "twice" in sys.argv:
+        signal.raise_signal(signal.SIGINT)
+    print("done")
+
+expect_signals_at_exit()
+expect_signals_at_exit()
+atexit.register(at_exit)  # later than ours, and so called before it, if both were of the same kind
+"""
+
+
+@pytest.mark.reliability("J12")
+@pytest.mark.parametrize(
+    ("more", "status", "printed"), [([], 0, "first\ndone\n"), (["twice"], -2, "first\n")]
+)
+def test_ctrl_c_at_the_end_of_the_interpreter_prints_nothing(
+    more: list[str], status: int, printed: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *more], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, printed, "")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from forking import in_child
 
 from gloader.errors import (
     BudgetError,
@@ -487,3 +488,24 @@ def test_a_signal_while_the_folders_of_the_dead_are_removed_leaves_no_descriptor
 def descriptors() -> list[str]:
     gc.collect()
     return sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the listing's own descriptor is always the same
+
+
+@pytest.mark.reliability("J12")
+def test_sigterm_that_nobody_handles_leaves_no_folder(tmp_path: Path) -> None:
+    """Also while a thread makes files in it."""
+
+    def child() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        spill = SpillFolder(tmp_path, budget_bytes=MB)
+
+        def fill() -> None:
+            while True:
+                (spill.path / f"{time.monotonic_ns()}.spill").touch()
+
+        threading.Thread(target=fill, daemon=True).start()
+        while len(names(spill.path)) < 10:
+            time.sleep(0.001)
+        signal.raise_signal(signal.SIGTERM)
+
+    assert in_child(child) == -signal.SIGTERM
+    assert names(tmp_path) == []
