@@ -156,5 +156,9 @@ class RankError(GloaderError):
     """Another rank of the process group died, failed or disagrees; the message names it."""
 
 
+class RankSettingsError(RankError, ConfigError):
+    """Ranks were given different settings, datasets or seeds; the message names the first that differs."""
+
+
 class StallError(GloaderError):
     """A stage of the pipeline, or the pipeline as a whole, made no progress for ``stall_timeout_s``."""

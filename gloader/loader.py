@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -13,18 +14,18 @@ import torch
 from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings, OptionalKeywords, loader_defaults
 from gloader.core.loader_state import LoaderState
-from gloader.core.signals import uninterrupted
+from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
-from gloader.errors import ConfigError, ForkError, LoaderBusyError, LoaderClosedError
+from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError
 from gloader.observe.bottleneck import find_bottleneck
 from gloader.observe.explain import explain_run
 from gloader.observe.timeline import TimelineRecorder
-from gloader.pipeline.consumer import EpochIterator
+from gloader.pipeline.consumer import EpochIterator, require_same_process
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.positions import BatchStream, SeedLabels
 from gloader.pipeline.run import PipelineRun
-from gloader.pipeline.seed_order import labels_beside_order, order_seeds, stream_fingerprint
+from gloader.pipeline.seed_order import labels_beside_order, named_facts, order_seeds, stream_fingerprint
 from gloader.samplers.arguments import checked_fanouts
 from gloader.samplers.make import require_layout
 from gloader.types import BatchId, IdArray, ReadyBatch
@@ -53,7 +54,8 @@ class Loader:
 
     Iterating again starts the next epoch, also after a ``break``. The stages run on over the end of an epoch, and end
     with a ``break``, an error, `close`, or when the loader is dropped. Owns their threads, the feature store, the
-    caches and the buffers until then; also a context manager.
+    caches and the buffers until then; also a context manager. Threads may share an iterator: each batch goes to one
+    of them, whole. A forked child may read `features`, and what is only a value; all else raises ForkError there.
 
     Parameters
     ----------
@@ -87,6 +89,7 @@ class Loader:
     ) -> None:
         # Before several threads call torch, see docs/adr/0015-first-square-root.md.
         settle_vector_math()
+        expect_signals_at_exit()
         membership = find_membership(
             keywords.get("sharing", "auto"), keywords.get("rank"), keywords.get("world_size")
         )
@@ -113,6 +116,7 @@ class Loader:
             seed=settings.sampling.seed,
             global_batch_size=self._order.global_batch_size,
             fingerprint=stream_fingerprint(dataset, self._order, settings.sampling),
+            stream=named_facts(dataset, self._order, settings.sampling),
         )
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None
@@ -151,10 +155,7 @@ class Loader:
             After `close`; while another iterator is alive; in a forked child.
         """
         self._require_open()
-        if os.getpid() != self._pid:
-            raise ForkError(
-                "this loader belongs to the process that built it; start workers with 'spawn' and build it there"
-            )
+        require_same_process(self._pid)
         if self._running() is not None:
             raise LoaderBusyError(
                 "an iterator of this loader is still alive; finish, break out of or delete it first"
@@ -185,7 +186,10 @@ class Loader:
         ------
         ConfigError
             No epoch was started yet.
+        ForkError
+            In a forked child.
         """
+        require_same_process(self._pid)
         running = self._running()
         if running is not None:
             return running.stats
@@ -215,11 +219,25 @@ class Loader:
 
     @property
     def reports(self) -> tuple[SuperbatchReport, ...]:
-        """What was predicted and measured for the superbatches executed so far; empty for features in memory."""
+        """What was predicted and measured for the superbatches executed so far; empty for features in memory.
+
+        Raises
+        ------
+        ForkError
+            In a forked child.
+        """
+        require_same_process(self._pid)
         return self._feedback.reports
 
     def explain(self) -> str:
-        """Say which tiers are on, their sizes and why, and how the superbatches so far compared with predictions."""
+        """Say which tiers are on, their sizes and why, and how the superbatches so far compared with predictions.
+
+        Raises
+        ------
+        ForkError
+            In a forked child.
+        """
+        require_same_process(self._pid)
         text = self._held.tier.explain()
         return f"{text}\n{explain_run(self.reports)}" if self.reports else text
 
@@ -230,6 +248,8 @@ class Loader:
         ------
         ConfigError
             No epoch was started yet.
+        ForkError
+            In a forked child.
         """
         stats, plan = self.stats, self.memory_plan
         row_bytes = 4 * self._dataset.feature_dim
@@ -249,7 +269,10 @@ class Loader:
         ------
         ConfigError
             The loader was built without ``trace=True``.
+        ForkError
+            In a forked child.
         """
+        require_same_process(self._pid)
         if self._timeline is None:
             raise ConfigError("nothing was recorded; build the loader with trace=True")
         self._timeline.write(Path(path))
@@ -267,16 +290,21 @@ class Loader:
             The state is malformed or belongs to another stream of batches.
         LoaderBusyError
             An iterator is alive.
+        ForkError
+            In a forked child.
         """
+        require_same_process(self._pid)
         parsed = LoaderState.from_json(state)
         self._state.require_same_stream(parsed)
         if self._running() is not None:
             raise LoaderBusyError("load_state_dict while an iterator is alive; finish or delete it first")
-        self._state = parsed
+        self._state = replace(self._state, next=parsed.next)
         self._is_mid_epoch = False
 
     def close(self) -> None:
-        """Stop every thread and release the store, the caches and the buffers. Idempotent."""
+        """Stop every thread and release the store, the caches and the buffers. Idempotent; not in a forked child."""
+        if os.getpid() != self._pid:
+            return
         with uninterrupted():
             if (running := self._running()) is not None:
                 running.close()
@@ -348,12 +376,7 @@ class Loader:
         return run is not None and len(self) > 0 and run.consumer.has_next()
 
     def _move_to(self, position: BatchId) -> None:
-        self._state = LoaderState(
-            next=position,
-            seed=self._state.seed,
-            global_batch_size=self._state.global_batch_size,
-            fingerprint=self._state.fingerprint,
-        )
+        self._state = replace(self._state, next=position)
         self._is_mid_epoch = False
 
 

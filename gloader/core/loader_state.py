@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gloader.errors import StateError
@@ -11,8 +11,11 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STATE_VERSION = 1
-_KEYS = ("version", "next", "seed", "global_batch_size", "fingerprint")
+STATE_VERSION = 2
+_KEYS = ("version", "next", "seed", "global_batch_size", "fingerprint", "stream")
+# States of version 1 name nothing of their stream but its fingerprint.
+_KEYS_OF_1 = _KEYS[:-1]
+_LONGEST = 100  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class LoaderState:
     seed: int
     global_batch_size: int
     fingerprint: str  # of the dataset, the seeds, the fan-outs and the order
+    stream: Mapping[str, Any] = field(default_factory=dict)  # the same by name, as JSON; empty: not known
     version: int = STATE_VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -33,11 +37,12 @@ class LoaderState:
             "seed": self.seed,
             "global_batch_size": self.global_batch_size,
             "fingerprint": self.fingerprint,
+            "stream": dict(self.stream),
         }
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> LoaderState:
-        """Parse a result of `to_json`.
+        """Parse a result of `to_json`, of this version or of version 1.
 
         Raises
         ------
@@ -45,12 +50,17 @@ class LoaderState:
             A key is missing or unknown, or a value is malformed or of another version.
         """
         # Exactly these keys: a state of another kind, or one that was edited, must not resume half right.
-        if not isinstance(state, dict) or set(state) != set(_KEYS):
-            found = sorted(map(str, state)) if isinstance(state, dict) else type(state).__name__
-            raise StateError(f"a loader state has exactly the keys {list(_KEYS)}, got {found}")
-        if state["version"] != STATE_VERSION:
+        if not isinstance(state, dict):
+            raise StateError(f"a loader state is a JSON object, got {type(state).__name__}")
+        version = state.get("version", STATE_VERSION)
+        if version not in (1, STATE_VERSION) or isinstance(version, bool):
             raise StateError(
-                f"the state has version {state['version']!r}; this build reads version {STATE_VERSION}"
+                f"the state has version {version!r}; this build reads versions 1 and {STATE_VERSION}"
+            )
+        keys = _KEYS if version == STATE_VERSION else _KEYS_OF_1
+        if set(state) != set(keys):
+            raise StateError(
+                f"a loader state has exactly the keys {list(keys)}, got {sorted(map(str, state))}"
             )
         position = state["next"]
         if not (isinstance(position, list | tuple) and len(position) == 2 and all(map(_is_count, position))):
@@ -59,22 +69,41 @@ class LoaderState:
             raise StateError("'seed' and 'global_batch_size' must be whole numbers")
         if not isinstance(state["fingerprint"], str):
             raise StateError(f"'fingerprint' must be a text, got {state['fingerprint']!r}")
+        stream = state.get("stream", {})
+        if not isinstance(stream, dict) or not all(isinstance(name, str) for name in stream):
+            raise StateError(f"'stream' must be a JSON object, got {str(stream)[:_LONGEST]}")
         return cls(
             next=BatchId(epoch=position[0], index=position[1]),
             seed=state["seed"],
             global_batch_size=state["global_batch_size"],
             fingerprint=state["fingerprint"],
+            stream=stream,
         )
 
     def require_same_stream(self, other: LoaderState) -> None:
         """Raise StateError naming the first field in which ``other`` follows another stream of batches."""
-        for name in ("seed", "global_batch_size", "fingerprint"):
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
-                raise StateError(
-                    f"the state was saved with {name} {theirs!r}, this loader has {ours!r}; "
-                    "use the dataset and settings of the saved run"
-                )
+        known, saved = self._facts(), other._facts()
+        # The fingerprint last: it differs whenever something does that has a name.
+        names = {**known, **saved} if other.stream else ("seed", "global_batch_size")
+        for name in names:
+            _require_equal(name, known.get(name), saved.get(name))
+        _require_equal("fingerprint", self.fingerprint, other.fingerprint)
+
+    def _facts(self) -> dict[str, Any]:
+        return {"seed": self.seed, "global_batch_size": self.global_batch_size, **self.stream}
+
+
+def _require_equal(name: str, ours: object, theirs: object) -> None:
+    if ours != theirs:
+        raise StateError(
+            f"the state was saved with {name} {_short(theirs)}, this loader has {_short(ours)}; "
+            "use the dataset and settings of the saved run"
+        )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _is_count(value: object) -> bool:

@@ -19,7 +19,7 @@ from gloader.config import Sharing
 from gloader.core.flag_values import require_choice
 from gloader.core.version import __version__
 from gloader.distributed.wire import Listener
-from gloader.errors import ConfigError, RankError
+from gloader.errors import ConfigError, RankError, RankSettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,7 +128,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
 
     Raises
     ------
-    ConfigError
+    RankSettingsError
         Ranks differ in something that has to be the same; raised on every rank, naming the first such thing.
     RankError
         Another rank cannot load anything.
@@ -223,7 +223,7 @@ def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
 
     Raises
     ------
-    ConfigError
+    RankSettingsError
         Ranks differ; names the first such fact.
     """
     first = next(iter(facts))
@@ -231,6 +231,6 @@ def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
         for name in {**facts[first], **card}:
             ours, theirs = facts[first].get(name), card.get(name)
             if ours != theirs:
-                raise ConfigError(
+                raise RankSettingsError(
                     f"{name} is {ours!r} on rank {first} and {theirs!r} on rank {rank}; it has to be the same {where}"
                 )

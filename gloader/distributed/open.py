@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +12,7 @@ from gloader.distributed.client_run import RemoteTier
 from gloader.distributed.host import LoaderHost
 from gloader.distributed.loader_parts import LoaderParts
 from gloader.pipeline.open_tiers import open_feature_tier
-from gloader.pipeline.seed_order import stream_facts
+from gloader.pipeline.seed_order import named_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +60,7 @@ def open_for_rank(
     ------
     BudgetError
         The budget is too small.
-    ConfigError
+    RankSettingsError
         Ranks differ in what has to be the same.
     RankError
         Another rank is gone, or could not open its part.
@@ -103,8 +102,7 @@ def _open_as_host(
 def _facts(dataset: Dataset, order: EpochOrder, settings: LoaderSettings) -> Facts:
     """Return what has to be the same on every rank. Threads may differ: those of the rank that loads count."""
     batches = {
-        **stream_facts(dataset, order, settings.sampling),
-        "seeds": hashlib.sha256(order.seeds.tobytes()).hexdigest()[:32],
+        **named_facts(dataset, order, settings.sampling),
         "batch_size": order.batch_size,
         "seed": order.seed,
         "epochs": settings.stages.epochs,

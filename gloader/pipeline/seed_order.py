@@ -80,6 +80,17 @@ def stream_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings
     }
 
 
+def named_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> dict[str, Any]:
+    """Return `stream_facts` and a digest of the seeds, as JSON values by name. Pure.
+
+    Parameters
+    ----------
+    dataset, order, sampling : see `stream_facts`
+    """
+    seeds = hashlib.sha256(np.ascontiguousarray(order.seeds).data).hexdigest()[:32]
+    return {**stream_facts(dataset, order, sampling), "fanouts": list(sampling.fanouts), "seeds": seeds}
+
+
 def stream_fingerprint(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> str:
     """Return 32 hexadecimal digits that stand for `stream_facts` and the seeds. Pure.
 

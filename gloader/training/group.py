@@ -113,7 +113,7 @@ class RankGroup:
             raise error
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
-        """Raise ConfigError on every rank naming the first of ``facts``, JSON values, in which ranks differ."""
+        """Raise RankSettingsError on every rank naming the first of ``facts``, JSON values, in which ranks differ."""
         from gloader.distributed.agree import require_equal
 
         cards = self.gather(json.loads(json.dumps(dict(facts), default=str)))

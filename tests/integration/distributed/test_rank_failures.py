@@ -50,11 +50,14 @@ def test_a_failure_is_raised_on_all_ranks_with_its_text_and_its_rank(run: Run, p
 
 
 @pytest.mark.reliability("G4")
+@pytest.mark.reliability("J6")
 @pytest.mark.parametrize(
     ("odd", "what"),
     [
         ({"fanouts": [4, 4]}, r"fanouts is [4, 3] on rank 0 and [4, 4] on rank 1"),
         ({"seed": 7}, "seed is 0 on rank 0 and 7 on rank 1"),
+        ({"seeds": [5, 6, 7]}, "num_seeds is 103 on rank 0 and 3 on rank 1"),
+        ({"seeds": list(range(103))}, "seeds is '"),
         ({"layout": "merged"}, "layout is 'layered' on rank 0 and 'merged' on rank 1"),
         ({"sharing": "private"}, "sharing is True on rank 0 and False on rank 1"),
         (
@@ -66,7 +69,7 @@ def test_a_failure_is_raised_on_all_ranks_with_its_text_and_its_rank(run: Run, p
 def test_ranks_that_differ_all_raise_at_the_start(run: Run, odd: dict[str, object], what: str) -> None:
     for how in run("building", world=3, batch_size=8, odd=odd):
         assert how.status == 1
-        assert how.error.startswith("gloader.errors.ConfigError")
+        assert how.error.startswith("gloader.errors.RankSettingsError")
         assert what in how.error
 
 

@@ -108,7 +108,7 @@ def test_an_error_of_one_rank_is_announced_there_and_ends_the_others(
 def test_ranks_with_other_models_all_raise_at_the_start(run: Run) -> None:
     for ended in run("train", odd={"hidden": 9}):
         assert ended.error.startswith(
-            "gloader.errors.ConfigError: model.hidden is 8 on rank 0 and 9 on rank 1; it has to be the same"
+            "gloader.errors.RankSettingsError: model.hidden is 8 on rank 0 and 9 on rank 1; it has to be the same"
         )
 
 

@@ -70,7 +70,7 @@ def test_resume_at_every_step(tiny: Written) -> None:
 def test_a_state_of_the_other_layout_is_refused(tiny: Written, saved: str, loaded: str) -> None:
     with _loader(tiny, layout=saved) as loader:
         state = loader.state_dict()
-    with _loader(tiny, layout=loaded) as other, pytest.raises(StateError, match="saved with fingerprint"):
+    with _loader(tiny, layout=loaded) as other, pytest.raises(StateError, match="saved with layout"):
         other.load_state_dict(state)
 
 

@@ -161,13 +161,21 @@ def test_resume_at_every_step_continues_bit_for_bit(tiny: Written) -> None:
 
 
 @pytest.mark.reliability("F5")
+@pytest.mark.reliability("J6")
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
         ({"seed": 3}, "seed"),
         ({"batch_size": 8}, "global_batch_size"),
-        ({"fanouts": [4, 4]}, "fingerprint"),
-        ({"shuffle": False}, "fingerprint"),
+        ({"world_size": 2, "rank": 0}, "global_batch_size"),
+        ({"fanouts": [4, 4]}, "fanouts"),
+        ({"shuffle": False}, "shuffle"),
+        ({"drop_last": True}, "drop_last"),
+        ({"seed_blocks": 10}, "seed_blocks"),
+        ({"sampler": "labor"}, "sampler"),
+        ({"layout": "merged"}, "layout"),
+        ({"seeds": np.arange(50, 150)}, "seeds"),
+        ({"seeds": np.arange(101)}, "num_seeds"),
     ],
 )
 def test_a_state_of_another_stream_is_refused_by_the_field_that_differs(
@@ -175,15 +183,49 @@ def test_a_state_of_another_stream_is_refused_by_the_field_that_differs(
 ) -> None:
     with _loader(tiny) as loader:
         state = loader.state_dict()
-    with _loader(tiny, **settings) as other, pytest.raises(StateError, match=field):
-        other.load_state_dict(state)
+    with _loader(tiny, **settings) as other:
+        before = other.state_dict()
+        with pytest.raises(StateError, match=rf"the state was saved with {field} .*, this loader has "):
+            other.load_state_dict(state)
+        # Version 1 named no field; its fingerprint tells the streams apart all the same.
+        with pytest.raises(StateError, match=rf"saved with ({field}|fingerprint) "):
+            other.load_state_dict(_of_version_1(state))
+        assert other.state_dict() == before
+
+
+@pytest.mark.reliability("J6")
+def test_a_state_of_another_dataset_is_refused(tiny: Written, write_dataset: Callable[..., Written]) -> None:
+    other = write_dataset(num_edges=3999, name="other")
+    with _loader(tiny) as loader:
+        state = loader.state_dict()
+    with _loader(other, seeds=tiny.dataset.train) as loader:
+        for saved, name in ((state, "dataset"), (_of_version_1(state), "fingerprint")):
+            with pytest.raises(StateError, match=f"the state was saved with {name} "):
+                loader.load_state_dict(saved)
+
+
+def test_a_state_of_the_version_before_is_continued(tiny: Written) -> None:
+    with _loader(tiny) as loader:
+        batches = [_digest(batch) for batch in loader]
+        loader.load_state_dict(_of_version_1(loader.state_dict() | {"next": [0, 3]}))
+        assert [_digest(batch) for batch in loader] == batches[3:]
+        assert set(loader.state_dict()) > set(_of_version_1(loader.state_dict()))
+
+
+def _of_version_1(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name != "stream"} | {"version": 1}
 
 
 @pytest.mark.reliability("F6")
 @pytest.mark.parametrize(
     "change",
     [
-        {"version": 2},
+        {"version": 3},
+        {"version": 1},
+        {"version": True},
+        {"stream": []},
+        {"stream": {"dataset": 1}},
+        {"stream": {}, "fingerprint": "0"},
         {"next": [0]},
         {"next": [-1, 0]},
         {"next": "0,0"},

@@ -3,7 +3,7 @@
 import pytest
 
 from gloader.distributed.agree import find_membership, require_equal
-from gloader.errors import ConfigError
+from gloader.errors import ConfigError, RankSettingsError
 
 
 def test_without_a_process_group_a_loader_is_alone() -> None:
@@ -31,7 +31,7 @@ def test_the_first_fact_that_differs_is_named_with_both_ranks() -> None:
         5: {"seed": 1, "fanouts": [3], "new": 1},
     }
     with pytest.raises(
-        ConfigError, match=r"fanouts is \[2\] on rank 0 and \[3\] on rank 5; .* same on every rank"
+        RankSettingsError, match=r"fanouts is \[2\] on rank 0 and \[3\] on rank 5; .* same on every rank"
     ):
         require_equal(facts, "on every rank")
     del facts[5]
