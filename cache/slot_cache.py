@@ -9,6 +9,7 @@ import numpy as np
 
 from gloader.cache import slot_kernels as kernels
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.thread_start import thread_errors
 from gloader.errors import FeatureValueError, PlanError, ShapeError
 
 if TYPE_CHECKING:
@@ -157,11 +158,12 @@ class SlotCache:
             self._threads, max(hits * self._rows.itemsize * self._rows.shape[1] // _PARALLEL_BYTES, 1)
         )
         bounds = [hits * part // parts for part in range(parts + 1)]
-        pending = [
-            self._pool.submit(self._copy, step, nodes, out, bounds[part], bounds[part + 1])
-            for part in range(1, parts)
-            if self._pool is not None
-        ]
+        with thread_errors():
+            pending = [
+                self._pool.submit(self._copy, step, nodes, out, bounds[part], bounds[part + 1])
+                for part in range(1, parts)
+                if self._pool is not None
+            ]
         # This thread copies the first part while the pool copies the others. All have ended when the list is complete:
         # nobody writes to ``out`` after this call, whether it raises or not.
         bad = [self._copy(step, nodes, out, bounds[0], bounds[1]), *(part.result() for part in pending)]

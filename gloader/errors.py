@@ -148,6 +148,10 @@ class ForkError(GloaderError):
     """A loader was used in a forked child; start workers with the spawn method instead."""
 
 
+class ThreadStartError(GloaderError, RuntimeError):
+    """The system lets this process start no further thread."""
+
+
 class ChannelClosedError(GloaderError):
     """A channel was closed while somebody waited on it; never leaves the pipeline."""
 

@@ -66,7 +66,8 @@ class StoreFeature(gb.Feature):
         return torch.from_numpy(self.rows.gather(ids.cpu().numpy())).to(ids.device)
 
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
-        """Yield, once, what waits for the rows of ``ids`` (M,)."""
+        """Yield, once, what waits for the rows of ``ids`` (M,); ForkError in a forked child."""
+        self.rows.require_own_process()  # its thread would not be there
         # Made in the process that reads, after DGL forked its workers.
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "gloader-graphbolt")

@@ -73,12 +73,7 @@ class CachedRows:
         StoreError
             Reading failed; the cache is empty then.
         """
-        # A forked child has the descriptors and locks of its parent, and none of the threads that serve them.
-        if os.getpid() != self._pid:
-            raise ForkError(
-                "features of a gloader store were asked for in a worker process; fetch them in the main one "
-                "(PyG: filter_per_worker=False; DGL: prefetch_node_feats instead of indexing in the sampler)"
-            )
+        self.require_own_process()
         ids = self._checked(nodes)
         unique, inverse = np.unique(ids, return_inverse=True)
         with self._lock:
@@ -86,6 +81,15 @@ class CachedRows:
                 return self._gather_unique(ids)
             # The policy wants each row once: a repeat would count as a second use and fill a second slot.
             return self._gather_unique(unique)[inverse]
+
+    def require_own_process(self) -> None:
+        """Raise ForkError in a forked child of the process that made this."""
+        # A forked child has the locks of its parent, and half of what a thread of the parent may be doing to the cache.
+        if os.getpid() != self._pid:
+            raise ForkError(
+                "features of a gloader store were asked for in a worker process; fetch them in the main one "
+                "(PyG: filter_per_worker=False; DGL: prefetch_node_feats instead of indexing in the sampler)"
+            )
 
     def _gather_unique(self, ids: IdArray) -> NDArray[np.float32]:
         out = np.empty((len(ids), self.source.dim), dtype=np.float32)

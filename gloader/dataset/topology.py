@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import uninterrupted
+from gloader.core.thread_start import thread_errors
 from gloader.samplers import CscGraph
 from gloader.ssd_store.format.array_file import ArrayFile
 
@@ -84,7 +85,7 @@ class Topology:
     def _start(self, move: _Move) -> None:
         thread = threading.Thread(target=move.run, name="gloader-topology", daemon=True)
         try:
-            with uninterrupted():
+            with thread_errors(), uninterrupted():
                 thread.start()
                 self._thread = thread
         except BaseException:

@@ -20,6 +20,7 @@ from gloader.core.flag_values import require_choice
 from gloader.core.version import __version__
 from gloader.distributed.wire import Listener
 from gloader.errors import ConfigError, RankError, RankSettingsError
+from gloader.ssd_store.spill.owner import SpillOwner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Two containers of one machine may have the same boot id and different networks: their ranks cannot reach each other.
 _NETWORK = "/proc/self/ns/net"
+_PROCESSES = "/proc/self/ns/pid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +167,45 @@ def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[
     common = {"version": __version__, "sharing": membership.is_shared, "world_size": membership.world_size}
     return {
         "rank": membership.rank,
-        "machine_id": f"{_BOOT_ID.read_text().strip()} {os.stat(_NETWORK).st_ino}",  # noqa: PTH116 - no path
+        "machine_id": f"{machine_name()} {_inode(_NETWORK)}",
         "address": listener.address,
         "token": secrets.token_hex(16),
         "error": None,
         "batches": common | dict(facts.batches),
         "machine": dict(facts.machine),
     }
+
+
+def machine_name() -> str:
+    """Return what tells this machine from others: the id of its boot, or the host's name where /proc is missing."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return os.uname().nodename
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116 - no path
+    except OSError:
+        return 0
+
+
+def own_process() -> dict[str, Any]:
+    """Return what `is_gone` knows a process by, as JSON."""
+    return {"owner": SpillOwner.this_process().to_json(), "namespace": _inode(_PROCESSES)}
+
+
+def is_gone(process: Mapping[str, Any]) -> bool:
+    """Return whether a process, as its `own_process` described it, has certainly ended.
+
+    Of a process on another machine, or in another container, nothing is known.
+    """
+    # A number means something only where both see the same processes.
+    if process["namespace"] != _inode(_PROCESSES):
+        return False
+    owner = SpillOwner.parse(process["owner"])
+    return owner.host == os.uname().nodename and owner.is_gone()
 
 
 def _gather_cards(own: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import traceback
 from typing import TYPE_CHECKING, Protocol
 
 from gloader.core.signals import uninterrupted
+from gloader.core.thread_start import thread_errors
 from gloader.core.units import format_seconds
 from gloader.errors import ConfigError, StallError
 
@@ -81,10 +82,12 @@ class Watchdog:
             if self._thread is not None or not self._timeout_s:
                 return
             self._is_closing = threading.Event()
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._watch, args=(self._is_closing,), name="gloader-watchdog", daemon=True
             )
-            self._thread.start()
+            with thread_errors():
+                thread.start()
+            self._thread = thread  # begun: `close` joins it
 
     def close(self) -> None:
         """Stop watching and join the thread. Idempotent; `on_stall` may call it."""

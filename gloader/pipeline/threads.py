@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import uninterrupted
+from gloader.core.thread_start import thread_errors
 from gloader.errors import ChannelClosedError
 
 if TYPE_CHECKING:
@@ -133,16 +134,24 @@ class Failures:
         """Take note of ``error``; end the stream with the first one when its turn has not come in time."""
         if isinstance(error, ChannelClosedError):
             return
+        is_overdue = False
         # The same error comes here from every stage that it passes: only its first time counts.
         with uninterrupted(), self._lock:
             if self._is_closed or any(error is known for known in self._errors):
                 return
             self._errors.append(error)
-            if self._timer is None and not self.is_stuck:
-                self._timer = threading.Timer(_PATIENCE_S, self._on_overdue, (error,))
-                self._timer.name = "gloader-failure"
-                self._timer.daemon = True
-                self._timer.start()
+            if self._timer is not None or self.is_stuck:
+                return
+            timer = threading.Timer(_PATIENCE_S, self._on_overdue, (error,))
+            timer.name = "gloader-failure"
+            timer.daemon = True
+            try:
+                timer.start()
+                self._timer = timer
+            except RuntimeError:  # the system allows no more threads: nothing would end the wait for its turn
+                is_overdue = True
+        if is_overdue:
+            self._on_overdue(error)
 
     def annotate(self, raised: BaseException) -> None:
         """Note every other failure on ``raised``."""
@@ -190,8 +199,8 @@ class Pipeline:
         self._begun: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the threads."""
-        with uninterrupted():
+        """Start the threads; raises ThreadStartError where the system allows no more."""
+        with thread_errors(), uninterrupted():
             for thread in self._threads:
                 thread.start()
                 self._begun.append(thread)
@@ -236,6 +245,8 @@ def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -
 
     Raises
     ------
+    ThreadStartError
+        The system allows no more threads.
     BaseException
         What the first of the tasks that failed raised.
     """
@@ -258,7 +269,7 @@ def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -
 
     begun: list[threading.Thread] = []
     try:
-        with uninterrupted():
+        with thread_errors(), uninterrupted():
             for number in range(min(threads, len(tasks))):
                 begun.append(_begin(run, f"{name}-{number}"))  # noqa: PERF401 - those that began, where one cannot
         changed.when(lambda: len(done) + len(failed) == len(tasks), lambda: None)

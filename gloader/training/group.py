@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gloader.errors import RankError
@@ -20,7 +20,9 @@ logger = logging.getLogger("gloader")
 T = TypeVar("T")
 
 _BEAT_S = 1.0  # between two signs of life of the first rank while the others wait for it
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# A process that is killed closes its sockets, which the others notice, a moment before it is seen to have ended.
+_NAMED_S = 2.0
+_LOOK_S = 0.02
 # gloo raises plain RuntimeErrors; they name its source files.
 _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 
@@ -36,10 +38,14 @@ class RankGroup:
     ----------
     rank : of this process
     machines : which machine each rank runs on
+    processes : `own_process` of each rank, by which a lost one is named; empty: nobody knows
     """
 
-    def __init__(self, *, rank: int, machines: Sequence[str]) -> None:
+    def __init__(
+        self, *, rank: int, machines: Sequence[str], processes: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         self.rank = rank
+        self._processes = processes
         self.world_size = len(machines)
         self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
         self.local_rank = machines[:rank].count(machines[rank])
@@ -59,7 +65,14 @@ class RankGroup:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
         # A group that does not know its machines yet can already gather what they are.
         unknown = cls(rank=rank, machines=[""] * world_size)
-        return cls(rank=rank, machines=unknown.gather(_BOOT_ID.read_text()))
+        from gloader.distributed.agree import machine_name, own_process
+
+        found = unknown.gather({"machine": machine_name(), "process": own_process()})
+        return cls(
+            rank=rank,
+            machines=[one["machine"] for one in found],
+            processes=[one["process"] for one in found],
+        )
 
     @property
     def is_first(self) -> bool:
@@ -128,10 +141,13 @@ class RankGroup:
         except RuntimeError as error:
             if self.is_alone or not _is_loss(error):
                 raise
+            lost = ", ".join(map(str, self._find_lost()))
+            who = f"rank {lost} has ended" if lost else "another rank ended, failed or did not answer in time"
+            text = " ".join(str(error).split())[:200]
+            # Not `from error`: a traceback would begin with the transport's text, which names its source files.
             raise RankError(
-                f"another rank ended, failed or did not answer in time; see what it or torchrun says. Start all "
-                f"ranks again from the last checkpoint ({' '.join(str(error).split())[:200]})"
-            ) from error
+                f"{who}; see what it or torchrun says. Start all ranks again from the last checkpoint ({text})"
+            ) from None
 
     @contextmanager
     def log_failures(self) -> Iterator[None]:
@@ -147,6 +163,19 @@ class RankGroup:
                 text = f"{_text(error)} ({notes})" if notes else _text(error)
                 logger.error("rank %d failed: %s", self.rank, text)  # noqa: TRY400 - the caller shows the rest
             raise
+
+    def _find_lost(self) -> list[int]:
+        """Return the ranks of this machine whose processes have ended, waiting a moment for the first."""
+        if not self._processes:
+            return []
+        from gloader.distributed.agree import is_gone
+
+        deadline = time.monotonic() + _NAMED_S
+        while True:
+            lost = [rank for rank, process in enumerate(self._processes) if is_gone(process)]
+            if lost or time.monotonic() > deadline:
+                return lost
+            time.sleep(_LOOK_S)
 
     def _lead(self, work: Callable[[], T]) -> T:
         # The pulse starts before the work: a follower waits for its first sign from now on.

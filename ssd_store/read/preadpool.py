@@ -11,6 +11,7 @@ import numba
 import numpy as np
 from numba import njit
 
+from gloader.core.thread_start import thread_errors
 from gloader.ssd_store.machine_ops import call_pread, fetch_add64, store64
 from gloader.ssd_store.os_io import pread_address
 from gloader.ssd_store.read.backend import ReadProgress
@@ -80,7 +81,8 @@ class PreadPool:
         futures: list[Future[None]] = []
         try:
             for slot, report in enumerate(reports):
-                futures.append(self._pool.submit(_work, self._pread, fd, job, slot, shared, report))
+                with thread_errors():
+                    futures.append(self._pool.submit(_work, self._pread, fd, job, slot, shared, report))
             for future in futures:
                 future.result()
         finally:

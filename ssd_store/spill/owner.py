@@ -24,17 +24,21 @@ class SpillOwner:
     """A process, named so that no later process is taken for it."""
 
     pid: int
-    start_ticks: int  # since boot, in clock ticks: a process number returns, but not with the same start
+    # Since boot, in clock ticks: a process number returns, but not with the same start. 0 where /proc is missing.
+    start_ticks: int
     boot_id: str  # of the kernel; empty where it does not say
     host: str
 
     @classmethod
     def this_process(cls, *, os_io: OsIO = REAL_OS) -> Self:
-        """Return the calling process; raises `OSError` where /proc cannot be read."""
-        text = _read_text(_PROC / "self" / "stat", os_io)
+        """Return the calling process; raises `OSError` where /proc is there and cannot be read."""
+        try:
+            start_ticks = int(_stat_fields(_read_text(_PROC / "self" / "stat", os_io))[_START_FIELD])
+        except FileNotFoundError:  # a sandbox without /proc: the number alone has to do
+            start_ticks = 0
         return cls(
             pid=os.getpid(),
-            start_ticks=int(_stat_fields(text)[_START_FIELD]),
+            start_ticks=start_ticks,
             boot_id=_boot_id(os_io),
             host=os.uname().nodename,
         )
@@ -77,15 +81,28 @@ class SpillOwner:
         locks of a shared file system may be local to each host.
         """
         # Process numbers and start times mean something only within one boot of one kernel.
-        if self.boot_id != _boot_id(os_io):
-            return self.host == os.uname().nodename
+        boot_id, is_same_host = _boot_id(os_io), self.host == os.uname().nodename
+        if self.boot_id != boot_id:
+            is_known = bool(self.boot_id and boot_id)
+            return is_same_host and (is_known or not _is_running(self.pid))
         try:
             fields = _stat_fields(_read_text(_PROC / str(self.pid) / "stat", os_io))
-        except (FileNotFoundError, ProcessLookupError):
-            return True
+        except (FileNotFoundError, ProcessLookupError):  # of this number, or of all where there is no /proc
+            return (bool(boot_id) or is_same_host) and not _is_running(self.pid)
         except OSError:  # nobody can say: let it stay
             return False
-        return fields[0] in _DEAD_STATES or int(fields[_START_FIELD]) != self.start_ticks
+        is_another = self.start_ticks not in (0, int(fields[_START_FIELD]))
+        return fields[0] in _DEAD_STATES or is_another
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 def _stat_fields(text: str) -> list[str]:

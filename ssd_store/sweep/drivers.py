@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from gloader.core.thread_start import thread_errors
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.sweep import kernels
 
@@ -140,12 +141,13 @@ class CallDriver:
                 extents[kernels.FLAG, slot] = kernels.FAILED_READ
                 continue
             start, length, at, _, _ = extents[:, slot].tolist()
-            self._reads[slot] = self._pool.submit(
-                self._os_io.pread_into,
-                files.source.fd,
-                sweep.ring[at : at + length].data,
-                DATA_OFFSET + start,
-            )
+            with thread_errors():
+                self._reads[slot] = self._pool.submit(
+                    self._os_io.pread_into,
+                    files.source.fd,
+                    sweep.ring[at : at + length].data,
+                    DATA_OFFSET + start,
+                )
 
     def _start_writes(self, sweep: Sweep, files: SweepFiles) -> None:
         state = sweep.state
@@ -156,7 +158,9 @@ class CallDriver:
                 _fail(piece, sweep)
                 continue
             batch, data, offset = piece_of(piece, sweep, files)
-            self._writes[self._pool.submit(self._os_io.pwrite, int(files.fds[batch]), data, offset)] = piece
+            with thread_errors():
+                write = self._pool.submit(self._os_io.pwrite, int(files.fds[batch]), data, offset)
+            self._writes[write] = piece
 
     def _has_ended(self, sweep: Sweep) -> bool:
         """Go on when everything is dealt out; return whether everything is written as well."""

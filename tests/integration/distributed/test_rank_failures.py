@@ -56,7 +56,7 @@ def test_a_failure_is_raised_on_all_ranks_with_its_text_and_its_rank(run: Run, p
     [
         ({"fanouts": [4, 4]}, r"fanouts is [4, 3] on rank 0 and [4, 4] on rank 1"),
         ({"seed": 7}, "seed is 0 on rank 0 and 7 on rank 1"),
-        ({"seeds": [5, 6, 7]}, "num_seeds is 103 on rank 0 and 3 on rank 1"),
+        ({"seeds": list(range(20))}, "num_seeds is 103 on rank 0 and 20 on rank 1"),
         ({"seeds": list(range(103))}, "seeds is '"),
         ({"layout": "merged"}, "layout is 'layered' on rank 0 and 'merged' on rank 1"),
         ({"sharing": "private"}, "sharing is True on rank 0 and False on rank 1"),

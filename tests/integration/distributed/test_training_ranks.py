@@ -155,6 +155,12 @@ def test_ranks_hear_of_the_work_of_the_first_one(run: Run) -> None:
     assert second[2:] == ["RankError: rank 0 failed: ValueError: no such thing", "OSError: only here"]
 
 
-def test_a_rank_that_is_gone_is_no_bare_error_of_the_transport(run: Run) -> None:
-    ended = run("leaving")
-    assert ended[0].error.startswith("gloader.errors.RankError: another rank ended, failed or did not answer")
+@pytest.mark.reliability("J13")
+def test_a_rank_that_is_killed_in_a_collective_is_named_on_all_others(run: Run) -> None:
+    first, _, third = run("leaving", world=3)
+    for other in (first, third):
+        assert other.error.startswith(
+            "gloader.errors.RankError: rank 1 has ended; see what it or torchrun says"
+        )
+        assert other.error.count("RankError") == 1  # the transport's text is behind ours
+        assert other.seconds < SOON_S

@@ -3,17 +3,21 @@
 import os
 import signal
 import socket
+import threading
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forking import in_child
 
 from gloader.distributed.messages import Bye, Failed, Hello, Leave, Pong, Release, Segment
 from gloader.distributed.shared_memory import create_segment, map_segment
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import RankError
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -131,3 +135,32 @@ def test_a_listener_is_reached_by_its_name_until_it_is_closed() -> None:
     host.close()
     with pytest.raises(RankError, match="cannot be reached"):
         Connection.to(listener.address, timeout_s=1.0)
+
+
+@pytest.mark.reliability("J9")
+def test_a_connection_of_another_user_is_closed_before_a_byte_is_read(monkeypatch) -> None:
+    listener = Listener()
+
+    def knock() -> None:
+        os.setuid(NOBODY)
+        client = Connection.to(listener.address, timeout_s=5.0)
+        with pytest.raises(EOFError):
+            client.send(Hello(rank=1, token=""))  # it may be closed by now
+            client.receive(30.0)
+
+    if os.getuid() == 0:
+        waiting = threading.Thread(target=lambda: ends.append(in_child(knock)))
+        ends: list[int] = []
+        waiting.start()
+        assert listener.accept(30.0) is None
+        waiting.join()
+        assert ends == [0]
+    # Where nobody may become another user, this process is another than the one that connects.
+    monkeypatch.setattr(os, "getuid", lambda: NOBODY)
+    client = Connection.to(listener.address, timeout_s=5.0)
+    client.send(Hello(rank=1, token=""))
+    assert listener.accept(5.0) is None
+    with pytest.raises(EOFError):
+        client.receive(5.0)
+    client.close()
+    listener.close()
