@@ -43,7 +43,7 @@ KILL_POINTS: Final = (
     "spill.after_files_removed",
     "spill.after_owner_removed",
 )
-_NAMES: Final = 100
+_ATTEMPTS: Final = 100
 _UNKNOWN_BOOT: Final = "0" * 8
 _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
@@ -121,7 +121,7 @@ class SpillClaim:
 
     def _make(self, parent: Path) -> bool:
         """Make a folder of a name that is free, which no other user can enter."""
-        for _ in range(_NAMES):
+        for _ in range(_ATTEMPTS):
             # The kernel's name says who may trust the lock: see `_is_abandoned`.
             name = f"{self._prefix}{_boot_tag(self._os_io)}-{secrets.token_hex(4)}"
             self.path = parent / name

@@ -26,6 +26,7 @@ from gloader.errors import (
     SpillError,
 )
 from gloader.ssd_store.os_io import OsIO
+from gloader.ssd_store.spill import owner as owner_module
 from gloader.ssd_store.spill.claim import UNCLAIMED_GRACE_S, SpillClaim
 from gloader.ssd_store.spill.file import SpillFile
 from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills, spill_parent
@@ -126,6 +127,7 @@ def test_a_negative_budget_is_refused(tmp_path: Path) -> None:
 # --- life ---
 
 
+@pytest.mark.reliability("J9")
 def test_the_folder_is_private_and_leaves(tmp_path: Path) -> None:
     spill = SpillFolder(tmp_path, budget_bytes=MB)
     assert spill.path.parent == tmp_path
@@ -509,3 +511,29 @@ def test_sigterm_that_nobody_handles_leaves_no_folder(tmp_path: Path) -> None:
 
     assert in_child(child) == -signal.SIGTERM
     assert names(tmp_path) == []
+
+
+@pytest.fixture
+def _no_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a sandbox that mounts none."""
+    monkeypatch.setattr(owner_module, "_PROC", tmp_path / "nowhere")
+    monkeypatch.setattr(owner_module, "_BOOT_ID", tmp_path / "nowhere" / "boot_id")
+
+
+@pytest.mark.usefixtures("_no_proc")
+def test_without_proc_a_folder_is_made_and_the_dead_are_told_from_the_living(tmp_path: Path) -> None:
+    with SpillFolder(tmp_path, budget_bytes=MB) as spill:
+        mine = SpillOwner.this_process()
+        assert (mine.pid, mine.start_ticks, mine.boot_id) == (os.getpid(), 0, "")
+        assert not mine.is_gone()
+        assert replace(mine, pid=2**22 + 1).is_gone()  # beyond the largest number that Linux gives
+        assert replace(mine, pid=2**70).is_gone()
+        assert not replace(mine, host="elsewhere", pid=2**22 + 1).is_gone()
+        assert remove_dead_spills(tmp_path) == []
+        assert names(tmp_path) == [spill.path.name]
+
+
+def test_an_owner_that_knew_no_proc_is_told_by_its_number(tmp_path: Path) -> None:
+    mine = replace(SpillOwner.this_process(), start_ticks=0, boot_id="")
+    assert not mine.is_gone()
+    assert replace(mine, pid=2**22 + 1).is_gone()
