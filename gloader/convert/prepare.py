@@ -112,7 +112,6 @@ def prepare(
     """
     started = time.perf_counter()
     plan = plan_source(source, out, options)
-    _log_plan(source, plan)
     with DatasetWriter(
         out,
         name=source.name,
@@ -125,6 +124,7 @@ def prepare(
             "has_self_loops": options.self_loops,
         },
     ) as writer:
+        _log_plan(source, plan)
         order = _find_order(source, writer, plan, options, progress)
         order_done = time.perf_counter()
         # Edges, labels and splits get their new ids here; the rows of the features change places as they are written.

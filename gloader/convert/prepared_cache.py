@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,15 +14,16 @@ from typing import TYPE_CHECKING
 
 import gloader
 from gloader.core.paths import home_dir
-from gloader.errors import ConfigError, StoreExistsError
+from gloader.errors import ConfigError, StoreExistsError, StoreLockedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gloader.convert.options import PrepareOptions, SourceOptions
     from gloader.convert.progress import PrepareProgress
 
+_LOG = logging.getLogger(__name__)
+
 DATASET_MANIFEST = "dataset.json"
+_LOOK_S = 0.5  # between two looks whether another process has finished
 _MAX_SLUG = 60
 # A dataset holds the same whatever their values, so they do not make it another one.
 _NOT_IN_DIGEST = frozenset({"memory_budget_bytes", "overwrite"})
@@ -38,12 +41,12 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
     source : options of the source
     prepare : options of the conversion
     """
+    from gloader.convert.registry import source_files
+
     options = {**asdict(source), **asdict(prepare)}
     kept = {name: str(value) for name, value in options.items() if name not in _NOT_IN_DIGEST}
-    paths = [value for value in options.values() if isinstance(value, Path)]
-    identity = json.dumps(
-        [gloader.__version__, _with_absolute_path(spec), kept, sorted(_file_stamps(spec, paths))]
-    )
+    stamps = [_stamp(file) for file in source_files(spec, source)]
+    identity = json.dumps([gloader.__version__, _with_absolute_path(spec), kept, stamps])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     # For people who look into the folder; the digest alone tells datasets apart.
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec).strip("-.")
@@ -62,13 +65,9 @@ def _with_absolute_path(spec: str) -> str:
     return spec if path is None else f"{spec.partition(':')[0]}:{path}"
 
 
-def _file_stamps(spec: str, paths: list[Path]) -> Iterator[tuple[str, int, int]]:
-    named = _argument_path(spec)
-    for path in paths if named is None else [named, *paths]:
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            if file.is_file():
-                stat = file.stat()
-                yield str(file), stat.st_size, stat.st_mtime_ns
+def _stamp(file: Path) -> tuple[str, int, int]:
+    status = file.stat()
+    return str(file), status.st_size, status.st_mtime_ns
 
 
 def ensure_dataset(
@@ -105,8 +104,19 @@ def ensure_dataset(
     target = prepared_path(spec, source, prepare)
     if (target / DATASET_MANIFEST).is_file():
         return target
+    opened = open_source(spec, source)
+    # Once more: opening may have downloaded the files, which are part of the name.
+    target = prepared_path(spec, source, prepare)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Another process may have finished the same dataset meanwhile: it has the same digest, so it is the same.
-    with suppress(StoreExistsError):
-        convert(open_source(spec, source), target, prepare, progress=progress or NO_PROGRESS)
+    is_waiting = False
+    # Another process may be at the same dataset, or have finished it: it has the same digest, so it is the same.
+    while not (target / DATASET_MANIFEST).is_file():
+        try:
+            with suppress(StoreExistsError):
+                convert(opened, target, prepare, progress=progress or NO_PROGRESS)
+        except StoreLockedError:
+            if not is_waiting:
+                _LOG.info("another process is preparing %s; waiting for it", spec)
+            is_waiting = True
+            time.sleep(_LOOK_S)
     return target

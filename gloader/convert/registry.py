@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from gloader.convert.source import Source
 
     Opener: TypeAlias = Callable[[str, SourceOptions], Source]
+    PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
 # Names, not functions: a module is imported when its source is asked for, as some need torch or DGL.
-# prefix: (module below gloader.convert.sources, function (argument, options) -> Source, how the source is written)
+# prefix: (module below gloader.convert.sources, function (argument, options) -> Source, how the source is written).
+# A module whose argument is not simply a file, or a folder of files, has a function `source_paths` too.
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
@@ -30,6 +32,8 @@ _OPENERS = {
     "builtin": ("digits", "open_builtin", "builtin:digits"),
     "synthetic": ("synthetic", "open_synthetic", "synthetic:demo|community,nodes=...|rmat,nodes=..."),
 }
+# Sources whose files lie below the folder that they name, or in a folder that is looked for.
+_DEEP = frozenset({"ogb", "igb", "mag240m"})
 SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
 
@@ -68,6 +72,27 @@ def open_source(spec: str, options: SourceOptions) -> Source:
         raise ConfigError(f"source {spec!r} names nothing after the colon; write {form}")
     opener = getattr(import_module(f"gloader.convert.sources.{module}"), function)
     return cast("Opener", opener)(argument, options)
+
+
+def source_files(spec: str, options: SourceOptions) -> list[Path]:
+    """Return every file that opening and reading ``spec`` would read, as far as it is there, sorted.
+
+    Raises
+    ------
+    ConfigError, SourceError
+        As `open_source`, where what ``spec`` says is enough to tell.
+    """
+    prefix, _, argument = full_spec(spec).partition(":")
+    if prefix in _DEEP:
+        module = import_module(f"gloader.convert.sources.{_OPENERS[prefix][0]}")
+        paths = cast("PathFinder", module.source_paths)(argument, options)
+        files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
+    else:
+        named = Path(argument).expanduser()
+        given = [named, *filter(None, (options.features, options.labels, options.splits))]
+        paths = [path.expanduser() for path in given]
+        files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
+    return sorted(file.resolve() for file in files if file.is_file())
 
 
 def _unknown(spec: str, word: str) -> str:

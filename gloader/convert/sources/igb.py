@@ -42,15 +42,13 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     """
     del options
     folder, classes = _parse(argument)
-    processed = folder / "processed" if (folder / "processed").is_dir() else folder
-    paper = processed / "paper"
+    paper, edge_file = _locate(folder)
     features = NpyFeatures.open(_open_floats(paper / "node_feat.npy", row_shape=(_DIM,)))
     num_classes, label_file = _find_labels(paper, classes)
     # The label files of the larger sizes cover only the first nodes.
     labels = np.full(features.num_rows, -1, np.int64)
     given = to_labels(label_file.read(), where=label_file.where)[: features.num_rows]
     labels[: given.shape[0]] = given
-    edge_file = processed / "paper__cites__paper" / "edge_index.npy"
     return Source(
         name=f"igb-{folder.resolve().name}-{num_classes}",
         origin=f"igb:{argument}",
@@ -62,6 +60,13 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
         splits=sequential_splits(labels),
         edge_file=edge_file,
     )
+
+
+def source_paths(argument: str, options: SourceOptions) -> list[Path]:
+    """Return the folders that hold what `open_igb` reads, and nothing else of size; raises ConfigError as it does."""
+    del options
+    paper, edge_file = _locate(_parse(argument)[0])
+    return [paper, edge_file]
 
 
 def sequential_splits(labels: IdArray) -> Splits:
@@ -80,6 +85,12 @@ def _parse(argument: str) -> tuple[Path, int | None]:
     if int(classes) not in _LABEL_FILES:
         raise ConfigError(f"igb:{argument}: IGB has labels of 19 or 2983 classes, not {classes}")
     return Path(directory).expanduser(), int(classes)
+
+
+def _locate(folder: Path) -> tuple[Path, Path]:
+    """Return the folder of the papers' arrays, and the file of the citations."""
+    processed = folder / "processed" if (folder / "processed").is_dir() else folder
+    return processed / "paper", processed / "paper__cites__paper" / "edge_index.npy"
 
 
 def _find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:

@@ -35,8 +35,7 @@ def open_mag240m(argument: str, options: SourceOptions) -> Source:
         An array has the wrong shape or dtype.
     """
     del options
-    given = Path(argument).expanduser()
-    folder = given / _FOLDER if (given / _FOLDER).is_dir() else given
+    folder = _locate(argument)
     meta = _load(folder / "meta.pt")
     splits = _load(folder / "split_dict.pt")
     paper = folder / "processed" / "paper"
@@ -64,6 +63,24 @@ def open_mag240m(argument: str, options: SourceOptions) -> Source:
         ),
         edge_file=edge_file,
     )
+
+
+def source_paths(argument: str, options: SourceOptions) -> list[Path]:
+    """Return the files and folders that `open_mag240m` reads."""
+    del options
+    folder = _locate(argument)
+    processed = folder / "processed"
+    return [
+        folder / "meta.pt",
+        folder / "split_dict.pt",
+        processed / "paper",
+        processed / "paper___cites___paper",
+    ]
+
+
+def _locate(argument: str) -> Path:
+    given = Path(argument).expanduser()
+    return given / _FOLDER if (given / _FOLDER).is_dir() else given
 
 
 def _load(path: Path) -> Mapping[str, Any]:

@@ -70,8 +70,7 @@ def open_ogb(argument: str, options: SourceOptions) -> Source:
         raise SourceError(
             f"ogb:{name} {_UNFIT[name]}; only data sets of one node type and one label per node fit"
         )
-    root = Path(directory) if directory else options.root or Path(os.environ.get(ROOT_VARIABLE, "dataset"))
-    folder = find_ogb_folder(name, root.expanduser())
+    folder = find_ogb_folder(name, _root(directory, options))
     info = _read_info(name, folder)
     layout = (
         _BinaryLayout(folder=folder) if (folder / "raw" / "data.npz").exists() else _CsvLayout(folder=folder)
@@ -90,6 +89,18 @@ def open_ogb(argument: str, options: SourceOptions) -> Source:
     )
 
 
+def source_paths(argument: str, options: SourceOptions) -> list[Path]:
+    """Return the file and folders that `open_ogb` reads; none as long as the data set is not downloaded."""
+    name, _, directory = argument.partition("@")
+    folder = _existing_folder(name, _root(directory, options))
+    return [] if folder is None else [folder / "meta_dict.json", folder / "raw", folder / "split"]
+
+
+def _root(directory: str, options: SourceOptions) -> Path:
+    given = Path(directory) if directory else options.root or Path(os.environ.get(ROOT_VARIABLE, "dataset"))
+    return given.expanduser()
+
+
 def find_ogb_folder(name: str, root: Path) -> Path:
     """Return the folder of data set ``name`` below ``root``, downloading it where it is not there.
 
@@ -100,14 +111,10 @@ def find_ogb_folder(name: str, root: Path) -> Path:
     DownloadError, MissingDependencyError
         It cannot be downloaded.
     """
-    # OGB's loaders for PyG and DGL unpack to folders of their own, with the same files in ``raw``.
     plain = name.replace("-", "_")
-    folders = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl", root / name]
-    if root.name in {plain, name}:
-        folders.append(root)
-    for folder in folders:
-        if (folder / "raw").is_dir():
-            return folder
+    folder = _existing_folder(name, root)
+    if folder is not None:
+        return folder
     if (root / plain).exists():
         raise SourceError(
             f"{root / plain} holds no folder raw; unpack OGB's archive of {name} so that it does"
@@ -122,6 +129,15 @@ def find_ogb_folder(name: str, root: Path) -> Path:
     from gloader.convert.download.download import fetch_ogb
 
     return fetch_ogb(name, root)
+
+
+def _existing_folder(name: str, root: Path) -> Path | None:
+    # OGB's loaders for PyG and DGL unpack to folders of their own, with the same files in ``raw``.
+    plain = name.replace("-", "_")
+    folders = [root / plain, root / f"{plain}_pyg", root / f"{plain}_dgl", root / name]
+    if root.name in {plain, name}:
+        folders.append(root)
+    return next((folder for folder in folders if (folder / "raw").is_dir()), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from ogb_layout import write_mag240m, write_ogb
 
+from gloader.convert import prepared_cache
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset, prepared_path
 from gloader.core.paths import home_dir
+from gloader.dataset import Dataset
 from gloader.errors import ConfigError
+from gloader.ssd_store.write.lock import LockedFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,3 +99,83 @@ def test_prepared_folder_is_used_as_it_is(tmp_path: Path) -> None:
 def test_neither_folder_nor_source_is_told_what_to_give() -> None:
     with pytest.raises(ConfigError, match=r"'digits' is neither a folder nor a source; .*builtin:digits"):
         ensure_dataset("digits", SOURCE, PREPARE)
+
+
+def write_igb(folder: Path, dim: int = 1024) -> Path:
+    paper, cites = folder / "processed" / "paper", folder / "processed" / "paper__cites__paper"
+    paper.mkdir(parents=True)
+    cites.mkdir()
+    np.save(paper / "node_feat.npy", np.zeros((10, dim), np.float32))
+    np.save(paper / "node_label_19.npy", np.zeros(10, np.float32))
+    np.save(cites / "edge_index.npy", np.zeros((5, 2), np.int64))
+    return folder
+
+
+@pytest.mark.reliability("J16")
+@pytest.mark.parametrize("kind", ["igb", "igb@19", "ogb", "ogb root", "mag240m"])
+def test_every_file_that_a_source_reads_counts(tmp_path: Path, kind: str) -> None:
+    source = SOURCE
+    if kind.startswith("igb"):
+        folder = write_igb(tmp_path / "tiny")
+        spec = f"igb:{folder}" + kind.removeprefix("igb")
+        read = ["paper/node_feat.npy", "paper/node_label_19.npy", "paper__cites__paper/edge_index.npy"]
+        read = [f"processed/{name}" for name in read]
+    elif kind.startswith("ogb"):
+        folder = write_ogb(tmp_path, "ogbn-arxiv")
+        spec = f"ogb:ogbn-arxiv@{tmp_path}"
+        if kind == "ogb root":
+            spec, source = "ogb:ogbn-arxiv", replace(SOURCE, root=tmp_path)
+        read = ["raw/node-feat.csv.gz", "raw/edge.csv.gz", "split/time/train.csv.gz"]
+    else:
+        folder = write_mag240m(tmp_path, num_papers=10)
+        spec = f"mag240m:{tmp_path}"
+        read = ["meta.pt", "split_dict.pt", "processed/paper/node_feat.npy"]
+        read += ["processed/paper___cites___paper/edge_index.npy"]
+    seen = [path_of(spec, source)]
+    for name in read:
+        os.utime(folder / name, ns=(1, 1))
+        seen.append(path_of(spec, source))
+    assert len(set(seen)) == 1 + len(read)
+    # Other files in the folder are other people's.
+    (tmp_path / "notes.txt").write_text("of somebody else")
+    assert path_of(spec, source) == seen[-1]
+
+
+@pytest.mark.reliability("J16")
+def test_a_source_edited_after_it_was_prepared_is_prepared_again(tmp_path: Path) -> None:
+    spec = f"igb:{write_igb(tmp_path / 'tiny', dim=4)}"
+    first = ensure_dataset(spec, SOURCE, PREPARE)
+    assert ensure_dataset(spec, SOURCE, PREPARE) == first
+    features = tmp_path / "tiny" / "processed" / "paper" / "node_feat.npy"
+    np.save(features, np.ones((10, 6), np.float32))
+    assert Dataset.open(ensure_dataset(spec, SOURCE, PREPARE)).feature_dim == 6
+
+
+def test_a_source_that_is_downloaded_on_its_first_use_is_prepared_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "gloader.convert.download.download.fetch_ogb", lambda name, root: write_ogb(root, name)
+    )
+    spec = f"ogb:ogbn-arxiv@{tmp_path}"
+    assert ensure_dataset(spec, SOURCE, PREPARE) == ensure_dataset(spec, SOURCE, PREPARE)
+
+
+def test_the_second_of_two_first_uses_waits_for_the_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(prepared_cache, "_LOOK_S", 0.02)
+    spec = "synthetic:community,nodes=40,edges=80,dim=2,classes=2,seed=77"
+    target = path_of(spec)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    other = LockedFolder(target.with_name(f".{target.name}.staging"))
+    other.acquire()
+    timer = threading.Timer(0.2, other.remove)
+    with caplog.at_level(logging.INFO, "gloader"):
+        timer.start()
+        assert ensure_dataset(spec, SOURCE, PREPARE) == target
+    timer.join()
+    assert Dataset.open(target).num_nodes == 40
+    assert [record.getMessage() for record in caplog.records].count(
+        f"another process is preparing {spec}; waiting for it"
+    ) == 1
