@@ -91,6 +91,21 @@ class OsIO:
         """Clear O_NONBLOCK: io_uring would answer EAGAIN instead of waiting for the device."""
         os.set_blocking(fd, True)
 
+    def set_direct(self, fd: int, *, is_direct: bool) -> None:
+        """Set or clear O_DIRECT of an open file; EINVAL if the file system knows none."""
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if is_direct else 0))
+
+    def drop_cache(self, fd: int, offset: int, num_bytes: int) -> None:
+        """Tell the page cache that nobody needs these bytes of a file again.
+
+        Parameters
+        ----------
+        fd : of the file
+        offset, num_bytes : the bytes of the file
+        """
+        os.posix_fadvise(fd, offset, num_bytes, os.POSIX_FADV_DONTNEED)
+
     def flock(self, fd: int, operation: int) -> None:
         """Take or release an advisory lock; see `fcntl.flock`."""
         fcntl.flock(fd, operation)

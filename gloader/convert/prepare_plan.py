@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from gloader.convert.source import Source
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-# The buffers of the array writers.
+# The buffers of the array writers, and of the files that are read.
 _WRITER_BYTES = 24 << 20
-# Bytes of feature rows read at a time; larger chunks are not faster.
-_CHUNK_BYTES = 16 << 20
+# Bytes of feature rows read at a time: as many as are read ahead of it, and written behind it.
+_CHUNK_BYTES = 4 << 20
 # Copies of a feature chunk alive at once: as read, as float32, as stored. Rows that change places add one.
 _CHUNK_COPIES = 3
 _PAGE_BYTES = 4096

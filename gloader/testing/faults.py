@@ -155,6 +155,18 @@ class FaultyOS(OsIO):
         self._enter("set_blocking")
         super().set_blocking(fd)
 
+    def set_direct(self, fd: int, *, is_direct: bool) -> None:
+        """As `OsIO.set_direct`; refused where the flag is."""
+        self._enter("set_direct")
+        if is_direct and self._refuse_flags & os.O_DIRECT:
+            raise OSError(self._refuse_error, "O_DIRECT refused (injected)")
+        super().set_direct(fd, is_direct=is_direct)
+
+    def drop_cache(self, fd: int, offset: int, num_bytes: int) -> None:
+        """As `OsIO.drop_cache`."""
+        self._enter("drop_cache")
+        super().drop_cache(fd, offset, num_bytes)
+
     def flock(self, fd: int, operation: int) -> None:
         """As `OsIO.flock`."""
         self._enter("flock")

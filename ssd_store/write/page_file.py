@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.signals import uninterrupted
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, write_full
 
@@ -22,7 +26,11 @@ BUFFER_BYTES: Final = 4 * 2**20
 class PageFile:
     """Appends bytes to a new file through an aligned buffer. Owns its descriptor until `finish` or `abort`.
 
-    Raises `OSError` as the system does; a failed file must be aborted.
+    What does not fit the buffer is written past the page cache where the file system allows it, by a thread, while a
+    second buffer is filled: nobody reads it soon, it would evict what others have there, and memory that the system
+    must find for it costs more than the write. A smaller file stays in the cache.
+
+    Raises `OSError` as the system does, for a write perhaps one call later; a failed file must be aborted.
 
     Parameters
     ----------
@@ -32,7 +40,17 @@ class PageFile:
     buffer_bytes : whole pages
     """
 
-    __slots__ = ("_buffer", "_fd", "_filled", "_on_pages", "_os_io")
+    __slots__ = (
+        "_buffer",
+        "_fd",
+        "_filled",
+        "_is_direct",
+        "_on_pages",
+        "_os_io",
+        "_pool",
+        "_spare",
+        "_written",
+    )
 
     def __init__(
         self,
@@ -47,6 +65,10 @@ class PageFile:
         self._on_pages = on_pages
         self._buffer = aligned_bytes(buffer_bytes)
         self._filled = 0
+        self._spare: NDArray[np.uint8] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._written: Future[None] | None = None
+        self._is_direct = False
         self._fd = os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             write_full(self._fd, memoryview(header), os_io=os_io)
@@ -64,18 +86,21 @@ class PageFile:
             self._filled += count
             done += count
             if self._filled == self._buffer.size:
-                self._flush()
+                self._flush_behind()
 
     def write_out(self) -> None:
         """Pad to whole pages with zeros and write what is buffered; nothing can be added afterwards."""
         padded = -(-self._filled // PAGE_BYTES) * PAGE_BYTES
         self._buffer[self._filled : padded] = 0
         self._filled = padded
-        self._flush()
+        pages = self._take_pages()
+        self._settle()
+        self._write(pages.data)
 
     def finish(self) -> None:
         """Force the content to the device and close. A failing fsync is final and never repeated."""
         # After a failed fsync the kernel may have dropped the pages, and a second one would find nothing to write.
+        self._end_thread()
         self._os_io.fsync(self._fd)
         # The close is checked too: some network file systems report a full disk only now.
         fd, self._fd = self._fd, -1
@@ -83,13 +108,58 @@ class PageFile:
 
     def abort(self) -> None:
         """Close without a promise about the content. Idempotent."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            close_quietly(fd, os_io=self._os_io)
+        with uninterrupted():
+            self._end_thread()
+            if self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                close_quietly(fd, os_io=self._os_io)
 
-    def _flush(self) -> None:
-        pages = self._buffer[: self._filled]
+    def _take_pages(self) -> NDArray[np.uint8]:
+        """Return what is buffered, and take note of its pages."""
+        pages, self._filled = self._buffer[: self._filled], 0
         if pages.size and self._on_pages is not None:
             self._on_pages(pages)
-        write_full(self._fd, pages.data, os_io=self._os_io)
-        self._filled = 0
+        return pages
+
+    def _flush_behind(self) -> None:
+        """Have the full buffer written while the other one is filled."""
+        pages = self._take_pages()
+        if self._spare is None:
+            # Every write is of whole pages at their place: the header, full buffers, and at the end a part of one.
+            with contextlib.suppress(OSError):
+                self._os_io.set_direct(self._fd, is_direct=True)
+                self._is_direct = True
+            self._spare = aligned_bytes(self._buffer.size)
+        self._settle()
+        with uninterrupted():
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="gloader-write")
+            self._written = self._pool.submit(self._write, pages.data)
+        self._buffer, self._spare = self._spare, self._buffer
+
+    def _settle(self) -> None:
+        """Wait for the last buffer, and raise what its write raised."""
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
+
+    def _end_thread(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _write(self, data: memoryview) -> None:
+        if self._is_direct:
+            done = 0
+            try:
+                done = self._os_io.write(self._fd, data)
+            except OSError as error:
+                # Some file systems refuse the first write, not the flag.
+                if error.errno not in {errno.EINTR, errno.EINVAL}:
+                    raise
+            # What a short write leaves may begin where O_DIRECT cannot go on.
+            if done < len(data):
+                self._os_io.set_direct(self._fd, is_direct=False)
+                self._is_direct = False
+            data = data[done:]
+        write_full(self._fd, data, os_io=self._os_io)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from gloader.errors import SourceError
+from gloader.ssd_store.read.stream_file import StreamFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SKIP_BYTES = 1 << 20
+# Taken from a file at a time: what an archive's reader copies and sums up stays in the processor's cache.
+_PIECE_BYTES = 1 << 20
 _CORRUPT = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 
 
@@ -158,7 +161,7 @@ class NpyReader:
         self._dtype = array.dtype
         self._stack = ExitStack()
         with raising_source_errors(self._where):
-            self._file = self._stack.enter_context(_opened(array.path, array.member))
+            self._file = self._stack.enter_context(_streamed(array.path, array.member))
             self._skip(array.data_offset + start * array.dtype.itemsize, is_member=array.member is not None)
 
     def __enter__(self) -> Self:
@@ -190,7 +193,7 @@ class NpyReader:
             return
         # A deflated member cannot be entered in the middle: it is read through.
         while offset:
-            skipped = len(self._file.read(min(_SKIP_BYTES, offset)))
+            skipped = len(self._file.read(min(_PIECE_BYTES, offset)))
             if not skipped:
                 raise EOFError(f"{offset} bytes before the wanted ones are missing")
             offset -= skipped
@@ -199,7 +202,7 @@ class NpyReader:
         done = 0
         while done < len(buffer):
             # A raw file may return less than was asked for, and 0 at its end.
-            count = self._file.readinto(buffer[done:])  # type: ignore[attr-defined] # all that _opened gives have it
+            count = self._file.readinto(buffer[done : done + _PIECE_BYTES])  # type: ignore[attr-defined] # all that _opened gives have it
             if not count:
                 raise EOFError(f"it ends {len(buffer) - done} bytes early")
             done += count
@@ -224,6 +227,17 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(file)
     raise ValueError(f"format version {version} is not known")
+
+
+@contextmanager
+def _streamed(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    """Open an array that is read from its start to its end: past the page cache, as all of it may not fit there."""
+    with StreamFile(path) as file:
+        if member is None:
+            yield cast("IO[bytes]", file)
+            return
+        with zipfile.ZipFile(io.BufferedReader(file)) as archive, archive.open(f"{member}.npy") as inner:
+            yield inner
 
 
 @contextmanager
