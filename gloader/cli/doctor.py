@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.views.screen import Screen
+from gloader.cli.views.screen import Screen, cell
 from gloader.core.paths import home_dir
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def _table(findings: "list[Finding]") -> Table:
     table.add_column(overflow="fold")
     for finding in findings:
         word, style = _MARKS[finding.severity]
-        table.add_row(Text(word, style), finding.name, Text(finding.value))
+        table.add_row(cell(word, style), cell(finding.name), cell(finding.value))
         if finding.fix:
-            table.add_row("", "", Text(f"-> {finding.fix}", "yellow"))
+            table.add_row("", "", cell(f"-> {finding.fix}", "yellow"))
     return table

@@ -9,8 +9,8 @@ from types import FrameType
 from typing import NoReturn
 
 from cyclopts import CycloptsError, ValidationError
-from rich.console import Console
 
+from gloader.cli.views.screen import cell, make_console
 from gloader.errors import (
     BudgetError,
     CheckpointError,
@@ -93,9 +93,8 @@ def describe(error: BaseException) -> str:
 
 def report(error: BaseException) -> None:
     """Write `error: ...` to stderr."""
-    console = Console(stderr=True, highlight=False, emoji=False)
-    console.print("[bold red]error:[/] ", end="", soft_wrap=True)
-    console.print(describe(error), markup=False, soft_wrap=True)
+    console = make_console(stderr=True)
+    console.print(cell("error: ", "bold red"), cell(describe(error)), sep="", soft_wrap=True)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

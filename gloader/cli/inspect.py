@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_or_prepare
-from gloader.cli.views.screen import Screen
+from gloader.cli.views.screen import Screen, cell
 from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes
 
@@ -126,7 +126,7 @@ def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
         while count > 1 and not _fits(screen, _table(inspection, rest[:count])):
             count -= 1
         table = _table(inspection, rest[:count])
-        table.title, title = title, ""
+        table.title, title = cell(title) if title else None, ""
         screen.console.print(table)
         rest = rest[count:]
         if rest:

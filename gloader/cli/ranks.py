@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from rich.console import Console
-
-from gloader.cli.views.screen import Screen, show_logs
+from gloader.cli.views.screen import Screen, make_console, show_logs
 from gloader.errors import ConfigError, RankError
 from gloader.training.group import RankGroup
 from gloader.training.rendezvous import fresh_store
@@ -91,9 +89,9 @@ def screen_of(group: RankGroup, screen: Screen) -> Screen:
     """Return ``screen`` on the first rank, and one that shows errors alone, on stderr, on the others."""
     if group.is_first:
         return screen
-    show_logs(Console(stderr=True, highlight=False, emoji=False))
+    show_logs(make_console(stderr=True))
     logging.getLogger("gloader").setLevel(logging.ERROR)
-    return Screen(console=Console(stderr=True, quiet=True), is_json=False)
+    return Screen(console=make_console(stderr=True, quiet=True), is_json=False)
 
 
 def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:

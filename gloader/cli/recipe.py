@@ -1,13 +1,16 @@
 """Recipes: a run written down as YAML, whose keys are the flags of `gloader train`."""
 
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
 from gloader.config import RECORDED_AS
+from gloader.core.malformed import MALFORMED
 from gloader.errors import ConfigError
 
 # What other tools, or earlier recipes, call a setting whose name is too far from ours to be guessed.
@@ -47,6 +50,11 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
         "stall_timeout_s": "stall-timeout",
     },
 }
+
+
+# Of a recipe; a run's config.yaml has about 1,500.
+MAX_RECIPE_CHARACTERS: Final = 1 << 16
+_MAX_ITEMS = 64  # of a list; fan-outs are the only one
 
 
 def nearest_key(key: str, known: Collection[str]) -> str | None:
@@ -90,7 +98,7 @@ def flatten(content: Mapping[str, object]) -> Iterator[tuple[str, object]]:
             yield key, value
             continue
         for inner, setting in value.items():
-            name = _SECTIONS[key].get(inner, inner)
+            name = _SECTIONS[key].get(inner, str(inner))
             if name is not None:
                 yield name, setting
 
@@ -104,11 +112,19 @@ def _read_mapping(path: Path) -> Mapping[str, object]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_RECIPE_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"recipe {path} cannot be read: {reason}") from error
-    except yaml.YAMLError as error:
+    if len(text) > MAX_RECIPE_CHARACTERS:
+        raise ConfigError(
+            f"recipe {path} is longer than {MAX_RECIPE_CHARACTERS} characters; it holds flags alone"
+        )
+    try:
+        content = yaml.safe_load(text)
+    # Of values too: a date with a month 13, a number of thousands of digits, brackets within brackets.
+    except (yaml.YAMLError, *MALFORMED) as error:
         raise ConfigError(f"recipe {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ConfigError(
@@ -120,11 +136,14 @@ def _read_mapping(path: Path) -> Mapping[str, object]:
 def _words(value: object, where: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float | str):
-        return str(value)
-    if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
-        return ",".join(str(item) for item in value)
-    raise ConfigError(f"{where} holds a {type(value).__name__}; write a number, a text, true/false or a list")
+    items = value if isinstance(value, list) else [value]
+    if len(items) <= _MAX_ITEMS and all(isinstance(item, int | float | str) for item in items):
+        # A number of thousands of digits is nothing that Python would write.
+        with suppress(ValueError):
+            return ",".join(str(item) for item in items)
+    raise ConfigError(
+        f"{where} holds a {type(value).__name__}; write a number, a text, true/false or a short list"
+    )
 
 
 # Flags that belong to one call, not to a run that is written down.

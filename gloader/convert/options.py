@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - flags are made of these classes at run time
 from typing import Literal, TypeAlias
 
+from gloader.memory.available import default_budget_bytes
+
 OrderName: TypeAlias = Literal["none", "degree", "community"]
 
 
@@ -19,6 +21,11 @@ class SourceOptions:
     root: Path | None = None  # ogb: the folder that holds, or will hold, the downloaded data
     seed: int = 0  # of random splits, and of synthetic graphs whose specification names none
     memory_budget_bytes: int | None = None  # None: half of the free memory
+
+    @property
+    def budget_bytes(self) -> int:
+        """The memory budget, or what stands for it where none is given."""
+        return default_budget_bytes() if self.memory_budget_bytes is None else self.memory_budget_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,11 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
 
 def _argument_path(spec: str) -> Path | None:
     argument = spec.partition(":")[2]
-    path = Path(argument).expanduser()
-    return path.resolve() if argument and path.exists() else None
+    # What is no path may be none that the system would look at, such as one of a thousand characters.
+    with suppress(OSError, RuntimeError, ValueError):
+        path = Path(argument).expanduser()
+        return path.resolve() if argument and path.exists() else None
+    return None
 
 
 def _with_absolute_path(spec: str) -> str:
@@ -94,8 +97,9 @@ def ensure_dataset(
     from gloader.convert.registry import SOURCE_FORMS, full_spec, is_source, open_source
 
     if not is_source(spec):
-        if Path(spec).exists():
-            return Path(spec)
+        with suppress(OSError, ValueError):
+            if Path(spec).exists():
+                return Path(spec)
         raise ConfigError(
             f"{spec!r} is neither a folder nor a source; give a folder made by `gloader prepare`, or one of: "
             f"{', '.join(SOURCE_FORMS)}"

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from gloader.errors import ConfigError
+from gloader.core.malformed import MALFORMED, shown
+from gloader.errors import ConfigError, GloaderError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,7 @@ _OPENERS = {
 }
 # Sources whose files lie below the folder that they name, or in a folder that is looked for.
 _DEEP = frozenset({"ogb", "igb", "mag240m"})
+_NO_FILES = frozenset({"builtin", "synthetic"})
 SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
 
@@ -71,7 +73,13 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     if not argument:
         raise ConfigError(f"source {spec!r} names nothing after the colon; write {form}")
     opener = getattr(import_module(f"gloader.convert.sources.{module}"), function)
-    return cast("Opener", opener)(argument, options)
+    try:
+        return cast("Opener", opener)(argument, options)
+    except GloaderError:
+        raise
+    # Paths that no system takes, and whatever a file holds that its reader has no words for.
+    except (OSError, RuntimeError, *MALFORMED) as error:
+        raise SourceError(f"{spec} cannot be read as a source: {str(error) or repr(error)}") from error
 
 
 def source_files(spec: str, options: SourceOptions) -> list[Path]:
@@ -83,16 +91,22 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
         As `open_source`, where what ``spec`` says is enough to tell.
     """
     prefix, _, argument = full_spec(spec).partition(":")
-    if prefix in _DEEP:
-        module = import_module(f"gloader.convert.sources.{_OPENERS[prefix][0]}")
-        paths = cast("PathFinder", module.source_paths)(argument, options)
-        files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
-    else:
-        named = Path(argument).expanduser()
-        given = [named, *filter(None, (options.features, options.labels, options.splits))]
-        paths = [path.expanduser() for path in given]
-        files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
-    return sorted(file.resolve() for file in files if file.is_file())
+    try:
+        if prefix in _DEEP:
+            module = import_module(f"gloader.convert.sources.{_OPENERS[prefix][0]}")
+            paths = cast("PathFinder", module.source_paths)(argument, options)
+        else:
+            named = [] if prefix in _NO_FILES else [Path(argument)]
+            paths = [*named, *filter(None, (options.features, options.labels, options.splits))]
+        found = [path.expanduser() for path in paths]
+        below = "**/*" if prefix in _DEEP else "*"
+        files = [file for path in found for file in (path.glob(below) if path.is_dir() else [path])]
+        files = [file for file in files if file.is_file()]
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a home that nobody has
+        if isinstance(error, GloaderError):
+            raise
+        raise SourceError(f"{shown(spec)} names no file: {error}") from error
+    return sorted(file.resolve() for file in files)
 
 
 def _unknown(spec: str, word: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter
 
+from gloader.core.malformed import shown
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
+MAX_COUNT: Final = 2**31 - 1  # of anything that there are some of: it fits every integer that a kernel takes
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
 
 
@@ -32,10 +34,10 @@ def parse_fanout(text: str) -> tuple[int, ...]:
         fanout = tuple(int(part) for part in parts)
     except ValueError:
         fanout = ()
-    if not fanout or min(fanout) < -1:
+    if not fanout or min(fanout) < -1 or max(fanout) > MAX_COUNT:
         raise ConfigError(
-            f"{text!r} is not a fan-out; write one whole number per layer, the hop next to the seeds first, "
-            "such as 15,10,5 (-1 takes all neighbours)"
+            f"{shown(text)} is not a fan-out; write one whole number per layer, the hop next to the seeds first, "
+            f"such as 15,10,5 (-1 takes all neighbours); each is at most {MAX_COUNT:,}"
         )
     return fanout
 
@@ -52,7 +54,7 @@ def parse_share(size: str | int) -> float | int:
     if match is None:
         return parse_bytes(size)
     if float(match[1]) > 100:
-        raise ConfigError(f"{size!r} is more than all of it; write 0% to 100%, or a size such as 2GB")
+        raise ConfigError(f"{shown(size)} is more than all of it; write 0% to 100%, or a size such as 2GB")
     return float(match[1]) / 100
 
 
@@ -99,6 +101,8 @@ def _convert_fanout(_type: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
 def _require_count(_type: Any, value: Any) -> None:
     if value is not None and value < 1:
         raise ConfigError("it must be 1 or more")
+    if value is not None and value > MAX_COUNT:
+        raise ConfigError(f"it must be at most {MAX_COUNT:,}")
 
 
 def _require_share(_type: Any, value: Any) -> None:

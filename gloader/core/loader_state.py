@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gloader.core.malformed import shown
 from gloader.errors import StateError
 from gloader.types import BatchId
 
@@ -53,25 +54,26 @@ class LoaderState:
         if not isinstance(state, dict):
             raise StateError(f"a loader state is a JSON object, got {type(state).__name__}")
         version = state.get("version", STATE_VERSION)
-        if version not in (1, STATE_VERSION) or isinstance(version, bool):
+        if isinstance(version, bool) or version not in (1, STATE_VERSION):
             raise StateError(
-                f"the state has version {version!r}; this build reads versions 1 and {STATE_VERSION}"
+                f"the state has version {shown(version)}; this build reads versions 1 and {STATE_VERSION}"
             )
         keys = _KEYS if version == STATE_VERSION else _KEYS_OF_1
         if set(state) != set(keys):
             raise StateError(
-                f"a loader state has exactly the keys {list(keys)}, got {sorted(map(str, state))}"
+                f"a loader state has exactly the keys {list(keys)}, got {shown(sorted(map(shown, state)))}"
             )
         position = state["next"]
         if not (isinstance(position, list | tuple) and len(position) == 2 and all(map(_is_count, position))):
-            raise StateError(f"'next' must be [epoch, index], both at least 0, got {position!r}")
-        if not _is_count(state["global_batch_size"]) or not isinstance(state["seed"], int):
-            raise StateError("'seed' and 'global_batch_size' must be whole numbers")
+            raise StateError(f"'next' must be [epoch, index], both at least 0, got {shown(position)}")
+        seed = state["seed"]
+        if not _is_count(state["global_batch_size"]) or not (isinstance(seed, int) and abs(seed) < 2**64):
+            raise StateError("'seed' and 'global_batch_size' must be whole numbers of 64 bits")
         if not isinstance(state["fingerprint"], str):
-            raise StateError(f"'fingerprint' must be a text, got {state['fingerprint']!r}")
+            raise StateError(f"'fingerprint' must be a text, got {shown(state['fingerprint'])}")
         stream = state.get("stream", {})
         if not isinstance(stream, dict) or not all(isinstance(name, str) for name in stream):
-            raise StateError(f"'stream' must be a JSON object, got {str(stream)[:_LONGEST]}")
+            raise StateError(f"'stream' must be a JSON object, got {shown(stream)}")
         return cls(
             next=BatchId(epoch=position[0], index=position[1]),
             seed=state["seed"],
@@ -107,4 +109,4 @@ def _short(value: object) -> str:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
+from gloader.core.malformed import shown
 from gloader.errors import ConfigError
 
 _FACTORS = {
@@ -22,7 +24,9 @@ _FACTORS = {
     "G": 10**9,
     "T": 10**12,
 }
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+_SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
+MAX_BYTES: Final = 1 << 62  # sums and products of sizes stay in 64 bits
+_MAX_DIGITS = 100
 
 
 def parse_bytes(size: str | int) -> int:
@@ -31,18 +35,25 @@ def parse_bytes(size: str | int) -> int:
     Raises
     ------
     ConfigError
-        The text is not a size, or the size is negative.
+        The text is not a size, or the size is negative or beyond 4 EB.
     """
-    if isinstance(size, bool) or (isinstance(size, int) and size < 0):
-        raise ConfigError(f"{size!r} is not a size; write bytes as 8GB, 512MiB or a whole number")
-    if isinstance(size, int):
-        return size
+    num_bytes = _size_of_text(size) if isinstance(size, str) else size
+    if not isinstance(num_bytes, int) or isinstance(num_bytes, bool) or num_bytes < 0:
+        raise ConfigError(f"{shown(size)} is not a size; write bytes as 8GB, 512MiB or a whole number")
+    if num_bytes > MAX_BYTES:
+        raise ConfigError(f"{shown(size)} is more than any machine has; a size is at most 4 EB")
+    return num_bytes
+
+
+def _size_of_text(text: str) -> int | None:
+    match = _SIZE.match(text)
     # KB is 1000 and KiB 1024, whatever the case: "8gb" is what people type.
-    match = _SIZE.match(size)
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
-        raise ConfigError(f"{size!r} is not a size; write bytes as 8GB, 512MiB or a whole number")
-    return int(float(match[1]) * factor)
+        return None
+    if len(match[1]) > _MAX_DIGITS:
+        return MAX_BYTES + 1
+    return int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
 def format_bytes(num_bytes: float) -> str:

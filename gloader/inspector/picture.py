@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gloader.core.printable import printable_line
 from gloader.core.units import format_bytes
 from gloader.errors import MissingDependencyError
 
@@ -56,8 +57,9 @@ def save_picture(inspection: Inspection, path: Path | BinaryIO, *, title: str) -
     axes.set(
         xlabel=f"host cache, {memory_unit}",
         ylabel=f"rows read from the SSD per epoch, {read_unit}",
-        title=title,
+        title=printable_line(title),
     )
+    axes.title.set_parse_math(parse_math=False)  # a dollar in a name is a dollar
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small")
     FigureCanvasAgg(figure).print_png(path)

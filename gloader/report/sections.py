@@ -6,8 +6,9 @@ import json
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from gloader.core.malformed import MALFORMED
 from gloader.core.units import format_bytes
-from gloader.errors import ConfigError, FormatError
+from gloader.errors import ConfigError, FormatError, GloaderError
 from gloader.inspector.picture import save_picture
 from gloader.inspector.policy_misses import Inspection
 from gloader.observe.timeline_picture import render_timeline
@@ -41,12 +42,18 @@ def read_sections(path: Path) -> list[Section]:
     MissingDependencyError
         matplotlib is not installed.
     """
-    if path.is_dir():
-        sections = list(_folder_sections(path))
-    elif path.is_file():
-        sections = _file_sections(path)
-    else:
-        raise ConfigError(f"{path} does not exist; give {_ACCEPTED}")
+    try:
+        if path.is_dir():
+            sections = list(_folder_sections(path))
+        elif path.is_file():
+            sections = _file_sections(path)
+        else:
+            raise ConfigError(f"{path} does not exist; give {_ACCEPTED}")
+    except GloaderError:
+        raise
+    # Files of figures may be anybody's: what a table or a picture cannot show is a value that no run has.
+    except (RuntimeError, *MALFORMED) as error:
+        raise FormatError(f"{path} cannot be shown: {error!r}; give {_ACCEPTED}") from error
     if not sections:
         raise ConfigError(f"{path} holds nothing that can be shown; give {_ACCEPTED}")
     return sections
@@ -66,7 +73,7 @@ def _folder_sections(folder: Path) -> Iterator[Section]:
 def _file_sections(path: Path) -> list[Section]:
     try:
         values = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path} is not JSON: {error}; give {_ACCEPTED}") from error
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds no JSON object; give {_ACCEPTED}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.malformed import MALFORMED
 from gloader.core.paths import home_dir
 from gloader.ssd_store.cost.probe import (
     CHUNK_BYTES,
@@ -34,6 +34,8 @@ DEPTHS = (16, 64, 128, 256)
 MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
 DEFAULT_GAP_BYTES = 8192  # reading through two pages costs less than another request on every SSD measured
 DISAGREEMENT = 1 / 3  # a rate this far off makes a remembered profile worthless
+_MAX_PROFILE_BYTES = 4096
+_MAX_RATE = 1e15  # bytes or requests a second
 _FILE_BYTES = 128 * 2**20
 _PHASE_S = 0.12
 
@@ -125,12 +127,13 @@ def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
 def remembered_profile(folder: StrPath) -> DeviceProfile | None:
     """Return the remembered profile of the device under ``folder``, or None. Measures nothing."""
     try:
-        body = json.loads(_profile_path(Path(folder)).read_text("utf-8"))
-        return _parse(body)
+        with _profile_path(Path(folder)).open("rb") as file:
+            return _parse(json.loads(file.read(_MAX_PROFILE_BYTES)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        _LOG.info("the remembered device profile is unusable and will be measured again: %s", error)
+    # A file of anybody's making must not stop every loader of the machine.
+    except (OSError, *MALFORMED) as error:
+        _LOG.info("the remembered device profile is unusable and will be measured again: %r", error)
         return None
 
 
@@ -206,8 +209,9 @@ def _parse(body: dict[str, Any]) -> DeviceProfile:
     rates = [float(body[key]) for key in ("random_reads_per_s", "read_bytes_per_s", "write_bytes_per_s")]
     medium = float(body.get("medium_reads_per_s", 0.0))
     depth = int(body["queue_depth"])
-    is_finite = all(map(math.isfinite, (*rates, medium)))
-    is_possible = is_finite and min(rates[:2]) > 0 and rates[2] >= 0 and medium >= 0
+    # Wide enough for every device there is; a rate of 1e-300 makes times that no float holds.
+    needed, extra = all(1 <= rate <= _MAX_RATE for rate in rates[:2]), (rates[2], medium)
+    is_possible = needed and all(rate == 0 or 1 <= rate <= _MAX_RATE for rate in extra)
     if not is_possible or not 1 <= depth <= 4096:
         raise ValueError(f"rates {rates}, queue depth {depth}")
     return DeviceProfile(

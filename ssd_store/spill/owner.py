@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from gloader.core.malformed import MALFORMED
 from gloader.errors import FormatError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, read_full
 from gloader.ssd_store.read.descriptor import Descriptor
@@ -56,7 +57,7 @@ class SpillOwner:
             members = json.loads(text)
             # The types of the fields are checked below: a dataclass takes anything.
             owner = cls(**members)
-        except (ValueError, TypeError, RecursionError) as error:
+        except MALFORMED as error:
             raise FormatError(f"{text[:80]!r} is not the owner file of a spill folder") from error
         numbers, names = (owner.pid, owner.start_ticks), (owner.boot_id, owner.host)
         if not all(type(number) is int and number >= 0 for number in numbers):

@@ -92,7 +92,7 @@ def convert_view(screen: Screen) -> Iterator[PrepareProgress]:
         lines.finish()
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         _Rate(),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),

@@ -39,9 +39,9 @@ class RunView:
     def __enter__(self) -> Self:
         if self._screen.has_bars:
             self._bars = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=None),
-                TextColumn("{task.fields[figures]}", style="cyan"),
+                TextColumn("{task.fields[figures]}", style="cyan", markup=False),
                 TimeRemainingColumn(compact=True),
                 console=self._screen.console,
                 transient=True,

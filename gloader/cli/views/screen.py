@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from gloader.core.printable import printable, printable_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class Screen:
     @classmethod
     def open(cls, *, is_json: bool) -> "Screen":
         """Return the screen of a command that was, or was not, asked for JSON."""
-        console = Console(stderr=is_json, highlight=False, emoji=False)
+        console = make_console(stderr=is_json)
         show_logs(console)
         return cls(console=console, is_json=is_json)
 
@@ -30,8 +33,8 @@ class Screen:
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def say(self, text: str) -> None:
-        """Write one line for people."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        """Write lines for people."""
+        self.console.print(Text(printable(text)), soft_wrap=True)
 
     def result(self, values: Mapping[str, object]) -> None:
         """Write the result for programs, where asked for."""
@@ -39,6 +42,16 @@ class Screen:
             # Past the console, which would wrap and colour the text; flushed, so that a pipe has it at once.
             sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
             sys.stdout.flush()
+
+
+def make_console(*, stderr: bool, quiet: bool = False) -> Console:
+    """Return a console that takes text as it is: brackets are no markup, and words between colons no pictures."""
+    return Console(stderr=stderr, quiet=quiet, highlight=False, emoji=False, markup=False)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Return one line of text for a table; it may come from data. Pure."""
+    return Text(printable_line(text), style)
 
 
 class _LogView(logging.Handler):
@@ -51,7 +64,7 @@ class _LogView(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one message on a line of its own."""
         style = "yellow" if record.levelno >= logging.WARNING else "dim"
-        self._console.print(record.getMessage(), style=style, markup=False, soft_wrap=True)
+        self._console.print(Text(printable(record.getMessage())), style=style, soft_wrap=True)
 
 
 def show_logs(console: Console | None) -> None:
@@ -66,12 +79,17 @@ def show_logs(console: Console | None) -> None:
 
 
 def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
-    """Return a two-column table of names and values. Pure."""
+    """Return a two-column table of names and values, any of which may come from data. Pure."""
     table = Table(
-        title=title, show_header=False, box=None, title_justify="left", title_style="bold", pad_edge=False
+        title=None if title is None else cell(title),
+        show_header=False,
+        box=None,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
     )
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(cell(name), cell(value))
     return table

@@ -12,14 +12,14 @@ import shutil
 import stat
 import struct
 import zipfile
-import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import IO, TYPE_CHECKING
 
+from gloader.core.malformed import MALFORMED
 from gloader.core.units import format_bytes
-from gloader.errors import SourceError, StoreExistsError, StoreWriteError, UnsafeArchiveError
+from gloader.errors import GloaderError, SourceError, StoreExistsError, StoreWriteError, UnsafeArchiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,18 +28,8 @@ if TYPE_CHECKING:
 _COPY_BYTES = 1 << 20
 # Below this much, no ratio is suspicious: text of one letter packs far better than 200 to 1.
 _MIN_ALLOWED_BYTES = 1 << 26
-# All that `zipfile` raises on damage. NotImplementedError: an unknown compression method; RuntimeError: an encrypted
-# member; OSError: a damaged bz2 stream.
-_DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    struct.error,
-    OSError,
-)
+# All that `zipfile` raises on damage. RuntimeError: an encrypted member; OSError: a damaged bz2 stream.
+_DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, OSError, *MALFORMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +108,7 @@ def _scratch_folder(target: Path) -> Iterator[Path]:
 def _reading(archive: Path) -> Iterator[None]:
     try:
         yield
-    except StoreWriteError:
+    except GloaderError:
         raise
     except _DAMAGED as error:
         raise SourceError(f"{archive} cannot be read as a zip archive: {error}") from error

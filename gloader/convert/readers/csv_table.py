@@ -5,27 +5,31 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from gloader.errors import SourceError
+from gloader.core.malformed import MALFORMED, shown
+from gloader.errors import GloaderError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from gloader.convert.readers.tables import Columns, Number, TableError
 
 _BLOCK_BYTES = 4 << 20
 _DELIMITERS = (",", "\t", ";", " ")
 _COMMENTS = ("#", "%")
+# Of text: a row of 100,000 numbers is shorter. Packed, a line without an end takes next to nothing.
+MAX_LINE_CHARACTERS: Final = 1 << 20
 # More comment lines than this before the first row are taken for a file of another kind.
 _SNIFFED_LINES = 1000
 
@@ -53,15 +57,10 @@ class CsvTable:
         SourceError
             The file cannot be read.
         """
-        # Enough for the header and the separator; the rows are never read here.
-        with _reading(path), _text(path) as file:
-            lines = list(islice(file, _SNIFFED_LINES))
-        comments = next((i for i, line in enumerate(lines) if not line.startswith(_COMMENTS)), len(lines))
-        if comments == _SNIFFED_LINES:
-            raise SourceError(f"{path} starts with more than {_SNIFFED_LINES} comment lines")
-        first = lines[comments].strip() if comments < len(lines) else ""
+        comments, first = _first_line(path)
         delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
-        fields = next(csv.reader([first], delimiter=delimiter)) if first else []
+        with _reading(path):
+            fields = next(csv.reader([first], delimiter=delimiter), []) if first else []
         has_names = any(not _is_number(field) for field in fields)
         names = (
             tuple(field.strip() for field in fields)
@@ -87,7 +86,9 @@ class CsvTable:
             with _reading(self.path):
                 yield from self._read(columns)
         except pa.ArrowInvalid as failure:
-            raise self._explained(columns, error, failure) from failure
+            with _reading(self.path):
+                explained = self._explained(columns, error, failure)
+            raise explained from failure
 
     def count_rows(self) -> int:
         """Return the number of rows by reading them.
@@ -129,13 +130,15 @@ class CsvTable:
 
     def _has_rows(self) -> bool:
         with _text(self.path) as file:
-            return any(line.strip() for line in islice(file, self.skipped_lines, self.skipped_lines + 1))
+            lines = _lines(file, self.path)
+            return any(line.strip() for line in islice(lines, self.skipped_lines, self.skipped_lines + 1))
 
     def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
         """Return the error for the first bad row, found by reading the text line by line."""
         # pyarrow's message does not always name the row, and never the line.
         with _text(self.path) as file:
-            rows = csv.reader(islice(file, self.skipped_lines, None), delimiter=self.delimiter)
+            lines = islice(_lines(file, self.path), self.skipped_lines, None)
+            rows = csv.reader(lines, delimiter=self.delimiter)
             for row, fields in enumerate(fields for fields in rows if fields):
                 line = row + self.skipped_lines + 1
                 if len(fields) != len(self.names):
@@ -147,7 +150,7 @@ class CsvTable:
                     field = fields[self.names.index(name)]
                     if not _is_valid(field, number):
                         return error(
-                            f"{self.path}: row {row} (line {line}), column {name!r} is {field!r}; expected "
+                            f"{self.path}: row {row} (line {line}), column {shown(name)} is {shown(field)}; expected "
                             f"{_MEANING[number]}"
                         )
         return SourceError(f"{self.path} cannot be parsed: {failure}")
@@ -184,26 +187,71 @@ def _text(path: Path) -> Iterator[IO[str]]:
             yield cast("IO[str]", text)
 
 
+def _lines(file: IO[str], path: Path) -> Iterator[str]:
+    """Yield the lines of a text, none of which is read further than a line may be long."""
+    number = 0
+    while line := file.readline(MAX_LINE_CHARACTERS + 1):
+        number += 1
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise SourceError(
+                f"{path}: line {number} has more than {MAX_LINE_CHARACTERS} characters; a line is a row of numbers"
+            )
+        yield line
+
+
+def _first_line(path: Path) -> tuple[int, str]:
+    """Return the number of comment lines, and the line behind them; "" where there is none."""
+    number = 0
+    # Enough for the header and the separator; the rows are never read here.
+    with _reading(path), _text(path) as file:
+        for line in _lines(file, path):
+            if not line.startswith(_COMMENTS):
+                return number, line.strip()
+            number += 1
+            if number == _SNIFFED_LINES:
+                raise SourceError(f"{path} starts with more than {_SNIFFED_LINES} comment lines")
+    return number, ""
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (EOFError, zlib.error, OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} is truncated, corrupt or cannot be read: {error}") from error
+    # Those that `read` explains by the row and the value.
+    except (GloaderError, pa.ArrowInvalid):
+        raise
+    except (OSError, pa.ArrowException, *MALFORMED) as error:
+        raise SourceError(
+            f"{path} is truncated, corrupt or cannot be read: {str(error) or repr(error)}"
+        ) from error
 
 
-def read_numbers(path: Path, number: Number = "float64") -> np.ndarray[tuple[int, int], np.dtype[np.generic]]:
-    """Read a small table (rows, columns) whole, such as labels.
+def read_column(path: Path, number: Number = "float64", *, max_rows: int) -> NDArray[np.generic]:
+    """Read a table (n,) of one column whole, such as labels; no more of it is read than it may hold.
+
+    Parameters
+    ----------
+    path : of the file
+    number : dtype of the numbers
+    max_rows : rows that it may have
 
     Raises
     ------
     SourceError
         The file is missing or malformed.
+    ShapeError
+        It has more columns, or more rows.
     """
     if not path.is_file():
         raise SourceError(f"{path} is missing, or is not a file")
     table = CsvTable.open(path)
-    chunks = [
-        np.column_stack(chunk) for chunk in table.read(dict.fromkeys(table.names, number), error=SourceError)
-    ]
-    return np.concatenate(chunks) if chunks else np.empty((0, len(table.names)), number)
+    if len(table.names) > 1:
+        raise ShapeError(
+            f"{path} has {len(table.names)} columns; it must have one, with a number in each row"
+        )
+    chunks: list[NDArray[np.generic]] = []
+    for (chunk,) in table.read(dict.fromkeys(table.names, number), error=SourceError):
+        chunks.append(chunk)
+        if sum(map(len, chunks)) > max_rows:
+            raise ShapeError(f"{path} has more than {max_rows} rows, which is what it may have")
+    return np.concatenate(chunks) if chunks else np.empty(0, number)

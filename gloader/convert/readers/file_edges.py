@@ -110,7 +110,14 @@ class CscEdges:
     weight: NpyFile | None = None  # (E,)
 
     @classmethod
-    def open(cls, indptr: NpyFile, indices: NpyFile, weight: NpyFile | None = None) -> CscEdges:
+    def open(
+        cls,
+        indptr: NpyFile,
+        indices: NpyFile,
+        weight: NpyFile | None = None,
+        *,
+        budget_bytes: int | None = None,
+    ) -> CscEdges:
         """Read and check the offsets; the indices stay on disk.
 
         Parameters
@@ -118,6 +125,7 @@ class CscEdges:
         indptr : (N + 1,) offsets of any integer dtype
         indices : (E,) sources of any integer dtype
         weight : (E,) real numbers; None: unweighted
+        budget_bytes : memory that the offsets may take; None: any
 
         Raises
         ------
@@ -125,12 +133,14 @@ class CscEdges:
             The offsets are not monotone, do not start at 0 or do not end at E, or ids are no native integers.
         ShapeError
             An array is not one-dimensional, or the weights are not one per edge.
+        BudgetError
+            The offsets take more memory.
         """
         for file in (indptr, indices):
             check_id_array(file.dtype, file.shape, file.where)
         if weight is not None:
             check_weight_file(weight, indices.size)
-        offsets = to_ids(indptr.read(), first=0, where=indptr.where)
+        offsets = to_ids(indptr.read(budget_bytes=budget_bytes), first=0, where=indptr.where)
         check_offsets(offsets, indices.size, where=indptr.where)
         return cls(indptr=offsets, indices=indices, weight=weight)
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
+_MAX_SMALL_BYTES = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyFeatures:
@@ -75,8 +77,13 @@ class CsrFeatures:
     num_columns: int
 
     @classmethod
-    def open(cls, path: Path) -> CsrFeatures:
+    def open(cls, path: Path, *, budget_bytes: int | None = None) -> CsrFeatures:
         """Read and check the row offsets; columns and values stay on disk.
+
+        Parameters
+        ----------
+        path : of the archive
+        budget_bytes : memory that the offsets may take; None: any
 
         Raises
         ------
@@ -84,19 +91,22 @@ class CsrFeatures:
             The archive is missing, corrupt or not of a CSR matrix.
         GraphError
             The row offsets contradict the columns.
+        BudgetError
+            The row offsets take more memory.
         """
         # scipy writes the format's name as bytes, older versions as text.
-        kind = NpyFile.open(path, "format").read().item()
+        kind = _read_small(path, "format", 1).item()
         name = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
         if name != "csr":
             raise SourceError(f"{path} holds a sparse matrix of format {name!r}; save features.tocsr()")
-        shape = NpyFile.open(path, "shape").read()
+        shape = _read_small(path, "shape", 2)
         columns, values = NpyFile.open(path, "indices"), NpyFile.open(path, "data")
         # Each array is a member of its own, so that columns and values are streamed side by side.
         offsets_file = NpyFile.open(path, "indptr")
-        indptr = to_ids(offsets_file.read(), first=0, where=offsets_file.where)
+        indptr = to_ids(offsets_file.read(budget_bytes=budget_bytes), first=0, where=offsets_file.where)
         check_offsets(indptr, columns.size, where=offsets_file.where)
-        if shape.shape != (2,) or indptr.shape[0] != int(shape[0]) + 1 or values.size != columns.size:
+        is_whole = shape.shape == (2,) and shape.dtype.kind in "iu"
+        if not is_whole or indptr.shape[0] != int(shape[0]) + 1 or values.size != columns.size:
             raise SourceError(
                 f"{path} contradicts itself: shape {shape.tolist()}, {indptr.shape[0] - 1} rows, "
                 f"{columns.size} columns and {values.size} values"
@@ -135,3 +145,13 @@ class CsrFeatures:
                         f"0..{self.dim - 1}"
                     )
                 yield rows
+
+
+def _read_small(path: Path, member: str, num_elements: int) -> NDArray[np.generic]:
+    """Read the few elements that describe a matrix; an archive may hold anything under their name."""
+    file = NpyFile.open(path, member)
+    if file.size != num_elements or file.num_bytes > _MAX_SMALL_BYTES:
+        raise SourceError(
+            f"{file.where} has shape {file.shape} and dtype {file.dtype}; {num_elements} short elements were expected"
+        )
+    return file.read()

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.source import Splits
+from gloader.core.units import format_bytes
 from gloader.dataset.values import MAX_CLASSES
-from gloader.errors import GraphError, ShapeError, SourceError
+from gloader.errors import BudgetError, GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.convert.readers.npy_file import NpyFile
     from gloader.types import IdArray
 
 # Shares of the labelled nodes that random splits give to train and valid; the rest are the test nodes.
@@ -104,6 +106,84 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
     # Compared before they are converted: 2**64 - 1 would become -1.
     _refuse_labels(values, (values < -1) | (values >= MAX_CLASSES), where)
     return np.ascontiguousarray(values, np.int64)
+
+
+def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
+    """Return the labels (N,) in ``file``, whose shape is looked at before anything of it is read.
+
+    Parameters
+    ----------
+    file : (N,) or (N, 1)
+    num_nodes : N
+    budget_bytes : memory that they may take
+
+    Raises
+    ------
+    ShapeError, SourceError
+        There is not one label per node, or as `to_labels`.
+    BudgetError
+        They take more memory.
+    """
+    if file.size != num_nodes:
+        raise ShapeError(
+            f"{file.where} has shape {file.shape}; labels must be ({num_nodes},): one class per node"
+        )
+    return to_labels(file.read(budget_bytes=budget_bytes), where=file.where)
+
+
+def read_split(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
+    """Return the node ids of the split in ``file``, whose shape is looked at before anything of it is read.
+
+    Parameters
+    ----------
+    file : ids (n,) or (n, 1), or a mask (N,) of bools
+    num_nodes : N
+    budget_bytes : memory that they may take
+
+    Raises
+    ------
+    ShapeError, GraphError, SourceError
+        There are more ids than nodes, or as `to_split`.
+    BudgetError
+        They take more memory.
+    """
+    if file.dtype != np.bool_:
+        require_split_size(file.size, num_nodes, file.where)
+    elif file.size != num_nodes:
+        raise ShapeError(f"{file.where} is a mask of {file.size} nodes; there are {num_nodes}")
+    return to_split(file.read(budget_bytes=budget_bytes), num_nodes=num_nodes, where=file.where)
+
+
+def require_split_size(num_ids: int, num_nodes: int, where: str) -> None:
+    """Raise ShapeError for a split of more ids than there are nodes. Pure.
+
+    Parameters
+    ----------
+    num_ids : of the split
+    num_nodes : N
+    where : what holds them, for messages
+    """
+    if num_ids > num_nodes:
+        raise ShapeError(
+            f"{where} holds {num_ids} ids for {num_nodes} nodes; a split names each node once at most"
+        )
+
+
+def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
+    """Raise BudgetError where an array of one entry per node alone does not fit ``budget_bytes``. Pure.
+
+    Parameters
+    ----------
+    num_nodes : N, as a header says it
+    budget_bytes : of the conversion
+    where : what says so, for messages
+    """
+    needed = 8 * num_nodes
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"{where} is of {num_nodes:,} nodes, whose labels take {format_bytes(needed)}; the memory budget is "
+            f"{format_bytes(budget_bytes)}. Raise --memory-budget, if the file is what it should be"
+        )
 
 
 def count_classes(labels: IdArray) -> int:

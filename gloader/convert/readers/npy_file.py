@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import IO, TYPE_CHECKING, Any, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 
-from gloader.errors import SourceError
+from gloader.core.malformed import MALFORMED
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, SourceError
 from gloader.ssd_store.read.stream_file import StreamFile
 
 if TYPE_CHECKING:
@@ -21,9 +22,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+# Of each element of an array that is read whole, such as a label: as int64, and a copy while it is checked.
+_MADE_BYTES = 16
 # Taken from a file at a time: what an archive's reader copies and sums up stays in the processor's cache.
 _PIECE_BYTES = 1 << 20
-_CORRUPT = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+# Of a .npy header: numpy writes 128 bytes, and no array of numbers needs more than these.
+MAX_HEADER_BYTES: Final = 1 << 16
+# What `numpy.savez` and `numpy.savez_compressed` write. Others unpack a kilobyte to a gigabyte at a single call.
+_COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_CORRUPT = (zipfile.BadZipFile, RuntimeError, *MALFORMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +55,7 @@ class NpyFile:
         """Read the header of the array at ``path``, or of the array ``member`` of the archive there."""
         where = _name(path, member)
         with raising_source_errors(where), _opened(path, member) as file:
-            try:
-                shape, is_fortran, dtype = _read_header(file)
-            except ValueError as error:
-                raise SourceError(f"{where} is not a .npy array: {error}") from error
+            shape, is_fortran, dtype = _read_header(file, where)
             offset = file.tell()
         # Objects are pickles, and reading a pickle runs code.
         if dtype.hasobject or dtype.names is not None:
@@ -132,8 +136,26 @@ class NpyFile:
         for piece in self.flat(max_rows * width):
             yield piece.reshape(-1, *self.shape[1:])
 
-    def read(self) -> NDArray[Any]:
-        """Return the whole array."""
+    def read(self, *, budget_bytes: int | None = None) -> NDArray[Any]:
+        """Return the whole array.
+
+        Parameters
+        ----------
+        budget_bytes : memory that it may take, with what is made of it; None: any
+
+        Raises
+        ------
+        SourceError
+            As every method.
+        BudgetError
+            It takes more; says needed and allowed bytes.
+        """
+        needed = self.num_bytes + self.size * _MADE_BYTES
+        if budget_bytes is not None and needed > budget_bytes:
+            raise BudgetError(
+                f"{self.where} has shape {self.shape}: reading it takes {format_bytes(needed)}, the memory budget is "
+                f"{format_bytes(budget_bytes)}. Raise --memory-budget, if the file is what it should be"
+            )
         pieces = list(self.flat(max(1, self.size)))
         whole = pieces[0] if pieces else np.empty(0, self.dtype)
         array = whole.reshape(self.shape)
@@ -220,13 +242,26 @@ def npz_members(path: Path) -> tuple[str, ...]:
         return tuple(name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy"))
 
 
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    raise ValueError(f"format version {version} is not known")
+def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(file)
+        size_bytes = {(1, 0): 2, (2, 0): 4}[version]
+        size = file.read(size_bytes)
+        length = int.from_bytes(size, "little")
+        # Before it is read: four bytes can promise 4 GiB.
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"its header has {length} bytes; at most {MAX_HEADER_BYTES} are read")
+        header = io.BytesIO(size + file.read(length))
+        read = (
+            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        )
+        shape, is_fortran, dtype = read(header, max_header_size=MAX_HEADER_BYTES)
+    except MALFORMED as error:
+        reason = "its format version is not known" if isinstance(error, KeyError) else str(error)
+        raise SourceError(f"{where} is not a .npy array: {reason or repr(error)}") from error
+    if dtype.itemsize < 1 or dtype.subdtype is not None or min(shape, default=0) < 0:
+        raise SourceError(f"{where} is not a .npy array: shape {shape} and dtype {dtype} hold no numbers")
+    return shape, is_fortran, dtype
 
 
 @contextmanager
@@ -236,7 +271,7 @@ def _streamed(path: Path, member: str | None) -> Iterator[IO[bytes]]:
         if member is None:
             yield cast("IO[bytes]", file)
             return
-        with zipfile.ZipFile(io.BufferedReader(file)) as archive, archive.open(f"{member}.npy") as inner:
+        with zipfile.ZipFile(io.BufferedReader(file)) as archive, _open_member(archive, member) as inner:
             yield inner
 
 
@@ -246,8 +281,15 @@ def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
         with path.open("rb", buffering=0) as file:
             yield file
         return
-    with zipfile.ZipFile(path) as archive, archive.open(f"{member}.npy") as inner:
+    with zipfile.ZipFile(path) as archive, _open_member(archive, member) as inner:
         yield inner
+
+
+def _open_member(archive: zipfile.ZipFile, member: str) -> IO[bytes]:
+    info = archive.getinfo(f"{member}.npy")
+    if info.compress_type not in _COMPRESSIONS:
+        raise NotImplementedError(f"compression method {info.compress_type} is not one that numpy writes")
+    return archive.open(info)
 
 
 @contextmanager
@@ -262,7 +304,7 @@ def raising_source_errors(where: str) -> Iterator[None]:
     except OSError as error:
         raise SourceError(f"{where} cannot be read: {error}") from error
     except _CORRUPT as error:
-        raise SourceError(f"{where} is corrupt: {error}") from error
+        raise SourceError(f"{where} is corrupt: {str(error) or repr(error)}") from error
 
 
 def _name(path: Path, member: str | None) -> str:

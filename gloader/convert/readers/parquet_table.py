@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gloader.errors import SourceError
+from gloader.core.malformed import MALFORMED
+from gloader.errors import GloaderError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Rows in memory at a time: 2 MB of two int64 columns, and large enough for pyarrow's own speed.
 _BATCH_ROWS = 1 << 17
+_DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class ParquetTable:
         try:
             with pq.ParquetFile(path) as file:
                 return cls(path=path, names=tuple(file.schema_arrow.names), num_rows=file.metadata.num_rows)
-        except (pa.ArrowInvalid, OSError) as error:
+        except _DAMAGED as error:
             raise SourceError(f"{path} is not a Parquet file, or is truncated: {error}") from error
 
     @property
@@ -61,7 +63,9 @@ class ParquetTable:
                     self._check_nulls(arrays, done, error)
                     yield tuple(array.to_numpy(zero_copy_only=False) for array in arrays.values())
                     done += batch.num_rows
-        except (pa.ArrowInvalid, OSError) as failure:
+        except GloaderError:
+            raise
+        except _DAMAGED as failure:
             raise SourceError(f"{self.path} is truncated or corrupt: {failure}") from failure
 
     def _check_type(self, name: str, kind: pa.DataType, number: Number, error: TableError) -> None:

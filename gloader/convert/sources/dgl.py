@@ -16,6 +16,7 @@ from gloader.convert.readers.arrays import ArrayCscEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
+from gloader.core.malformed import MALFORMED
 from gloader.errors import GraphError, MissingDependencyError, SourceError
 from gloader.samplers import CscGraph
 
@@ -223,9 +224,9 @@ def _load(path: Path) -> tuple[Any, dict[str, Any]]:
     with quiet_dgl("dgl: sources need") as dgl:
         try:
             graphs, extra = dgl.load_graphs(str(path))
-        except (dgl.DGLError, RuntimeError, ValueError, KeyError) as error:
+        except (dgl.DGLError, OSError, RuntimeError, *MALFORMED) as error:
             # The first line without the C++ stack that follows it.
-            reason = str(error).partition("\n")[0].rpartition("Check failed: ")[2]
+            reason = str(error).partition("\n")[0].rpartition("Check failed: ")[2] or repr(error)
             raise SourceError(f"{path} is damaged, DGL cannot read it: {reason}") from error
     if len(graphs) != 1:
         raise SourceError(f"{path} holds {len(graphs)} graphs; save one")

@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.readers.csv_table import CsvTable, read_numbers
+from gloader.convert.readers.csv_table import CsvTable, read_column
 from gloader.convert.readers.file_features import CsrFeatures
-from gloader.convert.readers.node_arrays import count_classes, random_splits, to_labels, to_split
+from gloader.convert.readers.node_arrays import (
+    count_classes,
+    random_splits,
+    read_labels,
+    read_split,
+    require_node_memory,
+    to_labels,
+)
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_table, open_table
 from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import FeatureStream, Source, Splits
 from gloader.convert.sources.npy import open_feature_file
-from gloader.errors import ConfigError, SourceError
+from gloader.errors import ConfigError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,17 +56,20 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         if value is None:
             raise ConfigError(f"edges:{argument} needs {name}; name their file with --{name} FILE")
     edges = TableEdges.open(open_table(path))
-    features = _open_features(_require_path(options.features))
-    labels = _read_labels(_require_path(options.labels))
+    budget = options.budget_bytes
+    features = _open_features(_require_path(options.features), budget)
+    num_nodes = features.num_rows
+    require_node_memory(num_nodes, budget, str(options.features))
+    labels = _read_labels(_require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget)
     splits = (
         random_splits(labels, seed=options.seed)
         if options.splits is None
-        else _read_splits(options.splits.expanduser(), num_nodes=features.num_rows)
+        else _read_splits(options.splits.expanduser(), num_nodes=num_nodes, budget_bytes=budget)
     )
     return Source(
         name=Path(path.stem).stem,
         origin=f"edges:{argument}",
-        num_nodes=features.num_rows,
+        num_nodes=num_nodes,
         num_classes=count_classes(labels),
         edges=edges,
         features=features,
@@ -77,9 +87,9 @@ def _require_path(path: Path | None) -> Path:
     return expanded
 
 
-def _open_features(path: Path) -> FeatureStream:
+def _open_features(path: Path, budget_bytes: int) -> FeatureStream:
     if not is_table(path):
-        return open_feature_file(path)
+        return open_feature_file(path, budget_bytes=budget_bytes)
     table = open_table(path)
     return TableFeatures(table=table, num_rows=_count_rows(table))
 
@@ -91,29 +101,34 @@ def _count_rows(table: TableFile) -> int:
     return table.num_rows or 0
 
 
-def _read_labels(path: Path) -> IdArray:
+def _read_labels(path: Path, *, num_nodes: int, budget_bytes: int) -> IdArray:
     if not is_table(path):
-        return to_labels(NpyFile.open(path).read(), where=str(path))
-    # A Parquet table of several columns is a mistake; a CSV of several is refused by its shape.
-    if isinstance(open_table(path), ParquetTable):
-        return to_labels(_read_parquet_column(path), where=str(path))
-    return to_labels(read_numbers(path), where=str(path))
-
-
-def _read_parquet_column(path: Path) -> NDArray[Any]:
+        return read_labels(NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes)
     table = open_table(path)
+    if isinstance(table, ParquetTable):
+        return to_labels(_read_parquet_column(table, num_nodes), where=str(path))
+    return to_labels(read_column(path, max_rows=num_nodes), where=str(path))
+
+
+def _read_parquet_column(table: ParquetTable, num_nodes: int) -> NDArray[Any]:
+    path = table.path
     if len(table.names) != 1:
         raise SourceError(
             f"{path} has the columns {', '.join(table.names)}; labels are one column, a row per node"
         )
+    if table.num_rows > num_nodes:
+        raise ShapeError(f"{path} has {table.num_rows} rows for {num_nodes} nodes; labels are one for each")
     chunks = [chunk[0] for chunk in table.read({table.names[0]: "float64"}, error=SourceError)]
     return np.concatenate(chunks) if chunks else np.empty(0)
 
 
-def _read_splits(path: Path, *, num_nodes: int) -> Splits:
+def _read_splits(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:
     parts = {name: _open_split(path, name) for name in ("train", "valid", "test")}
     return Splits(
-        **{name: to_split(file.read(), num_nodes=num_nodes, where=file.where) for name, file in parts.items()}
+        **{
+            name: read_split(file, num_nodes=num_nodes, budget_bytes=budget_bytes)
+            for name, file in parts.items()
+        }
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
-from gloader.convert.readers.node_arrays import to_labels
+from gloader.convert.readers.node_arrays import require_node_memory, to_labels
 from gloader.convert.readers.npy_file import NpyFile, raising_source_errors
 from gloader.convert.source import Source, Splits
 from gloader.errors import ConfigError, SourceError
@@ -40,14 +40,15 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     """
-    del options
     folder, classes = _parse(argument)
     paper, edge_file = _locate(folder)
     features = NpyFeatures.open(_open_floats(paper / "node_feat.npy", row_shape=(_DIM,)))
     num_classes, label_file = _find_labels(paper, classes)
     # The label files of the larger sizes cover only the first nodes.
+    require_node_memory(features.num_rows, options.budget_bytes, features.file.where)
     labels = np.full(features.num_rows, -1, np.int64)
-    given = to_labels(label_file.read(), where=label_file.where)[: features.num_rows]
+    pieces = label_file.flat(max(1, features.num_rows), stop=min(label_file.size, features.num_rows))
+    given = to_labels(next(pieces, np.empty(0)), where=label_file.where)
     labels[: given.shape[0]] = given
     return Source(
         name=f"igb-{folder.resolve().name}-{num_classes}",

@@ -10,13 +10,22 @@ import numpy as np
 
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
-from gloader.convert.readers.node_arrays import count_classes, to_labels, to_split
+from gloader.convert.readers.node_arrays import (
+    count_classes,
+    read_labels,
+    require_node_memory,
+    require_split_size,
+    to_split,
+)
 from gloader.convert.readers.npy_file import NpyFile
+from gloader.convert.readers.torch_file import require_plain_archive
 from gloader.convert.source import Source, Splits
+from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
+    from gloader.types import IdArray
 
 _FOLDER = "mag240m_kddcup2021"
 
@@ -34,25 +43,25 @@ def open_mag240m(argument: str, options: SourceOptions) -> Source:
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     """
-    del options
+    budget = options.budget_bytes
     folder = _locate(argument)
     meta = _load(folder / "meta.pt")
     splits = _load(folder / "split_dict.pt")
     paper = folder / "processed" / "paper"
     num_nodes = _count(meta, "paper", folder / "meta.pt")
-    label_file = NpyFile.open(paper / "node_label.npy")
-    labels = to_labels(label_file.read(), where=label_file.where)
     edge_file = folder / "processed" / "paper___cites___paper" / "edge_index.npy"
     features = NpyFeatures.open(NpyFile.open(paper / "node_feat.npy"))
     if features.num_rows != num_nodes:
         raise ShapeError(
             f"{features.file.where} has {features.num_rows} rows; meta.pt counts {num_nodes} papers"
         )
+    require_node_memory(num_nodes, budget, features.file.where)
+    labels = read_labels(NpyFile.open(paper / "node_label.npy"), num_nodes=num_nodes, budget_bytes=budget)
     return Source(
         name="mag240m-papers",
         origin=f"mag240m:{argument}",
         num_nodes=num_nodes,
-        num_classes=max(count_classes(labels), int(meta.get("num_classes", 1))),
+        num_classes=max(count_classes(labels), _count(meta, "num_classes", folder / "meta.pt", default=1)),
         edges=PairEdges.open(NpyFile.open(edge_file), prefers_rows=False),
         features=features,
         labels=labels,
@@ -91,12 +100,11 @@ def _load(path: Path) -> Mapping[str, Any]:
         raise SourceError(
             f"{path} is missing; mag240m:DIR names the folder that OGB-LSC's archive unpacks to"
         )
+    require_plain_archive(path)
     try:
         # weights_only refuses everything that is not listed, so that no code of the file runs.
         with torch.serialization.safe_globals(_array_constructors()):
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
     except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
         raise SourceError(
             f"{path} is corrupt or holds other objects than numbers and arrays: {error}"
@@ -122,10 +130,11 @@ def _array_constructors() -> list[Any]:
     return [*functions, np.ndarray, np.dtype, *dtypes]
 
 
-def _count(meta: Mapping[str, Any], key: str, path: Path) -> int:
-    value = meta.get(key)
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise SourceError(f"{path}: {key!r} is {value!r}; it must be the number of papers")
+def _count(meta: Mapping[str, Any], key: str, path: Path, *, default: int | None = None) -> int:
+    value = meta.get(key, default)
+    if not isinstance(value, int | np.integer) or not 1 <= value < 2**62:
+        what = "papers" if default is None else "classes"
+        raise SourceError(f"{path}: {key!r} is {shown(value)}; it must be the number of {what}")
     return int(value)
 
 
@@ -133,5 +142,16 @@ def _split(splits: Mapping[str, Any], names: tuple[str, ...], num_nodes: int, fo
     where = str(folder / "split_dict.pt")
     for name in names:
         if name in splits:
-            return to_split(np.asarray(splits[name]), num_nodes=num_nodes, where=f"{where}[{name}]")
-    raise SourceError(f"{where} holds no split {' or '.join(names)}; there: {', '.join(map(str, splits))}")
+            return _split_ids(splits[name], num_nodes, f"{where}[{name}]")
+    there = ", ".join(name for name in splits if type(name) is str)
+    raise SourceError(f"{where} holds no split {' or '.join(names)}; there: {there or 'nothing'}")
+
+
+def _split_ids(value: object, num_nodes: int, where: str) -> IdArray:
+    try:
+        ids = np.asarray(value)
+    except (RuntimeError, *MALFORMED) as error:  # lists of lists, tensors that are no arrays
+        raise SourceError(f"{where} is a {type(value).__name__} that is no array of ids: {error}") from error
+    # A tensor may repeat a few stored numbers any number of times.
+    require_split_size(ids.size, num_nodes, where)
+    return to_split(ids, num_nodes=num_nodes, where=where)

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.readers.file_edges import CscEdges, PairEdges
 from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
-from gloader.convert.readers.node_arrays import count_classes, random_splits, to_labels, to_split
+from gloader.convert.readers.node_arrays import (
+    count_classes,
+    random_splits,
+    read_labels,
+    read_split,
+    require_node_memory,
+)
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.errors import ShapeError, SourceError
@@ -44,14 +50,12 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
         An array has a shape that contradicts the others.
     """
     folder = _ArrayFolder.open(Path(argument).expanduser())
-    features = open_feature_folder(folder.path)
-    edges = folder.edges()
-    if isinstance(edges, CscEdges) and edges.indptr.shape[0] != features.num_rows + 1:
-        raise ShapeError(
-            f"{folder.path}: indptr is of {edges.indptr.shape[0] - 1} nodes, features of {features.num_rows}"
-        )
-    label_file = folder.require("labels")
-    labels = to_labels(label_file.read(), where=label_file.where)
+    budget = options.budget_bytes
+    # First, since they say N: every other array is held against it before it is read.
+    features = open_feature_folder(folder.path, budget_bytes=budget)
+    require_node_memory(features.num_rows, budget, f"npy:{argument}")
+    edges = folder.edges(num_nodes=features.num_rows, budget_bytes=budget)
+    labels = read_labels(folder.require("labels"), num_nodes=features.num_rows, budget_bytes=budget)
     return Source(
         name=folder.path.resolve().name,
         origin=f"npy:{argument}",
@@ -60,14 +64,19 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
         edges=edges,
         features=features,
         labels=labels,
-        splits=folder.splits(labels, seed=options.seed),
+        splits=folder.splits(labels, seed=options.seed, budget_bytes=budget),
         edge_file=folder.path,
         resident_bytes=_offset_bytes(edges) + _offset_bytes(features),
     )
 
 
-def open_feature_folder(folder: Path) -> FeatureStream:
+def open_feature_folder(folder: Path, *, budget_bytes: int | None = None) -> FeatureStream:
     """Open ``features.npy`` or ``features_csr.npz`` of ``folder``.
+
+    Parameters
+    ----------
+    folder : the folder
+    budget_bytes : memory that the row offsets of a sparse matrix may take; None: any
 
     Raises
     ------
@@ -76,19 +85,30 @@ def open_feature_folder(folder: Path) -> FeatureStream:
     """
     for name in ("features.npy", "features_csr.npz", "features.npz"):
         if (folder / name).exists():
-            return open_feature_file(folder / name)
+            return open_feature_file(folder / name, budget_bytes=budget_bytes)
     raise SourceError(f"{folder} holds no features.npy and no features_csr.npz; there: {_listing(folder)}")
 
 
-def open_feature_file(path: Path) -> FeatureStream:
+def open_feature_file(path: Path, *, budget_bytes: int | None = None) -> FeatureStream:
     """Open a file of feature rows: a ``.npy`` array (N, F) or a ``.npz`` of a scipy CSR matrix.
+
+    Parameters
+    ----------
+    path : of the file
+    budget_bytes : memory that the row offsets of a sparse matrix may take; None: any
 
     Raises
     ------
     SourceError, ShapeError, GraphError
         The file is missing or malformed.
+    BudgetError
+        The row offsets take more memory.
     """
-    return CsrFeatures.open(path) if path.suffix == ".npz" else NpyFeatures.open(NpyFile.open(path))
+    return (
+        CsrFeatures.open(path, budget_bytes=budget_bytes)
+        if path.suffix == ".npz"
+        else NpyFeatures.open(NpyFile.open(path))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,23 +142,27 @@ class _ArrayFolder:
             f"there: {_listing(self.path)}"
         )
 
-    def edges(self) -> EdgeStream:
+    def edges(self, *, num_nodes: int, budget_bytes: int) -> EdgeStream:
         """Return the topology, in the form that the folder has."""
         # The compressed form first: a folder that has both gains nothing from sorting its edges again.
         weight = self.find("edge_weight")
         if (indptr := self.find("indptr")) is not None:
-            return CscEdges.open(indptr, self.require("indices"), weight)
+            if indptr.size != num_nodes + 1:
+                raise ShapeError(
+                    f"{self.path}: indptr is of {indptr.size - 1} nodes, features of {num_nodes}"
+                )
+            return CscEdges.open(indptr, self.require("indices"), weight, budget_bytes=budget_bytes)
         if (index := self.find("edge_index")) is not None:
             return PairEdges.open(index, prefers_rows=False, weight=weight)
         return PairEdges.open(self.require("edges", "edge_index", "indptr"), prefers_rows=True, weight=weight)
 
-    def splits(self, labels: IdArray, *, seed: int) -> Splits:
+    def splits(self, labels: IdArray, *, seed: int, budget_bytes: int) -> Splits:
         """Return the given splits, or random ones where none is given."""
         if self.find("train") is None:
             return random_splits(labels, seed=seed)
         files = [self.require("train"), self.require("valid", "val"), self.require("test")]
         train, valid, test = (
-            to_split(file.read(), num_nodes=labels.shape[0], where=file.where) for file in files
+            read_split(file, num_nodes=labels.shape[0], budget_bytes=budget_bytes) for file in files
         )
         return Splits(train=train, valid=valid, test=test)
 

@@ -13,14 +13,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gloader.convert.readers.csv_table import CsvTable, read_numbers
+from gloader.convert.readers.csv_table import CsvTable, read_column
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
-from gloader.convert.readers.node_arrays import count_classes, to_labels, to_split
+from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
-from gloader.errors import SourceError
+from gloader.core.malformed import MALFORMED
+from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
 
 ROOT_VARIABLE = "GLOADER_OGB_ROOT"
+_MAX_META_CHARACTERS = 1 << 20  # of a description, which has some hundreds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +77,13 @@ def open_ogb(argument: str, options: SourceOptions) -> Source:
     layout = (
         _BinaryLayout(folder=folder) if (folder / "raw" / "data.npz").exists() else _CsvLayout(folder=folder)
     )
-    labels = to_labels(layout.labels(), where=str(folder / "raw"))
+    num_nodes = layout.num_nodes()
+    require_node_memory(num_nodes, options.budget_bytes, str(folder / "raw"))
+    labels = to_labels(layout.labels(num_nodes), where=str(folder / "raw"))
     return Source(
         name=name,
         origin=f"ogb:{argument}",
-        num_nodes=layout.num_nodes(),
+        num_nodes=num_nodes,
         num_classes=count_classes(labels) if info.num_classes is None else info.num_classes,
         edges=layout.edges(add_inverse=info.add_inverse_edge),
         features=layout.features(),
@@ -162,8 +166,8 @@ class _CsvLayout:
     def features(self) -> FeatureStream:
         return TableFeatures(table=self._table("node-feat.csv.gz"), num_rows=self.num_nodes())
 
-    def labels(self) -> NDArray[Any]:
-        return read_numbers(self._raw("node-label.csv.gz"))
+    def labels(self, num_nodes: int) -> NDArray[Any]:
+        return read_column(self._raw("node-label.csv.gz"), max_rows=num_nodes)
 
     def _raw(self, name: str) -> Path:
         return self.folder / "raw" / name
@@ -174,12 +178,13 @@ class _CsvLayout:
         return CsvTable.open(self._raw(name))
 
     def _count(self, name: str) -> int:
-        counts = read_numbers(self._raw(name), "int64")
-        if counts.size != 1:
+        try:
+            (count,) = read_column(self._raw(name), "int64", max_rows=1).tolist()
+        except (ShapeError, ValueError) as error:
             raise SourceError(
-                f"{self._raw(name)} holds {counts.size} numbers; a data set of one graph holds 1"
-            )
-        return int(counts.ravel()[0])
+                f"{self._raw(name)} must hold 1 number, as a data set of one graph does: {error}"
+            ) from error
+        return _plausible(count, self._raw(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +198,10 @@ class _BinaryLayout:
         return self.folder / "raw" / "data.npz"
 
     def num_nodes(self) -> int:
-        counts = self._member("num_nodes_list").read()
-        if counts.size != 1:
+        counts = self._member("num_nodes_list")
+        if counts.size != 1 or counts.dtype.kind not in "iu":
             raise SourceError(f"{self.edge_file} holds {counts.size} graphs; 1 was expected")
-        return int(counts.ravel()[0])
+        return _plausible(int(counts.read().ravel()[0]), self.edge_file)
 
     def edges(self, *, add_inverse: bool) -> EdgeStream:
         return PairEdges.open(self._member("edge_index"), prefers_rows=False, add_inverse=add_inverse)
@@ -204,13 +209,22 @@ class _BinaryLayout:
     def features(self) -> FeatureStream:
         return NpyFeatures.open(self._member("node_feat"))
 
-    def labels(self) -> NDArray[Any]:
-        return NpyFile.open(self.folder / "raw" / "node-label.npz", "node_label").read()
+    def labels(self, num_nodes: int) -> NDArray[Any]:
+        file = NpyFile.open(self.folder / "raw" / "node-label.npz", "node_label")
+        if file.size > num_nodes:
+            raise ShapeError(f"{file.where} has shape {file.shape}; labels must be ({num_nodes},)")
+        return file.read()
 
     def _member(self, name: str) -> NpyFile:
         if name not in npz_members(self.edge_file):
             raise SourceError(f"{self.edge_file} holds no array {name!r}")
         return NpyFile.open(self.edge_file, name)
+
+
+def _plausible(count: int, path: Path) -> int:
+    if not 1 <= count < 2**62:
+        raise SourceError(f"{path} counts {count}; it must be a number of nodes or edges, at least 1")
+    return count
 
 
 def _read_info(name: str, folder: Path) -> OgbInfo:
@@ -220,11 +234,12 @@ def _read_info(name: str, folder: Path) -> OgbInfo:
     if not path.exists():
         return _KNOWN.get(name, OgbInfo(num_classes=None, add_inverse_edge=False, split=None))
     try:
-        meta = json.loads(path.read_text("utf-8"))
+        with path.open(encoding="utf-8") as file:
+            meta = json.loads(file.read(_MAX_META_CHARACTERS))
         classes, split = int(meta["num classes"]), str(meta["split"])
         if str(meta.get("is hetero", "False")) == "True":
             raise SourceError(f"{path}: {name} has nodes of several types; only one type fits")
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, *MALFORMED) as error:
         raise SourceError(f"{path} is no description of an OGB data set: {error!r}") from error
     return OgbInfo(
         num_classes=classes, add_inverse_edge=str(meta.get("add_inverse_edge")) == "True", split=split
@@ -240,5 +255,6 @@ def _read_splits(folder: Path, info: OgbInfo, *, num_nodes: int) -> Splits:
     parts: dict[str, NDArray[np.int64]] = {}
     for part in ("train", "valid", "test"):
         path = chosen / f"{part}.csv.gz"
-        parts[part] = to_split(read_numbers(path, "int64"), num_nodes=num_nodes, where=str(path))
+        ids = read_column(path, "int64", max_rows=num_nodes)
+        parts[part] = to_split(ids, num_nodes=num_nodes, where=str(path))
     return Splits(**parts)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.node_arrays import count_classes, random_splits
+from gloader.convert.readers.torch_file import require_plain_archive
 from gloader.convert.source import Source
 from gloader.errors import MissingDependencyError, SourceError
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
@@ -36,8 +38,10 @@ def open_pyg(argument: str, options: SourceOptions) -> Source:
     """
     path = Path(argument).expanduser()
     is_mapped = zipfile.is_zipfile(path)
+    loaded = _load(path)
+    _require_stored(loaded, path)
     return data_source(
-        _load(path),
+        loaded,
         name=path.stem,
         origin=f"pyg:{argument}",
         where=path,
@@ -91,12 +95,11 @@ def _load(path: Path) -> object:
 
     if not path.is_file():
         raise SourceError(f"{path} does not exist or is not a file; pyg: takes a file of torch.save(data)")
+    require_plain_archive(path)
     try:
         # Zip files, which torch has written since 1.6, are mapped, so that features larger than memory stream.
         with torch.serialization.safe_globals(_data_classes()):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except MemoryError:
-        raise
     except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
         raise SourceError(
             f"{path} cannot be read as a saved torch_geometric Data ({_reason(error)}); if it holds other "
@@ -141,7 +144,28 @@ def _data_classes() -> list[Any]:
     return [data_class, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
 
 
+def _require_stored(loaded: object, path: Path) -> None:
+    """Refuse tensors that repeat what is stored: a few bytes that would fill the disk."""
+    for name, tensor in _tensors(loaded, path).items():
+        held, shape = tensor.untyped_storage().nbytes(), tuple(tensor.shape)
+        if tensor.numel() * tensor.element_size() > held:
+            raise SourceError(
+                f"{path}: {name!r} has shape {shape} over {held} stored bytes, which it repeats; save "
+                f"{name}.contiguous()"
+            )
+
+
 def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:
+    import torch
+
+    # numpy has no bfloat16: such tensors are widened.
+    return {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+        for name, value in _tensors(loaded, path).items()
+    }
+
+
+def _tensors(loaded: object, path: Path | str) -> dict[str, torch.Tensor]:
     import torch
 
     # A processed InMemoryDataset is a tuple: data, slices, class.
@@ -154,9 +178,12 @@ def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:
         loaded = to_dict()
     if not isinstance(loaded, Mapping):
         raise SourceError(f"{path} holds a {type(loaded).__name__}; expected a torch_geometric Data")
-    # numpy has no bfloat16: such tensors are widened. Sparse and quantized ones are no arrays of numbers at all.
+    # Sparse and quantized tensors are no arrays of numbers. Other keys than text are nobody's attributes.
     return {
-        str(key): (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+        key: value
         for key, value in loaded.items()
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized
+        if isinstance(key, str)
+        and isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not value.is_quantized
     }

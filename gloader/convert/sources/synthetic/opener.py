@@ -32,7 +32,7 @@ def open_synthetic(argument: str, options: SourceOptions) -> Source:
         The labels and splits alone do not fit the memory budget.
     """
     spec = parse_spec(argument, seed=options.seed)
-    _check_memory(spec, options.memory_budget_bytes)
+    _check_memory(spec, options.budget_bytes)
     origin = f"synthetic:{argument}"
     return _open_community(spec, origin) if isinstance(spec, CommunitySpec) else _open_rmat(spec, origin)
 
@@ -87,11 +87,11 @@ def _make_splits(spec: SyntheticSpec) -> Splits:
     )
 
 
-def _check_memory(spec: SyntheticSpec, budget_bytes: int | None) -> None:
+def _check_memory(spec: SyntheticSpec, budget_bytes: int) -> None:
     # Bytes per node: labels, splits and the permutation that deals them out; R-MAT adds traits and an int32 vote each.
     per_node = 32 if isinstance(spec, CommunitySpec) else 40 + 4 * num_traits(spec.classes)
     needed = per_node * spec.nodes
-    if budget_bytes is not None and needed > budget_bytes:
+    if needed > budget_bytes:
         raise BudgetError(
             f"a synthetic graph of {spec.nodes} nodes needs {format_bytes(needed)} of memory for labels and "
             f"splits; the memory budget is {format_bytes(budget_bytes)}"

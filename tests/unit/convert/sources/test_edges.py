@@ -170,7 +170,7 @@ def test_what_is_missing_is_said(tmp_path, options):
         open_edges(str(tmp_path / "x.npy"), options)
     with pytest.raises(SourceError, match="has columns c0; an edge list has source, destination"):
         open_edges(str(tmp_path / "one.csv"), options)
-    (tmp_path / "x.csv").write_text("1,2\n3,x\n")
+    (tmp_path / "x.csv").write_text("1,2\n3,x\n" + 7 * "5,6\n")
     given = SourceOptions(features=tmp_path / "x.csv", labels=options.labels)
     with pytest.raises(SourceError, match=r"x\.csv: row 1 \(line 2\), column 'c1' is 'x'; expected a number"):
         list(open_edges(str(tmp_path / "e.csv"), given).features.chunks(10))
