@@ -54,6 +54,7 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
 
 # Of a recipe; a run's config.yaml has about 1,500.
 MAX_RECIPE_CHARACTERS: Final = 1 << 16
+_MAX_BRACKETS = 1000
 _MAX_ITEMS = 64  # of a list; fan-outs are the only one
 
 
@@ -117,9 +118,11 @@ def _read_mapping(path: Path) -> Mapping[str, object]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"recipe {path} cannot be read: {reason}") from error
-    if len(text) > MAX_RECIPE_CHARACTERS:
+    # Each bracket makes the YAML reader look at all that are open.
+    if len(text) > MAX_RECIPE_CHARACTERS or text.count("[") + text.count("{") > _MAX_BRACKETS:
         raise ConfigError(
-            f"recipe {path} is longer than {MAX_RECIPE_CHARACTERS} characters; it holds flags alone"
+            f"recipe {path} is longer than {MAX_RECIPE_CHARACTERS} characters, or has more than {_MAX_BRACKETS} "
+            "brackets; it holds flags alone"
         )
     try:
         content = yaml.safe_load(text)

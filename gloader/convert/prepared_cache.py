@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gloader
+from gloader.core.malformed import shown
 from gloader.core.paths import home_dir
 from gloader.errors import ConfigError, StoreExistsError, StoreLockedError
 
@@ -101,7 +102,7 @@ def ensure_dataset(
             if Path(spec).exists():
                 return Path(spec)
         raise ConfigError(
-            f"{spec!r} is neither a folder nor a source; give a folder made by `gloader prepare`, or one of: "
+            f"{shown(spec)} is neither a folder nor a source; give a folder made by `gloader prepare`, or one of: "
             f"{', '.join(SOURCE_FORMS)}"
         )
     spec = full_spec(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -79,7 +80,7 @@ def open_source(spec: str, options: SourceOptions) -> Source:
         raise
     # Paths that no system takes, and whatever a file holds that its reader has no words for.
     except (OSError, RuntimeError, *MALFORMED) as error:
-        raise SourceError(f"{spec} cannot be read as a source: {str(error) or repr(error)}") from error
+        raise SourceError(f"{shown(spec)} cannot be read as a source: {str(error) or repr(error)}") from error
 
 
 def source_files(spec: str, options: SourceOptions) -> list[Path]:
@@ -110,9 +111,11 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
 
 
 def _unknown(spec: str, word: str) -> str:
-    forms = ", ".join(SOURCE_FORMS)
-    if (Path(spec) / "dataset.json").is_file():
+    forms, is_dataset = ", ".join(SOURCE_FORMS), False
+    with suppress(OSError, ValueError):  # what is neither may be no path either
+        is_dataset = (Path(spec) / "dataset.json").is_file()
+    if is_dataset:
         return f"{spec!r} is a prepared dataset, not a source; use it directly. Sources are: {forms}"
     nearest = get_close_matches(word.lower(), _OPENERS, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]}:...? " if nearest else ""
-    return f"{spec!r} is not a source: {hint}sources are {forms}"
+    return f"{shown(spec)} is not a source: {hint}sources are {forms}"

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.tables import Columns, Number, TableError
 
-_BLOCK_BYTES = 4 << 20
+# As long as a line may be. The reader holds several of them, and each is several times as large as numbers.
+_BLOCK_BYTES = 1 << 20
 _DELIMITERS = (",", "\t", ";", " ")
 _COMMENTS = ("#", "%")
 # Of text: a row of 100,000 numbers is shorter. Packed, a line without an end takes next to nothing.

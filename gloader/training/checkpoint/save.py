@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gloader.config import ModelConfig
+from gloader.core.malformed import MALFORMED
 from gloader.errors import CheckpointError, ConfigError
 from gloader.models import GraphNetwork, build_model
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -142,7 +143,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         body, _ = unsealed(file.read_bytes(), file)
         # Without weights_only a pickle runs whatever code the file names.
         content = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, UnpicklingError, EOFError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, RuntimeError, UnpicklingError, *MALFORMED) as error:
         raise CheckpointError(f"{file} cannot be read as a checkpoint: {error}") from error
     return _parse(content, file)
 
