@@ -29,11 +29,13 @@ def within_limits(what: str, *, seconds: float = MAX_SECONDS, num_bytes: int = M
     """Fail where the block raises anything but an error of ours, or takes more than it may."""
     _CLEAR.write_text("5")  # VmHWM starts again from what is resident now
     before, started = resident_bytes("VmRSS"), time.process_time()
+    message = ""
     # Any other error fails the test as it is, with its traceback.
     try:
         yield
     except GloaderError as error:
-        assert len(str(error)) < 3000, f"{what}: a message of {len(str(error))} characters"
+        message = str(error)
+    assert len(message) < 3000, f"{what}: a message of {len(message)} characters"
     spent = time.process_time() - started
     grown = resident_bytes("VmHWM") - before
     assert spent < seconds, f"{what} took {spent:.2f} s"

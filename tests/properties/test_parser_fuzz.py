@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.reliability("J10")
+pytestmark = [
+    pytest.mark.reliability("J10"),
+    # Drawn names may have any characters, for which matplotlib has no picture.
+    pytest.mark.filterwarnings("ignore:Glyph"),
+]
 SEED = int(os.environ.get("GLOADER_FUZZ_SEED", "0"))
 FEW, MANY = 12, int(os.environ.get("GLOADER_FUZZ", "1500"))
 ODD_NUMBERS = (
@@ -163,7 +168,7 @@ class Target:
     make: Callable[[], bytes]
     read: Callable[[Path], object]
     change: Callable[[bytes, Random], bytes] = mutated
-    few: int = FEW
+    is_drawn: bool = False  # takes a second each
 
 
 def array_bytes(save: Callable[..., None], **arrays: Any) -> bytes:
@@ -294,10 +299,7 @@ def archive() -> bytes:
 def unpack(path: Path) -> None:
     target = path.with_name("unpacked")
     extract_archive(path, target)
-    for folder, _, files in os.walk(target, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(folder, name))
-        os.rmdir(folder)
+    shutil.rmtree(target)
 
 
 def saved_graph() -> bytes:
@@ -439,9 +441,9 @@ TARGETS = {
     "pyg": Target("a.pt", saved_graph, read_source("pyg"), mutated_zip),
     "dgl": Target("a.bin", dgl_graph, read_source("dgl")),
     "checkpoint": Target("checkpoint.pt", checkpoint, load_checkpoint, mutated_zip),
-    "inspection": Target("inspect.json", inspection, read_report, mutated_json, few=3),
-    "trace": Target("trace.json", trace, read_report, mutated_json, few=3),
-    "metrics": Target("metrics.jsonl", metrics, read_report, mutated_json, few=3),
+    "inspection": Target("inspect.json", inspection, read_report, mutated_json, is_drawn=True),
+    "trace": Target("trace.json", trace, read_report, mutated_json, is_drawn=True),
+    "metrics": Target("metrics.jsonl", metrics, read_report, mutated_json, is_drawn=True),
     "sizes": Target("a.txt", sizes, read_sizes),
     "specs": Target("a.txt", specs, read_specs),
 }
@@ -465,10 +467,10 @@ def fuzz(name: str, folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_almost_right_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fuzz(name, tmp_path, TARGETS[name].few, monkeypatch)
+    fuzz(name, tmp_path, 3 if TARGETS[name].is_drawn else FEW, monkeypatch)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", TARGETS)
 def test_many_almost_right_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fuzz(name, tmp_path, MANY, monkeypatch)
+    fuzz(name, tmp_path, MANY // 15 if TARGETS[name].is_drawn else MANY, monkeypatch)
