@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gloader.cli.main import main
 from gloader.core.flag_values import parse_fanout, parse_share, parse_size_or_auto
 from gloader.errors import ConfigError
 
@@ -47,3 +48,13 @@ def test_auto_is_a_size_where_it_may_be() -> None:
     assert parse_size_or_auto("4GB") == 4_000_000_000
     with pytest.raises(ConfigError, match="'automatic' is not a size"):
         parse_size_or_auto("automatic")
+
+
+@pytest.mark.reliability("J10")
+@pytest.mark.parametrize(
+    "flag", ["--hidden", "--max-gap", "--fanout", "--epochs", "--batch-size", "--superbatch", "--threads"]
+)
+def test_numbers_of_twenty_digits_are_refused_by_name(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--dataset", "synthetic:community,nodes=40,edges=80,dim=2,classes=2,seed=77"]
+    assert main([*words, flag, "9" * 20]) == 2
+    assert "9" * 20 in capsys.readouterr().err

@@ -58,3 +58,13 @@ def test_counts_are_written(count: float, text: str) -> None:
 )
 def test_durations_are_written(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.reliability("J10")
+@pytest.mark.parametrize(
+    "size", ["9" * 400, "9" * 90 + "GB", "4097 PiB", "5000000TB", 1 << 63, 1.5, None, b"1", "٣GB"]
+)
+def test_sizes_of_no_machine_are_refused(size: object) -> None:
+    with pytest.raises(ConfigError, match=r"is not a size|is more than any machine has") as caught:
+        parse_bytes(size)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 300

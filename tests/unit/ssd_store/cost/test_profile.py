@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -118,8 +119,19 @@ def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+RATES = {"random_reads_per_s": 1e4, "read_bytes_per_s": 1e9, "write_bytes_per_s": 1e9, "is_direct": True}
+
+
+@pytest.mark.reliability("J10")
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 1, "random_reads_per_s": -1}']
+    "text",
+    [
+        *("", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 1, "random_reads_per_s": -1}'),
+        "[" * 4000,
+        json.dumps({"version": 1, **RATES, "queue_depth": 1e308}).replace("1e+308", "1e999"),
+        json.dumps({"version": 1, **RATES, "queue_depth": 64, "random_reads_per_s": 10**400}),
+        json.dumps({"version": 1, **RATES, "queue_depth": 64, "random_reads_per_s": 5e-324}),
+    ],
 )
 def test_an_unusable_memory_is_forgotten(text: str, tmp_path: Path, home: Path) -> None:
     refresh_profile(tmp_path)
