@@ -16,7 +16,6 @@ STATE_VERSION = 2
 _KEYS = ("version", "next", "seed", "global_batch_size", "fingerprint", "stream")
 # States of version 1 name nothing of their stream but its fingerprint.
 _KEYS_OF_1 = _KEYS[:-1]
-_LONGEST = 100  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +97,9 @@ class LoaderState:
 def _require_equal(name: str, ours: object, theirs: object) -> None:
     if ours != theirs:
         raise StateError(
-            f"the state was saved with {name} {_short(theirs)}, this loader has {_short(ours)}; "
+            f"the state was saved with {name} {shown(theirs)}, this loader has {shown(ours)}; "
             "use the dataset and settings of the saved run"
         )
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _is_count(value: object) -> bool:
