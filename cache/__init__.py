@@ -35,7 +35,6 @@ from gloader.cache.static import (
     hottest_by_degree,
     hottest_first,
     inclusion_probabilities,
-    out_degrees,
 )
 from gloader.cache.trace import NO_ROWS, Trace
 from gloader.cache.trace_code import decode_ids, encode_ids
@@ -75,7 +74,6 @@ __all__ = [
     "next_use_counts",
     "no_device_cache",
     "node_bytes",
-    "out_degrees",
     "parse_hotness",
     "plan_belady",
     "plan_device_cache",

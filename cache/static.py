@@ -12,7 +12,7 @@ from gloader.errors import PlanError
 from gloader.types import CacheStep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,24 +25,6 @@ _TINY: Final = 1e-300  # stands for zero in logarithms
 def _count_occurrences(ids: NDArray[np.integer], counts: IdArray) -> None:
     for i in range(ids.shape[0]):
         counts[ids[i]] += 1
-
-
-def out_degrees(indices: NDArray[np.integer], num_nodes: int, *, chunk_edges: int = 1 << 24) -> IdArray:
-    """Count how often each node is somebody's in-neighbour, in O(N) memory. Pure.
-
-    Parameters
-    ----------
-    indices : (E,) int32 or int64, in memory or memory-mapped; every id in 0..num_nodes-1
-
-    Returns
-    -------
-    (N,) int64
-    """
-    counts = np.zeros(num_nodes, dtype=np.int64)
-    # In pieces, so that an interrupt is noticed between two and a strided array is never copied whole.
-    for start in range(0, len(indices), chunk_edges):
-        _count_occurrences(np.ascontiguousarray(indices[start : start + chunk_edges]), counts)
-    return counts
 
 
 def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
@@ -74,7 +56,12 @@ def hottest_first(scores: NDArray[np.integer] | NDArray[np.floating], num_rows: 
 
 
 def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> IdArray:
-    """Count the accesses of each node in a presampled trace; ids in 0..num_nodes-1. Pure.
+    """Count how often each node is in ``accesses``, in O(N) memory. Pure.
+
+    Parameters
+    ----------
+    accesses : int32 or int64 ids in 0..num_nodes-1: the batches of a presampled trace, or pieces of a graph's edges, of
+        which each names a node once more as somebody's in-neighbour
 
     Returns
     -------
@@ -88,7 +75,7 @@ def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> Id
 
 def inclusion_probabilities(
     indptr: IdArray,
-    indices: NDArray[np.integer],
+    pieces: Callable[[], Iterable[NDArray[np.integer]]],
     *,
     seeds: IdArray,
     batch_size: int,
@@ -102,7 +89,8 @@ def inclusion_probabilities(
 
     Parameters
     ----------
-    indptr, indices : the in-neighbours of each node, CSC
+    indptr : (N + 1,) where the in-neighbours of each node begin, CSC
+    pieces : gives all E in-neighbours in order, in pieces; called once for each hop
     seeds : (n,) distinct ids of the nodes that batches are made of
     batch_size : B, seeds in a batch
     fanouts : hop next to the seeds first; -1 takes all neighbours
@@ -117,7 +105,10 @@ def inclusion_probabilities(
     for fanout in fanouts:
         # To be absent is not to be drawn along any out-edge: a product over these, summed up as logarithms.
         log_absent = np.log(np.maximum(absent, _TINY))
-        _reach(indptr, indices, fanout, absent, log_absent)
+        node = first = 0
+        for piece in pieces():
+            node = _reach(indptr, piece, first, node, fanout, absent, log_absent)
+            first += len(piece)
         absent = np.exp(log_absent)
     return 1 - absent
 
@@ -125,21 +116,31 @@ def inclusion_probabilities(
 @njit(cache=True, nogil=True)
 def _reach(
     indptr: IdArray,
-    indices: NDArray[np.integer],
+    piece: NDArray[np.integer],
+    first: int,
+    node: int,
     fanout: int,
     absent: NDArray[np.float64],
     log_absent: NDArray[np.float64],
-) -> None:
-    """Multiply the chance of each node to be absent by that of not being drawn in one hop, in logarithms."""
-    for node in range(indptr.shape[0] - 1):
+) -> int:
+    """Multiply the chance of each node to be absent by that of not being drawn in one hop, in logarithms.
+
+    Of the edges from ``first`` on, which belong to ``node`` and those behind it; return the node to go on with.
+    """
+    last = first + piece.shape[0]
+    while node < indptr.shape[0] - 1:
         degree = indptr[node + 1] - indptr[node]
-        if degree == 0 or fanout == 0 or absent[node] >= 1.0:
-            continue
-        share = 1.0 if fanout < 0 else min(1.0, fanout / degree)
-        drawn = share * (1.0 - absent[node])
-        missed = np.log(max(1.0 - drawn, _TINY))
-        for edge in range(indptr[node], indptr[node + 1]):
-            log_absent[indices[edge]] += missed
+        if degree > 0 and fanout != 0 and absent[node] < 1.0:
+            share = 1.0 if fanout < 0 else min(1.0, fanout / degree)
+            drawn = share * (1.0 - absent[node])
+            missed = np.log(max(1.0 - drawn, _TINY))
+            for edge in range(max(indptr[node], first), min(indptr[node + 1], last)):
+                log_absent[piece[edge - first]] += missed
+        # The rest of its edges is in the next piece.
+        if indptr[node + 1] > last:
+            break
+        node += 1
+    return node
 
 
 class SlotMap:

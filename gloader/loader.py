@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.open_device_tier import DryRun
-    from gloader.samplers import CscGraph
+    from gloader.samplers import Topology
     from gloader.ssd_store.os_io import StrPath
     from gloader.types import FeatureSource
 
@@ -208,9 +208,9 @@ class Loader:
         return self._order.seeds
 
     @property
-    def graph(self) -> CscGraph:
-        """The topology, where it is now."""
-        return self._held.tier.topology.graph
+    def graph(self) -> Topology:
+        """The topology, in memory (a `CscGraph`) or read page by page."""
+        return self._held.tier.topology
 
     @property
     def features(self) -> FeatureSource:

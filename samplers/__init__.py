@@ -5,7 +5,7 @@ if __name__ != "gloader.samplers":
         "import this package as gloader.samplers, not samplers: two names would make two of every class"
     )
 
-from gloader.samplers.graph import CscGraph, GraphSource
+from gloader.samplers.graph import CscGraph, Topology
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.make import make_sampler, preferred_layout, workspace_node_bytes
@@ -14,12 +14,12 @@ from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 
 __all__ = [
     "CscGraph",
-    "GraphSource",
     "LaborSampler",
     "LayerSampler",
     "MergedBatch",
     "MergedBlockSampler",
     "NeighborSampler",
+    "Topology",
     "make_sampler",
     "preferred_layout",
     "workspace_node_bytes",

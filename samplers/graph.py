@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numba import njit
@@ -11,19 +11,110 @@ from numba import njit
 from gloader.errors import GraphError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from gloader.types import IdArray
+    from gloader.types import IdArray, LocalArray
 
-CHUNK = 1 << 22  # entries checked per kernel call, so that an interrupt is noticed between two
+CHUNK: Final = 1 << 22  # entries checked per kernel call, so that an interrupt is noticed between two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeLists:
+    """The in-edges of some nodes of a batch, where a kernel reads their values.
+
+    Those of node i are ``values[starts[i] : starts[i] + degrees[i]]``.
+    """
+
+    values: NDArray[Any]
+    starts: IdArray  # a place in ``values`` for each node of the batch; of nodes that were not asked for, anything
+    origins: IdArray | None = None  # the same as a position in the graph; None: places are positions
+
+    def to_positions(self, places: IdArray, indptr: IdArray | LocalArray, first: int = 0) -> None:
+        """Turn places in ``values`` into positions in the graph.
+
+        Parameters
+        ----------
+        places : (M,) written; they lie in the lists of the nodes from ``first`` on, node after node
+        indptr : (D + 1,) where those of each node begin
+        first : the first of the D nodes
+        """
+        if self.origins is not None:
+            nodes = slice(first, first + len(indptr) - 1)
+            places += np.repeat(self.origins[nodes] - self.starts[nodes], np.diff(indptr))
+
+
+class EdgeValues(Protocol):
+    """One value for each edge of a graph, in memory or on the SSD. Thread-safe.
+
+    Whatever reads from the SSD raises ChecksumError, StoreReadError and TruncatedStoreError, which name file and page:
+    nothing is believed before it was verified.
+    """
+
+    def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
+        """Return an array, and where in it the values of the edges at ``positions`` (M,) int64 are."""
+        ...
+
+    def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
+        """Return the in-edges of the nodes ``first:last`` of a batch.
+
+        Parameters
+        ----------
+        starts, degrees : (>= last,) where the in-edges of each node begin in the graph, and how many there are
+        first, last : positions in them
+        """
+        ...
+
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """Yield the values of all edges in order; what is yielded holds until the next piece."""
+        ...
+
+
+class Topology(Protocol):
+    """The in-neighbours of every node of a graph, in memory or on the SSD. Thread-safe."""
+
+    @property
+    def indptr(self) -> IdArray:
+        """(N + 1,) int64, in memory: the in-edges of node v have the positions ``indptr[v]`` to ``indptr[v + 1]``."""
+        ...
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        ...
+
+    @property
+    def sources(self) -> EdgeValues:
+        """The node that each edge comes from, int32 or int64."""
+        ...
+
+    @property
+    def weights(self) -> EdgeValues | None:
+        """The weight of each edge, float32 or float64; None: the graph has none."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that are held for it."""
+        ...
+
+    def in_degrees(self, nodes: IdArray) -> IdArray:
+        """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CscGraph:
     """The in-neighbours of every node; ``indices[indptr[v] : indptr[v + 1]]`` are those of node v.
 
-    Parallel edges and self loops are kept. The arrays may be memory-mapped; they are used in place, never
-    copied, and must not change while the graph is in use. Thread-safe.
+    A `Topology` in memory. Parallel edges and self loops are kept. The arrays are used in place, never copied, and must
+    not change while the graph is in use. Thread-safe.
 
     Parameters
     ----------
@@ -67,6 +158,22 @@ class CscGraph:
         """E."""
         return int(self.indices.shape[0])
 
+    @property
+    def sources(self) -> HeldValues:
+        """The node that each edge comes from: ``indices``."""
+        return HeldValues(array=self.indices)
+
+    @property
+    def weights(self) -> HeldValues | None:
+        """The weight of each edge: ``edge_weight``."""
+        return None if self.edge_weight is None else HeldValues(array=self.edge_weight)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the arrays."""
+        weight_bytes = 0 if self.edge_weight is None else self.edge_weight.nbytes
+        return self.indptr.nbytes + self.indices.nbytes + weight_bytes
+
     def in_degrees(self, nodes: IdArray) -> IdArray:
         """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64. Pure.
 
@@ -75,36 +182,46 @@ class CscGraph:
         GraphError
             An id is not a node of the graph.
         """
-        ids = np.asarray(nodes)
-        if ids.dtype.kind not in "iu":
-            raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
-        if ids.size and (ids.min() < 0 or ids.max() >= self.num_nodes):
-            bad = ids[(ids < 0) | (ids >= self.num_nodes)][:5].tolist()
-            raise GraphError(f"node ids {bad} are not in 0..{self.num_nodes - 1}")
-        ids = ids.astype(np.int64, copy=False)
-        degrees: IdArray = self.indptr[ids + 1] - self.indptr[ids]
-        return degrees
+        return in_degrees(self.indptr, nodes)
 
 
-class GraphSource(Protocol):
-    """Something whose graph may move, as from a mapped file into memory, but never changes a value."""
+def in_degrees(indptr: IdArray, nodes: IdArray) -> IdArray:
+    """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64. Pure.
 
-    @property
-    def graph(self) -> CscGraph:
-        """The graph where it is now; called once per batch."""
-        ...
+    Raises
+    ------
+    GraphError
+        An id is not a node of the graph.
+    """
+    ids, num_nodes = np.asarray(nodes), len(indptr) - 1
+    if ids.dtype.kind not in "iu":
+        raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
+    if ids.size and (ids.min() < 0 or ids.max() >= num_nodes):
+        bad = ids[(ids < 0) | (ids >= num_nodes)][:5].tolist()
+        raise GraphError(f"node ids {bad} are not in 0..{num_nodes - 1}")
+    ids = ids.astype(np.int64, copy=False)
+    degrees: IdArray = indptr[ids + 1] - indptr[ids]
+    return degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InPlace:
-    """A graph that stays where it is."""
+class HeldValues:
+    """Values of edges in memory: they are where they are, and nothing is copied."""
 
-    graph: CscGraph
+    array: NDArray[Any]
 
+    def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
+        """Return the whole array, and ``positions`` as they are."""
+        return self.array, positions
 
-def source_of(graph: CscGraph | GraphSource) -> GraphSource:
-    """Return ``graph`` as a source. Pure."""
-    return InPlace(graph=graph) if isinstance(graph, CscGraph) else graph
+    def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:  # noqa: ARG002 - as of `EdgeValues`
+        """Return the lists where they are."""
+        return EdgeLists(values=self.array, starts=starts)
+
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """Yield views of the array."""
+        for start in range(0, len(self.array), CHUNK):
+            yield self.array[start : start + CHUNK]
 
 
 def _store(graph: CscGraph, field: str, array: NDArray[Any]) -> None:

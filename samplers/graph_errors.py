@@ -1,6 +1,6 @@
 """Errors for entries that no sound graph has, met by a kernel while it samples. Pure.
 
-A graph may be sampled from before its checksums were compared, see `gloader.dataset.topology`.
+What a dataset holds was checked before: these are for a `CscGraph` that was made with ``validate=False``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 from gloader.errors import GraphError
 
 if TYPE_CHECKING:
-    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.graph import Topology
     from gloader.types import IdArray, LocalArray
 
 _ADVICE = "the topology is damaged: `gloader verify` lists the places; restore the file or prepare it again"
 
 
-def bad_degree(graph: CscGraph, node: int) -> GraphError:
+def bad_degree(graph: Topology, node: int) -> GraphError:
     """Return the error for ``node``, whose in-edges do not lie within the graph's."""
     start, stop = int(graph.indptr[node]), int(graph.indptr[node + 1])
     return GraphError(
@@ -28,7 +28,7 @@ def bad_degree(graph: CscGraph, node: int) -> GraphError:
 
 
 def bad_neighbor(
-    graph: CscGraph, nodes: IdArray, indptr: IdArray | LocalArray, edge_ids: IdArray, at: int
+    graph: Topology, nodes: IdArray, indptr: IdArray | LocalArray, edge_ids: IdArray, at: int
 ) -> GraphError:
     """Return the error for edge ``at`` of a hop, whose source is not a node.
 
@@ -37,32 +37,37 @@ def bad_neighbor(
     graph : the topology
     nodes : (D,) the destinations of the hop
     indptr : (>= D + 1,) where the edges of each begin in ``edge_ids``
-    edge_ids : (>= at + 1,) positions in the graph's ``indices``
+    edge_ids : (>= at + 1,) positions in the graph
     at : position in ``edge_ids``
     """
     position = int(edge_ids[at])
     row = int(np.searchsorted(indptr[: len(nodes) + 1], at, side="right")) - 1
     return GraphError(
-        f"indices[{position}] = {int(graph.indices[position])}, an in-neighbour of node {int(nodes[row])}, is not in "
+        f"indices[{position}] = {_source(graph, position)}, an in-neighbour of node {int(nodes[row])}, is not in "
         f"0..{graph.num_nodes - 1}; {_ADVICE}"
     )
 
 
-def bad_edge(graph: CscGraph, position: int) -> GraphError:
+def bad_edge(graph: Topology, position: int) -> GraphError:
     """Return the error for the edge at ``position``, whose source is not a node, or which is no edge at all."""
     if not 0 <= position < graph.num_edges:
         return GraphError(
             f"indptr names edge {position}, which is not in 0..{graph.num_edges - 1}; {_ADVICE}"
         )
     return GraphError(
-        f"indices[{position}] = {int(graph.indices[position])} is not in 0..{graph.num_nodes - 1}; {_ADVICE}"
+        f"indices[{position}] = {_source(graph, position)} is not in 0..{graph.num_nodes - 1}; {_ADVICE}"
     )
 
 
-def bad_weights(graph: CscGraph, node: int) -> GraphError:
+def bad_weights(graph: Topology, node: int) -> GraphError:
     """Return the error for ``node``, one of whose weights cannot be, or changed while they were read."""
     start, stop = int(graph.indptr[node]), int(graph.indptr[node + 1])
     return GraphError(
         f"edge_weight[{start}:{stop}], the in-edges of node {node}, are not finite and at least 0, or changed while "
         f"they were read; {_ADVICE}"
     )
+
+
+def _source(graph: Topology, position: int) -> int:
+    values, places = graph.sources.at(np.array([position]))
+    return int(values[places[0]])

@@ -12,7 +12,7 @@ from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
 from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
-    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.graph import EdgeLists, Topology
     from gloader.samplers.workspace import Workspace, WorkspacePool
 
 
@@ -20,14 +20,14 @@ class SampleHop(Protocol):
     """Lets the first ``num_dst`` nodes of the batch in ``work`` sample; appends what they find to its nodes."""
 
     def __call__(
-        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int, /
+        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int, /
     ) -> Block:
         """Return the block of hop ``hop``, 0 next to the seeds."""
         ...
 
 
 def sample_layers(
-    graph: CscGraph,
+    graph: Topology,
     pool: WorkspacePool,
     batch_id: BatchId,
     seeds: IdArray,
@@ -38,7 +38,7 @@ def sample_layers(
 
     Parameters
     ----------
-    graph : the topology, where it is now
+    graph : the topology
     pool : lends this call its scratch memory
     batch_id : the address of the batch, part of the random key
     seeds : (B,) distinct node ids; B = 0 gives an empty batch
@@ -86,7 +86,7 @@ def enter_seeds(work: Workspace, seeds: IdArray) -> int:
     return len(seeds)
 
 
-def fetch_degrees(graph: CscGraph, work: Workspace, first: int, last: int) -> None:
+def fetch_degrees(graph: Topology, work: Workspace, first: int, last: int) -> None:
     """Write where the in-edges of the nodes ``first:last`` of the batch begin, and how many there are.
 
     Parameters
@@ -108,14 +108,21 @@ def fetch_degrees(graph: CscGraph, work: Workspace, first: int, last: int) -> No
 
 
 def weighted_block(
-    graph: CscGraph, work: Workspace, num_dst: int, indptr: LocalArray, *, normalize: bool
+    graph: Topology,
+    work: Workspace,
+    lists: EdgeLists,
+    num_dst: int,
+    indptr: LocalArray,
+    *,
+    normalize: bool,
 ) -> Block:
     """Return the block of the edges and weights that a kernel left in ``work``; their sources join its nodes.
 
     Parameters
     ----------
     graph : the topology
-    work : the batch so far
+    work : the batch so far; its edges are places in ``lists``
+    lists : the sources of the in-edges of the destinations
     num_dst : D, destinations of the hop
     indptr : (D + 1,) int32, where the edges of each destination begin in ``work.edges``
     normalize : make the weights of each destination add up to its in-degree
@@ -128,7 +135,8 @@ def weighted_block(
     if normalize:
         poisson_kernels.scale_to_degree(work.degrees, num_dst, indptr, edge_weight)
     indices = np.empty(num_edges, dtype=np.int32)
-    num_src = work.map.relabel(graph.indices, edge_ids, work.nodes, num_dst, indices)
+    num_src = work.map.relabel(lists.values, edge_ids, work.nodes, num_dst, indices)
+    lists.to_positions(edge_ids, indptr)
     if num_src < 0:
         raise graph_errors.bad_neighbor(graph, work.nodes[:num_dst], indptr, edge_ids, -1 - num_src)
     return Block(

@@ -15,7 +15,6 @@ from numba import njit
 from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
-from gloader.samplers.graph import GraphSource, source_of
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
 from gloader.samplers.rng import layer_key
 from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.graph import EdgeLists, Topology
     from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 _ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
@@ -46,7 +45,7 @@ class LaborSampler:
 
     Parameters
     ----------
-    graph : the topology, or a source that is asked for it at every batch; its edge weights are not used
+    graph : the topology; its edge weights are not used
     fanouts : neighbours per node, hop next to the seeds first; 0 takes none, -1 takes all
     seed : any integer; taken modulo 2**64
     iterations : steps that move chances to shared sources: 0 is LABOR-0, i is LABOR-i, -1 goes on until the
@@ -64,7 +63,7 @@ class LaborSampler:
 
     def __init__(
         self,
-        graph: CscGraph | GraphSource,
+        graph: Topology,
         fanouts: Sequence[int],
         *,
         seed: int = 0,
@@ -74,18 +73,13 @@ class LaborSampler:
     ) -> None:
         if type(iterations) is not int or iterations < -1:
             raise ConfigError(f"iterations is {iterations!r}; allowed: 0, 1, ..., or -1 for convergence")
-        self._source = source_of(graph)
+        self.graph = graph
         self.fanouts = checked_fanouts(fanouts)
         self.seed = checked_seed(seed)
         self.iterations = iterations
         self.share_layers = bool(share_layers)
         self.normalize = bool(normalize)
-        self._pool = WorkspacePool(self.graph.num_nodes, 0, has_candidates=iterations != 0)
-
-    @property
-    def graph(self) -> CscGraph:
-        """The topology, where it is now."""
-        return self._source.graph
+        self._pool = WorkspacePool(graph.num_nodes, 0, has_candidates=iterations != 0)
 
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
@@ -108,24 +102,26 @@ class LaborSampler:
         return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_hop)
 
     def _sample_hop(
-        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
     ) -> Block:
         fanout = self.fanouts[hop]
         indptr = np.zeros(num_dst + 1, dtype=np.int32)
         key = layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
+        # With a fan-out of 0 nothing is looked at.
+        lists = graph.sources.lists(work.starts, work.degrees, 0, num_dst if fanout else 0)
         if fanout == 0:
             pass
         elif work.candidates is None:
-            self._pick_independently(graph, work, batch_id, hop, num_dst, key, indptr)
+            self._pick_independently(lists, work, batch_id, hop, num_dst, key, indptr)
         else:
             num_edges = checked_total(int(work.degrees[:num_dst].sum()), hop, batch_id, self.fanouts)
-            work.candidates.find(graph, work, num_dst, num_edges)
-            self._pick_jointly(work, work.candidates, fanout, num_dst, key, indptr)
-        return weighted_block(graph, work, num_dst, indptr, normalize=self.normalize)
+            work.candidates.find(graph, work, lists, num_dst, num_edges)
+            self._pick_jointly(lists, work, work.candidates, fanout, num_dst, key, indptr)
+        return weighted_block(graph, work, lists, num_dst, indptr, normalize=self.normalize)
 
     def _pick_independently(
         self,
-        graph: CscGraph,
+        lists: EdgeLists,
         work: Workspace,
         batch_id: BatchId,
         hop: int,
@@ -139,13 +135,14 @@ class LaborSampler:
         # The number of edges is random, ``expected`` in the mean: an eighth more is nearly always enough, and one that
         # is not costs a second pass with the same draws.
         work.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
-        rows = (graph.indices, work.starts, work.degrees, num_dst, fanout, key, indptr)
+        rows = (lists.values, lists.starts, work.degrees, num_dst, fanout, key, indptr)
         while poisson_kernels.pick_by_fanout(*rows, work.edges, work.weights) == poisson_kernels.OVERFLOW:
             checked_total(len(work.edges) + 1, hop, batch_id, self.fanouts)
             work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
 
     def _pick_jointly(
         self,
+        lists: EdgeLists,
         work: Workspace,
         candidates: Candidates,
         fanout: int,
@@ -167,7 +164,7 @@ class LaborSampler:
         _solve_scales(*rows, fanout, chances, candidates.scales)
         poisson_kernels.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
         poisson_kernels.pick_candidates(
-            work.starts,
+            lists.starts,
             *rows,
             chances,
             candidates.scales,

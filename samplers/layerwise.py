@@ -19,7 +19,6 @@ from numba import njit
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
-from gloader.samplers.graph import GraphSource, source_of
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
 from gloader.samplers.rng import layer_key, to_int
 from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
@@ -29,12 +28,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.graph import EdgeLists, Topology
     from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 LayerMethod = Literal["ladies", "fastgcn"]
 Adjacency = Literal["mean", "gcn"]
-_NODES_PER_CALL = 1 << 18  # so that an interrupt is noticed between two
 
 
 class LayerSampler:
@@ -53,7 +51,7 @@ class LayerSampler:
 
     Parameters
     ----------
-    graph : the topology, or a source that is asked for it at every batch; its edge weights are not used
+    graph : the topology; its edge weights are not used
     layer_sizes : nodes per layer, hop next to the seeds first; 0 takes none, -1 takes all
     seed : any integer; taken modulo 2**64
     method : "ladies" or "fastgcn"
@@ -68,7 +66,7 @@ class LayerSampler:
 
     def __init__(
         self,
-        graph: CscGraph | GraphSource,
+        graph: Topology,
         layer_sizes: Sequence[int],
         *,
         seed: int = 0,
@@ -80,18 +78,13 @@ class LayerSampler:
             raise ConfigError(f"method is {method!r}; allowed: 'ladies', 'fastgcn'")
         if adjacency not in ("mean", "gcn"):
             raise ConfigError(f"adjacency is {adjacency!r}; allowed: 'mean', 'gcn'")
-        self._source = source_of(graph)
+        self.graph = graph
         self.layer_sizes = checked_fanouts(layer_sizes, noun="layer_sizes")
         self.seed = checked_seed(seed)
         self.method = method
         self.adjacency = adjacency
         self.normalize = bool(normalize)
-        self._pool = WorkspacePool(self.graph.num_nodes, 0, has_candidates=method == "ladies")
-
-    @property
-    def graph(self) -> CscGraph:
-        """The topology, where it is now."""
-        return self._source.graph
+        self._pool = WorkspacePool(graph.num_nodes, 0, has_candidates=method == "ladies")
 
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
@@ -114,24 +107,26 @@ class LayerSampler:
         return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_hop)
 
     def _sample_hop(
-        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
     ) -> Block:
         size = self.layer_sizes[hop]
         indptr = np.zeros(num_dst + 1, dtype=np.int32)
         key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
+        # With a size of 0 nothing is looked at.
+        lists = graph.sources.lists(work.starts, work.degrees, 0, num_dst if size else 0)
         if size == 0:
             pass
         elif work.candidates is None:
-            self._pick_from_graph(graph, work, batch_id, hop, num_dst, key, indptr)
+            self._pick_from_graph(lists, work, batch_id, hop, num_dst, key, indptr)
         else:
             num_edges = checked_total(int(work.degrees[:num_dst].sum()), hop, batch_id, self.layer_sizes)
-            work.candidates.find(graph, work, num_dst, num_edges)
-            self._pick_from_neighborhood(graph, work, work.candidates, size, num_dst, key, indptr)
-        return weighted_block(graph, work, num_dst, indptr, normalize=self.normalize)
+            work.candidates.find(graph, work, lists, num_dst, num_edges)
+            self._pick_from_neighborhood(lists, work, work.candidates, size, num_dst, key, indptr)
+        return weighted_block(graph, work, lists, num_dst, indptr, normalize=self.normalize)
 
     def _pick_from_neighborhood(
         self,
-        graph: CscGraph,
+        lists: EdgeLists,
         work: Workspace,
         candidates: Candidates,
         size: int,
@@ -148,13 +143,13 @@ class LayerSampler:
             rows = (work.degrees, candidates.offsets, num_dst, candidates.of_edge)
             _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
             if self.adjacency == "gcn":
-                _divide_by_degree(graph.indptr, candidates.nodes, norms)
+                _divide_by_degree(self.graph.indptr, candidates.nodes, norms)
             poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
         candidates.numbers[:count] = 0  # the choice is made: whoever has a chance is taken
         poisson_kernels.pick_candidates(
-            work.starts,
+            lists.starts,
             candidates.offsets,
             num_dst,
             candidates.of_edge,
@@ -168,7 +163,7 @@ class LayerSampler:
 
     def _pick_from_graph(
         self,
-        graph: CscGraph,
+        lists: EdgeLists,
         work: Workspace,
         batch_id: BatchId,
         hop: int,
@@ -177,11 +172,11 @@ class LayerSampler:
         indptr: LocalArray,
     ) -> None:
         scale = self._graph_scales[hop]
-        rows = (graph.indices, work.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
+        rows = (lists.values, lists.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
         work.reserve_edges(4096)  # a guess; it doubles until the edges fit, with the same draws each time
         while (outcome := poisson_kernels.pick_by_node(*rows, work.edges, work.weights)) < 0:
             if outcome <= poisson_kernels.DAMAGED:
-                raise graph_errors.bad_edge(graph, poisson_kernels.DAMAGED - outcome)
+                raise graph_errors.bad_edge(self.graph, poisson_kernels.DAMAGED - outcome)
             checked_total(len(work.edges) + 1, hop, batch_id, self.layer_sizes)
             work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
 
@@ -191,11 +186,12 @@ class LayerSampler:
         # Threads that meet at the first batch may all compute it: the results are equal, and one of them is kept.
         graph, is_gcn = self.graph, self.adjacency == "gcn"
         norms = np.zeros(graph.num_nodes)
-        for first in range(0, graph.num_nodes, _NODES_PER_CALL):
-            last = min(first + _NODES_PER_CALL, graph.num_nodes)
-            bad = _add_graph_norms(graph.indptr, graph.indices, first, last, is_gcn, norms)
+        node = first = 0
+        for piece in graph.sources.pieces():
+            node, bad = _add_graph_norms(graph.indptr, graph.num_edges, piece, first, node, is_gcn, norms)
             if bad >= 0:
                 raise graph_errors.bad_edge(graph, bad)
+            first += len(piece)
         if is_gcn:
             norms /= np.diff(graph.indptr) + 1.0
         return norms.astype(np.float32)
@@ -265,26 +261,33 @@ def _divide_by_degree(graph_indptr: IdArray, nodes: IdArray, norms: NDArray[np.f
 @njit(cache=True, nogil=True)
 def _add_graph_norms(
     graph_indptr: IdArray,
-    graph_indices: NDArray[Any],
+    num_edges: int,
+    sources: NDArray[Any],
     first: int,
-    last: int,
+    node: int,
     is_gcn: bool,
     norms: NDArray[np.float64],
-) -> int:
-    """Add the rows of the nodes ``first:last`` to the norms of all columns (N,).
+) -> tuple[int, int]:
+    """Add the entries of the edges from ``first`` on, whose ``sources`` are given, to the norms of all columns (N,).
 
-    Returns -1, or the first edge that is out of range or whose source is no node: the graph is damaged.
+    ``node`` is the one that edge ``first`` belongs to, or one before it. Returns the node that the edge behind these
+    belongs to, and -1 or the first edge that is out of range or whose source is no node: the graph is damaged.
     """
     end_of_nodes = np.uint64(norms.shape[0])
-    for node in range(first, last):
+    last = first + sources.shape[0]
+    while node < norms.shape[0]:
         begin, end = graph_indptr[node], graph_indptr[node + 1]
-        if begin < 0 or end < begin or end > graph_indices.shape[0]:
-            return max(begin, 0)
+        if begin < 0 or end < begin or end > num_edges:
+            return node, max(begin, 0)
         if begin < end:
             entry = _squared_entry(end - begin, is_gcn)
-            for edge in range(begin, end):
-                source = to_int(graph_indices[edge])
+            for edge in range(max(begin, first), min(end, last)):
+                source = to_int(sources[edge - first])
                 if np.uint64(source) >= end_of_nodes:
-                    return edge
+                    return node, edge
                 norms[source] += entry
-    return -1
+        # The rest of its edges is in the next piece.
+        if end > last:
+            return node, -1
+        node += 1
+    return node, -1

@@ -15,7 +15,7 @@ from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.samplers.graph import CscGraph, GraphSource
+    from gloader.samplers.graph import Topology
     from gloader.types import Sampler
 
 _MAP_BYTES = 4  # the local id of a node
@@ -86,7 +86,7 @@ def preferred_layout(spec: str) -> Layout:
 
 def make_sampler(
     spec: str,
-    graph: CscGraph | GraphSource,
+    graph: Topology,
     fanouts: Sequence[int],
     seed: int = 0,
     *,
@@ -99,7 +99,7 @@ def make_sampler(
     ----------
     spec : "neighbor", "weighted" (neighbours in proportion to the graph's edge weights), "labor", "ladies" or
         "fastgcn"; options may follow, as in "labor:iterations=1,normalize=true"
-    graph : the topology, or a source that is asked for it at every batch
+    graph : the topology
     fanouts : hop next to the seeds first: neighbours per node, for "ladies" and "fastgcn" nodes per layer
     seed : any integer; taken modulo 2**64
     layout : "layered" lets every node found so far draw in each hop, as DGL does; "merged" lets a node draw once, in

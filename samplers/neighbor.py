@@ -9,7 +9,6 @@ import numpy as np
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed, checked_seeds
-from gloader.samplers.graph import GraphSource, source_of
 from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers
 from gloader.samplers.merged import MergedBatch, merge_hops
 from gloader.samplers.rng import layer_key
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.graph import EdgeLists, Topology
 
 
 class NeighborSampler:
@@ -36,11 +35,11 @@ class NeighborSampler:
 
     Parameters
     ----------
-    graph : the topology, or a source that is asked for it at every batch
+    graph : the topology
     fanouts : neighbours per node, hop next to the seeds first; 0 takes none, -1 takes all in order
     seed : any integer; taken modulo 2**64
     replace : draw with replacement: k draws for every node that has a neighbour
-    weighted : draw in proportion to ``graph.edge_weight``; edges of weight zero are never taken
+    weighted : draw in proportion to the graph's edge weights; edges of weight zero are never taken
     importance : with ``weighted``, give blocks the weights that make sums over the sample estimates without bias of
         those over all in-edges, alike; without them a mean leans to the heavy edges, as in DGL and PyG
 
@@ -52,7 +51,7 @@ class NeighborSampler:
 
     def __init__(
         self,
-        graph: CscGraph | GraphSource,
+        graph: Topology,
         fanouts: Sequence[int],
         *,
         seed: int = 0,
@@ -60,20 +59,15 @@ class NeighborSampler:
         weighted: bool = False,
         importance: bool = True,
     ) -> None:
-        self._source: GraphSource = source_of(graph)
-        if weighted and self.graph.edge_weight is None:
+        self.graph = graph
+        if weighted and graph.weights is None:
             raise ConfigError("weighted=True needs edge weights; pass CscGraph(..., edge_weight=...)")
         self.fanouts = checked_fanouts(fanouts)
         self.seed = checked_seed(seed)
         self.replace = bool(replace)
         self.weighted = bool(weighted)
         self.importance = bool(importance)
-        self._pool = WorkspacePool(self.graph.num_nodes, max(self.fanouts))
-
-    @property
-    def graph(self) -> CscGraph:
-        """The topology, where it is now."""
-        return self._source.graph
+        self._pool = WorkspacePool(graph.num_nodes, max(self.fanouts))
 
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
         """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
@@ -117,17 +111,18 @@ class NeighborSampler:
         return merge_hops(batch_id, nodes, hops, counts)
 
     def _sample_layer(
-        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
     ) -> Block:
         return self._sample_hop(graph, work, batch_id, hop, range(num_dst))
 
     def _sample_hop(
-        self, graph: CscGraph, work: Workspace, batch_id: BatchId, hop: int, destinations: range
+        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, destinations: range
     ) -> Block:
         """Let ``destinations``, positions in the nodes of the batch so far up to their end, sample."""
         fanout, last = self.fanouts[hop], destinations.stop
         indptr = np.empty(len(destinations) + 1, dtype=np.int32)
-        num_edges = self._count(graph, work, fanout, destinations, indptr)
+        lists = self._weights(graph, work, fanout, destinations)
+        num_edges = self._count(work, lists, fanout, destinations, indptr)
         most_nodes = min(last + num_edges, graph.num_nodes)
         if num_edges < 0 or most_nodes > MAX_LOCAL:
             raise ConfigError(
@@ -140,9 +135,11 @@ class NeighborSampler:
         indices = np.empty(num_edges, dtype=np.int32)
         key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
-        self._pick(graph, work, fanout, destinations, key, indptr, edge_ids, edge_weight)
+        self._pick(work, lists, fanout, destinations, key, indptr, edge_ids, edge_weight)
         edge_ids = edge_ids[:num_edges]
-        num_src = work.map.relabel(graph.indices, edge_ids, work.nodes, last, indices)
+        if lists is not None:
+            lists.to_positions(edge_ids, indptr, destinations.start)
+        num_src = work.map.relabel(*graph.sources.at(edge_ids), work.nodes, last, indices)
         if num_src < 0:
             nodes = work.nodes[destinations.start : last]
             raise graph_errors.bad_neighbor(graph, nodes, indptr, edge_ids, -1 - num_src)
@@ -155,19 +152,27 @@ class NeighborSampler:
             edge_weight=edge_weight if self.importance else None,
         )
 
+    def _weights(
+        self, graph: Topology, work: Workspace, fanout: int, destinations: range
+    ) -> EdgeLists | None:
+        """Return the weights of the in-edges of ``destinations``; None where all edges are alike or none is taken."""
+        if graph.weights is None or not self.weighted or fanout == 0:
+            return None
+        return graph.weights.lists(work.starts, work.degrees, destinations.start, destinations.stop)
+
     def _count(
-        self, graph: CscGraph, work: Workspace, fanout: int, destinations: range, indptr: LocalArray
+        self, work: Workspace, lists: EdgeLists | None, fanout: int, destinations: range, indptr: LocalArray
     ) -> int:
         """Write the local ``indptr`` (D + 1,) of the hop; return its edges, -1 for more than int32 can count."""
         rows = (work.degrees, destinations.start, destinations.stop, fanout, self.replace, MAX_LOCAL, indptr)
-        if self.weighted:
-            return int(weighted_kernels.count_weighted(graph.edge_weight, work.starts, *rows))
-        return int(pick_kernels.count_uniform(*rows))
+        if lists is None:
+            return int(pick_kernels.count_uniform(*rows))
+        return int(weighted_kernels.count_weighted(lists.values, lists.starts, *rows))
 
     def _pick(
         self,
-        graph: CscGraph,
         work: Workspace,
+        lists: EdgeLists | None,
         fanout: int,
         destinations: range,
         key: np.uint64,
@@ -175,11 +180,15 @@ class NeighborSampler:
         out: IdArray,
         importance: NDArray[np.float32] | None,
     ) -> None:
-        """Write the edges that ``destinations`` take to ``out``, and what each stands for to ``importance``."""
+        """Write the edges that ``destinations`` take to ``out``, and what each stands for to ``importance``.
+
+        An edge is a place in ``lists``, or without them a position in the graph.
+        """
         if fanout == 0:
             return
-        rows = (work.nodes, work.starts, work.degrees, destinations.start, destinations.stop)
-        if not self.weighted:
+        starts = work.starts if lists is None else lists.starts
+        rows = (work.nodes, starts, work.degrees, destinations.start, destinations.stop)
+        if lists is None:
             if self.replace:
                 pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
             else:
@@ -192,9 +201,9 @@ class NeighborSampler:
         else:
             pick = weighted_kernels.pick_weighted
             work.reserve_scratch(max(fanout, 0))
-        bad = pick(graph.edge_weight, *rows, fanout, key, indptr, out, work.scratch, importance)
+        bad = pick(lists.values, *rows, fanout, key, indptr, out, work.scratch, importance)
         if bad >= 0:
-            raise graph_errors.bad_weights(graph, int(work.nodes[bad]))
+            raise graph_errors.bad_weights(self.graph, int(work.nodes[bad]))
 
 
 class MergedBlockSampler:

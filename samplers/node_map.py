@@ -34,8 +34,8 @@ class NodeMap(Protocol):
 
         Parameters
         ----------
-        graph_indices : (E,) the graph's ``indices``
-        edge_ids : (M,) positions in it
+        graph_indices : the sources of edges
+        edge_ids : (M,) places in it
         nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
         num_nodes : nodes so far
         out : (M,) receives the local ids
@@ -78,8 +78,8 @@ class DenseMap:
 
         Parameters
         ----------
-        graph_indices : (E,) the graph's ``indices``
-        edge_ids : (M,) positions in it
+        graph_indices : the sources of edges
+        edge_ids : (M,) places in it
         nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
         num_nodes : nodes so far
         out : (M,) receives the local ids
@@ -120,8 +120,8 @@ class HashMap:
 
         Parameters
         ----------
-        graph_indices : (E,) the graph's ``indices``
-        edge_ids : (M,) positions in it
+        graph_indices : the sources of edges
+        edge_ids : (M,) places in it
         nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
         num_nodes : nodes so far
         out : (M,) receives the local ids

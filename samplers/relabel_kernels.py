@@ -3,8 +3,8 @@
 Both maps are stamped: an entry below ``base`` is a leftover of an earlier batch and means "not seen". So a
 batch starts on a map of any content by moving ``base`` past every label given before; nothing is cleared.
 
-A graph may be sampled from before its checksums are (`gloader.dataset.topology`), so every id is checked when it is
-read from the graph, and the checked value is the one that is used: the array may change under a mapped file.
+Every id is checked when it is read from the graph, which costs nothing beside reading it: a `CscGraph` may have been
+made unchecked, and a wild id would be a wild write.
 """
 
 from __future__ import annotations

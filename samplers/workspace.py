@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.samplers.graph import CscGraph
+    from gloader.samplers.graph import EdgeLists, Topology
     from gloader.types import IdArray, LocalArray
 
 DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more than a hash table
@@ -93,7 +93,7 @@ class Candidates:
         self.tops: NDArray[np.float64] = np.empty(0)
         self.numbers: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
-    def find(self, graph: CscGraph, work: Workspace, num_dst: int, num_edges: int) -> None:
+    def find(self, graph: Topology, work: Workspace, lists: EdgeLists, num_dst: int, num_edges: int) -> None:
         """Find the sources of all in-edges of the first ``num_dst`` nodes in ``work``.
 
         Leaves room for all of these edges in ``work.edges``.
@@ -101,7 +101,8 @@ class Candidates:
         Parameters
         ----------
         graph : the topology
-        work : the batch so far, with the starts and degrees of its nodes
+        work : the batch so far, with the degrees of its nodes
+        lists : the sources of these edges
         num_dst : D, destinations of the hop
         num_edges : their in-edges
 
@@ -115,15 +116,16 @@ class Candidates:
         self.scales = _grown(self.scales, num_dst)
         self.of_edge = _grown(self.of_edge, num_edges)
         self.nodes = _grown(self.nodes, min(num_edges, graph.num_nodes) + 1)
-        _list_edges(work.starts, work.degrees, num_dst, self.offsets, work.edges)
+        _list_edges(lists.starts, work.degrees, num_dst, self.offsets, work.edges)
         # A map of its own: that of ``work`` holds the local ids of the batch, which only sources that are taken join.
         self._map.begin(_NOBODY, self.nodes)
         of_edge = self.of_edge[:num_edges]
-        self.count = self._map.relabel(graph.indices, work.edges[:num_edges], self.nodes, 0, of_edge)
+        places = work.edges[:num_edges]
+        self.count = self._map.relabel(lists.values, places, self.nodes, 0, of_edge)
         if self.count < 0:
-            raise graph_errors.bad_neighbor(
-                graph, work.nodes[:num_dst], self.offsets, work.edges, -1 - self.count
-            )
+            offsets = self.offsets[: num_dst + 1]
+            lists.to_positions(places, offsets)
+            raise graph_errors.bad_neighbor(graph, work.nodes[:num_dst], offsets, places, -1 - self.count)
         for name in ("chances", "tops", "numbers"):
             setattr(self, name, _grown(getattr(self, name), self.count))
 

@@ -79,33 +79,34 @@ def inspect(
 
 def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
     from gloader.core.order import EpochOrder
+    from gloader.dataset.topology import open_topology
     from gloader.inspector import inspect_trace, sample_trace
     from gloader.memory.available import available_memory_bytes
     from gloader.samplers import NeighborSampler
 
     # Half of the budget for the topology, a quarter for each of two traces.
     budget = flags.memory_budget or available_memory_bytes() // 2
-    graph = dataset.load_graph(in_memory=dataset.topology_bytes <= budget // 2)
     threads = flags.threads or len(os.sched_getaffinity(0))
-    sampler = NeighborSampler(graph, flags.fanout, seed=flags.seed)
-    order = EpochOrder(
-        seeds=dataset.train, num_nodes=graph.num_nodes, batch_size=flags.batch_size, seed=flags.seed
-    )
-    # Epoch 0 is what a run would sample; epoch 1 is what it could presample to choose a static set from.
-    trace, presampled = (
-        sample_trace(
-            sampler, order, epoch=epoch, batches=flags.batches, threads=threads, budget_bytes=budget // 4
+    with open_topology(dataset, max_bytes=budget // 2) as topology:
+        order = EpochOrder(
+            seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=flags.batch_size, seed=flags.seed
         )
-        for epoch in (0, 1)
-    )
-    return inspect_trace(
-        trace,
-        presampled,
-        sampler,
-        order,
-        row_bytes=dataset.feature_bytes // max(dataset.num_nodes, 1),
-        superbatch=flags.superbatch,
-    )
+        sampler = NeighborSampler(topology, flags.fanout, seed=flags.seed)
+        # Epoch 0 is what a run would sample; epoch 1 is what it could presample to choose a static set from.
+        trace, presampled = (
+            sample_trace(
+                sampler, order, epoch=epoch, batches=flags.batches, threads=threads, budget_bytes=budget // 4
+            )
+            for epoch in (0, 1)
+        )
+        return inspect_trace(
+            trace,
+            presampled,
+            sampler,
+            order,
+            row_bytes=dataset.feature_bytes // max(dataset.num_nodes, 1),
+            superbatch=flags.superbatch,
+        )
 
 
 def _settings(flags: InspectFlags) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from gloader.dataset.writer import KIND, REQUIRED_ARRAYS, DatasetWriter
 from gloader.errors import FormatError, ShapeError
 from gloader.samplers import CscGraph
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.format.array_file import ArrayFile
 from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.elements import load_elements
 from gloader.ssd_store.format.format import (
@@ -26,7 +25,6 @@ from gloader.ssd_store.format.format import (
     load_manifest,
     told_apart,
 )
-from gloader.ssd_store.format.verify import verify_array
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
@@ -300,12 +298,8 @@ class Dataset:
         ordered[self.original_ids] = values
         return ordered
 
-    def load_graph(self, *, in_memory: bool = True) -> CscGraph:
-        """Return the topology, verified against its checksums.
-
-        Parameters
-        ----------
-        in_memory : read the arrays whole, or map them so that the page cache holds what is in use
+    def load_graph(self) -> CscGraph:
+        """Return the topology, read into memory whole and verified; `open_topology` reads what is larger page by page.
 
         Raises
         ------
@@ -316,9 +310,10 @@ class Dataset:
         GraphError
             An id is no node, offsets do not ascend, or a weight is not a finite number of at least 0.
         """
-        load = self._load if in_memory else self._map
-        weight = load("edge_weight") if "edge_weight" in self.arrays else None
-        return CscGraph(indptr=load("indptr"), indices=load("indices"), edge_weight=weight, validate=False)
+        weight = self._load("edge_weight") if "edge_weight" in self.arrays else None
+        return CscGraph(
+            indptr=self._load("indptr"), indices=self._load("indices"), edge_weight=weight, validate=False
+        )
 
     def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
         """Open the feature rows of this dataset for reading in any order; see `FeatureStore.open` for the settings.
@@ -370,16 +365,6 @@ class Dataset:
     def _load(self, name: str) -> NDArray[Any]:
         with self.as_opened():
             array = load_array(self.root, self._record(name), os_io=self._os_io)
-        check_array(self._path(name), name, array, self.limits)
-        return array
-
-    def _map(self, name: str) -> NDArray[Any]:
-        record = self._record(name)
-        with self.as_opened():
-            # Verified before it is mapped: a page that is touched later is believed.
-            verify_array(self.root, record, os_io=self._os_io)
-            with ArrayFile(self.root, record, os_io=self._os_io) as file:
-                array = file.map()
         check_array(self._path(name), name, array, self.limits)
         return array
 

@@ -1,232 +1,198 @@
-"""The topology of a dataset: it can be sampled from at once, and is verified and moved into memory meanwhile."""
+"""The topology of a dataset: held in memory where it fits, else read page by page; never mapped."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import threading
-import weakref
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from gloader.core.locks import SignalSafeCondition
-from gloader.core.signals import uninterrupted
-from gloader.core.thread_start import thread_errors
-from gloader.samplers import CscGraph
-from gloader.ssd_store.format.array_file import ArrayFile
+import numpy as np
+from numba import njit
+
+from gloader.dataset.values import check_array, wrong_value
+from gloader.samplers.graph import EdgeLists, in_degrees
+from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
+from gloader.ssd_store.format.format import check_array_file
+from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.read.kept_pages import KeptPages
+from gloader.ssd_store.read.lane import ReadLane
+from gloader.ssd_store.read.paged_array import PagedArray, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from types import TracebackType
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from gloader.config import IoMode
     from gloader.dataset.dataset import Dataset
+    from gloader.dataset.values import ValueLimits
+    from gloader.samplers import Topology
+    from gloader.types import IdArray
 
-EAGER_BYTES: Final = 256 * 2**20  # loading and verifying so much takes a tenth of a second
-UPFRONT_BYTES: Final = 2**30  # a second on a disk that reads 1 GB/s: 134 million nodes
-_NICE: Final = 10  # samplers and the model come first
+# For those who read a few batches, or perhaps nothing.
+FEW_BYTES: Final = 64 * 2**20
+# Of the memory that a topology may take, where it does not fit: what is left does more for the features.
+_PAGED_SHARE: Final = 1 / 2
+_BOUNCE_BYTES: Final = 2 * 2**20  # what is read passes through it: room for 512 requests of a page
+_LIST_EDGES: Final = 1 << 20  # edges of lists that are asked for at a time
 
 
-def open_topology(
-    dataset: Dataset, *, in_memory: bool, eager_bytes: int = EAGER_BYTES, upfront_bytes: int = UPFRONT_BYTES
-) -> Topology:
-    """Open the topology of ``dataset``; its graph can be sampled from when this returns.
+@contextmanager
+def open_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> Iterator[Topology]:
+    """Open the topology of ``dataset`` for the length of a ``with`` block.
 
-    A small topology is read and verified here. Of a larger one, only indptr is, and the edges are mapped. The thread
-    ``gloader-topology`` verifies them in file order and, with ``in_memory``, reads them into memory; `Topology.graph`
-    is then there. Every batch is the same before and after.
+    One of up to ``max_bytes`` is read into memory, verified once. Of a larger one, indptr is; edges are read when a
+    batch needs them, a page at a time, and every page is verified whenever it is read. Up to half of ``max_bytes``
+    keeps the pages that were used last. Batches are the same in either case.
 
     Parameters
     ----------
     dataset : whose topology it is
-    in_memory : hold the topology, or leave it to the page cache
-    eager_bytes : size up to which a topology is read and verified here
-    upfront_bytes : size of indptr up to which it is verified here
+    max_bytes : memory that it may take; the offsets of the nodes and page checksums are held in any case
+    io : how pages are read
 
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError
-        A file is missing, cannot be read, or is not as long as the commit record says.
-    ChecksumError
-        The bytes that were verified here are not those that were written.
+        A file is missing, cannot be read, or is not as long as the commit record says; or another dataset took the
+        place of this one.
+    ChecksumError, GraphError
+        What was read is not what was written, or is no graph.
     """
-    if dataset.topology_bytes <= eager_bytes:
-        return Topology(dataset.load_graph(in_memory=in_memory))
-    files = _open_files(dataset)
-    try:
-        upfront = ["indptr"] if dataset.arrays["indptr"].num_bytes <= upfront_bytes else []
-        move = _Move(files, in_memory=in_memory, upfront=upfront)
-    except BaseException:
-        for file in files.values():
-            file.close()
-        raise
-    return Topology(move)
+    if dataset.topology_bytes <= max_bytes:
+        yield dataset.load_graph()
+        return
+    with ExitStack() as stack:
+        with dataset.as_opened():
+            topology = _open_paged(dataset, int(_PAGED_SHARE * max_bytes), io, stack)
+        yield topology
 
 
-class Topology:
-    """A graph that may move from a mapped file into memory: a `GraphSource`. Made by `open_topology`. Thread-safe.
+class PagedTopology:
+    """A `Topology` whose edges are on the SSD. Thread-safe. Made by `open_topology`, which owns what it reads with.
 
-    Until `is_verified`, damage on the disk shows as a `GraphError` of the sampler, or not at all; `check`, called
-    with every batch, raises the error that the verification found. Owns the thread until `close`; a context manager.
+    Parameters
+    ----------
+    indptr : (N + 1,) int64, verified
+    sources : the node that each edge comes from
+    weights : the weight of each edge, if the graph has them
+    kept : the pages of both that are in memory
     """
 
-    def __init__(self, place: CscGraph | _Move) -> None:
-        # Nothing here but the move refers to its graph, so that the mapping goes when the graph moves.
-        self._place = place
-        move = place if isinstance(place, _Move) else None
-        self._move = move
-        self._thread: threading.Thread | None = None
-        if move is not None:
-            # The thread knows the move, not this object, so that a topology that was forgotten ends its thread.
-            weakref.finalize(self, move.cancelled.set)
-            self._start(move)
-
-    def _start(self, move: _Move) -> None:
-        thread = threading.Thread(target=move.run, name="gloader-topology", daemon=True)
-        try:
-            with thread_errors(), uninterrupted():
-                thread.start()
-                self._thread = thread
-        except BaseException:
-            if self._thread is None:  # else it closes what it reads, when this object is gone
-                move.close()
-            raise
-
-    @property
-    def graph(self) -> CscGraph:
-        """The graph, mapped or in memory; hold it for a batch, not longer, so that the mapping can go."""
-        return self._place.graph if isinstance(self._place, _Move) else self._place
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether every byte was compared with its checksum."""
-        return self._move is None or self._move.is_complete
-
-    def check(self) -> None:
-        """Do nothing, or raise what the verification found.
-
-        Raises
-        ------
-        ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read; batches may be wrong.
-        """
-        if self._move is not None and self._move.error is not None:
-            raise self._move.error
-
-    def wait(self) -> None:
-        """Wait until the topology is verified and where it will stay.
-
-        Raises
-        ------
-        ChecksumError, StoreReadError, TruncatedStoreError
-            As `check`.
-        """
-        if self._move is not None:
-            self._move.wait()
-        self.check()
-
-    def close(self) -> None:
-        """End the verification and join its thread; the graph stays usable. Idempotent."""
-        # A join that a signal cuts short would take a running thread for ended.
-        with uninterrupted():
-            if self._move is not None:
-                self._move.cancelled.set()
-            if self._thread is not None:
-                self._thread.join()
-                self._thread = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self, indptr: IdArray, sources: PagedArray, weights: PagedArray | None, kept: KeptPages
     ) -> None:
-        self.close()
+        self.indptr = indptr
+        self.sources = PagedValues(sources)
+        self.weights = None if weights is None else PagedValues(weights)
+        self.kept_bytes = kept.num_bytes
+        arrays = [sources] if weights is None else [sources, weights]
+        self.held_bytes = (
+            indptr.nbytes + self.kept_bytes + _BOUNCE_BYTES + sum(array.num_bytes for array in arrays)
+        )
+        self._num_edges = sources.length
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self._num_edges
+
+    def in_degrees(self, nodes: IdArray) -> IdArray:
+        """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64; see `CscGraph.in_degrees`."""
+        return in_degrees(self.indptr, nodes)
 
 
-class _Move:
-    """The work of a topology's thread: verify and move. Owns the files until `run` ends, or `close`."""
+class PagedValues:
+    """The values of edges on the SSD: `EdgeValues`. Whoever asks gets copies of those that were asked for."""
 
-    def __init__(self, files: dict[str, ArrayFile], *, in_memory: bool, upfront: Collection[str]) -> None:
-        self._files = files
-        self._in_memory = in_memory
-        self._done: dict[str, NDArray[Any]] = {}
-        self.cancelled = threading.Event()
-        self.error: BaseException | None = None
-        self.is_complete = False
-        self._is_over = False
-        self._changed = SignalSafeCondition()
-        self._mapped = {name: file.map() for name, file in files.items()}
-        for name in upfront:
-            self._take(name)
-        self.graph = _graph(self._mapped | self._done)
+    def __init__(self, array: PagedArray) -> None:
+        self._array = array
 
-    def run(self) -> None:
-        """Verify every array and move the graph; an error is kept for `Topology.check`."""
-        _yield_to_others()
-        try:
-            if all(name in self._done or self._take(name) for name in self._files):
-                if self._in_memory:
-                    # One assignment: a sampler sees the mapped graph or the one in memory, never a mixture.
-                    self.graph = _graph(self._done)
-                self.is_complete = True
-        except BaseException as error:  # noqa: BLE001 - it must reach the consumer, whatever its type
-            self.error = error
-        finally:
-            self._mapped, self._done = {}, {}  # the graph alone decides which of them stay
-            self.close()
-            with self._changed.lock:
-                self._is_over = True
-                self._changed.notify_all()
+    def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
+        """Return the values of the edges at ``positions``, and their ranks."""
+        return self._array.take(positions), np.arange(len(positions))
 
-    def wait(self) -> None:
-        """Wait until `run` has ended."""
-        self._changed.when(lambda: self._is_over, lambda: None)
+    def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
+        """Return the in-edges of the nodes ``first:last`` of a batch, one list behind the other.
 
-    def close(self) -> None:
-        """Close the files. Idempotent."""
-        for file in self._files.values():
-            file.close()
+        Parameters
+        ----------
+        starts, degrees, first, last : as of `EdgeValues.lists`
+        """
+        offsets = np.zeros(last - first + 1, dtype=np.int64)
+        np.cumsum(degrees[first:last], out=offsets[1:])
+        places = np.zeros(len(starts), dtype=np.int64)
+        places[first:last] = offsets[:-1]
+        num_edges = int(offsets[-1])
+        values = np.empty(num_edges, dtype=self._array.dtype)
+        positions = np.empty(min(num_edges, _LIST_EDGES), dtype=np.int64)
+        for begin in range(0, num_edges, _LIST_EDGES):
+            here = positions[: num_edges - begin]
+            _list_positions(starts[first:last], offsets, begin, here)
+            values[begin : begin + len(here)] = self._array.take(here)
+        values.flags.writeable = False
+        return EdgeLists(values=values, starts=places, origins=starts)
 
-    def _take(self, name: str) -> bool:
-        """Verify array ``name`` and keep the copy that stays; return False if the move was cancelled."""
-        file, is_cancelled = self._files[name], self.cancelled.is_set
-        if self._in_memory:
-            array = file.load(is_cancelled=is_cancelled)
-        else:
-            array = self._mapped[name] if file.verify(is_cancelled=is_cancelled) else None
-        if array is None:
-            return False
-        self._done[name] = array
-        return True
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """Yield the values of all edges, read and verified in file order."""
+        return self._array.pieces()
 
 
-def _graph(arrays: Mapping[str, NDArray[Any]]) -> CscGraph:
-    return CscGraph(
-        indptr=arrays["indptr"],
-        indices=arrays["indices"],
-        edge_weight=arrays.get("edge_weight"),
-        validate=False,
-    )
+@njit(cache=True, nogil=True)
+def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: IdArray) -> None:
+    """Write the positions of the edges ``begin``, ``begin + 1``, ... of lists that begin at ``starts``."""
+    node = np.searchsorted(offsets, begin, side="right") - 1
+    for i in range(positions.shape[0]):
+        while begin + i >= offsets[node + 1]:
+            node += 1
+        positions[i] = starts[node] + begin + i - offsets[node]
 
 
-def _open_files(dataset: Dataset) -> dict[str, ArrayFile]:
-    """Open the files of the topology in the order in which they are verified."""
-    files: dict[str, ArrayFile] = {}
-    try:
-        for name in ("indptr", "indices", "edge_weight"):
-            if name in dataset.arrays:
-                files[name] = ArrayFile(dataset.root, dataset.arrays[name], os_io=dataset.os_io)
-    except BaseException:
-        for file in files.values():
-            file.close()
-        raise
-    return files
+def _open_paged(dataset: Dataset, kept_bytes: int, io: IoMode, stack: ExitStack) -> PagedTopology:
+    """Open the edges of ``dataset`` for reading; ``stack`` closes them."""
+    root, os_io, record = dataset.root, dataset.os_io, dataset.arrays["indptr"]
+    indptr: IdArray = load_array(root, record, os_io=os_io)  # type: ignore[assignment]
+    check_array(root / record.file, "indptr", indptr, dataset.limits)
+    records = {name: dataset.arrays[name] for name in ("indices", "edge_weight") if name in dataset.arrays}
+    kept = KeptPages(sum(record.num_pages for record in records.values()), max_bytes=kept_bytes)
+    lane: ReadLane | None = None
+    arrays: dict[str, PagedArray] = {}
+    first_page = 0
+    for name, record in records.items():
+        path = root / record.file
+        check_array_file(path, record.dtype, record.shape, os_io=os_io)
+        file = DeviceFile(path, direct="off" if io == "buffered" else "auto", os_io=os_io)
+        stack.callback(file.close)
+        if lane is None:
+            lane = ReadLane(
+                _BOUNCE_BYTES,
+                io=io,
+                is_direct=file.is_direct,
+                os_io=os_io,
+                when_closed="the topology is closed; open it again",
+            )
+            stack.callback(lane.close)
+        arrays[name] = PagedArray(
+            file,
+            record,
+            load_page_checksums(root, record, os_io=os_io),
+            rule=_rule(path, name, dataset.limits),
+            lane=lane,
+            kept=kept,
+            first_page=first_page,
+        )
+        first_page += record.num_pages
+    return PagedTopology(indptr, arrays["indices"], arrays.get("edge_weight"), kept)
 
 
-def _yield_to_others() -> None:
-    """Give this thread a low priority; nothing happens outside Linux, where a priority is the process's."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+def _rule(path: Path, name: str, limits: ValueLimits) -> Rule:
+    def error(position: int, value: object) -> Exception:
+        return wrong_value(path, name, limits.describe(name, position, value))
+
+    return Rule(first_wrong=partial(limits.first_wrong, name), error=error)

@@ -11,7 +11,6 @@ from gloader.cache import (
     access_counts,
     inclusion_probabilities,
     no_device_cache,
-    out_degrees,
     plan_device_cache,
     whole_device_cache,
 )
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceHotness
     from gloader.core.order import EpochOrder
-    from gloader.dataset.topology import Topology
+    from gloader.samplers import Topology
     from gloader.types import IdArray, Sampler
 
 # Batches to presample: an epoch, but at least as many as tell hot from cold, and at most what takes seconds.
@@ -75,11 +74,11 @@ def hottest_rows(
     hotness : "presampled" counts accesses in sampled batches, "vip" computes their probability under neighbour
         sampling, "degree" takes the nodes with the most out-edges
     num_rows : rows that fit; 0: none, N or more: all
-    topology : the graph; "vip" and "degree" wait until it is verified
+    topology : the graph; "vip" and "degree" read all of its edges
     sampler, order, fanouts : of the run
     threads : sample at a time
     """
-    num_nodes = topology.graph.num_nodes
+    num_nodes = topology.num_nodes
     if num_rows == 0:
         return no_device_cache(num_nodes)
     if num_rows >= num_nodes:
@@ -87,11 +86,9 @@ def hottest_rows(
     if hotness == "degree":
         return plan_device_cache(_degrees(topology), num_rows)
     if hotness == "vip":
-        topology.wait()
-        graph = topology.graph
         chances = inclusion_probabilities(
-            graph.indptr,
-            graph.indices,
+            topology.indptr,
+            topology.sources.pieces,
             seeds=order.seeds,
             batch_size=order.batch_size,
             fanouts=fanouts,
@@ -104,5 +101,4 @@ def hottest_rows(
 
 
 def _degrees(topology: Topology) -> IdArray:
-    topology.wait()  # the count indexes by every edge, so all of them must be verified
-    return out_degrees(topology.graph.indices, topology.graph.num_nodes)
+    return access_counts(topology.sources.pieces(), topology.num_nodes)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
-from gloader.dataset.topology import Topology
+from gloader.dataset.topology import FEW_BYTES, open_topology
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.device_agreement import FollowerDevice
 from gloader.errors import ChannelClosedError, RankError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.open_device_tier import DryRun
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
+    from gloader.samplers import Topology
     from gloader.types import FeatureSource
 
 
@@ -170,7 +171,7 @@ class _Inbox:
 class RemoteTier:
     """What a client has in place of a `FeatureTier`, which is the host's. Owns its connection until `close`.
 
-    Topology and features are opened at their first use: mapped, and read from the SSD.
+    Topology and features are opened at their first use, and read from the SSD.
 
     Parameters
     ----------
@@ -221,8 +222,8 @@ class RemoteTier:
 
     @cached_property
     def topology(self) -> Topology:
-        """The graph, mapped."""
-        return self._stack.enter_context(Topology(self._dataset.load_graph(in_memory=False)))
+        """The graph; the host holds it, and here few batches are sampled, if any."""
+        return self._stack.enter_context(open_topology(self._dataset, max_bytes=FEW_BYTES))
 
     @cached_property
     def source(self) -> FeatureSource:

@@ -18,7 +18,6 @@ from gloader.cache import (
     lru_curve,
     make_planner,
     next_use_counts,
-    out_degrees,
     static_curve,
 )
 from gloader.cache.curve import add_curves
@@ -140,11 +139,11 @@ def inspect_trace(
     curves = {"belady": whole, f"belady, S={superbatch} reset": _reset_curve(trace, counts, superbatch)}
     graph = sampler.graph
     scores: dict[str, NDArray[Any]] = {
-        "static, degree": out_degrees(graph.indices, graph.num_nodes),
+        "static, degree": access_counts(graph.sources.pieces(), graph.num_nodes),
         "static, presample": hot,
         "static, vip": inclusion_probabilities(
             graph.indptr,
-            graph.indices,
+            graph.sources.pieces,
             seeds=order.seeds,
             batch_size=order.batch_size,
             fanouts=sampler.fanouts,

@@ -56,7 +56,7 @@ class Demand:
     """What a run would like to hold in host memory, measured before it starts."""
 
     num_nodes: int
-    topology_bytes: int  # 0 where it is memory-mapped instead of held
+    topology_bytes: int  # all of it, or what is held of one whose edges are read page by page
     feature_bytes: int  # all rows, as stored
     row_bytes: int  # one row in a batch buffer
     slot_bytes: int  # what the cache policy keeps beside each cached row
@@ -98,10 +98,10 @@ class MemoryPlan:
         return self.budget_bytes - self.total_bytes
 
 
-def fits_topology(topology_bytes: int, budget_bytes: int) -> bool:
-    """Return whether the topology is held in memory; else it is mapped, and the page cache serves it. Pure."""
+def topology_share(budget_bytes: int) -> int:
+    """Return the bytes that a topology may take; of a larger one, edges are read page by page. Pure."""
     # With more than half of the budget in the topology, too little would be left for the features.
-    return topology_bytes <= budget_bytes // 2
+    return budget_bytes // 2
 
 
 def plan_memory(

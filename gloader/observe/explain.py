@@ -24,7 +24,7 @@ class TierFacts:
     plan: MemoryPlan
     num_nodes: int
     policy: str
-    is_topology_mapped: bool
+    paged_topology_bytes: int = 0  # of a topology whose edges are read page by page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,11 @@ def explain_tiers(facts: TierFacts) -> str:
     plan = facts.plan
     lines = [f"memory budget {format_bytes(plan.budget_bytes)}, planned {format_bytes(plan.total_bytes)}:"]
     lines += [f"  {name}: {format_bytes(size)}" for name, size in plan.parts]
-    if facts.is_topology_mapped:
-        lines.append("  topology: memory-mapped, because it would take more than half of the budget")
+    if facts.paged_topology_bytes:
+        lines.append(
+            f"  topology: {format_bytes(facts.paged_topology_bytes)} would take more than half of the budget; its "
+            "edges are read page by page"
+        )
     if plan.features == "ram":
         lines.append("features: in memory, they fit the budget; the SSD and the host cache step aside")
     else:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceShare, SlotCache
-    from gloader.dataset.topology import Topology
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import Buffers, FloatMatrix
     from gloader.pipeline.superbatch import FilledBatch
+    from gloader.samplers import Topology
     from gloader.types import FeatureSource, IdArray, ReadStats, SampledBatch
 
 
@@ -36,7 +36,7 @@ class GatherWhole:
     ----------
     source : all N rows
     share : the rows that the device brings
-    topology : gives the in-degrees; verified in the background, damage that is found there ends the stream here
+    topology : gives the in-degrees
     ring : gives the buffer (U, F) of each batch
     instruments : measure it
     """
@@ -60,7 +60,6 @@ class GatherWhole:
 
     def process(self, batch: SampledBatch) -> HostBatch:
         """Return ``batch`` with its rows."""
-        self._topology.check()
         num_rows, share = len(batch.nodes), self._share
         brings_all = share.reaches_all or share.holds_all
         # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
@@ -70,7 +69,7 @@ class GatherWhole:
                 gather_whole(batch.nodes, x, self._source, positions=share.positions_left(batch.nodes))
             held = share.num_held(batch.nodes)
             work.note(rows=num_rows - held)
-            degree = self._topology.graph.in_degrees(batch.nodes).astype(np.float32)
+            degree = self._topology.in_degrees(batch.nodes).astype(np.float32)
         self._instruments.recorder(batch.id.epoch).add_gather(
             rows=num_rows, hits=num_rows - held, read=None, device_hits=held
         )
@@ -100,7 +99,7 @@ class GatherCached:
         batch = job.batch.sampled
         with self._instruments.working("gather", batch.id) as work:
             gather_cached(filled, self._slots)
-            degree = self._topology.graph.in_degrees(batch.nodes).astype(np.float32)
+            degree = self._topology.in_degrees(batch.nodes).astype(np.float32)
             work.note(superbatch=job.superbatch.number, hits=len(filled.step.hit_pos))
         return HostBatch(
             sampled=batch,

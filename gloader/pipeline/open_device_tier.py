@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceSettings
     from gloader.core.order import EpochOrder
-    from gloader.dataset.topology import Topology
     from gloader.device import Device
+    from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore, RamFeatures
     from gloader.types import FeatureSource, ReadyBatch, SampledBatch, Sampler
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gloader.cache import SlotCache, hottest_by_degree, make_planner, out_degrees, slot_bytes
+from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_planner, slot_bytes
 from gloader.cache.trace import NO_ROWS
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import Demand, MemoryPlan, fits_topology, plan_memory
+from gloader.memory.plan import Demand, MemoryPlan, plan_memory, topology_share
 from gloader.memory.spill_budget import open_spill
 from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
@@ -28,7 +28,7 @@ from gloader.pipeline.open_device_tier import (
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.threads import run_together
 from gloader.pipeline.tiers import FeatureTier, SsdTier
-from gloader.samplers import make_sampler, workspace_node_bytes
+from gloader.samplers import CscGraph, make_sampler, workspace_node_bytes
 from gloader.ssd_store import Packer
 from gloader.ssd_store.cost.profile import default_gap_bytes
 from gloader.ssd_store.cost.rates import rates_of
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from gloader.config import LoaderSettings, ReadingSettings
     from gloader.core.order import EpochOrder
     from gloader.dataset import Dataset
-    from gloader.dataset.topology import Topology
     from gloader.device import DeviceTier
     from gloader.pipeline.open_device_tier import DryRun, OtherDevices
+    from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
@@ -111,14 +111,15 @@ def open_feature_tier(
     stack = ExitStack()
     try:
         # Held first: what it leaves of the budget is shared out below.
-        is_held = fits_topology(dataset.topology_bytes, budget)
-        topology = stack.enter_context(open_topology(dataset, in_memory=is_held))
+        topology = stack.enter_context(
+            open_topology(dataset, max_bytes=topology_share(budget), io=settings.reading.io)
+        )
         work = _workload(topology, order, settings, dry_run)
         files = _open_files(dataset, settings, stack)
         device = open_device_tier(
             settings.device, work, source=files.store, form=row_format(files.store), others=others
         )
-        demand = _demand(dataset, settings, work, files.store, is_held=is_held, num_ranks=num_ranks)
+        demand = _demand(dataset, settings, work, files.store, num_ranks=num_ranks)
         plan = _plan(demand, settings, files, device, budget_bytes=budget)
         # What nobody planned for: one half stages missing rows, the other makes further buffers.
         spare = max(plan.spare_bytes, 0) // 2
@@ -143,7 +144,7 @@ def open_feature_tier(
                 plan=plan,
                 num_nodes=dataset.num_nodes,
                 policy=settings.memory.policy,
-                is_topology_mapped=not is_held,
+                paged_topology_bytes=0 if isinstance(topology, CscGraph) else dataset.topology_bytes,
             ),
             stack=stack,
         )
@@ -196,14 +197,13 @@ def _demand(
     work: Workload,
     store: FeatureStore,
     *,
-    is_held: bool,
     num_ranks: int,
 ) -> Demand:
     """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed."""
     epochs, policy = settings.stages.epochs, settings.memory.policy
     return Demand(
         num_nodes=dataset.num_nodes,
-        topology_bytes=dataset.topology_bytes if is_held else 0,
+        topology_bytes=work.topology.held_bytes,
         feature_bytes=dataset.feature_bytes,
         row_bytes=4 * dataset.feature_dim,  # batches are float32, whatever the store holds
         slot_bytes=slot_bytes(policy),
@@ -321,9 +321,7 @@ def _open_ssd(
 
 def _hottest(topology: Topology, capacity: int, held: IdArray) -> IdArray:
     """Return the rows of a static host cache, beside those ``held`` by the device."""
-    topology.wait()  # the count trusts every edge
-    graph = topology.graph
-    degrees = out_degrees(graph.indices, graph.num_nodes)
+    degrees = access_counts(topology.sources.pieces(), topology.num_nodes)
     degrees[held] = 0
     return hottest_by_degree(degrees, capacity)
 

@@ -8,7 +8,6 @@ from gloader.cache import batch_step
 from gloader.pipeline.superbatch import FilledBatch
 
 if TYPE_CHECKING:
-    from gloader.dataset.topology import Topology
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunFeedback
@@ -20,7 +19,6 @@ class ReadMisses:
 
     Parameters
     ----------
-    topology : verified in the background; damage that is found there ends the stream here
     ring : gives the buffer (U, F) of each batch
     feedback : told how long the disk was used
     instruments : measure it
@@ -28,17 +26,13 @@ class ReadMisses:
 
     name: Final = "read"
 
-    def __init__(
-        self, topology: Topology, ring: Buffers, *, feedback: RunFeedback, instruments: Instruments
-    ) -> None:
-        self._topology = topology
+    def __init__(self, ring: Buffers, *, feedback: RunFeedback, instruments: Instruments) -> None:
         self._ring = ring
         self._feedback = feedback
         self._instruments = instruments
 
     def process(self, job: BatchJob) -> FilledBatch:
         """Return the batch of ``job`` and a buffer with its missing rows, and nothing yet in the place of hits."""
-        self._topology.check()
         superbatch, batch = job.superbatch, job.batch
         # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
         x = self._ring.acquire(len(batch.ascending))

@@ -229,7 +229,7 @@ class PipelineRun:
         collector = SuperbatchCollector(pool, self._stream, window, size=tier.plan.superbatch.num_batches)
         inspect = Inspect(ssd.planner, ssd.miss_sample, instruments)
         stage = StageMisses(ssd.retrieval, feedback, instruments)
-        read = ReadMisses(tier.topology, self._ring, feedback=feedback, instruments=instruments)
+        read = ReadMisses(self._ring, feedback=feedback, instruments=instruments)
         gather = GatherCached(ssd.slots, tier.topology, instruments)
         threads = [
             *pool.threads,

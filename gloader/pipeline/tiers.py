@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from gloader.cache import MissCurve, SlotCache, SuperbatchPlanner
-    from gloader.dataset.topology import Topology
     from gloader.device import DeviceTier
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from gloader.observe.miss_estimate import MissSample
     from gloader.pipeline.buffers import BufferRing
     from gloader.pipeline.stage import MissRetrieval
+    from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
     from gloader.types import FeatureSource, Sampler
 

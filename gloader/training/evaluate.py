@@ -10,7 +10,7 @@ import torch
 from gloader.dataset.topology import open_topology
 from gloader.errors import CheckpointError
 from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import fits_topology
+from gloader.memory.plan import topology_share
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.process import eager_release
 
@@ -117,13 +117,14 @@ def predict(
             f"{dataset.name} has {dataset.feature_dim} and {dataset.num_classes}"
         )
     budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
-    in_memory = fits_topology(dataset.topology_bytes, budget)
-    with open_topology(dataset, in_memory=in_memory) as topology, dataset.open_features() as features:
-        topology.wait()
+    with (
+        open_topology(dataset, max_bytes=topology_share(budget)) as topology,
+        dataset.open_features() as features,
+    ):
         inference = LayerwiseInference(
-            graph=topology.graph,
+            graph=topology,
             features=features,
-            memory_budget_bytes=budget - (dataset.topology_bytes if in_memory else 0),
+            memory_budget_bytes=budget - topology.held_bytes,
             scratch=scratch,
         )
         everyone = np.arange(dataset.num_nodes, dtype=np.int64)

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gloader.core.order import EpochOrder
-from gloader.dataset.topology import open_topology
+from gloader.dataset.topology import FEW_BYTES, open_topology
 from gloader.pipeline.transfer import to_device_block
 from gloader.samplers.make import make_sampler
 from gloader.training.process import private_randomness
@@ -38,7 +38,7 @@ def probe_batches(dataset: Dataset, sampling: SamplingSettings) -> list[SampledB
         seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=sampling.batch_size, seed=sampling.seed
     )
     seeds = order.epoch_seeds(0)
-    with open_topology(dataset, in_memory=False) as topology:
+    with open_topology(dataset, max_bytes=FEW_BYTES) as topology:
         sampler = make_sampler(
             sampling.sampler, topology, sampling.fanouts, seed=sampling.seed, layout=sampling.layout
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError, StateError
@@ -285,11 +285,11 @@ class Trainer:
     def _accuracy(self, nodes: IdArray) -> float | None:
         if self._inference is None:
             return None
-        # The loader may hold the topology in memory by now, where it mapped it at first.
-        inference = replace(self._inference, graph=self._loader.graph)
         labels = self._dataset.labels_of(nodes)
         with all_cores(self._group, self._device):
-            return accuracy(self._model, inference, nodes, labels, on_progress=self._reporter.on_evaluate)
+            return accuracy(
+                self._model, self._inference, nodes, labels, on_progress=self._reporter.on_evaluate
+            )
 
     def _test(self) -> Outcome:
         # The test nodes are looked at once, with the weights that validation chose.

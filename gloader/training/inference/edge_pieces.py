@@ -13,7 +13,7 @@ from gloader.models.adjacency import Adjacency
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gloader.samplers import CscGraph
+    from gloader.samplers import Topology
     from gloader.types import IdArray
 
 
@@ -48,7 +48,7 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
 
 
 def iter_pieces(
-    graph: CscGraph, nodes: IdArray, *, max_edges: int, device: torch.device
+    graph: Topology, nodes: IdArray, *, max_edges: int, device: torch.device
 ) -> Iterator[Adjacency]:
     """Yield the in-edges of ``nodes`` (n,): one adjacency, or several where a lone node has too many.
 
@@ -78,8 +78,9 @@ def _positions(starts: IdArray, counts: IdArray) -> IdArray:
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)
 
 
-def _adjacency(graph: CscGraph, positions: IdArray, counts: IdArray, device: torch.device) -> Adjacency:
-    indices = graph.indices[positions]
+def _adjacency(graph: Topology, positions: IdArray, counts: IdArray, device: torch.device) -> Adjacency:
+    values, places = graph.sources.at(positions)
+    indices = values[places]
     indptr = np.zeros(len(counts) + 1, dtype=indices.dtype)
     np.cumsum(counts, out=indptr[1:])
     return Adjacency(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gloader.models import GraphNetwork
     from gloader.models.conv import Conv, Table
-    from gloader.samplers import CscGraph
+    from gloader.samplers import Topology
     from gloader.types import FeatureSource, IdArray
 
     Progress = Callable[[float], None]
@@ -54,7 +54,7 @@ class LayerwiseInference:
         folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
     """
 
-    graph: CscGraph
+    graph: Topology
     features: FeatureSource
     memory_budget_bytes: int
     scratch: Path | None = None

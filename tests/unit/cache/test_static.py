@@ -11,7 +11,6 @@ from gloader.cache import (
     hottest_by_degree,
     hottest_first,
     inclusion_probabilities,
-    out_degrees,
 )
 from gloader.errors import PlanError
 from gloader.samplers import CscGraph, NeighborSampler
@@ -19,8 +18,9 @@ from gloader.types import BatchId
 
 
 @given(st.lists(st.integers(0, 9), max_size=50), st.integers(1, 7), st.sampled_from([np.int32, np.int64]))
-def test_out_degrees_count_occurrences(ids: list[int], chunk: int, dtype: type) -> None:
-    degrees = out_degrees(np.array(ids, dtype=dtype), 10, chunk_edges=chunk)
+def test_degrees_are_counted_piece_by_piece(ids: list[int], chunk: int, dtype: type) -> None:
+    pieces = np.array_split(np.array(ids, dtype=dtype), chunk)
+    degrees = access_counts(pieces, 10)
     assert degrees.tolist() == [ids.count(node) for node in range(10)]
 
 
@@ -33,7 +33,7 @@ def test_hottest_are_the_largest_degrees(degrees: list[int], num_rows: int) -> N
 
 @pytest.mark.reliability("C6")
 def test_a_graph_without_edges_has_no_hot_rows() -> None:
-    assert hottest_by_degree(out_degrees(np.empty(0, dtype=np.int32), 5), 3).tolist() == []
+    assert hottest_by_degree(access_counts([], 5), 3).tolist() == []
 
 
 def test_the_hottest_come_first_and_cold_nodes_never() -> None:
@@ -56,7 +56,7 @@ def _path() -> CscGraph:
 def test_inclusion_probabilities_are_exact_on_a_tree() -> None:
     graph = _path()
     p = inclusion_probabilities(
-        graph.indptr, graph.indices, seeds=np.array([0, 3]), batch_size=1, fanouts=[1, -1]
+        graph.indptr, graph.sources.pieces, seeds=np.array([0, 3]), batch_size=1, fanouts=[1, -1]
     )
     # Hop 1 takes 1 or 4, each half of the times that 0 is the seed. In hop 2, 0 samples again, both of them.
     assert p.tolist() == pytest.approx([0.5, 1 - 0.75 * 0.5, 0.25, 0.5, 1 - 0.75 * 0.5])
@@ -77,7 +77,7 @@ def test_inclusion_probabilities_agree_with_the_sampler() -> None:
     ]
     measured = access_counts(batches, 300) / 3000
     predicted = inclusion_probabilities(
-        graph.indptr, graph.indices, seeds=seeds, batch_size=10, fanouts=fanouts
+        graph.indptr, graph.sources.pieces, seeds=seeds, batch_size=10, fanouts=fanouts
     )
     assert (
         np.abs(measured - predicted).mean() < 0.04
@@ -85,10 +85,21 @@ def test_inclusion_probabilities_agree_with_the_sampler() -> None:
     assert np.corrcoef(measured, predicted)[0, 1] > 0.99
 
 
+def test_probabilities_are_the_same_however_the_edges_are_cut() -> None:
+    random = np.random.default_rng(4)
+    indptr = np.concatenate([[0], np.cumsum(random.integers(0, 7, 40))]).astype(np.int64)
+    indices = random.integers(0, 40, indptr[-1]).astype(np.int32)
+    settings = {"seeds": np.arange(30), "batch_size": 5, "fanouts": [2, -1]}
+    whole = inclusion_probabilities(indptr, lambda: [indices], **settings)
+    for count in (2, 5, len(indices)):
+        cut = inclusion_probabilities(indptr, lambda n=count: np.array_split(indices, n), **settings)
+        assert cut.tobytes() == whole.tobytes()
+
+
 def test_no_fanout_and_no_seeds_reach_nothing() -> None:
     graph = _path()
     settings = {"seeds": np.array([0]), "batch_size": 4}
-    assert inclusion_probabilities(graph.indptr, graph.indices, fanouts=[0], **settings).tolist() == [
+    assert inclusion_probabilities(graph.indptr, graph.sources.pieces, fanouts=[0], **settings).tolist() == [
         1,
         0,
         0,
@@ -96,7 +107,7 @@ def test_no_fanout_and_no_seeds_reach_nothing() -> None:
         0,
     ]
     none = inclusion_probabilities(
-        graph.indptr, graph.indices, seeds=np.empty(0, dtype=np.int64), batch_size=4, fanouts=[2]
+        graph.indptr, graph.sources.pieces, seeds=np.empty(0, dtype=np.int64), batch_size=4, fanouts=[2]
     )
     assert not none.any()
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gloader.errors import BudgetError, ConfigError
-from gloader.memory.plan import Demand, MemoryPlan, fits_topology, plan_memory
+from gloader.memory.plan import Demand, MemoryPlan, plan_memory, topology_share
 
 MB = 1 << 20
 
@@ -93,8 +93,7 @@ def test_a_negative_cache_is_refused() -> None:
 
 
 def test_topology_is_held_up_to_half_of_the_budget() -> None:
-    assert fits_topology(50, 100)
-    assert not fits_topology(51, 100)
+    assert topology_share(101) == 50
 
 
 def test_memory_goes_to_the_cache_before_it_goes_to_plans() -> None:

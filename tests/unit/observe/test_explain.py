@@ -36,7 +36,7 @@ def tiers(**changes: Any) -> TierFacts:
         features="ssd",
         cache_rows=60,
     )
-    facts = {"num_nodes": 600, "policy": "belady", "is_topology_mapped": False} | changes
+    facts = {"num_nodes": 600, "policy": "belady"} | changes
     plan.features = facts.pop("features", plan.features)
     return TierFacts(plan=cast("MemoryPlan", plan), **facts)
 
@@ -76,10 +76,12 @@ def test_the_tiers_are_named_with_their_sizes() -> None:
     ]
 
 
-def test_features_in_memory_and_a_mapped_topology_say_why() -> None:
-    text = explain_tiers(tiers(features="ram", is_topology_mapped=True))
+def test_features_in_memory_and_a_paged_topology_say_why() -> None:
+    text = explain_tiers(tiers(features="ram", paged_topology_bytes=5 << 30))
     assert "features: in memory, they fit the budget" in text
-    assert "topology: memory-mapped, because it would take more than half of the budget" in text
+    assert (
+        "topology: 5.37 GB would take more than half of the budget; its edges are read page by page" in text
+    )
 
 
 def test_the_disk_and_the_superbatch_are_explained_before_anything_was_read() -> None:

@@ -7,7 +7,6 @@ import numpy as np
 
 from gloader.cache import CachePlan, Trace, make_planner
 from gloader.core.order import EpochOrder
-from gloader.dataset.topology import Topology
 from gloader.observe.instruments import Instruments
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.positions import BatchStream
@@ -24,10 +23,6 @@ GRAPH = CscGraph(
 )
 NODES = ([9, 4, 2, 17], [2, 4, 11])  # of the two batches of a superbatch
 ORDER = EpochOrder(seeds=np.arange(NUM_NODES), num_nodes=NUM_NODES, batch_size=BATCH_SIZE, seed=1)
-
-
-def topology() -> Topology:
-    return Topology(GRAPH)
 
 
 def instruments() -> Instruments:

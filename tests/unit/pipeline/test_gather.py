@@ -12,13 +12,13 @@ from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, FilledBatch
 from gloader.ssd_store import RamFeatures
 
-from .items import DIM, FEATURES, NODES, NUM_NODES, instruments, ring, sampled, staged, topology
+from .items import DIM, FEATURES, GRAPH, NODES, NUM_NODES, instruments, ring, sampled, staged
 
 
 def _filled() -> list[FilledBatch]:
     superbatch, feedback = staged(number=3), RunFeedback()
     feedback.begin(superbatch, stage_s=0.0)
-    read = ReadMisses(topology(), ring(), feedback=feedback, instruments=instruments())
+    read = ReadMisses(ring(), feedback=feedback, instruments=instruments())
     jobs = [
         BatchJob(superbatch=superbatch, index=index, batch=ordered(sampled(index)))
         for index in range(len(NODES))
@@ -28,7 +28,7 @@ def _filled() -> list[FilledBatch]:
 
 def test_hits_come_from_the_slots_that_the_batch_before_filled() -> None:
     slots = SlotCache(2, dim=DIM)
-    gather = GatherCached(slots, topology(), instruments())
+    gather = GatherCached(slots, GRAPH, instruments())
     hosts = [gather.process(filled) for filled in _filled()]
     for host, nodes in zip(hosts, NODES, strict=True):
         np.testing.assert_array_equal(host.x, FEATURES[nodes])
@@ -39,7 +39,7 @@ def test_hits_come_from_the_slots_that_the_batch_before_filled() -> None:
 
 
 def test_a_slot_that_holds_another_row_is_an_error() -> None:
-    gather = GatherCached(SlotCache(2, dim=DIM), topology(), instruments())
+    gather = GatherCached(SlotCache(2, dim=DIM), GRAPH, instruments())
     with pytest.raises(PlanError):
         gather.process(_filled()[1])  # the batch before it admitted nothing
 
@@ -52,7 +52,7 @@ def test_features_in_memory_are_gathered_but_those_of_the_device(held: list[int]
     gather = GatherWhole(
         RamFeatures(FEATURES),
         DeviceShare(held=is_held if held else None),
-        topology=topology(),
+        topology=GRAPH,
         ring=ring(),
         instruments=found,
     )
@@ -68,7 +68,7 @@ def test_nothing_is_gathered_for_a_device_that_reaches_all_rows() -> None:
     gather = GatherWhole(
         RamFeatures(FEATURES),
         DeviceShare(reaches_all=True),
-        topology=topology(),
+        topology=GRAPH,
         ring=ring(),
         instruments=instruments(),
     )

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,12 +49,11 @@ def workload() -> Workload:
     indices = (NUM_NODES * rng.random(4000) ** 2).astype(np.int32)
     indptr = np.linspace(0, 4000, NUM_NODES + 1).astype(np.int64)
     graph = CscGraph(indptr=indptr, indices=indices)
-    topology = SimpleNamespace(graph=graph, wait=lambda: None)
     order = EpochOrder(seeds=np.arange(64), num_nodes=NUM_NODES, batch_size=16, seed=0)
-    sampler = make_sampler("neighbor", topology, (3, 2), seed=0)  # type: ignore[arg-type]
+    sampler = make_sampler("neighbor", graph, (3, 2), seed=0)
     probe = [sampler.sample(BatchId(epoch=0, index=0), np.arange(16))]
     return Workload(
-        topology=topology,  # type: ignore[arg-type]
+        topology=graph,
         sampler=sampler,
         order=order,
         fanouts=(3, 2),

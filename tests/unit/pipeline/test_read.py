@@ -1,17 +1,14 @@
 """The verb "read": the missing rows of a batch are in its buffer."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from gloader.errors import StoreError
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.read import ReadMisses
 from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
 
-from .items import FEATURES, instruments, ring, sampled, staged, topology
+from .items import FEATURES, instruments, ring, sampled, staged
 
 
 def _job(superbatch: StagedSuperbatch, index: int) -> BatchJob:
@@ -22,9 +19,7 @@ def _job(superbatch: StagedSuperbatch, index: int) -> BatchJob:
 def test_missing_rows_are_in_their_place(index: int) -> None:
     superbatch, feedback, found = staged(), RunFeedback(), instruments()
     feedback.begin(superbatch, stage_s=0.0)
-    filled = ReadMisses(topology(), ring(), feedback=feedback, instruments=found).process(
-        _job(superbatch, index)
-    )
+    filled = ReadMisses(ring(), feedback=feedback, instruments=found).process(_job(superbatch, index))
     nodes = filled.job.batch.sampled.nodes
     assert filled.x.shape == (len(nodes), FEATURES.shape[1])
     missing = filled.step.miss_pos
@@ -34,13 +29,3 @@ def test_missing_rows_are_in_their_place(index: int) -> None:
     assert (stats.rows_gathered, stats.rows_read) == (len(nodes), len(missing))
     assert stats.cache_hits == len(nodes) - len(missing)
     assert stats.retrieval_s > 0
-
-
-def test_damage_of_the_topology_ends_the_stream() -> None:
-    class Damaged:
-        def check(self) -> None:
-            raise StoreError("page 7 is damaged")
-
-    read: Any = ReadMisses(Damaged(), ring(), feedback=RunFeedback(), instruments=instruments())  # type: ignore[arg-type]
-    with pytest.raises(StoreError, match="page 7"):
-        read.process(_job(staged(), 0))

@@ -8,7 +8,7 @@ from gloader.samplers import make_sampler
 from gloader.testing.sampler_suite import SamplerSuite
 
 if TYPE_CHECKING:
-    from gloader.samplers import CscGraph, GraphSource
+    from gloader.samplers import Topology
     from gloader.types import Sampler
 
 
@@ -17,7 +17,7 @@ class OurSamplerSuite(SamplerSuite):
     fanouts = (10, 5)
     settings: dict[str, Any] = {}  # noqa: RUF012 - a constant
 
-    def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
+    def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
         return make_sampler(self.spec, graph, self.fanouts, seed, **self.settings)
 
 

@@ -11,14 +11,13 @@ import pytest
 from unit.testing.broken import must_fail
 
 from gloader.errors import SeedError
-from gloader.samplers.graph import source_of
 from gloader.testing.sampler_suite import NUM_NODES, SamplerSuite, make_graph
 from gloader.types import BatchId, Block, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gloader.samplers import CscGraph, GraphSource
+    from gloader.samplers import Topology
     from gloader.types import IdArray, Sampler
 
 GRAPH = make_graph()
@@ -27,13 +26,13 @@ GRAPH = make_graph()
 class ToySampler:
     """Two hops of three edges each, drawn by numpy; every node found so far draws in the next hop."""
 
-    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
-        self.source = source_of(graph)
+    def __init__(self, graph: Topology, seed: int) -> None:
+        self.graph = graph
         self.seed = seed
 
-    @property
-    def graph(self) -> CscGraph:
-        return self.source.graph
+    def sources(self, edges: np.ndarray) -> list[int]:
+        values, places = self.graph.sources.at(edges)
+        return values[places].tolist()
 
     def check(self, seeds: IdArray) -> None:
         if seeds.ndim != 1 or seeds.dtype.kind not in "iu":
@@ -52,12 +51,12 @@ class ToySampler:
             key = (self.seed, batch_id.epoch, batch_id.index, hop)
             picks = [self.pick(node, key) for node in nodes.tolist()]
             edges = np.concatenate([np.zeros(0, np.int64), *picks])
-            found = dict.fromkeys([*nodes.tolist(), *self.graph.indices[edges].tolist()])
+            found = dict.fromkeys([*nodes.tolist(), *self.sources(edges)])
             local = {node: at for at, node in enumerate(found)}
             blocks.append(
                 Block(
                     indptr=np.cumsum([0, *map(len, picks)]).astype(np.int32),
-                    indices=np.array([local[node] for node in self.graph.indices[edges].tolist()], np.int32),
+                    indices=np.array([local[node] for node in self.sources(edges)], np.int32),
                     edge_ids=edges,
                     num_src=len(found),
                     num_dst=len(nodes),
@@ -68,7 +67,7 @@ class ToySampler:
 
 
 class TestToy(SamplerSuite):
-    def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
+    def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
         return ToySampler(graph, seed)
 
 
@@ -89,7 +88,7 @@ def with_block(batch: SampledBatch, at: int, **changes: Any) -> SampledBatch:
 
 
 class IgnoresTheSeed(ToySampler):
-    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
+    def __init__(self, graph: Topology, seed: int) -> None:
         super().__init__(graph, 0)
 
 
@@ -106,7 +105,7 @@ class IgnoresTheIndex(ToySampler):
 class DrawsFromAStream(ToySampler):
     """The next batch depends on how many there were."""
 
-    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
+    def __init__(self, graph: Topology, seed: int) -> None:
         super().__init__(graph, seed)
         self.stream = np.random.default_rng(seed)
 
@@ -114,15 +113,15 @@ class DrawsFromAStream(ToySampler):
         return self.stream.permutation(super().pick(node, (0,)))[:2]
 
 
-class TakesOnlyAGraph(ToySampler):
-    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
-        super().__init__(graph, seed)
-        self.num_nodes = graph.num_nodes  # type: ignore[union-attr]
+class TakesOnlyArrays(ToySampler):
+    def sources(self, edges: np.ndarray) -> list[int]:
+        return self.graph.indices[edges].tolist()  # type: ignore[attr-defined]
 
 
-class KeepsTheFirstGraph(ToySampler):
-    def __init__(self, graph: CscGraph | GraphSource, seed: int) -> None:
-        super().__init__(source_of(graph).graph, seed)
+class TakesPositionsForPlaces(ToySampler):
+    def sources(self, edges: np.ndarray) -> list[int]:
+        values, _ = self.graph.sources.at(edges)
+        return values[edges % max(len(values), 1)].tolist()
 
 
 class LivesOfChance(ToySampler):
@@ -175,7 +174,7 @@ CHAIN = SamplerSuite.test_blocks_chain_from_the_features_to_the_seeds
 EDGES = SamplerSuite.test_every_edge_is_one_of_the_graph
 WEIGHTS = SamplerSuite.test_weights_are_finite_and_positive
 ADDRESS = SamplerSuite.test_seed_epoch_and_index_decide_the_batch
-MOVES = SamplerSuite.test_a_graph_that_moves_is_asked_for_at_every_batch
+ON_DISK = SamplerSuite.test_a_graph_on_the_ssd_gives_the_same_batches
 HISTORY = SamplerSuite.test_batches_drawn_before_do_not_matter
 SCRATCH = SamplerSuite.test_a_batch_is_not_the_samplers_scratch
 READS = SamplerSuite.test_graph_and_seeds_are_left_alone
@@ -206,8 +205,8 @@ MUTANTS = [
     (ADDRESS, IgnoresTheEpoch, []),
     (ADDRESS, IgnoresTheIndex, []),
     (ADDRESS, LivesOfChance, []),
-    (MOVES, TakesOnlyAGraph, []),
-    (MOVES, KeepsTheFirstGraph, []),
+    (ON_DISK, TakesOnlyArrays, []),
+    (ON_DISK, TakesPositionsForPlaces, []),
     (HISTORY, DrawsFromAStream, []),
     (SCRATCH, SharesItsScratch, []),
     (READS, SortsTheSeedsInPlace, []),
@@ -222,7 +221,7 @@ MUTANTS = [
 @pytest.mark.parametrize(("check", "kind", "arguments"), MUTANTS)
 def test_a_broken_sampler_fails(check: Any, kind: type[ToySampler], arguments: list[Any]) -> None:
     class Broken(SamplerSuite):
-        def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
+        def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
             return kind(graph, seed)
 
     takes_graph = "graph" in inspect.signature(check).parameters
@@ -236,7 +235,7 @@ def test_every_check_has_a_mutant() -> None:
 
 def test_a_failure_names_the_batch_and_its_fields() -> None:
     class Stateful(SamplerSuite):
-        def make_sampler(self, graph: CscGraph | GraphSource, *, seed: int) -> Sampler:
+        def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
             return DrawsFromAStream(graph, seed)
 
     with pytest.raises(AssertionError) as caught:

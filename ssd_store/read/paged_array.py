@@ -1,0 +1,221 @@
+"""An array that is read page by page: any elements, verified whenever they come from the disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.errors import ForkError, ShapeError
+from gloader.ssd_store.cost.profile import default_gap_bytes
+from gloader.ssd_store.format.array_reader import damaged_pages
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, stored_dtype
+from gloader.ssd_store.read.copy_kernels import make_target
+from gloader.ssd_store.read.extents import plan_extents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.read.device_file import DeviceFile
+    from gloader.ssd_store.read.kept_pages import KeptPages
+    from gloader.ssd_store.read.lane import ReadLane
+    from gloader.types import IdArray
+
+MAX_EXTENT_BYTES: Final = 128 * 1024
+# Read, verified and copied at a time: enough requests for a deep queue, little memory beside the pages kept.
+_ROUND_PAGES: Final = 512
+ROUND_BYTES: Final = _ROUND_PAGES * PAGE_BYTES
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
+_BYTE: Final = np.dtype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What every element of an array obeys; zeros always do."""
+
+    first_wrong: Callable[[NDArray[Any]], int]  # position in any elements of the first that does not, or -1
+    error: Callable[[int, object], Exception]  # to raise for an element of the array, and its value
+
+
+class PagedArray:
+    """A one-dimensional array on the SSD, of which pages are read as their elements are asked for. Thread-safe.
+
+    Nothing is believed that was not verified when it was read, however often that happens. Owns its file until
+    `close`; a context manager.
+
+    Parameters
+    ----------
+    file : of the array, whose size and header were checked; it is closed with this object
+    record : what the commit record says of the array
+    checksums : (record.num_pages,) of its pages
+    rule : what every element of the array obeys
+    lane : reads; its owner's, as is ``kept``
+    kept : pages that are in memory
+    first_page : number of this array's first page among ``kept``
+    """
+
+    def __init__(
+        self,
+        file: DeviceFile,
+        record: ArrayRecord,
+        checksums: NDArray[np.uint64],
+        *,
+        rule: Rule,
+        lane: ReadLane,
+        kept: KeptPages,
+        first_page: int = 0,
+    ) -> None:
+        self._file = file
+        self._record = record
+        self._checksums = checksums
+        self._rule = rule
+        self._lane = lane
+        self._kept = kept
+        self._first_page = first_page
+        self._dtype = stored_dtype(record.dtype)
+        self._per_page = PAGE_BYTES // self._dtype.itemsize
+        self._gap_bytes = default_gap_bytes(file.path.parent)
+        self._pid = os.getpid()
+        self._turn = threading.Lock()
+        self._room = _pages(min(_ROUND_PAGES, record.num_pages))
+
+    @property
+    def length(self) -> int:
+        """Elements."""
+        return self._record.shape[0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of an element."""
+        return self._dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are held, beside the pages kept and the lane."""
+        return self._checksums.nbytes + self._room.nbytes
+
+    def take(self, positions: IdArray) -> NDArray[Any]:
+        """Return the elements at ``positions`` (M,) int64, in any order, as (M,) read-only values.
+
+        Raises
+        ------
+        ShapeError
+            A position is not one of the array; nothing was read.
+        Exception
+            An element breaks the rule of the array, though its bytes are as they were written; the rule's own error.
+        ForkError
+            This is a child of the process that opened the array.
+        ChecksumError, StoreReadError, TruncatedStoreError
+            The bytes on disk are not those that were written, or cannot be read; names file and page.
+        """
+        self._require_own_process()
+        self._require_inside(positions)
+        values = np.empty(len(positions), dtype=self._dtype)
+        missing = np.empty(len(positions), dtype=np.int64)
+        count = self._kept.copy(self._first_page, positions, values, missing)
+        if count:
+            self._read_missing(positions, missing[:count], values)
+        # As those of an array in memory, so that every kernel is compiled for one kind.
+        values.flags.writeable = False
+        return values
+
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """Yield all elements in order, some pages at a time; what is yielded is overwritten by the next piece.
+
+        Raises
+        ------
+        Exception, ForkError, ChecksumError, StoreReadError, TruncatedStoreError
+            As `take`.
+        """
+        self._require_own_process()
+        content = _pages(min(_ROUND_PAGES, self._record.num_pages))
+        for first in range(0, self._record.num_pages, _ROUND_PAGES):
+            pages = np.arange(first, min(first + _ROUND_PAGES, self._record.num_pages))
+            elements = self._read(pages, content[: len(pages)]).reshape(-1)
+            yield elements[: self._record.shape[0] - first * self._per_page]
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require_own_process(self) -> None:
+        # Locks, a ring and its threads do not survive a fork.
+        if os.getpid() != self._pid:
+            raise ForkError(
+                f"{self._file.path} was opened by process {self._pid}, of which this is a child: open the dataset's "
+                "topology, or the loader, in the process that samples"
+            )
+
+    def _require_inside(self, positions: IdArray) -> None:
+        length = self._record.shape[0]
+        if len(positions) and (positions.min() < 0 or positions.max() >= length):
+            wrong = positions[(positions < 0) | (positions >= length)][:5].tolist()
+            raise ShapeError(f"{self._file.path}: positions {wrong} are not in 0..{length - 1}")
+
+    def _read_missing(self, positions: IdArray, missing: IdArray, values: NDArray[Any]) -> None:
+        """Read the pages of ``positions[missing]``, and write these elements to ``values``."""
+        wanted = positions[missing] // self._per_page
+        order = np.argsort(wanted)
+        in_order = wanted[order]
+        begins = np.flatnonzero(np.diff(in_order, prepend=-1))
+        ends = np.append(begins[1:], len(order))
+        pages = in_order[begins]
+        # In file order, a bounded number of pages at a time; each is used before anybody may evict it.
+        for first in range(0, len(pages), _ROUND_PAGES):
+            here = pages[first : first + _ROUND_PAGES]
+            span = slice(begins[first], ends[first + len(here) - 1])
+            ranks = missing[order[span]]
+            rows = np.searchsorted(here, in_order[span])
+            columns = positions[ranks] - in_order[span] * self._per_page
+            with self._turn:
+                content = self._room[: len(here)]
+                values[ranks] = self._read(here, content)[rows, columns]
+                self._kept.keep(here + self._first_page, content)
+
+    def _read(self, pages: IdArray, content: NDArray[np.uint8]) -> NDArray[Any]:
+        """Read ``pages`` (P,), ascending, into ``content`` (P, 4096); return their elements (P, per page), verified."""
+        extents = plan_extents(
+            pages,
+            row_bytes=PAGE_BYTES,
+            data_offset=DATA_OFFSET,
+            max_gap_bytes=self._gap_bytes,
+            max_extent_bytes=MAX_EXTENT_BYTES,
+        )
+        target = make_target(pages, _IN_ORDER, content, dtype=_BYTE)
+        _, bad = self._lane.read(
+            self._file,
+            extents,
+            target,
+            data_offset=DATA_OFFSET,
+            checksums=self._checksums,
+            checksum_version=self._record.version,
+        )
+        if bad >= 0:
+            raise damaged_pages(self._file.path, self._record, np.array([bad]))
+        elements = content.view(self._dtype)
+        at = self._rule.first_wrong(elements.reshape(-1))
+        if at >= 0:
+            row, column = divmod(at, self._per_page)
+            raise self._rule.error(int(pages[row]) * self._per_page + column, elements[row, column])
+        return elements
+
+
+def _pages(count: int) -> NDArray[np.uint8]:
+    """Return room for ``count`` pages, (count, 4096)."""
+    return aligned_bytes(count * PAGE_BYTES).reshape(-1, PAGE_BYTES)
