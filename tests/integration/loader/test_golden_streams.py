@@ -1,7 +1,7 @@
 """Batches are those of the versions before: digests that no change of the code may change.
 
-Of node ids and edges, over two epochs, from memory and from the SSD. They were taken before the code was given its
-rooms; whoever has to change one changes every result that was ever reproduced by its seed.
+Of node ids and edges, over two epochs, with features and edges in memory and on the SSD. They were taken before the code
+was given its rooms; whoever has to change one changes every result that was ever reproduced by its seed.
 """
 
 import hashlib
@@ -45,15 +45,26 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("place", [{"features": "ram"}, FROM_SSD], ids=["memory", "ssd"])
+@pytest.mark.parametrize(
+    ("place", "share"),
+    [({"features": "ram"}, None), (FROM_SSD, None), ({"features": "ram"}, 0)],
+    ids=["memory", "ssd", "edges-read"],
+)
 @pytest.mark.parametrize(
     ("sampling", "digest"),
     GOLDEN,
     ids=lambda value: value if isinstance(value, str) else value.get("sampler"),
 )
 def test_batches_are_those_of_earlier_versions(
-    path: Path, sampling: dict[str, Any], digest: str, place: dict[str, Any]
+    path: Path,
+    sampling: dict[str, Any],
+    digest: str,
+    place: dict[str, Any],
+    share: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if share is not None:
+        monkeypatch.setattr("gloader.pipeline.open_tiers.topology_share", lambda _: share)
     found = hashlib.sha256()
     dataset = gloader.Dataset.open(path)
     with gloader.Loader(
