@@ -238,7 +238,7 @@ class SuperbatchSteps:
             with self._meter.measure("gather"):
                 job = BatchJob(superbatch=staged, index=index, batch=batch)
                 gather_cached(FilledBatch(job=job, step=step, x=x), self._ssd.slots)
-                degree = self._tier.topology.graph.in_degrees(sampled.nodes).astype(np.float32)
+                degree = self._tier.topology.in_degrees(sampled.nodes).astype(np.float32)
             host = HostBatch(
                 sampled=sampled, x=x, src_degree=degree, superbatch=number, ends_superbatch=job.is_last
             )

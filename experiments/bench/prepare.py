@@ -277,17 +277,17 @@ def _probe_write(path: Path) -> float:
 def _compare(dataset: Path, source: Path, scale: Scale, digest: int) -> None:
     """Check every edge and a thousand rows of the dataset against what was generated."""
     from gloader.dataset import Dataset
+    from gloader.dataset.topology import FEW_BYTES, open_topology
 
     shutil.rmtree(source)
-    graph = Dataset.open(dataset).load_graph(in_memory=False)
     found = 0
     nodes = max(1, STEP * scale.nodes // max(1, scale.edges))
-    for start in range(0, scale.nodes, nodes):
-        ends = np.asarray(graph.indptr[start : start + nodes + 1])
-        dst = np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends))
-        found = (
-            found + edge_digest(np.asarray(graph.indices[ends[0] : ends[-1]]).astype(np.int64), dst)
-        ) % 2**64
+    with open_topology(Dataset.open(dataset), max_bytes=FEW_BYTES) as graph:
+        for start in range(0, scale.nodes, nodes):
+            ends = graph.indptr[start : start + nodes + 1]
+            dst = np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends))
+            values, places = graph.sources.at(np.arange(ends[0], ends[-1]))
+            found = (found + edge_digest(values[places].astype(np.int64), dst)) % 2**64
     if found != digest or graph.num_edges != scale.edges:
         raise SystemExit("the dataset does not hold the edges that were generated")
     features = np.load(dataset / "features.npy", mmap_mode="r", allow_pickle=False)

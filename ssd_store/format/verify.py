@@ -126,26 +126,6 @@ def verify_directory(
     )
 
 
-def verify_array(path: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> None:
-    """Check every byte of one array of the directory ``path``.
-
-    Parameters
-    ----------
-    path : the directory
-    record : what its commit record says of the array
-
-    Raises
-    ------
-    ChecksumError
-        Something is not as it was written; names the first place.
-    """
-    check = _Check(Path(path), os_io, None, _total_bytes(record))
-    check.array(record)
-    if check.problems:
-        first = check.problems[0]
-        raise ChecksumError(f"{Path(path) / first.file}: {first.message}")
-
-
 class _Check:
     """One pass over the arrays of a directory."""
 

@@ -1,7 +1,7 @@
 """Batches are those of the versions before: digests that no change of the code may change.
 
-Of node ids and edges, over two epochs, with features and edges in memory and on the SSD. They were taken before the code
-was given its rooms; whoever has to change one changes every result that was ever reproduced by its seed.
+Of node ids and edges, over two epochs, with features and edges in memory and on the SSD. They were taken before the
+code was given its rooms; whoever has to change one changes every result that was ever reproduced by its seed.
 """
 
 import hashlib

@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from gloader.errors import ChecksumError, IncompleteStoreError, NotAStoreError, StoreOpenError, VersionError
+from gloader.errors import IncompleteStoreError, NotAStoreError, StoreOpenError, VersionError
 from gloader.ssd_store.format.format import DATA_OFFSET, STORE_MANIFEST, load_manifest, seal_manifest
-from gloader.ssd_store.format.verify import verify_array, verify_directory
+from gloader.ssd_store.format.verify import verify_directory
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
 
@@ -41,8 +41,6 @@ def test_a_sound_store_is_sound(store):
     assert (report.num_arrays, report.num_bytes) == (3, (30 + 1 + 2 + 1) * 4096)
     assert seen[-1] == (report.num_bytes, report.num_bytes)
     assert seen == sorted(seen)
-    for record in load_manifest(store, STORE_MANIFEST).arrays.values():
-        verify_array(store, record)
 
 
 @pytest.mark.reliability("B3")
@@ -54,8 +52,6 @@ def test_a_flipped_data_bit_is_listed_with_page_offset_and_rows(store, page):
     assert problem.file == "features.npy"
     assert (problem.page, problem.offset, problem.rows) == (page, DATA_OFFSET + page * 4096, (first, last))
     assert f"page {page} at byte {problem.offset} (rows {first}..{last})" in problem.message
-    with pytest.raises(ChecksumError, match=rf"features\.npy: page {page} at byte"):
-        verify_array(store, load_manifest(store, STORE_MANIFEST).arrays["features"])
 
 
 @pytest.mark.reliability("B3")
