@@ -130,7 +130,6 @@ def _job(case: str, sink: str, nodes: int, options: argparse.Namespace, workdir:
         "seeds": None,
         "warm": _WARM_BATCHES,
         "batches": _batches(case, sink, options),
-        "is_settled": True,
         "loader": loader | _CASES[case],
     }
 

@@ -1,6 +1,6 @@
 """Seconds a batch of neighbour sampling, with the edges in memory and read page by page with room for a part of them.
 
-The places take turns, every turn samples other batches, and all of them the same ones. Pages are read past the page cache.
+The places take turns; every turn samples other batches, the same in each place. Pages are read past the page cache.
 
     python experiments/bench/paged_edges.py --workdir DIR --out experiments/results/DATE-paged-edges.json
 """
@@ -54,7 +54,11 @@ def main() -> None:
     result = {
         "benchmark": "paged_edges",
         "command": "python experiments/bench/paged_edges.py "
-        + " ".join(f"--{key} {value}" for key, value in vars(args).items() if key not in ("workdir", "out")),
+        + " ".join(
+            f"--{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+            for key, value in vars(args).items()
+            if key not in ("workdir", "out")
+        ),
         "machine": {
             "cores": len(os.sched_getaffinity(0)),
             "architecture": platform.machine(),
@@ -81,7 +85,9 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--nodes", type=int, default=2_000_000)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 import tracemalloc
 from collections import Counter
@@ -47,10 +46,7 @@ _HIDDEN = 256
 
 
 def iterate(job: dict[str, Any]) -> dict[str, Any]:
-    """Take ``warm`` and then ``batches`` batches from a loader, over the ends of epochs, and time the latter.
-
-    Where ``is_settled``, nothing is timed before the topology is verified and where it will stay.
-    """
+    """Take ``warm`` and then ``batches`` batches from a loader, over the ends of epochs, and time the latter."""
     dataset = Dataset.open(job["dataset"])
     sink = make_sink(job["sink"], dataset, len(job["loader"]["fanouts"]))
     resident = status_bytes("VmRSS")
@@ -69,8 +65,6 @@ def iterate(job: dict[str, Any]) -> dict[str, Any]:
                 sink(batch)
                 taken += 1
                 if taken == warm:
-                    if job.get("is_settled"):
-                        join_topology()
                     began, cpu_began = time.perf_counter(), time.process_time()
                 if taken == warm + count:
                     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu_began
@@ -95,13 +89,6 @@ def iterate(job: dict[str, Any]) -> dict[str, Any]:
 
 
 _MOVED = ("rows_gathered", "cache_hits", "rows_read", "requests", "bytes_read", "bytes_written")
-
-
-def join_topology() -> None:
-    """Wait for the thread that verifies the topology and moves it into memory."""
-    for thread in threading.enumerate():
-        if thread.name == "gloader-topology":
-            thread.join()
 
 
 def alone(job: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from gloader.dataset.values import check_array, wrong_value
+from gloader.errors import BudgetError
 from gloader.samplers.graph import EdgeLists, in_degrees
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.format.format import check_array_file
@@ -102,6 +103,20 @@ class PagedTopology:
     def num_edges(self) -> int:
         """E."""
         return self._num_edges
+
+    @property
+    def indices(self) -> NDArray[Any]:
+        """There is no such array.
+
+        Raises
+        ------
+        BudgetError
+            Always: the edges are not in memory.
+        """
+        raise BudgetError(
+            f"the {self.num_edges:,} edges of this topology are read page by page, as they take more memory than they "
+            "may: raise the memory budget to twice the topology, or hold them with Dataset.load_graph()"
+        )
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
         """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64; see `CscGraph.in_degrees`."""

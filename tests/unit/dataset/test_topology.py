@@ -16,6 +16,7 @@ from version_1 import as_version_1
 from gloader.dataset import Dataset
 from gloader.dataset.topology import PagedTopology, open_topology
 from gloader.errors import (
+    BudgetError,
     ChecksumError,
     ForkError,
     GraphError,
@@ -305,6 +306,11 @@ def test_a_failure_at_the_opening_leaves_no_descriptor(original: Path, fail_at: 
     except OSError:
         pass
     assert descriptors() == before
+
+
+def test_who_wants_an_array_of_edges_is_told_why_there_is_none(original: Path) -> None:
+    with paged(original) as topology, pytest.raises(BudgetError, match=r"the 40,000 edges .*load_graph\(\)"):
+        _ = topology.indices
 
 
 @pytest.mark.reliability("J2")
