@@ -209,7 +209,7 @@ class Loader:
 
     @property
     def graph(self) -> Topology:
-        """The topology, in memory (a `CscGraph`) or read page by page."""
+        """The topology, in memory (a `CscGraph`) or read page by page; usable until `close`."""
         return self._held.tier.topology
 
     @property

@@ -49,7 +49,7 @@ class KeptPages:
         """Bytes that are held when every slot is taken."""
         return _SLOT_BYTES * self.num_slots + _PAGE_ENTRY_BYTES * len(self._slot_of)
 
-    def copy(self, first_page: int, positions: IdArray, out: NDArray[Any], missing: IdArray) -> int:
+    def copy(self, first_page: int, positions: IdArray, out: NDArray[Any], missing: LocalArray) -> int:
         """Copy the elements at ``positions`` whose pages are kept; return how many are not.
 
         Parameters
@@ -85,7 +85,7 @@ def _copy_kept(
     elements: NDArray[Any],
     was_used: NDArray[np.uint8],
     out: NDArray[Any],
-    missing: IdArray,
+    missing: LocalArray,
 ) -> int:
     per_page = elements.shape[1]
     count = 0

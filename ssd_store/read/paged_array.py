@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.read.device_file import DeviceFile
     from gloader.ssd_store.read.kept_pages import KeptPages
     from gloader.ssd_store.read.lane import ReadLane
-    from gloader.types import IdArray
+    from gloader.types import IdArray, LocalArray
 
 MAX_EXTENT_BYTES: Final = 128 * 1024
 # Read, verified and copied at a time: enough requests for a deep queue, little memory beside the pages kept.
@@ -119,7 +119,7 @@ class PagedArray:
         self._require_own_process()
         self._require_inside(positions)
         values = np.empty(len(positions), dtype=self._dtype)
-        missing = np.empty(len(positions), dtype=np.int64)
+        missing = np.empty(len(positions), dtype=np.int32)
         count = self._kept.copy(self._first_page, positions, values, missing)
         if count:
             self._read_missing(positions, missing[:count], values)
@@ -168,21 +168,22 @@ class PagedArray:
             wrong = positions[(positions < 0) | (positions >= length)][:5].tolist()
             raise ShapeError(f"{self._file.path}: positions {wrong} are not in 0..{length - 1}")
 
-    def _read_missing(self, positions: IdArray, missing: IdArray, values: NDArray[Any]) -> None:
+    def _read_missing(self, positions: IdArray, missing: LocalArray, values: NDArray[Any]) -> None:
         """Read the pages of ``positions[missing]``, and write these elements to ``values``."""
-        wanted = positions[missing] // self._per_page
+        # Of 32 bits: a hop may have millions of edges, and a file of fewer than 2**31 pages has less than 8 TB.
+        wanted = (positions[missing] // self._per_page).astype(np.int32)
         order = np.argsort(wanted)
         in_order = wanted[order]
         begins = np.flatnonzero(np.diff(in_order, prepend=-1))
         ends = np.append(begins[1:], len(order))
-        pages = in_order[begins]
+        pages = in_order[begins].astype(np.int64)
         # In file order, a bounded number of pages at a time; each is used before anybody may evict it.
         for first in range(0, len(pages), _ROUND_PAGES):
             here = pages[first : first + _ROUND_PAGES]
             span = slice(begins[first], ends[first + len(here) - 1])
             ranks = missing[order[span]]
             rows = np.searchsorted(here, in_order[span])
-            columns = positions[ranks] - in_order[span] * self._per_page
+            columns = positions[ranks] - here[rows] * self._per_page
             with self._turn:
                 content = self._room[: len(here)]
                 values[ranks] = self._read(here, content)[rows, columns]

@@ -89,7 +89,7 @@ def test_what_was_used_stays_and_what_was_not_goes() -> None:
         kept.keep(np.array(pages), content)
 
     def held(*, uses: tuple[int, ...] = tuple(range(10))) -> list[int]:
-        out, missing = np.zeros(len(uses), np.uint8), np.empty(len(uses), np.int64)
+        out, missing = np.zeros(len(uses), np.uint8), np.empty(len(uses), np.int32)
         count = kept.copy(0, 4096 * np.array(uses, dtype=np.int64), out, missing)
         there = sorted(set(range(len(uses))) - set(missing[:count].tolist()))
         assert [int(out[at]) for at in there] == [uses[at] for at in there]
@@ -108,5 +108,5 @@ def test_what_was_used_stays_and_what_was_not_goes() -> None:
 def test_without_room_nothing_is_kept() -> None:
     kept = KeptPages(10, max_bytes=0)
     kept.keep(np.array([1]), np.zeros((1, 4096), np.uint8))
-    assert kept.copy(0, np.array([4096]), np.zeros(1, np.uint8), np.empty(1, np.int64)) == 1
+    assert kept.copy(0, np.array([4096]), np.zeros(1, np.uint8), np.empty(1, np.int32)) == 1
     assert kept.num_bytes == 10 * ENTRY_BYTES
