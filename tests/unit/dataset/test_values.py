@@ -16,6 +16,7 @@ from gloader.dataset import Dataset
 from gloader.dataset.values import ValueCheck, ValueLimits
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import FormatError, GraphError
+from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.format import DATASET_MANIFEST
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.training.evaluate import predict
@@ -156,6 +157,17 @@ def test_an_array_of_another_kind_is_refused_at_open(
     for read in (Dataset.open, verify_dataset):
         with pytest.raises(FormatError, match=re.escape(message)):
             read(path)
+
+
+def test_scales_that_are_not_one_for_each_row_are_refused(tmp_path: Path) -> None:
+    """Of a store that is no dataset: kernels take the scale of a row by its number."""
+    path = seal(
+        tmp_path / "s", {"features": np.zeros((N, 3), np.int8), "features.scale": np.ones(1, np.float32)}
+    )
+    with pytest.raises(
+        FormatError, match=r"the scales of 'features' are float32 of shape \(1,\); they must be"
+    ):
+        FeatureStore.open(path)
 
 
 def first_batch(dataset: Dataset, **settings: Any) -> None:
