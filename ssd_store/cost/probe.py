@@ -208,7 +208,7 @@ def _job(extents: Extents, memory: Any, first: int, last: int) -> ReadJob:
         row_end=extents.row_end[first:last],
         data_offset=0,
         checksums=np.empty(0, np.uint64),
-        checksum_version=FORMAT_VERSION,
+        format_version=FORMAT_VERSION,
         bounce=memory,
         bounce_halves=memory.view(np.uint16),
         bounce_words=memory.view(np.uint64),

@@ -1,11 +1,12 @@
 """The 64-bit checksum of a 4 KiB page, and the digest of a file's pages. Pure kernels.
 
 A page is 512 little-endian 64-bit words. Eight lanes take every eighth word each by ``m = lane ^ word`` and
-``lane = (m ^ m >> 32) * PRIME``, a bijection of the lane for a given word and of the word for a given lane: a change
-within one word always changes the result. The high half is folded down before the multiplication, which carries
-differences upwards only: one flipped bit always reaches the lane's next word as ten or more (of any content), so that
-no two flipped bits cancel. Other changes pass by a coincidence of 2**-64. The page's number goes into the start value,
-so that a page at the wrong place does not pass. docs/storage.md spells the definition out for other languages.
+``lane = (m ^ rotl(m, 29) ^ rotl(m, 47)) * PRIME``, a bijection of the lane for a given word and of the word for a given
+lane: a change within one word always changes the result. Bits are spread by the rotations before the multiplication,
+which carries differences upwards only: one flipped bit always reaches the lane's next word as ten or more, two of one
+word as eight or more (of any content), so that no two or three flipped bits cancel there. Other changes pass by a
+coincidence of 2**-64. The page's number goes into the start value, so that a page at the wrong place does not pass.
+docs/storage.md spells the definition out for other languages.
 
 Directories of format version 1 have another step, in `checksum_v1`; the record's version says which of the two holds.
 """
@@ -33,7 +34,10 @@ PAGE_WORDS: Final = PAGE_BYTES // 8
 FORMAT_VERSION: Final = 2  # of what is written; the checksum is what changed in it
 
 # Constants of uint64: an int beside a uint64 would make numba compute in floats.
-_R32 = np.uint64(32)
+_R29 = np.uint64(29)
+_R35 = np.uint64(35)
+_R47 = np.uint64(47)
+_R17 = np.uint64(17)
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 _U2 = np.uint64(2)
@@ -49,7 +53,9 @@ _PAGE_WORDS = np.uint64(PAGE_WORDS)
 @njit(cache=True, nogil=True)
 def _step(lane: np.uint64, word: np.uint64) -> np.uint64:
     mixed = lane ^ word
-    return (mixed ^ (mixed >> _R32)) * PRIME
+    first = (mixed << _R29) | (mixed >> _R35)
+    second = (mixed << _R47) | (mixed >> _R17)
+    return (mixed ^ first ^ second) * PRIME
 
 
 @njit(cache=True, nogil=True)

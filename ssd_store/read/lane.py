@@ -102,7 +102,7 @@ class ReadLane:
         *,
         data_offset: int,
         checksums: NDArray[np.uint64],
-        checksum_version: int = FORMAT_VERSION,
+        format_version: int = FORMAT_VERSION,
     ) -> tuple[int, int]:
         """Read ``extents``, verify their pages and copy their rows to ``target``.
 
@@ -113,7 +113,7 @@ class ReadLane:
         target : where their rows go
         data_offset : byte of the file where page 0 and row 0 start
         checksums : (P,) of the pages from there on; empty: do not verify
-        checksum_version : of the format that they were made by
+        format_version : of the format that they were made by
 
         Returns
         -------
@@ -142,7 +142,7 @@ class ReadLane:
                 row_end=extents.row_end,
                 data_offset=data_offset,
                 checksums=checksums,
-                checksum_version=checksum_version,
+                format_version=format_version,
                 bounce=self._bounce,
                 bounce_halves=self._bounce.view(np.uint16),
                 bounce_words=self._bounce.view(np.uint64),

@@ -112,7 +112,7 @@ def _work(pread: int, fd: int, job: ReadJob, slot: int, shared: IdArray, report:
 @njit(cache=True, nogil=True)
 def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdArray) -> None:
     (
-        offset, length, row_begin, row_end, data_offset, checksums, checksum_version, bounce, halves, words,
+        offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
         slot_bytes, target,
     ) = job  # fmt: skip
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
@@ -136,7 +136,7 @@ def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdA
                 _stop(state)
                 return
             page = verify_and_copy_fields(
-                extent, at, offset, length, row_begin, row_end, data_offset, checksums, checksum_version,
+                extent, at, offset, length, row_begin, row_end, data_offset, checksums, format_version,
                 bounce, halves, words, rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
             )  # fmt: skip
             if page >= 0:

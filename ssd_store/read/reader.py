@@ -286,7 +286,7 @@ class FeatureStore:
             is_bfloat16=self._record.dtype == "bfloat16",
             scale=self._scale,
             checksums=self._checksums,
-            checksum_version=self._record.version,
+            format_version=self._record.version,
             gap_bytes=self._gap_bytes,
             settings=self._settings,
             os_io=self._os_io,
@@ -341,7 +341,7 @@ class FeatureStore:
             target,
             data_offset=DATA_OFFSET,
             checksums=self._checksums,
-            checksum_version=self._record.version,
+            format_version=self._record.version,
         )
         if page >= 0:
             raise mismatch(

@@ -34,7 +34,7 @@ class StoredRows:
     is_bfloat16: bool
     scale: NDArray[np.float32] | None  # (N,) of int8 rows
     checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
-    checksum_version: int  # of the format that they were made by
+    format_version: int  # of the format that they were made by
     gap_bytes: int  # longest hole that a batch's reads read through
     settings: ReadSettings
     os_io: OsIO

@@ -281,7 +281,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
     Stops submitting at a failed read, a bad page or a signal; the caller decides and calls again.
     """
     (
-        offset, length, row_begin, row_end, data_offset, checksums, checksum_version, bounce, halves, words,
+        offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
         slot_bytes, target,
     ) = job  # fmt: skip
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
@@ -338,7 +338,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             else:
                 page = verify_and_copy_fields(
                     extent, slot * slot_bytes, offset, length, row_begin, row_end, data_offset, checksums,
-                    checksum_version, bounce, halves, words,
+                    format_version, bounce, halves, words,
                     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
                 )  # fmt: skip
                 if page >= 0:

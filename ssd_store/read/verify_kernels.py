@@ -30,7 +30,7 @@ class ReadJob(NamedTuple):
     row_end: IdArray
     data_offset: int  # byte of the file where page 0 and row 0 start
     checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
-    checksum_version: int  # of the format that they were made by
+    format_version: int  # of the format that they were made by
     bounce: NDArray[np.uint8]
     bounce_halves: NDArray[np.uint16]
     bounce_words: NDArray[np.uint64]
@@ -48,7 +48,7 @@ def verify_and_copy(job: ReadJob, e: int, base: int) -> int:
         row_end,
         data_offset,
         checksums,
-        checksum_version,
+        format_version,
         bounce,
         halves,
         words,
@@ -57,7 +57,7 @@ def verify_and_copy(job: ReadJob, e: int, base: int) -> int:
     ) = job
     rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
     return verify_and_copy_fields(
-        e, base, offset, length, row_begin, row_end, data_offset, checksums, checksum_version, bounce, halves, words,
+        e, base, offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
         rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
     )  # fmt: skip
 
@@ -72,7 +72,7 @@ def verify_and_copy_fields(
     row_end: IdArray,
     data_offset: int,
     checksums: NDArray[np.uint64],
-    checksum_version: int,
+    format_version: int,
     bounce: NDArray[np.uint8],
     halves: NDArray[np.uint16],
     words: NDArray[np.uint64],
@@ -102,7 +102,7 @@ def verify_and_copy_fields(
     stop = start + length[e]
     shift = base - start
     # Verified before a byte is copied: of a damaged extent nothing reaches the caller's array.
-    page = first_bad_page(rows, row_bytes, begin, end, start, stop, shift, words, checksums, checksum_version)
+    page = first_bad_page(rows, row_bytes, begin, end, start, stop, shift, words, checksums, format_version)
     if page < 0:
         copy_extent(
             rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
@@ -122,7 +122,7 @@ def first_bad_page(
     shift: int,
     words: NDArray[np.uint64],
     checksums: NDArray[np.uint64],
-    checksum_version: int,
+    format_version: int,
 ) -> int:
     """Return the first page in bytes ``start`` to ``stop`` under rows ``[begin:end]`` that differs, or -1."""
     if checksums.shape[0] == 0:
@@ -135,7 +135,7 @@ def first_bad_page(
         past = (min(first + row_bytes, stop) - 1) // ALIGNMENT + 1
         while page < past:
             if (
-                page_checksum_at(words, (shift + page * ALIGNMENT) // 8, page, checksum_version)
+                page_checksum_at(words, (shift + page * ALIGNMENT) // 8, page, format_version)
                 != checksums[page]
             ):
                 return page

@@ -48,7 +48,7 @@ class Sweep(NamedTuple):
     num_pages: int
     row_bytes: int
     checksums: NDArray[np.uint64]  # (P,) of the matrix's pages; empty: do not verify
-    checksum_version: int  # of the format that they were made by
+    format_version: int  # of the format that they were made by
     max_bytes: int  # of an extent, a multiple of ``ALIGNMENT``
     gap_bytes: int  # longest hole that is read through
     ring: NDArray[np.uint8]  # where extents are read to, as a ring of bytes
@@ -141,7 +141,7 @@ def is_damaged(slot: int, sweep: Sweep) -> bool:
         page = first + i
         is_wanted = (pages[page >> 6] >> np.uint64(page & 63)) & np.uint64(1)
         word = (at + i * ALIGNMENT) // 8
-        if is_wanted and page_checksum_at(words, word, page, sweep.checksum_version) != checksums[page]:
+        if is_wanted and page_checksum_at(words, word, page, sweep.format_version) != checksums[page]:
             state[BAD_PAGE] = page
             return True
     state[VERIFIED] = state[HEAD] + 1

@@ -263,7 +263,7 @@ class Sweeper:
             num_pages=wanted.num_pages,
             row_bytes=self._stored.row_bytes,
             checksums=self._stored.checksums,
-            checksum_version=self._stored.checksum_version,
+            format_version=self._stored.format_version,
             max_bytes=min(EXTENT_BYTES, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT,
             gap_bytes=self._gap_bytes,
             ring=ring,

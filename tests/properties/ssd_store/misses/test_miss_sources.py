@@ -182,7 +182,7 @@ def test_extents_cover_the_wanted_pages_and_share_no_byte_of_the_ring(
     none, words = np.zeros(0, np.int64), np.zeros(512 * ring_pages, np.uint64)
     sweep = kernels.Sweep(
         ids=none, bounds=np.zeros(2, np.int64), pages=pages, num_pages=num_pages, row_bytes=4,
-        checksums=none.view(np.uint64), checksum_version=2, max_bytes=max_pages * ALIGNMENT,
+        checksums=none.view(np.uint64), format_version=2, max_bytes=max_pages * ALIGNMENT,
         gap_bytes=gap_pages * ALIGNMENT,
         ring=words.view(np.uint8), ring_words=words, extents=np.zeros((5, depth), np.int64),
         batches=np.zeros((6, 1), np.int64), pieces=words.view(np.uint8), piece_words=words, piece_bytes=4096,
