@@ -205,7 +205,7 @@ class PagedArray:
             target,
             data_offset=DATA_OFFSET,
             checksums=self._checksums,
-            checksum_version=self._record.version,
+            format_version=self._record.version,
         )
         if bad >= 0:
             raise damaged_pages(self._file.path, self._record, np.array([bad]))
