@@ -61,7 +61,11 @@ class NeighborSampler:
     ) -> None:
         self.graph = graph
         if weighted and graph.weights is None:
-            raise ConfigError("weighted=True needs edge weights; pass CscGraph(..., edge_weight=...)")
+            raise ConfigError(
+                "weighted sampling needs a weight for each edge, and this graph has none; prepare the dataset from a "
+                "source that has them, such as `gloader prepare edges:FILE OUT` with the columns src, dst, weight, or "
+                "Dataset.from_numpy(..., edge_weight=...); or use the sampler 'neighbor'"
+            )
         self.fanouts = checked_fanouts(fanouts)
         self.seed = checked_seed(seed)
         self.replace = bool(replace)

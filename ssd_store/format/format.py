@@ -357,5 +357,7 @@ def _without_manifest(
             str(root),
         )
     return NotAStoreError(
-        errno.ENOENT, f"not a store or dataset of ours: it has no {manifest_name}", str(root)
+        errno.ENOENT,
+        f"not a store or dataset of ours: it has no {manifest_name}; `gloader prepare` makes one",
+        str(root),
     )

@@ -69,7 +69,8 @@ class Packer:
         memory_bytes = DEFAULT_MEMORY_BYTES if memory_bytes is None else memory_bytes
         if memory_bytes < MIN_MEMORY_BYTES:
             raise BudgetError(
-                f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise memory_bytes"
+                f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
+                "memory_budget, or use another io_strategy"
             )
         # The lane has memory and a ring of its own: a batch is read back while the next pack is being written.
         lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)

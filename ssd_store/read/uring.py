@@ -114,7 +114,8 @@ class Uring:
         """
         if self._fd < 0:
             raise StoreReadError(
-                errno.EBADF, "the io_uring of this store is closed or broke; open the store again"
+                errno.EBADF,
+                "the io_uring of this store is closed or broke; open the loader, or the store, again",
             )
         depth = min(self.depth, job.bounce.shape[0] // job.slot_bytes)
         report = np.empty(HEAD + depth, np.int64)

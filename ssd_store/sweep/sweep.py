@@ -91,7 +91,7 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
     if piece < ALIGNMENT:
         raise BudgetError(
             f"packing {num_batches} batches at once needs {MIN_RING_BYTES + wanted * ALIGNMENT} bytes of buffers and "
-            f"{memory_bytes} are allowed; raise the pack's memory_bytes or use smaller superbatches"
+            f"{memory_bytes} are allowed; raise memory_budget or use smaller superbatches"
         )
     piece = min(piece, MAX_PIECE_BYTES)
     ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT  # what is left goes to both

@@ -34,8 +34,8 @@ def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
         row = int(is_bad.argmax())
         column = int((~np.isfinite(chunk[row])).argmax())
         raise FeatureValueError(
-            f"row {first_row + row}, column {column} is {chunk[row, column]}; finite values were asked for: "
-            "clean the features or pass check_finite=False"
+            f"row {first_row + row}, column {column} is {chunk[row, column]}; int8, and whoever passes "
+            "check_finite, takes finite values alone: clean the features, or store them in another dtype unchecked"
         )
 
 

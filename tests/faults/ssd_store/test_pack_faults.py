@@ -195,7 +195,7 @@ def test_a_ring_that_breaks_leaves_nothing(path: Path, tmp_path: Path) -> None:
         Packer(store, spill) as packer,
     ):
         packer._sweeper._driver._ring._table[FD] = -1
-        for text in ("io_uring_enter failed", "closed or broke; open the store again"):
+        for text in ("io_uring_enter failed", "closed or broke; open the loader"):
             with pytest.raises(StoreReadError, match=text):
                 packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
             assert (files(spill), spill.used_bytes) == ([], 0)

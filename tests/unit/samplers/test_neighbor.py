@@ -260,7 +260,9 @@ def test_fanouts_of_numpy_integers() -> None:
 
 
 def test_refused_options() -> None:
-    with pytest.raises(ConfigError, match="weighted=True needs edge weights"):
+    with pytest.raises(
+        ConfigError, match="`gloader prepare edges:FILE OUT` with the columns src, dst, weight"
+    ):
         NeighborSampler(random_graph(5, 2), [1], weighted=True)
     with pytest.raises(ConfigError, match=r"seed is 1\.5; it must be an integer"):
         NeighborSampler(random_graph(5, 2), [1], seed=1.5)  # type: ignore[arg-type]

@@ -114,7 +114,7 @@ def test_a_ring_that_breaks_stays_broken(tmp_path: Path) -> None:
             StoreReadError, match="io_uring_enter failed: Bad file descriptor; use io='threads'"
         ):
             store.read_into(rows, out)
-        with pytest.raises(StoreReadError, match="closed or broke; open the store again"):
+        with pytest.raises(StoreReadError, match="closed or broke; open the loader, or the store, again"):
             store.read_into(rows, out)
 
 
