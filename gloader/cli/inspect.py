@@ -137,6 +137,11 @@ def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
         f"{inspection.num_distinct:,} of {inspection.num_nodes:,} rows occur. "
         f"Without a cache an epoch reads {format_bytes(inspection.epoch_bytes('none')[0])}."
     )
+    first_reads = inspection.num_distinct / max(inspection.num_accesses, 1)
+    screen.say(
+        f"The first read of each row is counted, {100 * first_reads:.1f}% of the accesses. Not so for static "
+        "sets: they are in memory already, and to load one reads as much as its memory, once for all epochs."
+    )
     screen.say(
         f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
         f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
@@ -153,13 +158,20 @@ def _fits(screen: Screen, table: Table) -> bool:
 def _table(inspection: "Inspection", policies: list[str]) -> Table:
     """Return the table of ``policies``, one in each column. Pure."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title_justify="left", title_style="bold")
-    table.add_column("memory", no_wrap=True)
+    table.add_column("\nmemory", no_wrap=True)
     for policy in policies:
-        table.add_column(policy.replace(", ", "\n").replace(" ", "\n"), justify="right", no_wrap=True)
+        table.add_column(_heading(policy), justify="right", vertical="bottom", no_wrap=True)
     columns = [inspection.ratios(policy) for policy in policies]
     for size, *ratios in zip(inspection.memory_bytes(), *columns, strict=True):
         table.add_row(format_bytes(size), *(f"{100 * ratio:.1f}" for ratio in ratios))
     return table
+
+
+def _heading(policy: str) -> str:
+    """Return two lines: the policy, and its variant where it has one. Pure."""
+    name, _, variant = policy.partition(", ")
+    # Beside the column of the same superbatches that are not reset, "S=64" would say nothing new.
+    return f"{name}\n{variant.split()[-1]}" if variant else f"\n{name}"
 
 
 def _write(out: Path, inspection: "Inspection", report: dict[str, Any], screen: Screen) -> None:

@@ -45,7 +45,8 @@ def save_picture(inspection: Inspection, path: Path | BinaryIO, *, title: str) -
     for name in inspection.misses:
         read = [size / read_factor for size in inspection.epoch_bytes(name)]
         style = _STYLES.get(name.split(",")[0], "-.")
-        axes.plot(memory, read, style, label=name, linewidth=1.5, marker=".", markersize=4)
+        label = f"{name} (loading it not counted)" if name.startswith("static") else name
+        axes.plot(memory, read, style, label=label, linewidth=1.5, marker=".", markersize=4)
     axes.axvline(inspection.knee_bytes / memory_factor, color="grey", linewidth=0.8)
     axes.annotate(
         f"knee {format_bytes(inspection.knee_bytes)}",

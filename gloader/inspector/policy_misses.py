@@ -96,6 +96,9 @@ class Inspection:
                     "misses": list(misses),
                     "miss_ratio": self.ratios(name),
                     "ssd_bytes_per_epoch": self.epoch_bytes(name),
+                    "preload_bytes": self.memory_bytes()
+                    if name.startswith("static")
+                    else [0] * len(self.slots),
                 }
                 for name, misses in self.misses.items()
             },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gloader.errors import ConfigError
-from gloader.report.page import Section, render_page
+from gloader.report.page import Section, beside, render_page
 from gloader.report.sections import read_sections
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target, write_atomically
@@ -46,7 +46,7 @@ def make_report(
         raise ConfigError("there are no runs; give at least one folder or file")
     require_file_target(out, os_io=os_io)
     # All of it is read and drawn before the old page is touched.
-    sections = [section for run in runs for section in read_sections(run)]
+    sections = beside([section for run in runs for section in read_sections(run)])
     make_output_folder(out.parent, os_io=os_io)
     write_atomically(out, render_page(title, sections).encode(), os_io=os_io)
     if png is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from gloader.report.text_table import TextTable, as_html
+from gloader.report.text_table import TextTable, as_html, unbroken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,7 @@ class Section:
 
     title: str
     source: str  # where it was read from
+    column: str = ""  # heading where runs stand beside each other; empty: it has nothing to be compared
     facts: tuple[tuple[str, str], ...] = ()
     pictures: tuple[Picture, ...] = ()
     tables: tuple[TextTable, ...] = ()
@@ -62,8 +63,33 @@ def render_page(title: str, sections: Sequence[Section]) -> str:
     )
 
 
+def beside(sections: Sequence[Section]) -> list[Section]:
+    """Return ``sections`` with their runs' facts in one table before them, a column for each run; one run stays alone.
+
+    Pure.
+    """
+    runs = [section for section in sections if section.column]
+    if len(runs) < 2:
+        return list(sections)
+    columns = [dict(run.facts) for run in runs]
+    names = dict.fromkeys(
+        name for column in columns for name in column
+    )  # in the order of their first mention
+    table = TextTable(
+        header=("", *(run.column for run in runs)),
+        rows=tuple((name, *(column.get(name, "") for column in columns)) for name in names),
+    )
+    together = Section(
+        title="Runs beside each other", source=", ".join(run.source for run in runs), tables=(table,)
+    )
+    # Once is enough: what the table says is left out of the runs' own sections.
+    return [together, *(replace(section, facts=()) if section.column else section for section in sections)]
+
+
 def _section(section: Section) -> str:
-    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in section.facts)
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(unbroken(text))}</dd>" for name, text in section.facts
+    )
     parts = [
         f"<h2>{escape(section.title)}</h2>\n<p>{escape(section.source)}</p>",
         f"<dl>{facts}</dl>" if facts else "",

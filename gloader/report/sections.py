@@ -101,9 +101,11 @@ def _training_section(folder: Path) -> Section:
     return Section(
         title=f"Training: {training.name}",
         source=str(folder),
+        column=training.name,
         facts=training.facts,
         pictures=pictures,
         tables=(training.table(),),
+        notes=("waited for\n" + "\n".join(training.waits()),) if training.epochs else (),
     )
 
 
@@ -161,9 +163,7 @@ def _trace_section(path: Path, values: dict[str, Any]) -> Section:
         raise FormatError(f"{path} is no trace of gloader: {error!r}") from error
     epoch = min(1, max(epochs, default=0))  # the second is the first that shows the steady state
     name = _name_of(path)
-    caption = (
-        f"Epoch {epoch}: what each stage did while the others worked. Shades alternate between superbatches."
-    )
+    caption = f"Epoch {epoch + 1}: what each stage did while the others worked. Shades alternate between superbatches."
     return Section(
         title=f"Timeline: {name}",
         source=f"{path}; https://ui.perfetto.dev shows all of it",
@@ -210,6 +210,9 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
             ),
         ),
         tables=(TextTable(header=("cache", *policies), rows=tuple(rows)),),
+        notes=(
+            "static sets are in memory already: to load one reads as much as its memory, and is not counted",
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from html import escape
 
@@ -20,11 +21,21 @@ def as_markdown(table: TextTable) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]?B|[KMG]iB|KB|ms|s|min|[kMG])\b)")
+
+
+def unbroken(text: str) -> str:
+    """Return ``text`` with no-break spaces between numbers and their units."""
+    return _UNIT.sub("\u00a0", text)
+
+
 def as_html(table: TextTable) -> str:
     """Return the table as an HTML element; every text is escaped."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
     body = "\n".join(
-        "<tr>" + f"<th>{escape(row[0])}</th>" + "".join(f"<td>{escape(c)}</td>" for c in row[1:]) + "</tr>"
-        for row in table.rows
+        f"<tr><th>{escape(name)}</th>"
+        + "".join(f"<td>{escape(unbroken(cell))}</td>" for cell in cells)
+        + "</tr>"
+        for name, *cells in table.rows
     )
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"

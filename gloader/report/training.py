@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gloader.core.units import format_bytes, format_seconds
@@ -24,7 +25,6 @@ _HEADER = (
     "from memory",
     "read",
     "written",
-    "waited for",
 )
 
 
@@ -32,7 +32,7 @@ _HEADER = (
 class Epoch:
     """One line of ``metrics.jsonl``."""
 
-    number: int
+    number: int  # from 1, as on the screen; the file counts from 0
     seconds: float
     evaluate_seconds: float
     loss: float
@@ -58,6 +58,13 @@ class Training:
         """Return a row for each epoch."""
         return TextTable(header=_HEADER, rows=tuple(_cells(epoch) for epoch in self.epochs))
 
+    def waits(self) -> tuple[str, ...]:
+        """Return each sentence on what epochs waited for, once, behind the numbers of its epochs."""
+        epochs_of: dict[str, list[int]] = {}
+        for epoch in self.epochs:
+            epochs_of.setdefault(epoch.bottleneck, []).append(epoch.number)
+        return tuple(f"{_epochs(numbers)}: {sentence}" for sentence, numbers in epochs_of.items())
+
 
 def read_training(folder: Path) -> Training:
     """Read the figures of a run.
@@ -76,7 +83,7 @@ def read_training(folder: Path) -> Training:
             name=folder.resolve().name,
             epochs=epochs,
             test_acc=result.get("test_acc"),
-            facts=tuple(_facts(result)),
+            facts=(*_last_figures(epochs), *_facts(result)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {error!r}") from error
@@ -94,7 +101,7 @@ def _epoch(line: dict[str, Any]) -> Epoch:
         "bytes_written",
     )
     return Epoch(
-        number=line["epoch"],
+        number=line["epoch"] + 1,
         rows=line["rows_gathered"],
         bottleneck=line["bottleneck"],
         **{name: line[name] for name in same},
@@ -117,6 +124,31 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _last_figures(epochs: tuple[Epoch, ...]) -> list[tuple[str, str]]:
+    """Return what the epochs say of the whole run."""
+    if not epochs:
+        return []
+    valid = [epoch.valid_acc for epoch in epochs if epoch.valid_acc is not None]
+    return [
+        ("epochs", str(len(epochs))),
+        ("median epoch", format_seconds(median(epoch.seconds for epoch in epochs))),
+        ("last loss", f"{epochs[-1].loss:.4f}"),
+        ("best validation accuracy", f"{max(valid):.4f}" if valid else "-"),
+    ]
+
+
+def _epochs(numbers: list[int]) -> str:
+    """Return "epoch 3" or "epochs 1, 4 to 30" for ascending numbers. Pure."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
+    return f"epoch{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
+
+
 def _cells(epoch: Epoch) -> tuple[str, ...]:
     return (
         str(epoch.number),
@@ -128,5 +160,4 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
         f"{epoch.hit_rate:.1%}",
         format_bytes(epoch.bytes_read),
         format_bytes(epoch.bytes_written),
-        epoch.bottleneck,
     )

@@ -27,6 +27,10 @@ def test_the_table_names_every_policy_and_the_knee(
     table = shown[shown.index("digits: % of") : shown.index("34 of 34")]
     assert max(map(len, table.splitlines())) <= 80
     assert "…" not in table
+    head = table.splitlines()[1:3]  # two lines name every policy; the third is the first size
+    assert " ".join(head[1].split()) == "memory belady S=8 reset degree presample vip best lru sieve s3fifo"
+    assert "KB" in table.splitlines()[3]
+    assert "The first read of each row is counted, 8.6% of the accesses. Not so for static sets" in shown
 
 
 def test_a_narrow_terminal_gets_tables_below_each_other_with_whole_names(
@@ -49,6 +53,8 @@ def test_json_files_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[st
     report = json.loads(capsys.readouterr().out)
     assert json.loads((out / "inspect.json").read_text()) == report
     assert (report["batches"], report["epoch_batches"], report["dataset"]) == (6, 34, "digits")
+    assert report["policies"]["static, best"]["preload_bytes"] == report["memory_bytes"]
+    assert set(report["policies"]["belady"]["preload_bytes"]) == {0}
     assert report["settings"] == {"fanout": [5, 5], "batch_size": 32, "superbatch": 8, "seed": 0}
     assert (out / "inspect.png").read_bytes().startswith(b"\x89PNG")
 

@@ -39,11 +39,34 @@ def _trace() -> dict[str, Any]:
 def test_a_run_that_is_not_finished_is_shown(tmp_path: Path) -> None:
     folder = _run(tmp_path / "r", EPOCH, EPOCH | {"epoch": 1, "valid_acc": 0.75})
     training = read_training(folder)
-    assert training.facts == (("state", "not finished"),)
+    assert training.facts[-1] == ("state", "not finished")
+    assert [row[0] for row in training.table().rows] == ["1", "2"]  # as on the screen
     assert [row[4] for row in training.table().rows] == ["", "0.7500"]
     (section,) = read_sections(folder)
     assert section.title == "Training: r"
     assert section.pictures[0].png.startswith(b"\x89PNG")
+
+
+def test_what_epochs_waited_for_is_said_once_for_all_of_them(tmp_path: Path) -> None:
+    waits = ["the sweep", *["the model"] * 28, "the sweep"]
+    epochs = [EPOCH | {"epoch": number, "bottleneck": wait} for number, wait in enumerate(waits)]
+    (section,) = read_sections(_run(tmp_path / "r", *epochs))
+    assert section.notes == ("waited for\nepochs 1, 30: the sweep\nepochs 2 to 29: the model",)
+
+
+def test_several_runs_stand_beside_each_other(tmp_path: Path) -> None:
+    runs = [
+        _run(tmp_path / name, EPOCH | {"seconds": seconds}) for name, seconds in (("a", 2.0), ("b", 130.0))
+    ]
+    together, first, _ = make_report(runs, tmp_path / "page.html")
+    (table,) = together.tables
+    assert table.header == ("", "a", "b")
+    assert ("median epoch", "2.0 s", "2 min 10 s") in table.rows
+    assert first.facts == ()  # said above
+    page = (tmp_path / "page.html").read_text()
+    assert "<td>2\u00a0min 10\u00a0s</td>" in page  # a unit stays beside its number
+    assert "<td>4.1\u00a0KB</td>" in page
+    assert [section.title for section in make_report(runs[:1], tmp_path / "page.html")] == ["Training: a"]
 
 
 def test_a_run_without_an_epoch_has_no_picture(tmp_path: Path) -> None:
@@ -65,7 +88,7 @@ def test_the_timeline_is_of_the_second_epoch(tmp_path: Path) -> None:
     path.write_text(json.dumps(_trace()))
     (section,) = read_sections(path)
     assert section.title == "Timeline: some"
-    assert section.pictures[0].caption.startswith("Epoch 1:")
+    assert section.pictures[0].caption.startswith("Epoch 2:")
 
 
 @pytest.mark.parametrize(
