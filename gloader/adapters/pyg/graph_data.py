@@ -1,0 +1,85 @@
+"""What a dataset is to a loop that was written for PyG's ``Data``."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from typing import Never
+
+    from gloader.dataset import Dataset
+    from gloader.types import IdArray
+
+_ON_DISK = {
+    "x": "the rows of a batch are batch.x, and dataset.open_features() reads any others",
+    "edge_index": "the edges of a batch are batch.edge_index, and dataset.load_graph() has all of them",
+}
+
+
+class GraphData:
+    """The numbers, labels and masks of a dataset, by the names that ``torch_geometric.data.Data`` gives them.
+
+    What is small enough for memory: nine bytes a node for ``y`` and a mask, when first asked for. Neither features nor
+    edges: ``x`` and ``edge_index`` are those of batches.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.dataset.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.dataset.num_edges
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return self.dataset.feature_dim
+
+    @property
+    def num_node_features(self) -> int:
+        """F."""
+        return self.dataset.feature_dim
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, which PyG asks its dataset for."""
+        return self.dataset.num_classes
+
+    @cached_property
+    def y(self) -> torch.Tensor:
+        """(N,) int64 class of each node, -1 where unlabelled."""
+        return torch.tensor(self.dataset.labels)
+
+    @cached_property
+    def train_mask(self) -> torch.Tensor:
+        """(N,) bool: the training nodes."""
+        return self._mask(self.dataset.train)
+
+    @cached_property
+    def val_mask(self) -> torch.Tensor:
+        """(N,) bool: the validation nodes."""
+        return self._mask(self.dataset.valid)
+
+    @cached_property
+    def test_mask(self) -> torch.Tensor:
+        """(N,) bool: the test nodes."""
+        return self._mask(self.dataset.test)
+
+    def _mask(self, nodes: IdArray) -> torch.Tensor:
+        mask = torch.zeros(self.num_nodes, dtype=torch.bool)
+        mask[torch.tensor(nodes)] = True
+        return mask
+
+    def __getattr__(self, name: str) -> Never:
+        # Not a gloader error: hasattr() and copy.copy() ask by way of it.
+        advice = f": {_ON_DISK[name]}" if name in _ON_DISK else ""
+        raise AttributeError(f"a GraphData has no {name!r}{advice}")

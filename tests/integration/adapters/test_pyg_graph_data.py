@@ -1,0 +1,66 @@
+"""The doors of PyG's ``Data`` and ``NeighborLoader`` on a prepared dataset."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from gloader.adapters.pyg import GraphData, NeighborLoader
+from gloader.errors import ConfigError, SeedError
+
+
+def test_numbers_labels_and_masks_are_those_of_the_data_in_memory(dataset):
+    ours, theirs = GraphData(dataset), dataset.to_pyg()
+    for name in ("num_nodes", "num_edges", "num_features", "num_node_features"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.num_classes == dataset.num_classes
+    for name in ("y", "train_mask", "val_mask", "test_mask"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+        assert getattr(ours, name).dtype == getattr(theirs, name).dtype
+
+
+def test_what_stays_on_the_disk_says_where_it_is(dataset):
+    data = GraphData(dataset)
+    with pytest.raises(AttributeError, match=r"no 'x': the rows of a batch are batch\.x"):
+        _ = data.x
+    with pytest.raises(AttributeError, match=r"no 'edge_index': the edges of a batch are batch\.edge_index"):
+        _ = data.edge_index
+    assert not hasattr(data, "edge_attr")
+    assert copy.copy(data).num_nodes == data.num_nodes
+
+
+def test_all_nodes_come_in_order_with_all_their_neighbours(dataset):
+    graph = dataset.load_graph()
+    with NeighborLoader(dataset, [-1], batch_size=256, memory_budget="200MB") as loader:
+        assert len(loader.dataset) == dataset.num_nodes
+        batches = list(loader)
+    assert [batch.batch_size for batch in batches] == [256, 256, 88]
+    for batch, first in zip(batches, (0, 256, 512), strict=True):
+        seeds = batch.n_id[: batch.batch_size].numpy()
+        np.testing.assert_array_equal(seeds, np.arange(first, first + batch.batch_size))
+        assert batch.edge_index.shape[1] == graph.in_degrees(seeds).sum()
+
+
+@pytest.mark.parametrize("form", ["mask", "tensor", "array"])
+def test_seeds_may_be_a_mask_or_ids_and_fewer_than_a_batch(dataset, form):
+    data = GraphData(dataset)
+    nodes = {"mask": data.train_mask, "tensor": torch.tensor(dataset.train), "array": dataset.train}[form]
+    with NeighborLoader(data, [2, 2], nodes, batch_size=1024, shuffle=True, memory_budget="200MB") as loader:
+        (batch,) = loader
+        assert loader.data is data
+        assert len(loader.dataset) == len(dataset.train) == batch.batch_size
+    assert sorted(batch.n_id[: batch.batch_size].tolist()) == sorted(dataset.train.tolist())
+
+
+def test_what_it_cannot_take_is_refused_with_the_way_out(dataset):
+    with pytest.raises(
+        ConfigError, match=r"num_workers, persistent_workers: .* threads of this process; leave it out"
+    ):
+        NeighborLoader(dataset, [2], num_workers=6, persistent_workers=True)
+    with pytest.raises(ConfigError, match=r"input_nodes is a mask of shape \(3,\); the graph has 600 nodes"):
+        NeighborLoader(dataset, [2], torch.ones(3, dtype=torch.bool))
+    with pytest.raises(SeedError, match="601"):
+        NeighborLoader(dataset, [2], torch.tensor([601]))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'directed'"):
+        NeighborLoader(dataset, [2], directed=False)
