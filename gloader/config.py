@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypedDict, get_args, get_type_hints
 
@@ -256,7 +257,7 @@ class LoaderSettings:
             nearest = get_close_matches(name, known, n=1)
             advice = f"did you mean {nearest[0]!r}?" if nearest else f"allowed: {', '.join(known)}"
             raise TypeError(f"Loader() got an unexpected keyword argument {name!r}; {advice}")
-        read = {name: _read(name, value) for name, value in values.items()}
+        read = {name: _read_named(name, value) for name, value in values.items()}
         groups = {
             group: type(default)(
                 **{part.name: read[part.name] for part in fields(default) if part.name in read}
@@ -289,6 +290,9 @@ class LoaderSettings:
         ):
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
+        seed: object = self.sampling.seed
+        if not isinstance(seed, Integral):
+            raise ConfigError(f"seed is {seed!r}; it must be an integer")
 
     def recorded(self) -> dict[str, Any]:
         """Return the section ``loader`` of ``config.yaml``: what is a flag, as plain values."""
@@ -372,6 +376,13 @@ def loader_defaults() -> dict[str, Any]:
 def _types() -> dict[str, Any]:
     hints = (get_type_hints(type(group), include_extras=True) for group in _GROUPS.values())
     return {name: hint for group in hints for name, hint in group.items()}
+
+
+def _read_named(name: str, value: Any) -> Any:
+    try:
+        return _read(name, value)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def _read(name: str, value: Any) -> Any:

@@ -95,8 +95,10 @@ def test_sizes_are_read_once_at_the_door() -> None:
     assert (settings.device.device_cache, settings.reading.max_gap) == (4000, 0)
     assert settings.sampling.fanouts == (2,)
     assert LoaderSettings.of(**settings.keywords()) == settings
-    with pytest.raises(ConfigError, match="'8QB' is not a size"):
+    with pytest.raises(ConfigError, match="memory_budget: '8QB' is not a size"):
         LoaderSettings.of(memory_budget="8QB")
+    with pytest.raises(ConfigError, match="max_gap: -5 is not a size"):
+        LoaderSettings.of(max_gap=-5)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,7 @@ def test_an_unknown_keyword_is_told_the_nearest(keyword: str, message: str) -> N
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"seed": "a"}, "seed is 'a'; it must be an integer"),
         ({"features": "disk"}, "features='disk' is not one of 'auto', 'ram', 'ssd' in this version"),
         ({"policy": "no such"}, "policy='no such' is not one of 'belady', 'static'"),
         ({"io_strategy": "fast"}, "io_strategy='fast' is not one of 'auto', 'direct'"),
