@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ import torch
 import gloader
 from gloader.adapters.dgl import BlockLoader, to_blocks
 from gloader.adapters.pyg import NodeLoader, to_data
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gloader-bench-") as folder:
         result = _measure(_dataset(Path(folder) / "graph", args), args)
-    result |= {"command": " ".join(["python", *sys.argv]), "machine": machine(), "versions": versions()}
+    result |= provenance()
     print(_table(result))
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -33,7 +33,7 @@ from compare_summary import choose_target, later_seconds, summarize
 from pipeline_runs import turns
 
 from gloader import Dataset
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance, versions
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
@@ -67,9 +67,8 @@ def main() -> None:
         "benchmark": "compare",
         "comparisons": comparisons,
         "seconds": time.perf_counter() - began,
-        "command": " ".join(["python", *sys.argv]),
         "read_ahead_kb": read_ahead(),
-        "machine": machine(),
+        **provenance(),
         "versions": all_versions(),
     }
     if options.out is not None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gloader import Dataset
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
@@ -51,9 +51,7 @@ def main() -> None:
             "limit_bytes": limit,
             "runs": runs,
             "read_ahead_kb": _read_ahead(args.workdir),
-            "command": " ".join(["python", *sys.argv]),
-            "machine": machine(),
-            "versions": versions(),
+            **provenance(),
         }
     print(_table(result))
     if args.out is not None:

@@ -28,7 +28,7 @@ from gpu_findings import GpuFinding, Sizes, not_checked, sizes_of
 from gpu_loader import check_loader
 from gpu_rates import check_rates
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,8 +92,7 @@ def _result(findings: list[GpuFinding], sizes: Sizes) -> dict[str, Any]:
         "benchmark": "gpu_check",
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "device": sizes.name,
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
         "findings": [asdict(finding) for finding in findings],
     }
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_graphs import NUM_POPULAR, Graph, make_dataset
 from pipeline_runs import column, in_turns, is_void, ratio, spread
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def write(options: argparse.Namespace, cases: dict[str, Any]) -> None:
             name: str(value) for name, value in vars(options).items() if name not in ("workdir", "json")
         },
         "cases": cases,
-        "machine": machine(),
-        "versions": versions(),
+        **provenance(),
     }
     options.json.write_text(json.dumps(result, indent=1) + "\n")
 

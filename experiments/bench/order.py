@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from gloader.bench.environment import provenance
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
@@ -89,12 +88,7 @@ def main() -> None:
         "max_gap_bytes": MAX_GAP_BYTES,
         "disk": {"reads_per_second": args.iops, "bytes_per_second": args.bandwidth},
         "memory_budget_bytes": args.memory_budget,
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "command": f"python experiments/bench/order.py {'--data DATA ' if args.data else ''}"
-        f"--memory-budget {args.memory_budget} --iops {args.iops} --bandwidth {args.bandwidth}",
+        **provenance(),
         "rows": rows,
     }
     table = _table(result)

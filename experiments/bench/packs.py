@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.bench.graphs import synthetic_graph
 from gloader.cache import plan_belady
 from gloader.core.order import EpochOrder
@@ -361,8 +361,7 @@ def main() -> None:
             "workload": {**asdict(work), "fanouts": FANOUTS, "dim": DIM, "touched": touched},
             "disk": disk,
             "rounds": options.rounds,
-            "machine": machine(),
-            "versions": versions(),
+            **provenance(),
             "results": results,
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from pipeline_graphs import Graph, make_dataset
 from pipeline_parts import PARTS, Bench
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
 from gloader.ssd_store.cost.rates import rates_of
 
@@ -114,8 +114,7 @@ def main() -> None:
             "benchmark": "pipeline",
             "options": {key: str(value) for key, value in vars(options).items()},
             "disk_before_and_after": disk,
-            "machine": machine(),
-            "versions": versions(),
+            **provenance(),
             "results": results,
         }
         options.json.write_text(json.dumps(report, indent=1) + "\n")

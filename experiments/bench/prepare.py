@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -129,13 +129,8 @@ def _measure(folder: Path, scale: Scale, budget: int, limit: int) -> dict[str, o
         "resident_before_bytes": report["resident_before_bytes"],
         **memory,
         "generation_seconds": generated,
-        "load_average": os.getloadavg()[0],
         "disk_write_mb_per_s": write_rate,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "command": "python experiments/bench/prepare.py "
-        f"--nodes {scale.nodes} --edges {scale.edges} --dim {scale.dim} --memory-budget {budget} --limit {limit}",
+        **provenance(),
     }
 
 
@@ -298,7 +293,9 @@ def _compare(dataset: Path, source: Path, scale: Scale, digest: int) -> None:
 
 def _table(result: dict[str, object]) -> str:
     rows = [
-        f"| {key} | {_cell(key, value)} |" for key, value in result.items() if key not in {"scale", "command"}
+        f"| {key} | {_cell(key, value)} |"
+        for key, value in result.items()
+        if not isinstance(value, dict) and key != "command"
     ]
     return "\n".join([f"`{result['command']}`", "", "| what | value |", "|---|---|", *rows])
 

@@ -23,7 +23,7 @@ import torch
 from scipy import sparse
 from torch.nn import functional
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.config import ModelConfig
 from gloader.models import GraphNetwork, build_model
 from gloader.pipeline.transfer import to_device_block
@@ -240,8 +240,7 @@ def _write(rows: list[SamplerRow], options: argparse.Namespace) -> None:
     figures = {
         "rows": [asdict(row) for row in rows],
         "settings": settings,
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.with_suffix(".md").write_text(table, encoding="utf-8")

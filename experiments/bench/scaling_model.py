@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from ranks import be_rank, is_rank, run_group
 
+from gloader.bench.environment import provenance
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -150,6 +152,7 @@ def main() -> None:
     print(_table(checks, curve))
     if args.out is not None:
         result = {"stages": asdict(stages), "validation": checks, "ranks": [asdict(point) for point in curve]}
+        result |= provenance()
         args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

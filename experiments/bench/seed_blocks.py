@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.bench.environment import provenance
 from gloader.cache import plan_belady
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.convert.options import PrepareOptions, SourceOptions
@@ -82,9 +81,7 @@ def main() -> None:
             "superbatch": SUPERBATCH,
             "sampled_epochs": args.sampled_epochs,
             "training": {"epochs": args.epochs, "runs": args.runs, "lr": args.lr, "hidden": args.hidden},
-            "cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
+            **provenance(),
             "rows": [asdict(row) | {"hit_rate": row.hit_rate} for row in rows],
         }
         args.out.write_text(json.dumps(result, indent=1) + "\n")

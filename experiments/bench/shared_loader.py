@@ -22,6 +22,7 @@ from typing import Any
 
 from ranks import be_rank, is_rank, run_group
 
+from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
 
 
@@ -57,6 +58,7 @@ def main() -> None:
         "ratio_of_equal_caches": _ratio(reads[2], reads[3]),
         "overlap": overlap,
         "overlap_efficiency": median(found["efficiency"] for found in overlap),
+        **provenance(),
     }
     print(_table(result))
     if args.out is not None:

@@ -17,8 +17,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -30,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.cost.profile import DEFAULT_GAP_BYTES
@@ -298,15 +297,9 @@ def main() -> None:
             shutil.rmtree(folder)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        machine: dict[str, object] = {
-            "system": platform.platform(),
-            "processor": platform.processor(),
-            "cores": os.cpu_count(),
-        }
-        machine["load_average"] = os.getloadavg()[1]
         settings = {"size": args.size, "rounds": args.rounds, "seconds": args.seconds, "verify": args.verify}
         args.json.write_text(
-            json.dumps({"machine": machine, "settings": settings, "results": results}, indent=2) + "\n"
+            json.dumps({**provenance(), "settings": settings, "results": results}, indent=2) + "\n"
         )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from fabricate import SHAPES
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
 
 CHILD = Path(__file__).with_name("papers_scale_child.py")
@@ -109,8 +109,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "settings": {name: value for name, value in vars(options).items() if name not in {"workdir", "out"}},
         "prepare": prepared,
         "train": trained,
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }
 
 

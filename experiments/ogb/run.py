@@ -22,7 +22,7 @@ from benchmarks import Benchmark, BenchmarkError, DataError, load_benchmarks
 from score_table import HEAD, ScoreRow, markdown_table
 from scores import score
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
 
@@ -202,8 +202,7 @@ def _write(rows: list[ScoreRow], options: argparse.Namespace) -> None:
         "runs": options.runs,
         "settings": options.set,
         "rows": [row.figures() for row in rows],
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }
     options.out.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from typing import Any
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
 
 import psutil
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def versions() -> dict[str, str]:
@@ -19,6 +24,31 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def provenance() -> dict[str, Any]:
+    """Return what a file of figures says of its origin: command, commit, versions and machine."""
+    return {"command": command(), "commit": commit(), "versions": versions(), "machine": machine()}
+
+
+def command() -> str:
+    """Return the command that runs, with the folders of this machine as "DIR"."""
+    program, *words = sys.argv
+    path = Path(program)
+    if path.name == "__main__.py" or path.suffix != ".py":
+        started = "gloader"
+    else:
+        started = f"python {os.path.relpath(path.resolve(), _ROOT)}"
+    return " ".join([started, *("DIR" if Path(word).is_absolute() else word for word in words)])
+
+
+def commit() -> str | None:
+    """Return the commit that the code was checked out at, "-dirty" where it was changed; None outside a checkout."""
+    words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def machine() -> dict[str, Any]:

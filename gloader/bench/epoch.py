@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.errors import ConfigError
 from gloader.loader import Loader
 from gloader.observe.epoch_stats import hit_rate
@@ -80,8 +80,7 @@ def bench_epoch(
             "epochs": epochs,
             "seed": seed,
         },
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }
 
 

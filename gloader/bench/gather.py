@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.errors import ConfigError
 from gloader.ssd_store import RamFeatures
 
@@ -50,7 +50,7 @@ def bench_gather(
     if not dims or min(*dims, rows, repeats) < 1 or table_bytes < 4 * max(dims):
         raise ConfigError("dims, rows and repeats must be at least 1, and table_bytes must hold a row")
     results = [_measure(dim, rows, table_bytes, repeats) for dim in dims]
-    return {"benchmark": "gather", "results": results, "versions": versions(), "machine": machine()}
+    return {"benchmark": "gather", "results": results, **provenance()}
 
 
 def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[str, Any]:

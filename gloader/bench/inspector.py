@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.bench.graphs import GraphSpec
 from gloader.cache import NodeTable, SlotCache, Trace, access_counts, encode_ids, hotness_levels, plan_belady
 from gloader.core.order import EpochOrder
@@ -108,7 +108,7 @@ def bench_inspector(
         "capacity": capacity,
         "repeats": repeats,
     }
-    return report | {"versions": versions(), "machine": machine()}
+    return report | provenance()
 
 
 def _spread(trace: AccessTrace) -> AccessTrace:

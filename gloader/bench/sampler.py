@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.bench.graphs import GraphSpec
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph, NeighborSampler
@@ -81,8 +81,7 @@ def bench_sampler(
             "repeats": repeats,
         },
         "threads": threads,
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }
 
 
