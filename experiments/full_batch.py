@@ -112,7 +112,7 @@ def _train(kind: str, data: Any, seed: int) -> float:
             model(data.x, data.edge_index)[data.train_mask], data.y[data.train_mask]
         )
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         model.eval()
         with torch.no_grad():

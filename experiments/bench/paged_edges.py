@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from contextlib import ExitStack
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.bench.environment import provenance
 from gloader.bench.graphs import synthetic_graph
 from gloader.dataset import Dataset
 from gloader.dataset.topology import open_topology
@@ -53,17 +52,7 @@ def main() -> None:
                 read_bytes.setdefault(name, []).append((_bytes_read() - before) / args.batches)
     result = {
         "benchmark": "paged_edges",
-        "command": "python experiments/bench/paged_edges.py "
-        + " ".join(
-            f"--{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-            for key, value in vars(args).items()
-            if key not in ("workdir", "out")
-        ),
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "architecture": platform.machine(),
-            "load_average_1min": os.getloadavg()[0],
-        },
+        **provenance(),
         "edge_bytes": dataset.arrays["indices"].num_bytes,
         "places": {
             name: {
@@ -132,7 +121,7 @@ def _turn(sampler: Sampler, args: Any, turn: int) -> float:
     started = time.perf_counter()
     for index, batch in enumerate(seeds):
         sampler.sample(BatchId(epoch=turn + 1, index=index), batch)
-    return (time.perf_counter() - started) / args.batches
+    return (time.perf_counter() - started) / int(args.batches)
 
 
 def _bytes_read() -> int:

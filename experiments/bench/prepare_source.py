@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gloader.bench.environment import provenance
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.units import parse_bytes
 
@@ -64,12 +64,7 @@ def main() -> None:
                 rates[name].append(_prepare_rate(file, code, Path(folder) / "out"))
     result = {
         "benchmark": "prepare-source",
-        "command": " ".join(["python", "experiments/bench/prepare_source.py", *_plain_words(sys.argv[1:])]),
-        "machine": {
-            "cores": os.cpu_count(),
-            "kernel": platform.release(),
-            "load_average": os.getloadavg()[0],
-        },
+        **provenance(),
         "size_bytes": args.size,
         "row_bytes": 4 * DIM,
         "mb_per_s": {name: [round(rate / 1e6) for rate in values] for name, values in rates.items()},
@@ -78,11 +73,6 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def _plain_words(words: list[str]) -> list[str]:
-    # Folders of this machine mean nothing on another.
-    return ["DIR" if word.startswith("/") else word for word in words]
 
 
 def _write_source(folder: Path, size: int) -> Path:
