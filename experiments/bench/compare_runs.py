@@ -31,7 +31,7 @@ def run(job: dict[str, Any], *, parent: Path, limit_bytes: int | None) -> Run:
     limit_bytes : of memory, page cache included; None for no limit
     """
     drop_from_page_cache(Path(job["dataset"]))
-    with _limited(parent, limit_bytes) as group:
+    with limited(parent, limit_bytes) as group:
         command = [sys.executable, str(_CHILD), json.dumps(job)]
         if group is not None:
             command = ["/bin/sh", "-c", _ENTER, str(group), *command]
@@ -110,7 +110,7 @@ def _call(command: list[str], *, timeout_s: float) -> tuple[int | None, str, str
 
 
 @contextmanager
-def _limited(parent: Path, limit_bytes: int | None) -> Iterator[Path | None]:
+def limited(parent: Path, limit_bytes: int | None) -> Iterator[Path | None]:
     """Make a control group with a memory limit, and remove it; None without a limit, or where none can be made."""
     group = parent / f"gloader-bench-{os.getpid()}"
     if limit_bytes is None:
