@@ -141,8 +141,9 @@ class BufferRing:
             self._leases.pop(id(buffer), None)
             if buffer.size >= rows * self._dim:
                 return buffer
-            # Too small by now: it is dropped, and its bytes go to a larger one.
+            # Too small by now: it is dropped, before the larger one that its bytes go to is made.
             self._total_bytes -= buffer.nbytes
+            del buffer
         raise ChannelClosedError("the buffer ring is cancelled")
 
     def _wait_for_free(self) -> NDArray[np.float32] | None:

@@ -1,6 +1,7 @@
 """The buffer ring: reuse, bounds, and no overwriting of what somebody still holds."""
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -36,6 +37,21 @@ def test_a_larger_batch_makes_a_larger_buffer_in_the_place_of_a_small_one() -> N
     del (first := [ring.acquire(10)])[0]
     assert first == []
     assert ring.acquire(20).shape == (20, 1)
+
+
+@pytest.mark.reliability("J11")
+def test_a_buffer_that_is_too_small_is_gone_before_the_larger_one_is_made() -> None:
+    made: list[weakref.ref[np.ndarray]] = []
+
+    def allocate(num_floats: int) -> np.ndarray:
+        assert all(ref() is None for ref in made), "the memory of two buffers is taken where one is allowed"
+        made.append(weakref.ref(buffer := np.empty(num_floats, np.float32)))
+        return buffer
+
+    ring = BufferRing(dim=1, rows=10, max_bytes=100, allocate=allocate)
+    ring.acquire(10)
+    assert ring.acquire(20).shape == (20, 1)
+    assert len(made) == 2
 
 
 def test_a_batch_larger_than_the_ring_says_needed_and_allowed() -> None:
