@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
+from gloader.cli.first_run import compile_first
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen
@@ -42,15 +43,19 @@ def infer(
     """
     from gloader.ssd_store.spill.folder import remove_dead_spills
     from gloader.ssd_store.write.atomic_file import require_file_target
-    from gloader.training.checkpoint.save import load_checkpoint
-    from gloader.training.evaluate import predict
-    from gloader.training.train import resolve_device
 
     screen = Screen.open(is_json=output.json)
     # Before hours of work that nothing could be done with.
     require_file_target(out)
     remove_dead_spills()
     opened = open_or_prepare(dataset, screen, memory_budget=memory_budget)
+    compile_first(opened, None, says=screen.say)
+
+    # After the kernels were compiled in another process: torch beside that would be too much.
+    from gloader.training.checkpoint.save import load_checkpoint
+    from gloader.training.evaluate import predict
+    from gloader.training.train import resolve_device
+
     loaded = load_checkpoint(checkpoint)
     with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
         bar = bars.add_task("predicting", total=1.0)

@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gloader.cli.first_run import compile_first
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
 from gloader.cli.run_flags import RunFlags
@@ -65,6 +66,7 @@ def train(
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
         dataset = open_dataset(group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=budget)))
+        group.run_on_first(lambda: compile_first(dataset, loader, says=screen.say))
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
         run = replace(run, resume=run.resume or max(group.gather(launch.restarts)) > 0)
@@ -99,6 +101,9 @@ def _fit(
     trace: Path | None = None,
 ) -> dict[str, Any]:
     """Train, and return the content of `result.json`."""
+    from gloader.observe.peak_memory import bare_bytes
+
+    bare_bytes()  # imports torch, to know later what was taken beside it
     from gloader.training.train import RunFiles, fit
 
     files = RunFiles(out=out, resume=run.resume, tensorboard=run.tensorboard, trace=trace)

@@ -35,6 +35,9 @@ _MOST_BUFFER_SHARE = 1 / 2
 _SAMPLED_ROW_BYTES = 40
 _SAMPLED_EDGE_BYTES = 16
 
+# Of a seed: its id, its label, and its place in the orders of three epochs (8 bytes each).
+_SEED_BYTES = 40
+
 # Those that are sampled, planned and executed at a time; batches of more are never kept.
 _KEPT_SUPERBATCHES = 3
 
@@ -70,6 +73,7 @@ class Demand:
     stored_row_bytes: int  # R, one row on the SSD or in the host cache
     gap_bytes: int  # longest hole that is cheaper to read than to skip
     num_batches: int | None  # of the whole run, where that is known
+    num_seeds: int = 0  # of the whole epoch
     num_ranks: int = 1  # whose batches are gathered; each has feature buffers of its own
 
 
@@ -290,7 +294,8 @@ def _planned_accesses(demand: Demand, size: SuperbatchSize) -> int:
 def _workspace_bytes(demand: Demand, budget_bytes: int) -> int:
     maps = demand.sampler_node_bytes * demand.num_nodes * demand.sampler_threads
     fixed = max(_FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
-    return fixed + maps + _batch_bytes(demand) * (demand.batches_in_flight + demand.sampler_threads)
+    seeds = _SEED_BYTES * demand.num_seeds
+    return fixed + maps + seeds + _batch_bytes(demand) * (demand.batches_in_flight + demand.sampler_threads)
 
 
 def _batch_bytes(demand: Demand) -> int:

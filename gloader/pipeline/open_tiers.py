@@ -217,6 +217,7 @@ def _demand(
         stored_row_bytes=store.row_bytes,
         gap_bytes=default_gap_bytes(dataset.root),
         num_batches=None if epochs is None else epochs * work.order.num_batches * num_ranks,
+        num_seeds=len(work.order.seeds),
         num_ranks=num_ranks,
     )
 

@@ -118,7 +118,7 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("features", f"{result['features']}, policy {result['policy']}, I/O {result['io_strategy']}"),
         ("rows from memory", f"{result['hit_rate']:.1%} of {result['rows_gathered']:,}"),
         ("read", f"{format_bytes(result['bytes_read'])} in {result['requests']:,} requests"),
-        ("peak memory", format_bytes(result["peak_rss_bytes"])),
+        ("peak memory", _memory(result)),
         ("whole run", format_seconds(result["total_seconds"])),
         ("versions", ", ".join(f"{name} {version}" for name, version in result["versions"].items())),
     ]
@@ -147,6 +147,14 @@ def _epochs(numbers: list[int]) -> str:
             spans.append([number, number])
     texts = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
     return f"epoch{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
+
+
+def _memory(result: dict[str, Any]) -> str:
+    resident = f"{format_bytes(result['peak_rss_bytes'])} resident"
+    if "peak_anonymous_bytes" not in result:  # a run of an earlier version
+        return resident
+    taken, budget = (format_bytes(result[name]) for name in ("peak_anonymous_bytes", "memory_budget_bytes"))
+    return f"{taken} of a budget of {budget}, {resident}"
 
 
 def _cells(epoch: Epoch) -> tuple[str, ...]:

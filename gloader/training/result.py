@@ -39,6 +39,8 @@ class RunResult:
     sampler_threads: int
     explanation: str  # what the loader predicted and measured
     rank_peak_rss_bytes: tuple[int, ...] = ()  # of each rank where there are several
+    memory_budget_bytes: int = 0  # of a machine
+    peak_anonymous_bytes: int = 0  # most that the first machine's ranks took, each above a bare `import torch`
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
@@ -67,6 +69,8 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "requests": sum(s.requests for s in stats),
         "stage_seconds": stage_seconds,
         "overlap_efficiency": _overlap(stage_seconds, train_seconds, results[0].sampler_threads),
+        "memory_budget_bytes": max(result.memory_budget_bytes for result in results),
+        "peak_anonymous_bytes": max(result.peak_anonymous_bytes for result in results),
         "peak_rss_bytes": peak_rss_bytes(),
         "world_size": max(1, len(results[-1].rank_peak_rss_bytes)),
         "rank_peak_rss_bytes": list(results[-1].rank_peak_rss_bytes),
@@ -95,7 +99,7 @@ def name_strategy(asked: str, chosen: Sequence[str]) -> str:
 
 
 def peak_rss_bytes() -> int:
-    """Return the most memory this process ever held.
+    """Return the most memory this process ever held, the pages of mapped files and libraries included.
 
     `getrusage` alone would count what the process that started this one held at that moment.
     """

@@ -14,6 +14,7 @@ import gloader
 from gloader.errors import ConfigError
 from gloader.loader import Loader
 from gloader.observe.explain import explain_run
+from gloader.observe.peak_memory import PeakMemory
 from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
 from gloader.training.inference.layerwise_inference import LayerwiseInference
@@ -122,6 +123,7 @@ def fit(
             stack.callback(board.close)
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
+        peak = stack.enter_context(PeakMemory())
         results = []
         for number in range(settings.runs):
             seed = settings.loader.sampling.seed + number
@@ -140,6 +142,7 @@ def fit(
                 trace=files.trace if number == 0 and group.is_first else None,
                 reporter=listener,
                 loader_factory=loader_factory,
+                peak=peak,
             )
             with group.lost_rank_errors():
                 results.append(training.run(number))
@@ -195,6 +198,7 @@ class _TrainingRun:
     trace: Path | None
     reporter: Reporter
     loader_factory: LoaderFactory
+    peak: PeakMemory
 
     def run(self, number: int) -> RunResult:
         """Train and test the network."""
@@ -251,6 +255,8 @@ class _TrainingRun:
                 io_strategy=self._io_strategy(loader) if is_on_ssd else "none",
                 sampler_threads=opening.sampler_threads,
                 explanation=_by_rank(self.group.gather(_explain_reports(loader))),
+                memory_budget_bytes=budget.total_bytes,
+                peak_anonymous_bytes=sum(self.group.gather(self.peak.peak_bytes)[: self.group.most_local]),
                 rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
             )
         # One of several runs has a result of its own at once: a later run may be interrupted.

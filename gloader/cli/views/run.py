@@ -152,10 +152,13 @@ def _accuracy(result: Mapping[str, Any], name: str) -> str:
 
 
 def _memory(result: Mapping[str, Any]) -> str:
+    # What the budget counts comes first; what is resident holds libraries and pages of files as well.
+    taken, budget = (format_bytes(result[name]) for name in ("peak_anonymous_bytes", "memory_budget_bytes"))
     ranks = result.get("rank_peak_rss_bytes", ())
-    if len(ranks) < 2:
-        return format_bytes(result["peak_rss_bytes"])
-    return f"{format_bytes(sum(ranks))}, of the ranks {', '.join(map(format_bytes, ranks))}"
+    resident = format_bytes(result["peak_rss_bytes"])
+    if len(ranks) > 1:
+        resident = f"{format_bytes(sum(ranks))}, of the ranks {', '.join(map(format_bytes, ranks))}"
+    return f"{taken} of a budget of {budget} (resident, with libraries: {resident})"
 
 
 def _stages(seconds: Mapping[str, float]) -> str:

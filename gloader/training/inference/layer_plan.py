@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _FLOAT_BYTES = 4
 _EDGE_BYTES = 32  # a source, a destination and the scores of a few heads
 _MAX_BUFFER_BYTES = 128 << 20  # larger chunks are not faster
+_OUTPUT_BYTES = 32  # of a node whose class is asked for: its id, its position, its label, its class
 _FILE_BYTES = 8 << 20  # buffers of the files that activations are written to and read from
 
 
@@ -43,7 +44,7 @@ def plan_inference(
     convs : the L layers
     num_nodes : N
     num_outputs : nodes whose logits are wanted; the last layer computes no others
-    budget_bytes : for tables, activations and buffers together; the topology is not counted
+    budget_bytes : for tables, activations, buffers and what comes out together; the topology is not counted
 
     Raises
     ------
@@ -52,7 +53,7 @@ def plan_inference(
     """
     # A quarter for chunks in flight: more of it would make slabs narrower, and each slab reads all inputs once more.
     buffers = min(budget_bytes // 4, _MAX_BUFFER_BYTES)
-    left = budget_bytes - buffers - min(budget_bytes // 8, _FILE_BYTES)
+    left = budget_bytes - buffers - min(budget_bytes // 8, _FILE_BYTES) - _OUTPUT_BYTES * num_outputs
     plans = []
     input_bytes = 0  # of the activations below that are held in memory
     for depth, conv in enumerate(convs):

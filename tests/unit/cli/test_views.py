@@ -27,6 +27,7 @@ RESULT: dict[str, Any] = {
     "hit_rate": 0.291, "features": "ssd", "policy": "static", "rows_read": 5_040_000, "bytes_read": 14_500_000_000,
     "bytes_written": 3_000_000, "io_strategy": "auto: packed 12, direct 3",
     "stage_seconds": dict.fromkeys(STAGES, 1.5), "peak_rss_bytes": 1_190_000_000, "runs": [{}, {}, {}],
+    "peak_anonymous_bytes": 480_000_000, "memory_budget_bytes": 512_000_000,
 }  # fmt: skip
 
 START = RunStart(

@@ -1,0 +1,192 @@
+"""The first run on a machine: kernels are compiled by a process of its own, which gives back what that took.
+
+Compiling takes about 150 MB, which numba keeps until its process ends. So before a command takes memory, another process
+does in small what the command will do, and leaves the kernels in numba's cache.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gloader.errors import SpillError
+
+if TYPE_CHECKING:
+    from gloader.config import LoaderSettings
+    from gloader.dataset import Dataset
+
+_LOG = logging.getLogger("gloader")
+
+# Modules of which a run needs some kernel: none of them compiled means that no run was made here.
+_READING = ("gloader.ssd_store.read.verify_kernels",)
+_SAMPLERS = {
+    "neighbor": "gloader.samplers.pick_kernels",
+    "weighted": "gloader.samplers.weighted_kernels",
+    "labor": "gloader.samplers.poisson_kernels",
+    "ladies": "gloader.samplers.poisson_kernels",
+    "fastgcn": "gloader.samplers.poisson_kernels",
+}
+_ONLINE = "gloader.cache.baseline_kernels"  # of every policy that looks at the past alone
+_POLICIES = {
+    "belady": "gloader.cache.belady_kernels",
+    "static": "gloader.cache.slot_kernels",
+    "none": "gloader.ssd_store.sweep.kernels",
+}
+
+_NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
+_BATCH_SIZE, _SUPERBATCH = 64, 2
+_SPILL_BYTES = 64 << 20
+_WAYS = ("direct", "staged", "packed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What the kernels that a command needs depend on."""
+
+    folder: str
+    index_dtype: str
+    feature_dtype: str
+    feature_dim: int
+    has_weights: bool
+    loader: dict[str, Any] | None  # keywords of a loader; None: nothing is sampled
+
+    def hold(self) -> None:
+        """Sample, cache and read a graph of a thousand nodes in every way that the command may."""
+        from gloader.config import loader_defaults
+        from gloader.dataset import Dataset
+        from gloader.loader import Loader
+
+        dataset = Dataset.open(self._write_graph())
+        if self.loader is not None:
+            keywords = {name: value for name, value in self.loader.items() if name in loader_defaults()}
+            asked = keywords.get("io_strategy", "auto")
+            for way in _WAYS if asked == "auto" else (asked,):
+                with Loader(dataset, **keywords | {"io_strategy": way}) as loader:
+                    for _ in loader:
+                        pass
+        self._read_in_order(dataset)
+
+    def _read_in_order(self, dataset: "Dataset") -> None:
+        """Do what an evaluation does: activations are written and read, features read, in the order of the nodes."""
+        import numpy as np
+
+        from gloader.ssd_store import FeatureStore
+
+        ids = np.arange(_NODES, dtype=np.int64)
+        rows = np.empty((_NODES, dataset.feature_dim), np.float32)
+        with dataset.open_features() as store:
+            store.read_into(ids, rows)
+            store.load()
+        path = Path(self.folder) / "activations"
+        FeatureStore.create(path, rows).close()
+        with FeatureStore.open(path) as store:
+            store.read_into(ids, rows)
+        dataset.load_graph()
+        dataset.labels_of(dataset.train)
+
+    def _write_graph(self) -> Path:
+        import numpy as np
+
+        from gloader.dataset import Dataset
+
+        path = Path(self.folder) / "graph"
+        num_edges = _NODES * _EDGES_PER_NODE
+        ids = np.arange(_NODES, dtype=np.int64)
+        with Dataset.create(path, name="rehearsal", num_nodes=_NODES, num_classes=2) as writer:
+            with writer.indptr() as column:
+                column.append(np.arange(_NODES + 1, dtype=np.int64) * _EDGES_PER_NODE)
+            with writer.indices(num_edges, self.index_dtype) as column:
+                column.append((np.arange(num_edges) * 7 % _NODES).astype(self.index_dtype))
+            if self.has_weights:
+                with writer.edge_weight(num_edges) as column:
+                    column.append(np.ones(num_edges, np.float32))
+            dim = min(self.feature_dim, _MAX_DIM)
+            with writer.features(dim, self.feature_dtype) as rows:
+                rows.append(np.ones((_NODES, dim), np.float32))
+            writer.labels(ids % 2)
+            writer.splits(train=ids[: _NODES // 2], valid=ids[_NODES // 2 :], test=ids[:0])
+        return path
+
+
+def compile_first(dataset: "Dataset", loader: "LoaderSettings | None", *, says: Any) -> None:
+    """Compile what a run needs in another process, where this machine has never compiled it; else do nothing.
+
+    What cannot be compiled there, for whatever reason, is compiled by the run itself.
+
+    Parameters
+    ----------
+    dataset : what the run reads
+    loader : settings of the run's loader; None: it samples nothing
+    says : hears of it, in words
+    """
+    if not _lacks_kernels(loader):
+        return
+    from gloader.ssd_store.spill.folder import SpillFolder
+
+    says("first run here: compiling kernels, once (a minute on two cores)")
+    try:
+        # Its folder is removed by the next run if this process is killed.
+        with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:
+            rehearsal = Rehearsal(
+                folder=str(folder.path),
+                index_dtype=dataset.arrays["indices"].dtype,
+                feature_dtype=dataset.feature_dtype,
+                feature_dim=dataset.feature_dim,
+                has_weights="edge_weight" in dataset.arrays,
+                loader=None if loader is None else _in_small(loader, folder.path),
+            )
+            command = [sys.executable, "-m", "gloader.cli.first_run", json.dumps(asdict(rehearsal))]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            _LOG.debug("kernels are compiled in the run itself: %s", done.stderr[-2000:])
+    except (OSError, SpillError) as error:
+        _LOG.debug("kernels are compiled in the run itself: %s", error)
+
+
+def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
+    """Return the keywords of a loader with the kernels of ``loader`` and next to no memory."""
+    same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
+    keywords: dict[str, Any] = dict(loader.keywords())
+    return {name: keywords[name] for name in same} | {
+        "features": "ram" if loader.memory.features == "ram" else "ssd",
+        "batch_size": _BATCH_SIZE,
+        "memory_budget": "128MB",
+        "cache": "64KB",
+        "superbatch": _SUPERBATCH,
+        "threads": 1,
+        "spill_dir": str(folder),
+        "spill_budget": _SPILL_BYTES,
+    }
+
+
+def _lacks_kernels(loader: "LoaderSettings | None") -> bool:
+    from numba import config
+
+    if config.DISABLE_JIT:
+        return False
+    modules = [*_READING]
+    if loader is not None:
+        modules.append(_SAMPLERS[loader.sampling.sampler])
+        if loader.memory.features != "ram":
+            modules.append(_POLICIES.get(loader.memory.policy, _ONLINE))
+    return not all(map(_is_compiled, modules))
+
+
+def _is_compiled(name: str) -> bool:
+    """Return whether numba's cache holds some kernel of a module as it is now."""
+    from numba.core.dispatcher import Dispatcher
+
+    found = [value for value in vars(import_module(name)).values() if isinstance(value, Dispatcher)]
+    kernels = [kernel for kernel in found if kernel.py_func.__module__ == name]
+    # numba says so to nobody. Its index is empty where it is of another version of numba or of the source.
+    return any(kernel._cache._cache_file._load_index() for kernel in kernels)  # noqa: SLF001
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    Rehearsal(**json.loads(sys.argv[1])).hold()

@@ -1,0 +1,102 @@
+"""The process that compiles kernels before a first run, and when there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from gloader import Dataset
+from gloader.cli import first_run
+from gloader.config import LoaderSettings, Policy
+from gloader.samplers import make
+
+SETTINGS = [
+    {"sampler": "neighbor", "policy": "belady"},
+    *({"policy": name} for name in get_args(Policy) if name != "belady"),
+    *({"sampler": name} for name in make._SAMPLERS if name != "neighbor"),
+]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return Dataset.from_numpy(
+        tmp_path / "dataset", features=np.ones((50, 3), np.float32), labels=np.arange(50) % 2,
+        edge_index=np.stack([np.arange(50), np.roll(np.arange(50), 1)]), edge_weight=np.ones(50, np.float32),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Commands of the processes that were started; each does its work in this one."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> SimpleNamespace:
+        commands.append(command)
+        first_run.Rehearsal(**json.loads(command[-1])).hold()
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+def _spill_folders(parent: str) -> list[str]:
+    return [name for name in os.listdir(parent) if name.startswith("gloader-spill")]
+
+
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(s, marks=[pytest.mark.long] if i else []) for i, s in enumerate(SETTINGS)],
+    ids=lambda s: "-".join(s.values()),
+)
+def test_a_rehearsal_compiles_what_its_command_looks_for(
+    dataset: Dataset, started: list[list[str]], settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8, **settings)
+    said: list[str] = []
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(first_run, "_is_compiled", lambda name: False)
+        first_run.compile_first(dataset, loader, says=said.append)
+    assert [command[:3] for command in started] == [[sys.executable, "-m", "gloader.cli.first_run"]]
+    assert said == ["first run here: compiling kernels, once (a minute on two cores)"]
+    assert _spill_folders(str(tmp_path)) == []
+    # Or every run would begin with one.
+    first_run.compile_first(dataset, loader, says=said.append)
+    assert len(started) == len(said) == 1
+
+
+def test_a_rehearsal_that_fails_leaves_the_compiling_to_the_run(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    first_run.compile_first(dataset, None, says=lambda text: None)
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path / "missing"))
+    first_run.compile_first(dataset, None, says=lambda text: None)
+    assert _spill_folders(str(tmp_path)) == []
+
+
+def test_a_kernel_counts_as_compiled_once_it_was_called_and_until_its_source_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = tmp_path / "some_kernels.py"
+    text = "from numba import njit\n\n\n@njit(cache=True)\ndef one():\n    return 1\n"
+    source.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not first_run._is_compiled("some_kernels")
+    sys.modules["some_kernels"].one()
+    assert first_run._is_compiled("some_kernels")
+    source.write_text(text + "\n")
+    del sys.modules["some_kernels"]
+    assert not first_run._is_compiled("some_kernels")
+    del sys.modules["some_kernels"]
