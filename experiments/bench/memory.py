@@ -21,7 +21,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compare_runs import limited
 
@@ -38,7 +38,7 @@ _REFUSED = 2  # the exit status of a budget that is too small
 _DIM = 128
 _EDGES_PER_NODE = 10
 _FEATURES_OF_BUDGET = {"ssd": 1.5, "ram": 0.35}
-_BATCHES = 40  # of an epoch: enough for caches and packs to be full
+_BATCHES = 30  # of an epoch: enough for caches and packs to be full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +100,16 @@ def main() -> None:
 class _Bench:
     """The runs with one budget and one home of the features."""
 
-    def __init__(self, folder: Path, budget: int, features: str, *, bare: int, args: argparse.Namespace) -> None:
+    def __init__(
+        self, folder: Path, budget: int, features: str, *, bare: int, args: argparse.Namespace
+    ) -> None:
         self._budget, self._features, self._bare, self._args = budget, features, bare, args
         self._dataset, self._out = folder / "dataset", folder / "run"
         self._folder = folder
 
     def runs(self) -> Iterator[Run]:
         """Prepare, then train and predict with each model."""
-        batch = 512 if self._budget < 2_000 * MB else 2048
+        batch = 256 if self._budget < 2_000 * MB else 1024
         nodes = int(self._budget * _FEATURES_OF_BUDGET[self._features] / (4 * _DIM))
         share = min(0.6, _BATCHES * batch / nodes)
         spec = (
@@ -202,7 +204,9 @@ def anonymous_bytes(pid: int) -> int:
     except OSError:
         return 0
     own = sum(
-        1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon", "RssShmem"))
+        1024 * int(line.split()[1])
+        for line in status.splitlines()
+        if line.startswith(("RssAnon", "RssShmem"))
     )
     return own + sum(map(anonymous_bytes, children))
 
@@ -276,7 +280,9 @@ def _parse() -> argparse.Namespace:
     def words(text: str) -> list[str]:
         return text.split(",")
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workdir", type=Path, help="where datasets are made: 1.5 times the largest budget")
     parser.add_argument("--budgets", type=lambda text: [parse_bytes(word) for word in words(text)],
                         default="300MB,512MB,1GB,2GB,8GB")  # fmt: skip

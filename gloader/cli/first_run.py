@@ -1,7 +1,7 @@
 """The first run on a machine: kernels are compiled by a process of its own, which gives back what that took.
 
-Compiling takes about 150 MB, which numba keeps until its process ends. So before a command takes memory, another process
-does in small what the command will do, and leaves the kernels in numba's cache.
+Compiling takes about 150 MB, which numba keeps until its process ends. So before a command takes memory, another
+process does in small what the command will do, and leaves the kernels in numba's cache.
 """
 
 import json
@@ -181,7 +181,9 @@ def _is_compiled(name: str) -> bool:
     """Return whether numba's cache holds some kernel of a module as it is now."""
     from numba.core.dispatcher import Dispatcher
 
-    found = [value for value in vars(import_module(name)).values() if isinstance(value, Dispatcher)]
+    found: list[Any] = [
+        value for value in vars(import_module(name)).values() if isinstance(value, Dispatcher)
+    ]
     kernels = [kernel for kernel in found if kernel.py_func.__module__ == name]
     # numba says so to nobody. Its index is empty where it is of another version of numba or of the source.
     return any(kernel._cache._cache_file._load_index() for kernel in kernels)  # noqa: SLF001

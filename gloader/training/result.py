@@ -40,7 +40,9 @@ class RunResult:
     explanation: str  # what the loader predicted and measured
     rank_peak_rss_bytes: tuple[int, ...] = ()  # of each rank where there are several
     memory_budget_bytes: int = 0  # of a machine
-    peak_anonymous_bytes: int = 0  # most that the first machine's ranks took, each above a bare `import torch`
+    peak_anonymous_bytes: int = (
+        0  # most that the first machine's ranks took, each above a bare `import torch`
+    )
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,8 +46,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def _spill_folders(parent: str) -> list[str]:
-    return [name for name in os.listdir(parent) if name.startswith("gloader-spill")]
+def _spill_folders(parent: Path) -> list[Path]:
+    return list(parent.glob("gloader-spill*"))
 
 
 @pytest.mark.reliability("J11")
@@ -68,7 +67,7 @@ def test_a_rehearsal_compiles_what_its_command_looks_for(
         first_run.compile_first(dataset, loader, says=said.append)
     assert [command[:3] for command in started] == [[sys.executable, "-m", "gloader.cli.first_run"]]
     assert said == ["first run here: compiling kernels, once (a minute on two cores)"]
-    assert _spill_folders(str(tmp_path)) == []
+    assert _spill_folders(tmp_path) == []
     # Or every run would begin with one.
     first_run.compile_first(dataset, loader, says=said.append)
     assert len(started) == len(said) == 1
@@ -83,7 +82,7 @@ def test_a_rehearsal_that_fails_leaves_the_compiling_to_the_run(
     first_run.compile_first(dataset, None, says=lambda text: None)
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path / "missing"))
     first_run.compile_first(dataset, None, says=lambda text: None)
-    assert _spill_folders(str(tmp_path)) == []
+    assert _spill_folders(tmp_path) == []
 
 
 def test_a_kernel_counts_as_compiled_once_it_was_called_and_until_its_source_changes(
