@@ -44,6 +44,15 @@ def test_the_parts_never_exceed_the_budget(budget_mb: int, cache: int | None, sp
     assert plan.ring_bytes >= 3 * 10_000 * 512
 
 
+@pytest.mark.reliability("J11")
+def test_seeds_their_labels_and_orders_count() -> None:
+    few, many = (plan_memory(_demand(num_seeds=n), budget_bytes=300 * MB) for n in (0, 2_000_000))
+    held = [dict(plan.parts)["batches being sampled"] for plan in (few, many)]
+    assert held[1] - held[0] == 80_000_000  # an id, a label and three places of 8 bytes
+    assert many.cache_rows < few.cache_rows
+    assert _held(many) <= 300 * MB
+
+
 def test_features_that_fit_are_held_and_the_cache_steps_aside() -> None:
     plan = plan_memory(_demand(), budget_bytes=2000 * MB)
     assert (plan.features, plan.cache_rows) == ("ram", 0)

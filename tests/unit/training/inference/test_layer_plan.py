@@ -69,3 +69,12 @@ def test_a_budget_below_the_narrowest_table_is_refused_with_both_sizes() -> None
         BudgetError, match=r"at least 80 KB for 10,000 nodes; the memory budget of 50 KB leaves"
     ):
         plan_inference(_convs(), num_nodes=N, num_outputs=10, budget_bytes=50_000)
+
+
+@pytest.mark.reliability("J11")
+def test_nodes_whose_class_is_asked_for_count() -> None:
+    """Ids, positions, labels and classes: with a million of them, what else fits is refused."""
+    few, many = 10, 1_000_000
+    plan_inference(_convs(), num_nodes=N, num_outputs=few, budget_bytes=30_000_000)
+    with pytest.raises(BudgetError, match="leaves 0 B"):
+        plan_inference(_convs(), num_nodes=N, num_outputs=many, budget_bytes=30_000_000)
