@@ -171,7 +171,7 @@ def _lacks_kernels(loader: "LoaderSettings | None") -> bool:
         return False
     modules = [*_READING]
     if loader is not None:
-        modules.append(_SAMPLERS[loader.sampling.sampler])
+        modules.append(_SAMPLERS.get(loader.sampling.sampler, _SAMPLERS["neighbor"]))
         if loader.memory.features != "ram":
             modules.append(_POLICIES.get(loader.memory.policy, _ONLINE))
     return not all(map(_is_compiled, modules))
@@ -186,7 +186,11 @@ def _is_compiled(name: str) -> bool:
     ]
     kernels = [kernel for kernel in found if kernel.py_func.__module__ == name]
     # numba says so to nobody. Its index is empty where it is of another version of numba or of the source.
-    return any(kernel._cache._cache_file._load_index() for kernel in kernels)  # noqa: SLF001
+    try:
+        return any(kernel._cache._cache_file._load_index() for kernel in kernels)  # noqa: SLF001
+    except (AttributeError, OSError):
+        # Another numba, or no folder for its cache, where a rehearsal would be for nothing each time.
+        return True
 
 
 if __name__ == "__main__":
