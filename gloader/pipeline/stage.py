@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.pipeline.superbatch import StagedSuperbatch
 from gloader.ssd_store import DirectMisses, load_misses
-from gloader.ssd_store.cost.profile import default_gap_bytes
+from gloader.ssd_store.cost.profile import MAX_GAP_BYTES, default_sweep_gap_bytes
 from gloader.ssd_store.cost.strategy import choose_strategy, count_misses
 from gloader.ssd_store.format.format import DATA_OFFSET
+from gloader.ssd_store.read.extents import mean_extent_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,9 +102,7 @@ class MissRetrieval:
         self._spill = spill
         self.staging_bytes = staging_bytes
         self._forced = forced
-        self._sweep_gap_bytes = default_gap_bytes(
-            store.stored_rows.path.parent
-        )  # reads the remembered profile
+        self._sweep_gap_bytes = default_sweep_gap_bytes(store.stored_rows.path.parent)
 
     @property
     def spill_bytes(self) -> int:
@@ -130,7 +129,8 @@ class MissRetrieval:
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
-        counts = self._count(planned)
+        gap_bytes = self._gap_bytes(calibration)
+        counts = self._count(planned, gap_bytes)
         choice = choose_strategy(
             counts,
             self.rates,
@@ -143,27 +143,35 @@ class MissRetrieval:
             number=planned.number,
             first=planned.first,
             plan=planned.plan.without_trace(),
-            misses=self._source_of(planned, choice, is_cancelled),
+            misses=self._source_of(planned, choice, gap_bytes, is_cancelled),
             choice=choice,
         )
 
-    def _count(self, planned: PlannedSuperbatch) -> MissCounts:
+    def _gap_bytes(self, calibration: Calibration) -> int:
+        """Return the longest hole that a batch's reads go over: what was asked for, or what is faster by now."""
+        stored = self._store.stored_rows
+        if stored.settings.gap_bytes is not None:
+            return stored.settings.gap_bytes
+        times = self.rates.corrected(calibration).times
+        return times.gap_bytes(mean_extent_bytes(stored.row_bytes), most=MAX_GAP_BYTES)
+
+    def _count(self, planned: PlannedSuperbatch, gap_bytes: int) -> MissCounts:
         stored = self._store.stored_rows
         return count_misses(
             planned.misses,
             num_rows=stored.num_rows,
             row_bytes=stored.row_bytes,
             data_offset=DATA_OFFSET,
-            gap_bytes=stored.gap_bytes,
+            gap_bytes=gap_bytes,
             sweep_gap_bytes=self._sweep_gap_bytes,
             max_extent_bytes=self._store.max_extent_bytes,
         )
 
     def _source_of(
-        self, planned: PlannedSuperbatch, choice: Choice, is_cancelled: Callable[[], bool]
+        self, planned: PlannedSuperbatch, choice: Choice, gap_bytes: int, is_cancelled: Callable[[], bool]
     ) -> MissSource:
         if choice.strategy == "staged":
             return load_misses(self._store, planned.misses, is_cancelled=is_cancelled)
         if choice.strategy == "packed" and self._packer is not None:
             return self._packer.pack(planned.misses, superbatch=planned.number, is_cancelled=is_cancelled)
-        return DirectMisses(self._store)
+        return DirectMisses(self._store, gap_bytes=gap_bytes)

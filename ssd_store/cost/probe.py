@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import StoreOpenError
+from gloader.ssd_store.cost.read_times import SEQUENTIAL_BYTES
 from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported
 from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, choose_executor
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 CHUNK_BYTES = 4 * 2**20  # of a write
-SEQUENTIAL_BYTES = 256 * 1024  # of a sequential read
 _SEQUENTIAL_DEPTH = 16
+WIDE_DEPTH = 64  # reads of 64 KiB in flight: as many bytes as small ones in the deepest queue
 _MAX_THREADS = 32
 _RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two looks at the clock
 _RANDOM_PLACES = 2**17  # more than a phase reads
+# A device, or its host, may give more for a moment than it keeps up: phases are repeated until one is as fast as the
+# one before it, but not for ever.
+_MOST_PHASES = 4
+_STEADY = 0.85  # of the rate of the phase before
 
 
 def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
@@ -118,7 +124,7 @@ def measure_writes(
 def measure_random_reads(
     fd: int, size: int, memory: Any, *, depth: int, seconds: float, read_bytes: int = ALIGNMENT
 ) -> float:
-    """Return the random reads per second that the device makes.
+    """Return the random reads per second that the device keeps up.
 
     Parameters
     ----------
@@ -126,7 +132,7 @@ def measure_random_reads(
     size : bytes of the file to read from
     memory : (>= depth * read_bytes,) uint8, page-aligned; overwritten
     depth : reads in flight
-    seconds : how long to measure
+    seconds : how long to measure at a time, at least twice and until the rate is steady
     read_bytes : of one read, a multiple of 4096
 
     Raises
@@ -142,14 +148,14 @@ def measure_random_reads(
 
 
 def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float) -> float:
-    """Return the bytes per second of large reads in file order.
+    """Return the bytes per second of large reads in file order that the device keeps up.
 
     Parameters
     ----------
     fd : of the file
     size : bytes of the file to read from
     memory : (>= 4 MiB,) uint8, page-aligned; overwritten
-    seconds : how long to measure
+    seconds : how long to measure at a time, at least twice and until the rate is steady
 
     Raises
     ------
@@ -178,7 +184,7 @@ def _reads_per_s(fd: int, memory: Any, depth: int, extents: Extents, max_batch: 
     backend = choose_executor("auto", is_direct=True, is_real=True, make=make)
     try:
         backend.read(fd, _job(extents, memory, 0, 1), 0)  # compiles the kernel outside the timing
-        batch, first, done, start = depth, 0, 0, time.perf_counter()
+        batch, first, done, start, rates = depth, 0, 0, time.perf_counter(), [math.inf]
         while True:
             begin = time.perf_counter()
             count = min(batch, len(extents) - first)
@@ -193,7 +199,10 @@ def _reads_per_s(fd: int, memory: Any, depth: int, extents: Extents, max_batch: 
                 continue
             done += progress.next
             if now - start >= seconds:
-                return done / (now - start)
+                rates.append(done / (now - start))
+                if rates[-1] >= _STEADY * rates[-2] or len(rates) > _MOST_PHASES:
+                    return rates[-1]
+                done, start = 0, now
     finally:
         backend.close()
 

@@ -14,25 +14,26 @@ from gloader.core.malformed import MALFORMED
 from gloader.core.paths import home_dir
 from gloader.ssd_store.cost.probe import (
     CHUNK_BYTES,
+    WIDE_DEPTH,
     measure_random_reads,
     measure_sequential_reads,
     measure_writes,
     open_scratch,
 )
+from gloader.ssd_store.cost.read_times import MEDIUM_BYTES, WIDE_BYTES, ReadTimes
 from gloader.ssd_store.format.format import open_error
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders
-from gloader.ssd_store.read.extents import ALIGNMENT
+from gloader.ssd_store.read.extents import ALIGNMENT, mean_extent_bytes
 from gloader.ssd_store.read.uring import probe_uring
 from gloader.ssd_store.write.atomic_file import write_atomically
 
 _LOG = logging.getLogger(__name__)
 
-PROFILE_VERSION = 1
-MEDIUM_BYTES = 16384
+PROFILE_VERSION = 2  # 1 held the rates of bursts
 DEPTHS = (16, 64, 128, 256)
 # A probe that went wrong must not make every page a request of its own, or read everything in between.
 MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
-DEFAULT_GAP_BYTES = 8192  # reading through two pages costs less than another request on every SSD measured
+DEFAULT_GAP_BYTES = 8192  # of small rows: two pages cost less than another request on every SSD measured
 DISAGREEMENT = 1 / 3  # a rate this far off makes a remembered profile worthless
 _MAX_PROFILE_BYTES = 4096
 _MAX_RATE = 1e15  # bytes or requests a second
@@ -50,17 +51,36 @@ class DeviceProfile:
     queue_depth: int  # the smallest that reaches the random rate
     is_direct: bool  # False: measured through the page cache, good for nothing but proportions
     medium_reads_per_s: float = 0.0  # random, of `MEDIUM_BYTES`; 0: not measured
+    wide_reads_per_s: float = 0.0  # random, of `WIDE_BYTES`; 0: not measured
 
     @property
-    def gap_bytes(self) -> int:
-        """Longest hole that is cheaper to read through than to skip: bytes/s over requests/s."""
-        gap = self.read_bytes_per_s / self.random_reads_per_s
-        return int(min(max(gap, MIN_GAP_BYTES), MAX_GAP_BYTES)) // ALIGNMENT * ALIGNMENT
+    def times(self) -> ReadTimes:
+        """How long reads take by their size."""
+        return ReadTimes(
+            small_per_s=self.random_reads_per_s,
+            medium_per_s=self.medium_reads_per_s,
+            wide_per_s=self.wide_reads_per_s,
+            bytes_per_s=self.read_bytes_per_s,
+        )
+
+    @property
+    def sweep_gap_bytes(self) -> int:
+        """Longest hole between two wanted pages that a sweep reads through."""
+        return max(self.times.sweep_gap_bytes(most=MAX_GAP_BYTES), MIN_GAP_BYTES)
+
+    def row_gap_bytes(self, row_bytes: int) -> int:
+        """Return the longest hole between two wanted rows that a batch reads through. Pure."""
+        return self.times.gap_bytes(mean_extent_bytes(row_bytes), most=MAX_GAP_BYTES)
 
     @property
     def is_complete(self) -> bool:
         """Whether every rate was measured."""
-        return self.write_bytes_per_s > 0 and self.medium_reads_per_s > 0
+        return self.write_bytes_per_s > 0 and self.has_reads
+
+    @property
+    def has_reads(self) -> bool:
+        """Whether the rates of all reads were measured."""
+        return self.medium_reads_per_s > 0 and self.wide_reads_per_s > 0
 
     def disagrees_with(self, *, random_reads_per_s: float, read_bytes_per_s: float | None = None) -> bool:
         """Return whether a rate seen since is off by more than a third, so that this is worthless. Pure."""
@@ -137,10 +157,18 @@ def remembered_profile(folder: StrPath) -> DeviceProfile | None:
         return None
 
 
-def default_gap_bytes(folder: Path) -> int:
-    """Return the longest hole worth reading through on the device of ``folder``, as far as it is known."""
+def default_sweep_gap_bytes(folder: Path) -> int:
+    """Return the longest hole that a sweep reads through on the device of ``folder``, as far as it is known."""
     profile = remembered_profile(folder)
-    return profile.gap_bytes if profile else DEFAULT_GAP_BYTES
+    return profile.sweep_gap_bytes if profile else DEFAULT_GAP_BYTES
+
+
+def default_row_gap_bytes(folder: Path, row_bytes: int) -> int:
+    """Return the longest hole between two rows worth reading through on the device of ``folder``."""
+    profile = remembered_profile(folder)
+    if profile is None:
+        return DEFAULT_GAP_BYTES if row_bytes < ALIGNMENT else 0
+    return profile.row_gap_bytes(row_bytes)
 
 
 def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
@@ -155,7 +183,7 @@ def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
         No file can be made in ``folder``, or it has no room.
     """
     folder = Path(folder)
-    memory = mapped_bytes(max(CHUNK_BYTES, max(DEPTHS) * ALIGNMENT))
+    memory = mapped_bytes(max(CHUNK_BYTES, max(DEPTHS) * MEDIUM_BYTES, WIDE_DEPTH * WIDE_BYTES))
     fd, is_direct = open_scratch(folder, os_io)
     try:
         size, write_rate = measure_writes(
@@ -170,6 +198,9 @@ def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
         medium_rate = measure_random_reads(
             fd, size, memory, depth=best_depth, seconds=_PHASE_S, read_bytes=MEDIUM_BYTES
         )
+        wide_rate = measure_random_reads(
+            fd, size, memory, depth=WIDE_DEPTH, seconds=_PHASE_S, read_bytes=WIDE_BYTES
+        )
         read_rate = measure_sequential_reads(fd, size, memory, seconds=_PHASE_S)
     except OSError as error:
         raise open_error(folder, error) from error
@@ -182,6 +213,7 @@ def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
         queue_depth=best_depth,
         is_direct=is_direct,
         medium_reads_per_s=medium_rate,
+        wide_reads_per_s=wide_rate,
     )
 
 
@@ -207,10 +239,10 @@ def _parse(body: dict[str, Any]) -> DeviceProfile:
     if body["version"] != PROFILE_VERSION:
         raise ValueError(f"version {body['version']}")
     rates = [float(body[key]) for key in ("random_reads_per_s", "read_bytes_per_s", "write_bytes_per_s")]
-    medium = float(body.get("medium_reads_per_s", 0.0))
+    medium, wide = float(body.get("medium_reads_per_s", 0.0)), float(body.get("wide_reads_per_s", 0.0))
     depth = int(body["queue_depth"])
     # Wide enough for every device there is; a rate of 1e-300 makes times that no float holds.
-    needed, extra = all(1 <= rate <= _MAX_RATE for rate in rates[:2]), (rates[2], medium)
+    needed, extra = all(1 <= rate <= _MAX_RATE for rate in rates[:2]), (rates[2], medium, wide)
     is_possible = needed and all(rate == 0 or 1 <= rate <= _MAX_RATE for rate in extra)
     if not is_possible or not 1 <= depth <= 4096:
         raise ValueError(f"rates {rates}, queue depth {depth}")
@@ -221,4 +253,5 @@ def _parse(body: dict[str, Any]) -> DeviceProfile:
         queue_depth=depth,
         is_direct=bool(body["is_direct"]),
         medium_reads_per_s=medium,
+        wide_reads_per_s=wide,
     )

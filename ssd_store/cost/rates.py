@@ -11,13 +11,15 @@ from gloader.core.aligned_memory import mapped_bytes
 from gloader.errors import StoreOpenError
 from gloader.ssd_store.cost.probe import (
     CHUNK_BYTES,
+    WIDE_DEPTH,
     measure_random_reads,
     measure_sequential_reads,
     measure_writes,
     open_existing,
     open_scratch,
 )
-from gloader.ssd_store.cost.profile import MEDIUM_BYTES, DeviceProfile, remember_profile, remembered_profile
+from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile, remembered_profile
+from gloader.ssd_store.cost.read_times import MEDIUM_BYTES, WIDE_BYTES
 from gloader.ssd_store.cost.strategy import IoRates
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly
 from gloader.ssd_store.read.lane import DEFAULT_DEPTH
@@ -36,6 +38,7 @@ DEFAULT_PROFILE = DeviceProfile(
     queue_depth=DEFAULT_DEPTH,
     is_direct=True,
     medium_reads_per_s=30_000.0,
+    wide_reads_per_s=7_500.0,
 )
 
 
@@ -45,9 +48,9 @@ def rates_of(
     """Return the rates at which ``features`` is read, and packs are written and read in ``spill_folder``.
 
     They come from the remembered profiles. A device without one is probed once and remembered in the user's cache
-    folder: reads of ``features`` itself take 0.3 s, writes of a new file without a name in the spill folder 0.2 s.
-    Nothing is written beside the features. If a probe fails, or the file is too small for one, the rates are those
-    of a modest SSD.
+    folder: reads of ``features`` itself take 0.8 s, and up to 2 s until they run steadily; writes of a new file without
+    a name in the spill folder 0.2 s. Nothing is written beside the features. If a probe fails, or the file is too small
+    for one, the rates are those of a modest SSD.
 
     Parameters
     ----------
@@ -77,6 +80,7 @@ def rates_of(
         write_bytes_per_s=spill.write_bytes_per_s or DEFAULT_PROFILE.write_bytes_per_s,
         pack_read_bytes_per_s=spill.read_bytes_per_s,
         medium_reads_per_s=reads.medium_reads_per_s,
+        wide_reads_per_s=reads.wide_reads_per_s,
         is_one_device=is_one_device,
     )
 
@@ -84,7 +88,7 @@ def rates_of(
 def _read_profile(features: Path, os_io: OsIO, *, refresh: bool) -> DeviceProfile:
     """Return the profile of the device under ``features``, or `DEFAULT_PROFILE` if it cannot be measured."""
     known = None if refresh else remembered_profile(features.parent)
-    if known is not None and known.medium_reads_per_s > 0:
+    if known is not None and known.has_reads:
         return known
     try:
         num_bytes = os_io.stat(features).st_size
@@ -144,11 +148,12 @@ def _measured(
     fd: int, num_bytes: int, *, write_rate: float, is_direct: bool, seconds: float
 ) -> DeviceProfile:
     """Measure the reads of an open file."""
-    memory = mapped_bytes(DEFAULT_DEPTH * MEDIUM_BYTES)
-    random = partial(measure_random_reads, fd, num_bytes, memory, depth=DEFAULT_DEPTH, seconds=seconds)
+    memory = mapped_bytes(max(DEFAULT_DEPTH * MEDIUM_BYTES, WIDE_DEPTH * WIDE_BYTES))
+    random = partial(measure_random_reads, fd, num_bytes, memory, seconds=seconds)
     return DeviceProfile(
-        random_reads_per_s=random(),
-        medium_reads_per_s=random(read_bytes=MEDIUM_BYTES),
+        random_reads_per_s=random(depth=DEFAULT_DEPTH),
+        medium_reads_per_s=random(depth=DEFAULT_DEPTH, read_bytes=MEDIUM_BYTES),
+        wide_reads_per_s=random(depth=WIDE_DEPTH, read_bytes=WIDE_BYTES),
         read_bytes_per_s=measure_sequential_reads(fd, num_bytes, memory, seconds=seconds),
         write_bytes_per_s=write_rate,
         queue_depth=DEFAULT_DEPTH,

@@ -6,14 +6,14 @@ or once in file order into a region on disk for each batch, which the batch read
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import BudgetError, ConfigError
 from gloader.ssd_store.cost.calibration import STRATEGIES, Calibration, Strategy, learn_factor
 from gloader.ssd_store.cost.miss_counts import MissCounts, count_misses
+from gloader.ssd_store.cost.read_times import ReadTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,6 @@ __all__ = [
 
 # A pack writes to the disk and wears it, so it must be this much faster than what does not.
 PACK_GAIN: Final = 1.15
-_SMALL, _MEDIUM, _LARGE = 4096, 16384, 262144  # bytes of the reads whose times are measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +44,33 @@ class IoRates:
     write_bytes_per_s: float  # sequential, into the spill folder
     pack_read_bytes_per_s: float  # sequential, from the spill folder
     medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0: not measured
+    wide_reads_per_s: float = 0.0  # random, of 64 KiB, likewise
     is_one_device: bool = True  # the features and the spill folder share a device, and so its bandwidth
 
-    def read_seconds(self, requests: int, num_bytes: int) -> float:
-        """Return the seconds of reading ``num_bytes`` of the features in ``requests`` about equal reads. Pure.
+    @property
+    def times(self) -> ReadTimes:
+        """How long reads of the features take by their size."""
+        return ReadTimes(
+            small_per_s=self.random_reads_per_s,
+            medium_per_s=self.medium_reads_per_s,
+            wide_per_s=self.wide_reads_per_s,
+            bytes_per_s=self.read_bytes_per_s,
+        )
 
-        Straight lines between the measured times of reads of 4 KiB, 16 KiB and 256 KiB: some devices take the time of
-        a request and that of its bytes, some the longer of the two.
-        """
-        if requests == 0:
-            return 0.0
-        size = num_bytes / requests
-        small = 1 / self.random_reads_per_s
-        sequential = 1 / self.read_bytes_per_s
-        measured = 1 / self.medium_reads_per_s if self.medium_reads_per_s else math.inf
-        both = small + (_MEDIUM - _SMALL) * sequential
-        # Larger reads take no less time, and no more for a byte.
-        medium = min(max(min(measured, both), small), small * _MEDIUM / _SMALL)
-        large = min(max(_LARGE * sequential, medium), medium * _LARGE / _MEDIUM)
-        if size <= _MEDIUM:
-            each = small + (medium - small) * max(size - _SMALL, 0) / (_MEDIUM - _SMALL)
-        elif size <= _LARGE:
-            each = medium + (large - medium) * (size - _MEDIUM) / (_LARGE - _MEDIUM)
-        else:
-            each = large * size / _LARGE
-        return requests * each
+    def corrected(self, calibration: Calibration) -> IoRates:
+        """Return what the reads of the run so far say that these rates are now. Pure."""
+        alone, swept = calibration.factor("direct"), calibration.factor("staged")
+        return replace(
+            self,
+            random_reads_per_s=self.random_reads_per_s / alone,
+            medium_reads_per_s=self.medium_reads_per_s / alone,
+            wide_reads_per_s=self.wide_reads_per_s / alone,
+            read_bytes_per_s=self.read_bytes_per_s / swept,
+        )
+
+    def read_seconds(self, requests: float, num_bytes: float) -> float:
+        """Return the seconds of reading ``num_bytes`` of the features in ``requests`` about equal reads. Pure."""
+        return requests * self.times.seconds(num_bytes / requests) if requests else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,13 +58,15 @@ class DirectMisses:
     Parameters
     ----------
     store : the store, which stays its owner's
+    gap_bytes : longest hole that is read through; defaults to that of the store
     """
 
     strategy = "direct"
     cost = _NO_SWEEP
 
-    def __init__(self, store: FeatureStore) -> None:
+    def __init__(self, store: FeatureStore, *, gap_bytes: int | None = None) -> None:
         self._store = store
+        self._gap_bytes = gap_bytes
 
     def read_into(self, _batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
         """Read ``rows`` into ``out``; raises as `FeatureStore.read_into`.
@@ -75,7 +77,9 @@ class DirectMisses:
         out : (K, F), of the stored dtype or float32
         at : (M,) int64, row of ``out`` for each of ``rows``
         """
-        return self._store.read_into(rows, out, at=at)
+        if self._gap_bytes is None:
+            return self._store.read_into(rows, out, at=at)
+        return self._store.read_into(rows, out, at=at, gap_bytes=self._gap_bytes)
 
     def release(self, batch: int) -> None:
         """Do nothing: nothing is held for a batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,21 @@ class Extents:
 def min_extent_bytes(row_bytes: int) -> int:
     """Return the longest aligned read that a single row of ``row_bytes`` can need. Pure."""
     return (row_bytes + 2 * ALIGNMENT - 2) // ALIGNMENT * ALIGNMENT
+
+
+def mean_extent_bytes(row_bytes: int) -> int:
+    """Return the bytes of an aligned read of one row of ``row_bytes``, on average over the rows of a file. Pure."""
+    # Rows begin at the multiples of this within a page, all of them alike.
+    return row_bytes + ALIGNMENT - math.gcd(row_bytes, ALIGNMENT)
+
+
+def num_pages(rows: IdArray, *, row_bytes: int) -> int:
+    """Return how many pages hold at least a byte of the ``rows`` (M,), which ascend. Pure."""
+    first = rows * row_bytes // ALIGNMENT
+    last = (rows * row_bytes + row_bytes - 1) // ALIGNMENT
+    # A page that ends the row before is counted with it.
+    seen = np.concatenate([[-1], last[:-1]])
+    return int((last - np.maximum(first, seen + 1) + 1).sum())
 
 
 def plan_extents(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from gloader.errors import ShapeError, StoreError
-from gloader.ssd_store.cost.profile import default_gap_bytes
+from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
     find_manifest_name,
@@ -77,7 +77,9 @@ class FeatureStore:
         self._checksums = column.checksums
         self._settings = settings
         self._os_io = os_io
-        self._gap_bytes = default_gap_bytes(file.path.parent) if gap is None else gap
+        self._gap_bytes = (
+            default_row_gap_bytes(file.path.parent, column.record.row_bytes) if gap is None else gap
+        )
         self._dtype = stored_dtype(column.record.dtype)
         self._extent_bytes = max(MAX_EXTENT_BYTES, min_extent_bytes(column.record.row_bytes))
         self._lane = ReadLane(
@@ -292,7 +294,15 @@ class FeatureStore:
             os_io=self._os_io,
         )
 
-    def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
+    def read_into(
+        self,
+        rows: IdArray,
+        out: NDArray[Any],
+        /,
+        *,
+        at: IdArray | None = None,
+        gap_bytes: int | None = None,
+    ) -> ReadStats:
         """Read ``rows`` into ``out``; all of them, or raise. Thread-safe.
 
         Parameters
@@ -304,6 +314,8 @@ class FeatureStore:
             error.
         at : (M,) int64, optional
             Row of ``out`` for each of ``rows``; the other rows of ``out`` are left alone.
+        gap_bytes : int, optional
+            Longest hole that is read through; defaults to that of the store.
 
         Raises
         ------
@@ -332,7 +344,7 @@ class FeatureStore:
             request.rows,
             row_bytes=self.row_bytes,
             data_offset=DATA_OFFSET,
-            max_gap_bytes=self._gap_bytes,
+            max_gap_bytes=self._gap_bytes if gap_bytes is None else gap_bytes,
             max_extent_bytes=self._extent_bytes,
         )
         requests, page = self._lane.read(

@@ -18,7 +18,7 @@ from gloader.errors import (
     SpillError,
     StoreError,
 )
-from gloader.ssd_store.cost.profile import default_gap_bytes
+from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.backend import ExecutorKind, choose_executor
 from gloader.ssd_store.read.extents import ALIGNMENT
@@ -136,7 +136,7 @@ class Sweeper:
     ) -> None:
         self._stored = stored
         self._memory = memory
-        self._gap_bytes = default_gap_bytes(stored.path.parent) if gap_bytes is None else gap_bytes
+        self._gap_bytes = default_sweep_gap_bytes(stored.path.parent) if gap_bytes is None else gap_bytes
         if self._gap_bytes < 0:
             raise ConfigError(f"max_gap_bytes={self._gap_bytes} must be at least 0")
 

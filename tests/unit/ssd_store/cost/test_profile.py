@@ -34,6 +34,7 @@ KNOWN = DeviceProfile(
     queue_depth=128,
     is_direct=True,
     medium_reads_per_s=50_000.0,
+    wide_reads_per_s=14_000.0,
 )
 
 
@@ -45,12 +46,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_the_gap_is_bytes_per_second_over_requests_per_second() -> None:
-    assert KNOWN.gap_bytes == 12288  # 12,500 bytes, in whole pages
+def test_a_sweep_reads_holes_that_pass_in_the_time_of_a_request() -> None:
+    assert KNOWN.sweep_gap_bytes == 8192  # 12,500 bytes less the page itself, in whole pages
     slow_seeks = DeviceProfile(
         random_reads_per_s=100.0, read_bytes_per_s=1e8, write_bytes_per_s=1e8, queue_depth=1, is_direct=True
     )
-    assert slow_seeks.gap_bytes == 65536
+    assert slow_seeks.sweep_gap_bytes == slow_seeks.row_gap_bytes(6528) == 65536
 
 
 @pytest.mark.parametrize(("observed", "expected"), [(80_000, False), (55_000, False), (119_000, False)])
@@ -68,7 +69,7 @@ def test_sequential_reads_count_as_well(sequential: float, expected: bool) -> No
     assert KNOWN.disagrees_with(random_reads_per_s=80_000.0, read_bytes_per_s=sequential) is expected
 
 
-@pytest.mark.parametrize("missing", ["write_bytes_per_s", "medium_reads_per_s"])
+@pytest.mark.parametrize("missing", ["write_bytes_per_s", "medium_reads_per_s", "wide_reads_per_s"])
 def test_a_fresh_measurement_replaces_a_profile_that_lacks_a_rate(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,11 +127,11 @@ RATES = {"random_reads_per_s": 1e4, "read_bytes_per_s": 1e9, "write_bytes_per_s"
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 1, "random_reads_per_s": -1}'),
+        *("", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 2, "random_reads_per_s": -1}'),
         "[" * 4000,
-        json.dumps({"version": 1, **RATES, "queue_depth": 1e308}).replace("1e+308", "1e999"),
-        json.dumps({"version": 1, **RATES, "queue_depth": 64, "random_reads_per_s": 10**400}),
-        json.dumps({"version": 1, **RATES, "queue_depth": 64, "random_reads_per_s": 5e-324}),
+        json.dumps({"version": 2, **RATES, "queue_depth": 1e308}).replace("1e+308", "1e999"),
+        json.dumps({"version": 2, **RATES, "queue_depth": 64, "random_reads_per_s": 10**400}),
+        json.dumps({"version": 2, **RATES, "queue_depth": 64, "random_reads_per_s": 5e-324}),
     ],
 )
 def test_an_unusable_memory_is_forgotten(text: str, tmp_path: Path, home: Path) -> None:

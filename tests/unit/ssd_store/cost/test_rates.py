@@ -25,6 +25,7 @@ KNOWN = DeviceProfile(
     queue_depth=128,
     is_direct=True,
     medium_reads_per_s=60_000.0,
+    wide_reads_per_s=14_000.0,
 )
 FILE_BYTES = 2**22
 
@@ -103,6 +104,7 @@ def test_a_profile_that_lacks_a_rate_is_completed(features: Path, spill: Path) -
         queue_depth=128,
         is_direct=True,
         medium_reads_per_s=60_000.0,
+        wide_reads_per_s=14_000.0,
     )
     remember_profile(features.parent, without_writes)
     assert rates_of(features).write_bytes_per_s == DEFAULT_PROFILE.write_bytes_per_s
