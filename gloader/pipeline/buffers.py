@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 import weakref
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gloader.core.aligned_memory import warm_floats
@@ -49,7 +51,8 @@ class BufferRing:
     Fresh allocation, not copying, bounds a gather in memory, so buffers stay warm and grow only when a
     batch has more rows than any before it. While the consumer keeps arrays alive, further buffers are
     made, up to ``max_bytes`` in all. When the consumer holds all of them and asks for more, that is an error
-    after ``patience_s``, since nobody else could ever give one back. Thread-safe.
+    after ``patience_s``, since nobody else could ever give one back. Where there is memory for one buffer alone, a
+    loop, whose variable still names the last batch, could never go on: `take_back` empties that batch. Thread-safe.
 
     Parameters
     ----------
@@ -79,8 +82,11 @@ class BufferRing:
         # By the buffer's id. Kept, because a weak reference that is gone itself calls nothing.
         self._leases: dict[int, weakref.ref[NDArray[np.float32]]] = {}
         self._is_cancelled = False
+        self._counting = threading.Lock()
         self._patience_s = patience_s
         self._consumer_waits_since: float | None = None
+        self._lent: weakref.ref[torch.Tensor] | None = None  # the last batch, in a buffer of the ring
+        self._on_their_way: int | None = None  # buffers that were acquired and not lent; None: nobody lends
 
     @property
     def rows(self) -> int:
@@ -91,6 +97,29 @@ class BufferRing:
     def max_bytes(self) -> int:
         """Bytes of all buffers together."""
         return self._max_bytes
+
+    @property
+    def has_one(self) -> bool:
+        """Whether there is memory for one buffer alone."""
+        return 2 * 4 * self._rows * self._dim > self._max_bytes
+
+    def lend(self, x: torch.Tensor) -> None:
+        """Note the features (U, F), in a buffer, that the consumer gets."""
+        self._lent = weakref.ref(x)
+        with self._counting:
+            self._on_their_way = max((self._on_their_way or 0) - 1, 0)
+
+    def take_back(self) -> None:
+        """Empty the features that were lent last, where nothing else could be gathered meanwhile. Idempotent.
+
+        What still uses them notices: they have no rows, and autograd refuses to go back through them. A view of them
+        keeps the buffer, and the consumer is told so when it has waited long enough.
+        """
+        lent, self._lent = self._lent, None
+        x = None if lent is None or not self.has_one else lent()
+        if x is not None:
+            with torch.no_grad():
+                x.set_(x.new_empty((0, self._dim)))  # type: ignore[call-overload]
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
@@ -121,6 +150,9 @@ class BufferRing:
         # Buffers that are made from now on have room for the largest batch so far, and need not be replaced soon.
         self._rows = max(self._rows, rows)
         buffer = self._take(rows)
+        with self._counting:
+            if self._on_their_way is not None:
+                self._on_their_way += 1
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
         # view between them: every later view then holds `lease`, and `lease` going is the buffer coming back.
         lease = np.frombuffer(buffer.data, dtype=np.float32, count=rows * self._dim)
@@ -147,13 +179,15 @@ class BufferRing:
         raise ChannelClosedError("the buffer ring is cancelled")
 
     def _wait_for_free(self) -> NDArray[np.float32] | None:
+        began = time.monotonic()
         while True:
             try:
                 return self._free.get(timeout=self._patience_s / 8)
             except queue.Empty:
                 # Only while the consumer waits too: else it computes, and gives a buffer back when it is done.
+                # Nor while another batch is on its way to it, however long a slow disk takes.
                 since = self._consumer_waits_since
-                if since is not None and time.monotonic() - since > self._patience_s:
+                if since is not None and not self._on_their_way and _since(since, began) > self._patience_s:
                     raise BudgetError(
                         f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that "
                         "the loop keeps alive; clone what you keep (batch.x.clone()), drop old batches, "
@@ -178,6 +212,17 @@ class BufferRing:
         self._is_cancelled = True
         self._free.put(None)
 
-    def resume(self) -> None:
-        """Give buffers again after `cancel`."""
+    def resume(self, *, is_lending: bool = False) -> None:
+        """Give buffers again after `cancel`.
+
+        Parameters
+        ----------
+        is_lending : the consumer gets the buffers themselves, and `lend` is told of each
+        """
         self._is_cancelled = False
+        self._on_their_way = 0 if is_lending else None
+
+
+def _since(*moments: float) -> float:
+    """Return the seconds since the last of ``moments``."""
+    return time.monotonic() - max(moments)

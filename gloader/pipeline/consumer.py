@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gloader.observe.epoch_stats import EpochStats, StatsRecorder
     from gloader.observe.instruments import Instruments, Work
+    from gloader.pipeline.buffers import BufferRing
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream
@@ -50,6 +51,7 @@ class Consumer:
     failures : whose other errors become notes of the one that is raised
     instruments : measure it
     feedback : told of every wait and computation
+    ring : whose buffers the loop gets, where they are handed out as they are; None: they are not
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Consumer:
         failures: Failures,
         instruments: Instruments,
         feedback: RunFeedback,
+        ring: BufferRing | None = None,
     ) -> None:
         self._source = source
+        self._ring = ring
         self._stream = stream
         self._send = send
         self._observer = observer
@@ -98,11 +102,15 @@ class Consumer:
             Whatever a stage raised, with a note that names stage, epoch and batch.
         """
         batch_id = self.next_id
+        if self._ring is not None:
+            self._ring.take_back()
         with self._instruments.working("wait", batch_id) as waiting:
             found = self._take()
         # Where no thread sends, the host is the device: nothing could be hidden behind the computation.
         sent = found if isinstance(found, SentBatch) else self._send.process(found)
         ready = sent.receive()
+        if self._ring is not None:
+            self._ring.lend(ready.x)
         self.num_taken += 1
         self._feedback.delivered(found, wait_s=waiting.seconds)
         self._computing = self._instruments.working("compute", batch_id).begin()

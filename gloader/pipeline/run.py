@@ -137,6 +137,8 @@ class PipelineRun:
         if ranks is not None:
             ranks.watch(self._watchdog)
         self._send = Send(Transfer(tier.device), labels, self._instruments)
+        # Only then does the loop get the buffers of the ring themselves.
+        lending = tier.ring if ranks is None and not self._is_sending else None
         self.consumer = Consumer(
             self._last,
             stream=stream,
@@ -145,9 +147,10 @@ class PipelineRun:
             failures=self._failures,
             instruments=self._instruments,
             feedback=feedback,
+            ring=lending,
         )
         # The run before this one, if there was one, cancelled the ring as it was closed.
-        self._ring.resume()
+        self._ring.resume() if lending is None else lending.resume(is_lending=True)
         self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
         if self._stream.has(0):
             try:

@@ -122,6 +122,27 @@ def test_one_stream_whatever_the_settings(tiny: Written) -> None:
             assert _stream(loader) == expected, setting
 
 
+@pytest.mark.reliability("F3")
+@pytest.mark.parametrize("features", ["ram", "ssd"])
+@pytest.mark.parametrize("buffers", [1, 2])
+def test_a_loop_goes_on_with_memory_for_one_batch_or_two(tiny: Written, features: str, buffers: int) -> None:
+    with _loader(tiny, features="ram") as loader:
+        expected = _stream(loader)
+    with _loader(tiny, features=features) as loader:
+        ring = loader._held.tier.ring  # type: ignore[union-attr]
+        # A tiny dataset leaves memory idle, which would make further buffers.
+        ring._max_bytes, ring._patience_s = int(1.2 * buffers * 4 * ring.rows * DIM), 0.5
+        found = _stream(loader, 1)
+        for batch in loader:  # left in its middle, and its batch is still there
+            assert len(batch.x)
+            break
+        loader.load_state_dict(loader.state_dict() | {"next": [1, 0]})
+        assert found + _stream(loader, 1) == expected
+        if buffers == 1:
+            with pytest.raises(BudgetError, match="clone what you keep"):
+                assert [batch.x[:1] for batch in loader]
+
+
 def test_epochs_differ_and_seeds_differ(tiny: Written) -> None:
     with _loader(tiny) as loader:
         first, second = _stream(loader, 1), _stream(loader, 1)

@@ -5,6 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 
 from gloader.errors import BudgetError, ChannelClosedError
 from gloader.pipeline.buffers import BufferRing
@@ -87,3 +88,74 @@ def test_cancel_wakes_a_waiter_and_resume_gives_buffers_again() -> None:
     del held
     ring.resume()
     assert np.isfinite(ring.acquire(10)).all()
+
+
+def _lent(ring: BufferRing, rows: int = 10) -> torch.Tensor:
+    x = torch.from_numpy(ring.acquire(rows))
+    ring.lend(x)
+    return x
+
+
+def test_the_only_buffer_is_taken_back_when_the_next_batch_is_asked_for() -> None:
+    ring = BufferRing(dim=2, rows=10, max_bytes=100, patience_s=0.1)
+    ring.resume(is_lending=True)
+    x = _lent(
+        ring
+    )  # as the variable of a loop, which still names the last batch while it asks for the next one
+    with ring.consumer_waits():
+        ring.take_back()
+        again = ring.acquire(10)
+    assert x.shape == (0, 2)
+    assert again.shape == (10, 2)
+
+
+def test_a_buffer_is_left_where_there_is_another_one() -> None:
+    ring = BufferRing(dim=2, rows=10, max_bytes=160)
+    x = _lent(ring)
+    ring.take_back()
+    assert x.shape == (10, 2)
+
+
+def test_autograd_refuses_to_go_back_through_a_batch_that_was_taken_back() -> None:
+    ring = BufferRing(dim=2, rows=10, max_bytes=100)
+    weight = torch.ones(2, 1, requires_grad=True)
+    x = _lent(ring)
+    loss = (x @ weight).sum()
+    ring.take_back()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_view_of_the_only_buffer_is_an_error_not_a_hang() -> None:
+    ring = BufferRing(dim=2, rows=10, max_bytes=100, patience_s=0.1)
+    ring.resume(is_lending=True)
+    kept = _lent(ring)[:3]
+    ring.take_back()
+    with ring.consumer_waits(), pytest.raises(BudgetError, match="clone what you keep"):
+        ring.acquire(10)
+    assert kept.shape == (3, 2)
+
+
+def test_a_batch_that_is_on_its_way_is_waited_for_however_slow_the_disk_is() -> None:
+    ring = BufferRing(dim=1, rows=10, max_bytes=40, patience_s=0.05)
+    ring.resume(is_lending=True)
+    on_its_way = ring.acquire(10)  # read, and not yet gathered, while the consumer has waited for long
+    found: list[object] = []
+
+    def wait() -> None:
+        try:
+            found.append(ring.acquire(10))
+        except BudgetError as error:
+            found.append(error)
+
+    with ring.consumer_waits():
+        thread = threading.Thread(target=wait, name="gloader-test")
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        x = torch.from_numpy(on_its_way)
+        del on_its_way
+        ring.lend(x)
+        ring.take_back()
+        thread.join(5)
+    assert isinstance(found[0], np.ndarray)
