@@ -74,16 +74,18 @@ def _train_epochs(job: dict[str, Any], model: GraphNetwork, stream: Any, *, num_
         asked, count, total = began, 0, 0.0
         for x, y, blocks in stream.epoch():
             got = time.perf_counter()
-            loss = functional.cross_entropy(model(x, blocks), y)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            total += float(loss.detach())
+            if job.get("computes", True):
+                loss = functional.cross_entropy(model(x, blocks), y)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                total += float(loss.detach())
+                del loss
             done = time.perf_counter()
             spent["wait_s"] += got - asked
             spent["compute_s"] += done - got
             asked, count = done, count + 1
-            del x, y, blocks, loss
+            del x, y, blocks
             if done > deadline:
                 break
         seconds, now = time.perf_counter() - began, io_bytes()

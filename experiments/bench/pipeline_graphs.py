@@ -19,6 +19,7 @@ NUM_CLASSES = 32
 NUM_POPULAR = 31_250
 _CHUNK_BYTES = 64 * 2**20
 _CHUNK_EDGES = 2**24
+_SOCIAL_SKEW = 2.5  # node floor(N u**2.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class Graph:
 
     "rmat" has Graph500's skew. The others have the same in-degree everywhere and are made quickly: "uniform" draws
     in-neighbours from all nodes, "popular" from 31,250 of them that stand at equal distances, so that batches of one
-    size need the same rows however large the graph.
+    size need the same rows however large the graph. "social" prefers some of them as mildly as a social network does:
+    1,024 seeds with fan-out 10,10 need 96,000 of 870,000 rows, where R-MAT needs 35,000.
     """
 
     kind: str
@@ -85,8 +87,14 @@ def _write_even(writer: DatasetWriter, graph: Graph) -> np.ndarray:
     distance = graph.nodes // sources
     with writer.indptr() as column:
         column.append(np.arange(graph.nodes + 1, dtype=np.int64) * graph.edges // graph.nodes)
+    names = rng.permutation(graph.nodes).astype(
+        np.int32
+    )  # so that popular nodes are no neighbours in the file
     with writer.indices(graph.edges, "int32") as column:
         for start in range(0, graph.edges, _CHUNK_EDGES):
             count = min(_CHUNK_EDGES, graph.edges - start)
-            column.append(rng.integers(0, sources, count, dtype=np.int32) * np.int32(distance))
+            if graph.kind == "social":
+                column.append(names[(graph.nodes * rng.random(count) ** _SOCIAL_SKEW).astype(np.int32)])
+            else:
+                column.append(rng.integers(0, sources, count, dtype=np.int32) * np.int32(distance))
     return np.arange(graph.nodes)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gloader.cache import node_bytes, table_bytes
-from gloader.core.units import format_bytes
+from gloader.cache.reuse import cache_outlook
+from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import BudgetError, ConfigError
+from gloader.memory.predict import StepSeconds, StepShares, StepWork, predict_step
 from gloader.ssd_store import packer_memory_bytes
-from gloader.ssd_store.cost.superbatch_size import SMALLEST, SuperbatchSize, size_superbatch
+from gloader.ssd_store.cost.superbatch_size import SuperbatchSize, superbatch_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gloader.cache import PlannerName
+    from gloader.cache.reuse import ReuseProfile
     from gloader.config import Features
 
 # Reads in flight, checksums being verified, memory that the allocator keeps: needed beside the parts below.
@@ -24,11 +29,11 @@ _FIXED_SHARE = 1 / 16  # of the budget, where that is more: measured as peak min
 # are missing while they are counted and staged.
 TRACE_BYTES_PER_ACCESS = 12.0
 
-# Buffers of features: with fewer than three the stages wait for one another (one is gathered into, one waits, one is
-# computed on). Up to five even out slow batches, as long as they take no more than half of what is left: the cache
-# saves more reading than they save waiting.
-_FEWEST_BUFFERS, _MOST_BUFFERS = 3, 5
-_MOST_BUFFER_SHARE = 1 / 2
+# Buffers of features that are tried: with three one is gathered into, one waits, one is computed on; more even out slow
+# batches. With fewer the stages and the loop wait for one another. A loop in another process, a rank's, holds a batch
+# while it waits for the next one, and nobody can take it back: it needs two.
+_MOST_BUFFERS = 5
+_FEWEST_BUFFERS_OF_RANKS = 2
 
 # Of a sampled batch. A row: its id, id and position in ascending order, the pair of both while it is sorted (8 bytes
 # each), and entries of indptr (8). An edge: its local source (4), its position in the graph (8) and its weight (4).
@@ -41,17 +46,11 @@ _SEED_BYTES = 40
 # Those that are sampled, planned and executed at a time; batches of more are never kept.
 _KEPT_SUPERBATCHES = 3
 
-# Of what is left for the features: memory does more in the cache.
-_SUPERBATCH_SHARE = 0.2
+# Shares of those that are tried; a batch that is not kept is sampled again.
+_KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 
-# Likewise, for the buffers of packing; where they would take more there are no packs.
-_PACK_SHARE = 0.2
-
-# Likewise; a batch that is not kept is sampled again.
-_KEEP_SHARE = 0.1
-
-# Before anything is known of the graph; it only sizes superbatches for the spill budget.
-_ASSUMED_MISS_RATE = 0.5
+# Ways to share the memory out that are told of: the one that is taken, and the next best.
+_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +70,47 @@ class Demand:
     sampler_node_bytes: int  # what each sampling thread keeps for each node
     store_bytes: int  # checksums and read buffers of the SSD store
     stored_row_bytes: int  # R, one row on the SSD or in the host cache
-    gap_bytes: int  # longest hole that is cheaper to read than to skip
+    reuse: ReuseProfile  # how soon the rows of the first batches are used again
+    work: StepWork  # of a step, measured on the first batches and on the disk
     num_batches: int | None  # of the whole run, where that is known
     num_seeds: int = 0  # of the whole epoch
     num_ranks: int = 1  # whose batches are gathered; each has feature buffers of its own
+    is_reset: bool = False  # superbatches start from an empty cache
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of a buffer of features, one for each rank."""
+        return self.batch_rows * self.row_bytes * self.num_ranks
+
+    @property
+    def fewest_buffers(self) -> int:
+        """Buffers that a loop needs to go on."""
+        return 1 if self.num_ranks == 1 else _FEWEST_BUFFERS_OF_RANKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to share the memory out, and what it makes of a step."""
+
+    features: Features  # "ram" or "ssd"
+    shares: StepShares
+    step: StepSeconds
+    planned_bytes: int  # of traces, plans and tables
+    pack_buffer_bytes: int
+    keep_bytes: int
+
+    @property
+    def text(self) -> str:
+        """Say in a line what it is."""
+        shares, step = self.shares, self.step
+        buffers = f"{shares.num_buffers} feature buffer{'s' if shares.num_buffers > 1 else ''}"
+        if self.features == "ram":
+            return f"{format_seconds(step.seconds)} a step: features in memory, {buffers}"
+        return (
+            f"{format_seconds(step.seconds)} a step: {buffers}, superbatches of {shares.num_batches}, "
+            f"{shares.cache_rows:,} rows cached, {step.miss_rate:.0%} missed and read {step.strategy} "
+            f"in {format_seconds(step.disk_s)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +119,7 @@ class MemoryPlan:
 
     budget_bytes: int
     features: Features  # "ram" or "ssd"
+    num_buffers: int  # of features, of each rank; what is spare makes further ones
     ring_bytes: int
     cache_rows: int
     superbatch: SuperbatchSize  # S, and why
@@ -90,6 +127,9 @@ class MemoryPlan:
     keep_bytes: int  # of sampled batches kept from their trace to their execution
     pack_buffer_bytes: int  # of writing and reading packs; 0 where there are none
     parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
+    predicted_step_s: float  # as ways are compared: packs count longer than they take
+    candidates: tuple[str, ...]  # the way that was taken and the next best, for people
+    would_fit: bool = False  # whether all features would fit in memory, though they are read from the SSD
 
     @property
     def total_bytes(self) -> int:
@@ -118,10 +158,12 @@ def plan_memory(
     superbatch: int | None = None,
     must_pack: bool = False,
 ) -> MemoryPlan:
-    """Share ``budget_bytes`` out: topology and batches first, then the features or a cache of them. Pure.
+    """Share ``budget_bytes`` out: topology and batches first, the rest in whatever way makes a step shortest. Pure.
 
-    Features that fit into what is left are held whole; otherwise a part of it goes to the plans of
-    superbatches, and the rest, or ``cache_bytes`` of it, becomes the host cache.
+    Tried are numbers of feature buffers, sizes of superbatches, packs or none and shares of the sampled batches to be
+    kept; the host cache gets what they leave, or ``cache_bytes`` of it. Features that fit into memory are another way.
+    The seconds of each are predicted by `predict_step`, from the rates of the disk and from how soon the first batches
+    use rows again.
 
     Parameters
     ----------
@@ -130,154 +172,201 @@ def plan_memory(
     spill_bytes : disk for packs, which larger superbatches need more of
     features : where they were asked to live
     cache_bytes : of the host cache; None: what is left
-    superbatch : the largest superbatch wanted; None: as large as memory and disk allow
+    superbatch : the largest superbatch wanted; None: whatever is fastest
     must_pack : whether packs were asked for, whatever their buffers take
 
     Raises
     ------
     BudgetError
-        Even the batches alone, or what was asked for by name, do not fit; says needed and allowed.
+        Even one batch alone, or what was asked for by name, does not fit; says needed and allowed.
     ConfigError
         ``cache_bytes`` is negative.
     """
+    if cache_bytes is not None and cache_bytes < 0:
+        raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
     workspace = _workspace_bytes(demand, budget_bytes)
-    buffer = demand.batch_rows * demand.row_bytes * demand.num_ranks
     held = workspace + demand.topology_bytes
-    _require(held + _FEWEST_BUFFERS * buffer, budget_bytes, demand)
+    _require(held + demand.fewest_buffers * demand.buffer_bytes, budget_bytes, demand)
     left = budget_bytes - held
+    _require_features(demand, left - demand.fewest_buffers * demand.buffer_bytes, features, budget_bytes)
+    found = list(_in_memory(demand, left)) if features != "ssd" else []
+    if features != "ram":
+        found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, must_pack=must_pack)
+    if not found:
+        raise _does_not_fit(demand, left, spill_bytes, cache_bytes, superbatch, must_pack=must_pack)
+    ranked = _ranked(found)
     parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes)]
-    if _resolve_features(demand, left - _FEWEST_BUFFERS * buffer, features, budget_bytes) == "ram":
-        ring = min(_MOST_BUFFERS * buffer, left - demand.feature_bytes)
-        parts += [("feature buffers", ring), ("features", demand.feature_bytes)]
-        return _plan_in_memory(budget_bytes, ring, parts)
-    ring = _num_buffers(buffer, left) * buffer
-    room = max(left - ring - demand.store_bytes, 0)
-    asked = 0 if cache_bytes is None else _cache_bytes(demand, cache_bytes // demand.stored_row_bytes)
-    size, planned, packing = _plan_superbatches(
-        demand,
-        max(room - asked, 0),
-        spill_bytes,
-        superbatch,
-        # Beside a cache limited by hand, memory is idle.
-        packing_share=_PACK_SHARE if cache_bytes is None else 1.0,
-        must_pack=must_pack,
-    )
-    # The cache takes what the others leave: it is the only part that is worth less when it is smaller, and not broken.
-    room -= planned + packing
-    kept = _kept_bytes(demand, size, room, spare=max(room - asked, 0))
-    cache_rows = _cache_rows(demand, room - kept, cache_bytes, budget_bytes)
-    parts += [
-        ("feature buffers", ring),
-        ("reads in flight and checksums", demand.store_bytes + packing),
-        (f"traces and plans of {size.num_batches} batches", planned),
-        ("sampled batches kept", kept),
-        ("host cache", _cache_bytes(demand, cache_rows)),
-    ]
+    return _plan_of(demand, ranked, parts, budget_bytes, asked=superbatch)
+
+
+def _plan_of(
+    demand: Demand,
+    ranked: tuple[Candidate, ...],
+    parts: list[tuple[str, int]],
+    budget_bytes: int,
+    *,
+    asked: int | None,
+) -> MemoryPlan:
+    """Return the plan of the first of ``ranked``. Pure."""
+    best = ranked[0]
+    shares = best.shares
+    ring = shares.num_buffers * demand.buffer_bytes
+    parts.append(("feature buffers", ring))
+    if best.features == "ram":
+        size = SuperbatchSize(num_batches=1, reason="features are in memory")
+        parts.append(("features", demand.feature_bytes))
+    else:
+        reason = "predicted to be the fastest" if asked is None else "asked for"
+        size = SuperbatchSize(num_batches=shares.num_batches, reason=reason)
+        parts += [
+            ("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes),
+            (f"traces and plans of {size.num_batches} batches", best.planned_bytes),
+            ("sampled batches kept", best.keep_bytes),
+            ("host cache", _cache_bytes(demand, shares.cache_rows)),
+        ]
+    spare = budget_bytes - sum(num_bytes for _, num_bytes in parts)
     return MemoryPlan(
         budget_bytes=budget_bytes,
-        features="ssd",
+        features=best.features,
+        num_buffers=shares.num_buffers,
         ring_bytes=ring,
-        cache_rows=cache_rows,
+        cache_rows=shares.cache_rows,
         superbatch=size,
-        planned_accesses=_planned_accesses(demand, size),
-        keep_bytes=kept,
-        pack_buffer_bytes=packing,
+        planned_accesses=0 if best.features == "ram" else _planned_accesses(demand, size.num_batches),
+        keep_bytes=best.keep_bytes,
+        pack_buffer_bytes=best.pack_buffer_bytes,
         parts=tuple(parts),
+        predicted_step_s=best.step.weighed_s,
+        candidates=tuple(one.text for one in ranked),
+        would_fit=best.features == "ssd"
+        and demand.feature_bytes <= spare + _cache_bytes(demand, shares.cache_rows),
     )
 
 
-def _plan_in_memory(budget_bytes: int, ring_bytes: int, parts: list[tuple[str, int]]) -> MemoryPlan:
-    """Return the plan of a loader that holds all features: nothing is planned, cached or packed. Pure."""
-    return MemoryPlan(
-        budget_bytes=budget_bytes,
-        features="ram",
-        ring_bytes=ring_bytes,
-        cache_rows=0,
-        superbatch=SuperbatchSize(num_batches=1, reason="features are in memory"),
-        planned_accesses=0,
-        keep_bytes=0,
-        pack_buffer_bytes=0,
-        parts=tuple(parts),
+def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
+    """Return the fastest candidates, of those that differ in more than what they keep; ties go to the first. Pure."""
+    best: dict[tuple[str, int, int, bool], Candidate] = {}
+    for candidate in sorted(found, key=lambda one: one.step.weighed_s):
+        shares = candidate.shares
+        best.setdefault(
+            (candidate.features, shares.num_buffers, shares.num_batches, candidate.pack_buffer_bytes > 0),
+            candidate,
+        )
+    return tuple(best.values())[:_TOLD]
+
+
+def _in_memory(demand: Demand, left: int) -> Iterator[Candidate]:
+    """Yield the ways to hold all features: nothing is planned, cached or packed. Pure."""
+    for count in range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1):
+        if count * demand.buffer_bytes + demand.feature_bytes <= left:
+            shares = StepShares(
+                num_buffers=count,
+                num_batches=1,
+                cache_rows=0,
+                kept_share=0.0,
+                staging_bytes=0,
+                spill_bytes=0,
+            )
+            yield Candidate(
+                features="ram",
+                shares=shares,
+                step=predict_step(demand.work, shares, None),
+                planned_bytes=0,
+                pack_buffer_bytes=0,
+                keep_bytes=0,
+            )
+
+
+def _on_ssd(
+    demand: Demand,
+    left: int,
+    spill_bytes: int,
+    cache_bytes: int | None,
+    superbatch: int | None,
+    *,
+    must_pack: bool,
+) -> Iterator[Candidate]:
+    """Yield every way that fits to share out ``left`` with features on the SSD. Pure."""
+    sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
+    spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
+    for num_batches in sizes:
+        outlook = cache_outlook(
+            demand.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset
+        )
+        planned = _planning_bytes(demand, num_batches)
+        for count in range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1):
+            room = left - count * demand.buffer_bytes - demand.store_bytes - planned
+            for spill in spills:
+                packing = packer_memory_bytes(num_batches, room=max(room, 0)) if spill else 0
+                for kept_share in _KEPT_SHARES:
+                    kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * _batch_bytes(demand))
+                    shares = StepShares(
+                        num_buffers=count,
+                        num_batches=num_batches,
+                        cache_rows=0,
+                        kept_share=kept_share,
+                        staging_bytes=0,
+                        spill_bytes=spill,
+                    )
+                    rest = room - packing - kept
+                    filled = _with_cache(demand, shares, rest, cache_bytes)
+                    if filled is not None:
+                        yield Candidate(
+                            features="ssd",
+                            shares=filled,
+                            step=predict_step(demand.work, filled, outlook),
+                            planned_bytes=planned,
+                            pack_buffer_bytes=packing,
+                            keep_bytes=kept,
+                        )
+
+
+def _with_cache(demand: Demand, shares: StepShares, room: int, cache_bytes: int | None) -> StepShares | None:
+    """Return ``shares`` with the cache that has ``room``, and half of what is idle beside it; None: no room. Pure."""
+    if room < 0:
+        return None
+    rows = min(room // (demand.stored_row_bytes + demand.slot_bytes), demand.num_nodes)
+    if cache_bytes is not None:
+        asked = min(cache_bytes // demand.stored_row_bytes, demand.num_nodes)
+        if asked > rows:
+            return None
+        rows = asked
+    return replace(shares, cache_rows=rows, staging_bytes=(room - _cache_bytes(demand, rows)) // 2)
+
+
+def _does_not_fit(
+    demand: Demand,
+    left: int,
+    spill_bytes: int,
+    cache_bytes: int | None,
+    superbatch: int | None,
+    *,
+    must_pack: bool,
+) -> BudgetError:
+    """Return the error for what was asked for by name, or for the smallest superbatch there is. Pure."""
+    num_batches = superbatch_sizes(demand.num_batches)[0] if superbatch is None else superbatch
+    room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
+    planned = _planning_bytes(demand, num_batches)
+    packing = packer_memory_bytes(num_batches, room=room) if must_pack and spill_bytes else 0
+    if planned + packing <= room and cache_bytes is not None:
+        return BudgetError(
+            f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
+            f"leave {format_bytes(room - planned - packing)}. Use a smaller cache or raise the budget"
+        )
+    return BudgetError(
+        f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
+        f"{format_bytes(packing)} for packing; the memory budget and what else was asked of it leave "
+        f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it"
     )
-
-
-def _num_buffers(buffer_bytes: int, left_bytes: int) -> int:
-    """Return how many buffers of features the ring has, where ``left_bytes`` are for it and the cache. Pure."""
-    for count in range(_MOST_BUFFERS, _FEWEST_BUFFERS, -1):
-        if count * buffer_bytes <= _MOST_BUFFER_SHARE * left_bytes:
-            return count
-    return _FEWEST_BUFFERS
-
-
-def _kept_bytes(demand: Demand, size: SuperbatchSize, room: int, *, spare: int) -> int:
-    """Return the bytes for sampled batches that are kept, of the ``room`` of the cache; at most ``spare``. Pure."""
-    most = _KEPT_SUPERBATCHES * size.num_batches * _batch_bytes(demand)
-    return min(int(_KEEP_SHARE * room), spare, most)
 
 
 def _cache_bytes(demand: Demand, rows: int) -> int:
     return min(rows, demand.num_nodes) * (demand.stored_row_bytes + demand.slot_bytes)
 
 
-def _plan_superbatches(
-    demand: Demand,
-    room: int,
-    spill_bytes: int,
-    superbatch: int | None,
-    *,
-    packing_share: float,
-    must_pack: bool,
-) -> tuple[SuperbatchSize, int, int]:
-    """Return S, the bytes of traces, plans and tables, and those of the buffers of packing. Pure.
-
-    Raises
-    ------
-    BudgetError
-        They do not fit into ``room``.
-    """
-    size, planned = _superbatch(demand, room, spill_bytes, superbatch)
-    packing = packer_memory_bytes(size.num_batches, room=room) if spill_bytes else 0
-    # Packs are given up before the run is refused.
-    if (planned + packing > room or packing > packing_share * room) and not must_pack:
-        packing = 0
-        size, planned = _superbatch(demand, room, 0, superbatch)
-    if planned + packing > room:
-        raise BudgetError(
-            f"superbatches of {size.num_batches} batches need {format_bytes(planned)} for traces and plans and "
-            f"{format_bytes(packing)} for packing; the memory budget and what else was asked of it leave "
-            f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it"
-        )
-    return size, planned, packing
-
-
-def _superbatch(
-    demand: Demand, room: int, spill_bytes: int, superbatch: int | None
-) -> tuple[SuperbatchSize, int]:
-    """Return S and the bytes of its traces, plans and tables. Pure."""
-    if superbatch is not None:
-        size = SuperbatchSize(num_batches=superbatch, reason="asked for")
-        return size, _planning_bytes(demand, size)
-    share = int(_SUPERBATCH_SHARE * room)
-    size = size_superbatch(
-        rows_per_batch=demand.batch_rows,
-        misses_per_batch_estimate=_ASSUMED_MISS_RATE * demand.batch_rows,
-        row_bytes=demand.stored_row_bytes,
-        trace_bytes_per_access=TRACE_BYTES_PER_ACCESS,
-        memory_share_bytes=share,
-        spill_bytes=spill_bytes,
-        gap_bytes=demand.gap_bytes,
-        num_batches_total=demand.num_batches,
-    )
-    # The share counts traces and plans; tables, which grow with the nodes, may take more than is there.
-    while _planning_bytes(demand, size) > room and size.num_batches > SMALLEST:
-        size = SuperbatchSize(
-            num_batches=size.num_batches // 2, reason=f"plans in {format_bytes(room)} of memory"
-        )
-    return size, _planning_bytes(demand, size)
-
-
-def _planning_bytes(demand: Demand, size: SuperbatchSize) -> int:
-    accesses = _planned_accesses(demand, size)
+def _planning_bytes(demand: Demand, num_batches: int) -> int:
+    """Return the bytes of the traces, plans and tables of superbatches of ``num_batches``. Pure."""
+    accesses = _planned_accesses(demand, num_batches)
     if demand.policy == "belady":
         tables = table_bytes(demand.num_nodes, accesses)
     else:
@@ -286,9 +375,9 @@ def _planning_bytes(demand: Demand, size: SuperbatchSize) -> int:
     return math.ceil(accesses / 2 * TRACE_BYTES_PER_ACCESS) + tables
 
 
-def _planned_accesses(demand: Demand, size: SuperbatchSize) -> int:
+def _planned_accesses(demand: Demand, num_batches: int) -> int:
     """Return the accesses of a superbatch and its look-ahead. Pure."""
-    return 2 * size.num_batches * demand.batch_rows
+    return 2 * num_batches * demand.batch_rows
 
 
 def _workspace_bytes(demand: Demand, budget_bytes: int) -> int:
@@ -306,14 +395,15 @@ def _batch_bytes(demand: Demand) -> int:
 def _require(needed: int, allowed: int, demand: Demand) -> None:
     if needed > allowed:
         raise BudgetError(
-            f"batches of about {demand.batch_rows:,} rows of {demand.row_bytes:,} B, three of them "
-            f"in flight, and {format_bytes(demand.topology_bytes)} of topology need {format_bytes(needed)}; the "
+            f"a batch of about {demand.batch_rows:,} rows of {demand.row_bytes:,} B, "
+            f"{demand.fewest_buffers * demand.num_ranks} of them in memory at a time, "
+            f"and {format_bytes(demand.topology_bytes)} of topology need {format_bytes(needed)}; the "
             f"loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
             "or raise the budget"
         )
 
 
-def _resolve_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> Features:
+def _require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:
     fits = demand.feature_bytes <= left
     if features == "ram" and not fits:
         raise BudgetError(
@@ -321,29 +411,9 @@ def _resolve_features(demand: Demand, left: int, features: Features, budget_byte
             f"{format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Use features='ssd' or 'auto', or raise "
             "the budget"
         )
-    if features == "auto":
-        features = "ram" if fits else "ssd"
-    if features == "ssd" and demand.store_bytes > left:
+    if demand.store_bytes > left and (features == "ssd" or not fits):
         raise BudgetError(
             f"reading features from the SSD needs {format_bytes(demand.store_bytes)} for checksums and "
             f"reads in flight; the memory budget of {format_bytes(budget_bytes)} leaves "
             f"{format_bytes(max(left, 0))}. Raise the budget"
         )
-    return features
-
-
-def _cache_rows(demand: Demand, left: int, cache_bytes: int | None, budget_bytes: int) -> int:
-    if cache_bytes is not None and cache_bytes < 0:
-        raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
-    room = max(left, 0) // (demand.stored_row_bytes + demand.slot_bytes)
-    wanted = (
-        demand.num_nodes
-        if cache_bytes is None
-        else min(cache_bytes // demand.stored_row_bytes, demand.num_nodes)
-    )
-    if cache_bytes is not None and wanted > room:
-        raise BudgetError(
-            f"a host cache of {format_bytes(cache_bytes)} does not fit: the loader's share of the memory budget, "
-            f"{format_bytes(budget_bytes)}, leaves {format_bytes(max(left, 0))}. Use a smaller cache or raise it"
-        )
-    return min(wanted, room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.units import format_bytes, format_count, format_seconds
 
@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from gloader.memory.plan import MemoryPlan
     from gloader.ssd_store.cost.strategy import Choice, IoRates
     from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+
+
+# Buffers of features with which reading, gathering and the loop all work at the same time, and what fewer mean.
+_ALL_AT_WORK: Final = 3
+_FEW_BUFFERS: Final = {
+    1: "memory for one feature buffer: reading waits while the loop computes, and asking for the next batch empties "
+    "the x of the last; a smaller batch size or a larger budget makes room for more",
+    2: "memory for two feature buffers: reading the next batch waits until the last one is gathered",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +99,23 @@ def explain_tiers(facts: TierFacts) -> str:
         lines.append(
             f"features: on the SSD; {plan.cache_rows:,} rows ({share:.1f}%) in memory, policy {facts.policy}"
         )
+    if plan.would_fit:
+        lines.append(
+            "  all features would fit in memory: from the SSD they are read again and again; use features='auto'"
+        )
+    if plan.num_buffers < _ALL_AT_WORK:
+        lines.append(f"  {_FEW_BUFFERS[plan.num_buffers]}")
+    lines.append("shared out as predicted to be the fastest:")
+    lines += [f"  {text}" for text in plan.candidates]
     return "\n".join(lines)
 
 
 def explain_io(facts: IoFacts) -> str:
     """Say how many batches are planned together, what the disk does, and how much room there is for packs."""
     rates = facts.rates
+    wide = f" ({format_count(rates.wide_reads_per_s)} of 64 KiB)" if rates.wide_reads_per_s else ""
     disk = (
-        f"disk: {format_count(rates.random_reads_per_s)} random reads/s, "
+        f"disk: {format_count(rates.random_reads_per_s)} random reads/s{wide}, "
         f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written"
     )
     room = (

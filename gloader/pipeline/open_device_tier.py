@@ -54,6 +54,7 @@ class Workload:
     order: EpochOrder
     fanouts: tuple[int, ...]
     probe: list[SampledBatch]  # a few batches
+    probe_s: float  # processor seconds of sampling one, the least of them
     threads: int  # that may sample before the first epoch
     dry_run: DryRun | None = None  # one step of the model, to see what it takes
 

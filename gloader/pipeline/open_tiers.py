@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_planner, slot_bytes
+from gloader.cache.reuse import measure_reuse
 from gloader.cache.trace import NO_ROWS
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import Demand, MemoryPlan, plan_memory, topology_share
+from gloader.memory.predict import StepWork, spread_of
 from gloader.memory.spill_budget import open_spill
 from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
@@ -30,8 +36,9 @@ from gloader.pipeline.threads import run_together
 from gloader.pipeline.tiers import FeatureTier, SsdTier
 from gloader.samplers import CscGraph, make_sampler, workspace_node_bytes
 from gloader.ssd_store import Packer
-from gloader.ssd_store.cost.profile import default_gap_bytes
+from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
 from gloader.ssd_store.cost.rates import rates_of
+from gloader.ssd_store.read.extents import num_pages
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -119,7 +126,7 @@ def open_feature_tier(
         device = open_device_tier(
             settings.device, work, source=files.store, form=row_format(files.store), others=others
         )
-        demand = _demand(dataset, settings, work, files.store, num_ranks=num_ranks)
+        demand = _demand(dataset, settings, work, files, num_ranks=num_ranks)
         plan = _plan(demand, settings, files, device, budget_bytes=budget)
         # What nobody planned for: one half stages missing rows, the other makes further buffers.
         spare = max(plan.spare_bytes, 0) // 2
@@ -163,12 +170,14 @@ def _workload(
 ) -> Workload:
     sampling, threads = settings.sampling, settings.stages.sampler_threads
     sampler = make_sampler(sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout)
+    probe, probe_s = _probe(sampler, order, threads=threads)
     return Workload(
         topology=topology,
         sampler=sampler,
         order=order,
         fanouts=sampling.fanouts,
-        probe=_probe(sampler, order, threads=threads),
+        probe=probe,
+        probe_s=probe_s,
         threads=threads,
         dry_run=dry_run,
     )
@@ -195,12 +204,14 @@ def _demand(
     dataset: Dataset,
     settings: LoaderSettings,
     work: Workload,
-    store: FeatureStore,
+    files: _Files,
     *,
     num_ranks: int,
 ) -> Demand:
     """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed."""
-    epochs, policy = settings.stages.epochs, settings.memory.policy
+    epochs, policy, store = settings.stages.epochs, settings.memory.policy, files.store
+    # In file order, as plans and stores count.
+    batches = [np.sort(batch.nodes) for batch in work.probe]
     return Demand(
         num_nodes=dataset.num_nodes,
         topology_bytes=work.topology.held_bytes,
@@ -215,10 +226,31 @@ def _demand(
         sampler_node_bytes=workspace_node_bytes(settings.sampling.sampler),
         store_bytes=store.resident_bytes,
         stored_row_bytes=store.row_bytes,
-        gap_bytes=default_gap_bytes(dataset.root),
+        reuse=measure_reuse(batches, dataset.num_nodes),
+        work=_step_work(settings, work, files, batches),
         num_batches=None if epochs is None else epochs * work.order.num_batches * num_ranks,
         num_seeds=len(work.order.seeds),
         num_ranks=num_ranks,
+        is_reset=settings.memory.superbatch_reset,
+    )
+
+
+def _step_work(settings: LoaderSettings, work: Workload, files: _Files, batches: list[IdArray]) -> StepWork:
+    """Return what a step has to do, as the batches that ``work`` probed and the disk say."""
+    store, times = files.store, files.rates.times
+    rows = sum(map(len, batches)) / max(len(batches), 1)
+    pages = sum(num_pages(batch, row_bytes=store.row_bytes) for batch in batches) / max(len(batches), 1)
+    return StepWork(
+        rows=rows,
+        row_bytes=4 * store.dim,
+        stored_row_bytes=store.row_bytes,
+        file_rows=spread_of(pages, rows, num_rows=store.num_rows, row_bytes=store.row_bytes),
+        rates=files.rates,
+        gap_bytes=store.stored_rows.gap_bytes,
+        sweep_gap_bytes=times.sweep_gap_bytes(most=MAX_GAP_BYTES),
+        sample_s=work.probe_s,
+        cores=len(os.sched_getaffinity(0)),
+        strategy=settings.reading.io_strategy,
     )
 
 
@@ -327,13 +359,23 @@ def _hottest(topology: Topology, capacity: int, held: IdArray) -> IdArray:
     return hottest_by_degree(degrees, capacity)
 
 
-def _probe(sampler: Sampler, order: EpochOrder, *, threads: int) -> list[SampledBatch]:
-    """Sample the first batches of epoch 0, to know how large a batch is; a cold topology keeps each of them waiting."""
+def _probe(sampler: Sampler, order: EpochOrder, *, threads: int) -> tuple[list[SampledBatch], float]:
+    """Sample the first batches of epoch 0, to know how large a batch is, and return the seconds of the fastest.
+
+    A cold topology keeps each of them waiting.
+    """
     positions = order.epoch_positions(0)  # which the stages ask for again
     count = min(_PROBE_BATCHES, order.num_batches)
     seeds = [order.seeds[order.batch_seeds(positions, index)] for index in range(count)]
-    tasks = [partial(sampler.sample, BatchId(epoch=0, index=index), seeds[index]) for index in range(count)]
-    return run_together(tasks, threads=threads, name="gloader-probe")
+    tasks = [partial(_timed, sampler, BatchId(epoch=0, index=index), seeds[index]) for index in range(count)]
+    found = run_together(tasks, threads=threads, name="gloader-probe")
+    return [batch for batch, _ in found], min((seconds for _, seconds in found), default=0.0)
+
+
+def _timed(sampler: Sampler, batch_id: BatchId, seeds: IdArray) -> tuple[SampledBatch, float]:
+    began = time.thread_time()  # not what it waits for: a core, or a page that the run will find in memory
+    batch = sampler.sample(batch_id, seeds)
+    return batch, time.thread_time() - began
 
 
 def _most_rows(probe: list[SampledBatch]) -> int:

@@ -35,6 +35,9 @@ def tiers(**changes: Any) -> TierFacts:
         parts=(("feature buffers", 10**8), ("host cache", 8 * 10**8)),
         features="ssd",
         cache_rows=60,
+        num_buffers=3,
+        would_fit=False,
+        candidates=("80 ms a step: 3 feature buffers", "90 ms a step: 2 feature buffers"),
     )
     facts = {"num_nodes": 600, "policy": "belady"} | changes
     plan.features = facts.pop("features", plan.features)
@@ -73,6 +76,9 @@ def test_the_tiers_are_named_with_their_sizes() -> None:
         "  feature buffers: 100 MB",
         "  host cache: 800 MB",
         "features: on the SSD; 60 rows (10.0%) in memory, policy belady",
+        "shared out as predicted to be the fastest:",
+        "  80 ms a step: 3 feature buffers",
+        "  90 ms a step: 2 feature buffers",
     ]
 
 

@@ -57,6 +57,7 @@ def workload() -> Workload:
         sampler=sampler,
         order=order,
         fanouts=(3, 2),
+        probe_s=0.01,
         probe=probe,
         threads=2,
     )

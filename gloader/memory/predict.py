@@ -1,0 +1,201 @@
+"""The seconds of a step, predicted before anything is opened, for one way to share the memory out. Pure.
+
+`predict_step` is the seam: who knows a better model of a run replaces this one function.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.ssd_store.cost.calibration import STRATEGIES, Strategy
+from gloader.ssd_store.cost.strategy import PACK_GAIN, IoRates
+from gloader.ssd_store.misses.in_ram import in_ram_bytes
+from gloader.ssd_store.read.extents import ALIGNMENT, mean_extent_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.cache.reuse import CacheOutlook
+
+# What nobody can measure before the loop runs: that it goes over the features of a batch at this rate (GraphSAGE over
+# rows of 6.5 KB did on two cores, there and back), and that they are copied together at that one.
+_LOOP_BYTES_PER_S: Final = 2e9
+_COPY_BYTES_PER_S: Final = 4e9
+
+# Resources that are busy at the same time get in each other's way: steps took 1.14 to 1.43 of the busiest one. In this
+# norm two that are equally busy take 1.26, and one that is hardly busy nothing.
+_NORM: Final = 3
+
+# Of a step: what a slow batch holds up where no other is ready, shared out among the buffers.
+_JITTER: Final = 0.1
+
+_PACKS_ALIVE: Final = 2  # one is read back while the next is written
+_LONGEST_READ: Final = 128 * 1024
+_TABLE_ROWS: Final = 257
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What a step has to do, measured on the first batches and on the disk."""
+
+    rows: float  # of a batch
+    row_bytes: int  # in a batch
+    stored_row_bytes: int
+    file_rows: float  # of the file, over which those of a batch are spread evenly; N unless they lie together
+    rates: IoRates
+    gap_bytes: int  # holes that a batch's reads go over
+    sweep_gap_bytes: int
+    sample_s: float  # of a batch, in one thread
+    cores: int
+    strategy: str = "auto"  # or the one that was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShares:
+    """Who gets how much, as far as it makes a step faster or slower."""
+
+    num_buffers: int
+    num_batches: int  # S
+    cache_rows: int
+    kept_share: float  # of the batches that are sampled ahead; the others are sampled twice
+    staging_bytes: int  # idle memory for missing rows
+    spill_bytes: int  # disk for packs; 0: there are none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeconds:
+    """The prediction for a step."""
+
+    seconds: float
+    weighed_s: float  # by which ways are compared: packs wear the disk, and count as much longer as they have to gain
+    disk_s: float  # that the disk is busy
+    miss_rate: float
+    strategy: Strategy | None  # None: features are in memory
+
+
+def predict_step(work: StepWork, shares: StepShares, outlook: CacheOutlook | None) -> StepSeconds:
+    """Return the seconds of a step in the long run. Never more where there is more of anything. Pure.
+
+    Parameters
+    ----------
+    work : of a step
+    shares : of the memory
+    outlook : what a cache of any size misses, with this S; None: features are in memory
+    """
+    if outlook is None:
+        seconds = _step(work, shares, 0.0, 0.0, samplings=1.0)
+        return StepSeconds(seconds=seconds, weighed_s=seconds, disk_s=0.0, miss_rate=0.0, strategy=None)
+    misses = outlook.misses(shares.cache_rows)
+    unique = outlook.distinct_misses(shares.cache_rows, shares.num_batches)
+    rate = misses / work.rows if work.rows else 0.0
+    ways = []
+    for strategy, (ahead, own) in _disk_seconds(work, shares, misses, unique).items():
+        seconds = _step(work, shares, ahead, own, samplings=2.0 - shares.kept_share)
+        weighed = seconds * (PACK_GAIN if strategy == "packed" else 1.0)
+        ways.append(
+            StepSeconds(
+                seconds=seconds, weighed_s=weighed, disk_s=ahead + own, miss_rate=rate, strategy=strategy
+            )
+        )
+    return min(ways, key=lambda way: way.weighed_s)
+
+
+def _step(work: StepWork, shares: StepShares, ahead: float, own: float, *, samplings: float) -> float:
+    """Return the seconds of a step whose disk works ``ahead`` of the batches and ``own`` seconds for this one."""
+    num_bytes = work.rows * work.row_bytes
+    gather, loop = num_bytes / _COPY_BYTES_PER_S, num_bytes / _LOOP_BYTES_PER_S
+    cores = (samplings * work.sample_s + gather) / work.cores + loop
+    # Whoever needs the same buffer takes turns.
+    turns = {1: (own + gather + loop,), 2: (own + gather, loop)}.get(shares.num_buffers, (own, gather, loop))
+    busy = (ahead + own, cores, *turns)
+    return float(sum(seconds**_NORM for seconds in busy) ** (1 / _NORM)) * (1 + _JITTER / shares.num_buffers)
+
+
+def _disk_seconds(
+    work: StepWork, shares: StepShares, misses: float, unique: float
+) -> dict[Strategy, tuple[float, float]]:
+    """Return what the disk does for a batch in every way that fits: ahead of it, and for itself."""
+    rates = work.rates
+    found: dict[Strategy, tuple[float, float]] = {
+        "direct": (0.0, _read_seconds(work, misses, 0, work.gap_bytes))
+    }
+    sweep = _read_seconds(work, unique, work.sweep_gap_bytes) / shares.num_batches
+    if in_ram_bytes(math.ceil(unique), work.stored_row_bytes) <= shares.staging_bytes:
+        found["staged"] = (sweep, 0.0)
+    pack = misses * work.stored_row_bytes
+    if 0 < _PACKS_ALIVE * shares.num_batches * pack <= shares.spill_bytes:
+        write = pack / rates.write_bytes_per_s
+        packing = sweep + write if rates.is_one_device else max(sweep, write)
+        found["packed"] = (packing, pack / rates.pack_read_bytes_per_s)
+    forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]
+    return {strategy: found[strategy] for strategy in forced if strategy in found} or found
+
+
+def _read_seconds(work: StepWork, rows: float, *gaps: int) -> float:
+    """Return the seconds that the best of ``gaps`` takes to read ``rows``."""
+    table = _read_table(work, gaps)
+    return float(np.interp(rows, table[0], table[1]))
+
+
+@lru_cache(maxsize=8)
+def _read_table(work: StepWork, gaps: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return (2, K): numbers of rows, and the seconds of reading so many or more, whichever is less."""
+    rows = np.linspace(0, 1, _TABLE_ROWS) ** 2 * work.file_rows
+    seconds = [
+        min(
+            work.rates.read_seconds(
+                *expected_reads(
+                    count, file_rows=work.file_rows, row_bytes=work.stored_row_bytes, gap_bytes=gap
+                )
+            )
+            for gap in gaps
+        )
+        for count in rows
+    ]
+    # Reads of nearly all rows merge, so that more rows may take less time: whoever wants fewer can read those too.
+    return np.stack([rows, np.minimum.accumulate(seconds[::-1])[::-1]])
+
+
+def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: int) -> tuple[float, float]:
+    """Return the requests and bytes that rows take which lie anywhere in a file with the same chance. Pure.
+
+    Parameters
+    ----------
+    rows : wanted
+    file_rows : that they are among
+    row_bytes : R
+    gap_bytes : longest hole that is read through
+    """
+    if rows <= 0:
+        return 0.0, 0.0
+    share = min(rows / max(file_rows, 1.0), 1.0)
+    # Rows that begin or end in a page, and rows between two wanted ones whose pages are that near.
+    per_page = mean_extent_bytes(row_bytes) / row_bytes
+    between = (gap_bytes + ALIGNMENT) // row_bytes
+    lone = (1 - share) ** between
+    touched = 1 - (1 - share) ** per_page
+    read = touched + (1 - touched) * (1 - lone * (1 + share * between) if gap_bytes else 0.0)
+    num_bytes = file_rows * row_bytes * min(read, 1.0)
+    return min(max(rows * lone * (1 - share), num_bytes / _LONGEST_READ, 1e-9), rows), num_bytes
+
+
+def spread_of(pages: float, rows: float, *, num_rows: int, row_bytes: int) -> float:
+    """Return over how many rows of the file those of a batch are spread, by the ``pages`` that hold them. Pure.
+
+    Parameters
+    ----------
+    pages : that hold at least a byte of a row of the batch
+    rows : of the batch
+    num_rows, row_bytes : N and R
+    """
+    low, high = min(rows, float(num_rows)), float(num_rows)
+    for _ in range(40):
+        middle = (low + high) / 2
+        _, num_bytes = expected_reads(rows, file_rows=middle, row_bytes=row_bytes, gap_bytes=0)
+        low, high = (middle, high) if num_bytes < pages * ALIGNMENT else (low, middle)
+    return high
