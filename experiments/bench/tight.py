@@ -5,7 +5,7 @@
 
 wide     A graph of the shape of a social network of 870,000 nodes and 67 M edges, 1,632 floats a row (5.7 GB):
          GraphSAGE 2 x 128, fan-out 10,10, batches of 1,024 of 50,000 seeds, under a hard limit of 2 GB (control group
-         v1; as root). gloader against one read per missed row with a cache that each superbatch begins anew (Ginex's way).
+         v1; as root). gloader against Ginex's way: one read per missed row, a cache that each superbatch begins anew.
 loading  The same graph with rows of 512 B and a null sink: 10% cached, against all features in memory.
 
 Every run is a process of its own; the contenders take turns and who begins a round changes. Printed are seconds of an

@@ -322,7 +322,7 @@ def _on_ssd(
 
 
 def _with_cache(demand: Demand, shares: StepShares, room: int, cache_bytes: int | None) -> StepShares | None:
-    """Return ``shares`` with the cache that has ``room``, and half of what is idle beside it; None: no room. Pure."""
+    """Return ``shares`` with the cache that has ``room``, and its part of what is idle then; None: no room. Pure."""
     if room < 0:
         return None
     rows = min(room // (demand.stored_row_bytes + demand.slot_bytes), demand.num_nodes)
@@ -331,7 +331,12 @@ def _with_cache(demand: Demand, shares: StepShares, room: int, cache_bytes: int 
         if asked > rows:
             return None
         rows = asked
-    return replace(shares, cache_rows=rows, staging_bytes=(room - _cache_bytes(demand, rows)) // 2)
+    return replace(shares, cache_rows=rows, staging_bytes=idle_part(room - _cache_bytes(demand, rows)))
+
+
+def idle_part(idle_bytes: int) -> int:
+    """Return a third of idle memory: for staged rows, for those of the next superbatch, and for buffers. Pure."""
+    return max(idle_bytes, 0) // 3
 
 
 def _does_not_fit(

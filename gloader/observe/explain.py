@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
 
+FITS_IN_MEMORY: Final = (
+    "all features would fit in memory: from the SSD they are read again and again; features='auto' would hold "
+    "them there"
+)
+
 # Buffers of features with which reading, gathering and the loop all work at the same time, and what fewer mean.
 _ALL_AT_WORK: Final = 3
 _FEW_BUFFERS: Final = {
@@ -100,9 +105,7 @@ def explain_tiers(facts: TierFacts) -> str:
             f"features: on the SSD; {plan.cache_rows:,} rows ({share:.1f}%) in memory, policy {facts.policy}"
         )
     if plan.would_fit:
-        lines.append(
-            "  all features would fit in memory: from the SSD they are read again and again; use features='auto'"
-        )
+        lines.append(f"  {FITS_IN_MEMORY}")
     if plan.num_buffers < _ALL_AT_WORK:
         lines.append(f"  {_FEW_BUFFERS[plan.num_buffers]}")
     lines.append("shared out as predicted to be the fastest:")

@@ -175,7 +175,7 @@ class BufferRing:
                 return buffer
             # Too small by now: it is dropped, before the larger one that its bytes go to is made.
             self._total_bytes -= buffer.nbytes
-            del buffer
+            buffer = None  # now, not when the larger one has been made
         raise ChannelClosedError("the buffer ring is cancelled")
 
     def _wait_for_free(self) -> NDArray[np.float32] | None:

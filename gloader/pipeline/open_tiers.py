@@ -18,7 +18,7 @@ from gloader.cache.trace import NO_ROWS
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import Demand, MemoryPlan, plan_memory, topology_share
+from gloader.memory.plan import Demand, MemoryPlan, idle_part, plan_memory, topology_share
 from gloader.memory.predict import StepWork, spread_of
 from gloader.memory.spill_budget import open_spill
 from gloader.observe.explain import TierFacts
@@ -128,8 +128,9 @@ def open_feature_tier(
         )
         demand = _demand(dataset, settings, work, files, num_ranks=num_ranks)
         plan = _plan(demand, settings, files, device, budget_bytes=budget)
-        # What nobody planned for: one half stages missing rows, the other makes further buffers.
-        spare = max(plan.spare_bytes, 0) // 2
+        # What nobody planned for stages missing rows, of two superbatches at a time, and makes further buffers for a
+        # loop that keeps batches.
+        spare = idle_part(plan.spare_bytes)
         source: FeatureSource = files.store
         ssd = None
         if plan.features == "ssd":
@@ -140,9 +141,7 @@ def open_feature_tier(
             topology=topology,
             sampler=work.sampler,
             source=source,
-            ring=_ring(
-                dataset.feature_dim, work.probe, device, max_bytes=(plan.ring_bytes + spare) // num_ranks
-            ),
+            ring=_ring(dataset.feature_dim, demand, device, max_bytes=(plan.ring_bytes + spare) // num_ranks),
             device=device,
             plan=plan,
             ssd=ssd,
@@ -288,12 +287,14 @@ def _settle_in_memory(
     return source, device
 
 
-def _ring(dim: int, probe: list[SampledBatch], device: DeviceTier, *, max_bytes: int) -> BufferRing:
+def _ring(dim: int, demand: Demand, device: DeviceTier, *, max_bytes: int) -> BufferRing:
     """Return the buffers of a rank; where the device brings every row, they only bound the batches under way."""
     allocate = device.device.host_buffer
     if device.brings_all:
         return BufferRing(dim=dim, rows=1, max_bytes=_EMPTY_BUFFERS * 4 * dim, allocate=allocate)
-    return BufferRing(dim=dim, rows=_most_rows(probe), max_bytes=max_bytes, allocate=allocate)
+    # With room for batches that are somewhat larger than those that were probed: to make a buffer anew takes longer than
+    # to gather a batch into it.
+    return BufferRing(dim=dim, rows=demand.batch_rows, max_bytes=max_bytes, allocate=allocate)
 
 
 def _open_ssd(

@@ -13,7 +13,7 @@ import torch
 import gloader
 from gloader.errors import ConfigError
 from gloader.loader import Loader
-from gloader.observe.explain import explain_run
+from gloader.observe.explain import FITS_IN_MEMORY, explain_run
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
@@ -316,7 +316,8 @@ class _TrainingRun:
             return "features in memory"
         share = 100 * plan.cache_rows / max(self.dataset.num_nodes, 1)
         policy = self.settings.loader.memory.policy
-        return f"features on the SSD, {plan.cache_rows:,} rows ({share:.1f}%) cached, policy {policy}"
+        text = f"features on the SSD, {plan.cache_rows:,} rows ({share:.1f}%) cached, policy {policy}"
+        return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text
 
     def _io_strategy(self, loader: Loader) -> str:
         asked = self.settings.loader.reading.io_strategy

@@ -82,6 +82,16 @@ def test_the_tiers_are_named_with_their_sizes() -> None:
     ]
 
 
+def test_few_buffers_and_an_ssd_that_is_not_needed_are_said() -> None:
+    facts = tiers()
+    facts.plan.num_buffers, facts.plan.would_fit = 1, True  # type: ignore[misc]
+    text = explain_tiers(facts)
+    assert "all features would fit in memory: from the SSD they are read again and again" in text
+    assert "asking for the next batch empties the x of the last" in text
+    facts.plan.num_buffers = 2  # type: ignore[misc]
+    assert "two feature buffers: reading the next batch waits" in explain_tiers(facts)
+
+
 def test_features_in_memory_and_a_paged_topology_say_why() -> None:
     text = explain_tiers(tiers(features="ram", paged_topology_bytes=5 << 30))
     assert "features: in memory, they fit the budget" in text
