@@ -155,7 +155,8 @@ class DeviceBlock:
 class ReadyBatch:
     """A mini-batch that is ready to compute on, on the compute device.
 
-    ``x`` lives in a buffer of the loader's ring and keeps it as long as ``x`` or a view of it is alive.
+    ``x`` lives in a buffer of the loader's ring and keeps it as long as ``x`` or a view of it is alive. Where the
+    memory budget leaves room for one buffer alone, asking for the next batch empties ``x``.
     """
 
     id: BatchId

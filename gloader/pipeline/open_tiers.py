@@ -292,7 +292,7 @@ def _ring(dim: int, demand: Demand, device: DeviceTier, *, max_bytes: int) -> Bu
     allocate = device.device.host_buffer
     if device.brings_all:
         return BufferRing(dim=dim, rows=1, max_bytes=_EMPTY_BUFFERS * 4 * dim, allocate=allocate)
-    # With room for batches that are somewhat larger than those that were probed: to make a buffer anew takes longer than
+    # With room for batches somewhat larger than those that were probed: to make a buffer anew takes longer than
     # to gather a batch into it.
     return BufferRing(dim=dim, rows=demand.batch_rows, max_bytes=max_bytes, allocate=allocate)
 

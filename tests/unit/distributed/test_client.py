@@ -34,6 +34,7 @@ HERE, NEXT = BatchId(epoch=0, index=0), BatchId(epoch=0, index=1)
 PLAN = MemoryPlan(
     budget_bytes=100,
     features="ssd",
+    num_buffers=2,
     ring_bytes=10,
     cache_rows=3,
     superbatch=SuperbatchSize(num_batches=2, reason="why not"),
@@ -41,6 +42,8 @@ PLAN = MemoryPlan(
     keep_bytes=0,
     pack_buffer_bytes=0,
     parts=(("ring", 10), ("cache", 90)),
+    predicted_step_s=0.5,
+    candidates=("500 ms a step: this", "600 ms a step: that"),
 )
 
 
