@@ -129,7 +129,7 @@ class MemoryPlan:
     parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
     predicted_step_s: float  # as ways are compared: packs count longer than they take
     candidates: tuple[str, ...]  # the way that was taken and the next best, for people
-    would_fit: bool = False  # whether all features would fit in memory, though they are read from the SSD
+    would_fit: bool  # whether all features would fit in memory, though they are read from the SSD
 
     @property
     def total_bytes(self) -> int:

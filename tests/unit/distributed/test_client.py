@@ -44,6 +44,7 @@ PLAN = MemoryPlan(
     parts=(("ring", 10), ("cache", 90)),
     predicted_step_s=0.5,
     candidates=("500 ms a step: this", "600 ms a step: that"),
+    would_fit=False,
 )
 
 

@@ -30,6 +30,7 @@ PLANS = st.builds(
     MemoryPlan,
     budget_bytes=SIZES,
     features=st.sampled_from(["ram", "ssd"]),
+    num_buffers=SIZES,
     ring_bytes=SIZES,
     cache_rows=SIZES,
     superbatch=st.builds(SuperbatchSize, num_batches=SIZES, reason=TEXTS),
@@ -37,6 +38,9 @@ PLANS = st.builds(
     keep_bytes=SIZES,
     pack_buffer_bytes=SIZES,
     parts=st.lists(st.tuples(TEXTS, SIZES), max_size=3).map(tuple),
+    predicted_step_s=st.floats(0, 1),
+    candidates=st.lists(TEXTS, max_size=3).map(tuple),
+    would_fit=st.booleans(),
 )
 BY_ANNOTATION = {
     "int": SIZES,
