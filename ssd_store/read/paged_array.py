@@ -11,7 +11,7 @@ import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import ForkError, ShapeError
-from gloader.ssd_store.cost.profile import default_gap_bytes
+from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.format.array_reader import damaged_pages
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, stored_dtype
@@ -82,7 +82,7 @@ class PagedArray:
         self._first_page = first_page
         self._dtype = stored_dtype(record.dtype)
         self._per_page = PAGE_BYTES // self._dtype.itemsize
-        self._gap_bytes = default_gap_bytes(file.path.parent)
+        self._gap_bytes = default_row_gap_bytes(file.path.parent, PAGE_BYTES)
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._room = _pages(min(_ROUND_PAGES, record.num_pages))
