@@ -83,5 +83,5 @@ def test_without_matplotlib_it_says_how_to_install_it(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependencyError, match=r"gloader\[plot\]"):
+    with pytest.raises(MissingDependencyError, match=r"'\.\[plot\]'"):
         render_timeline(trace, tmp_path / "x.png")
