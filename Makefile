@@ -14,7 +14,7 @@ PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: help setup train test lint types unit test-long test-graphbolt bench clean
+.PHONY: help setup train test lint types unit test-long test-graphbolt test-lowest bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -72,6 +72,17 @@ test-graphbolt: ## the adapter to DGL's GraphBolt, in .venv/graphbolt (downloads
 	$(GRAPHBOLT) -m pip install --quiet --disable-pip-version-check -r tests/graphbolt-requirements.txt
 	PYTHONPATH=. $(GRAPHBOLT) -m pytest -q tests/integration/adapters/graphbolt_cases.py \
 		tests/integration/adapters/test_dgl_storage.py tests/unit/adapters/test_dgl_blocks.py tests/unit/adapters/test_dgl_graph.py
+
+# The lowest versions that pyproject.toml allows, in an environment of their own; torch of that age brings CUDA along.
+LOWEST := $(VENV)/lowest/bin/python
+
+test-lowest: ## the tests with the lowest allowed versions, in .venv/lowest (downloads 3 GB the first time)
+	test -x $(LOWEST) || "$(PYTHON)" -m venv $(VENV)/lowest
+	$(LOWEST) -m pip install --quiet --disable-pip-version-check -e '.[plot,pyg]' hypothesis pytest pytest-xdist scipy \
+		-c tests/lowest-constraints.txt
+	$(LOWEST) -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(LOWEST_TESTS)
+
+LOWEST_TESTS := $(addprefix tests/,unit properties integration/loader integration/training integration/cli)
 
 TODAY := $(shell date +%F)
 RESULTS := experiments/results/$(TODAY)

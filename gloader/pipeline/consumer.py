@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
-from gloader.errors import ChannelClosedError, ForkError
+from gloader.errors import ChannelClosedError, ForkError, LoaderClosedError
 from gloader.pipeline.transfer import SentBatch
 from gloader.types import BatchId, ReadyBatch
 
@@ -215,6 +215,8 @@ class EpochIterator(Iterator[ReadyBatch]):
         ------
         ForkError
             In a forked child.
+        LoaderClosedError
+            Another thread closed the loader, or the epoch, meanwhile.
         """
         require_same_process(self._pid)
         with self._turn:
@@ -232,6 +234,11 @@ class EpochIterator(Iterator[ReadyBatch]):
         try:
             batch = consumer.next_batch()
         except BaseException as error:
+            # Closed meanwhile, by another thread: whoever waits is told by whom, not by what it waited on.
+            if self._open is None and isinstance(error, ChannelClosedError):
+                raise LoaderClosedError(
+                    "the loader, or this epoch, was closed while a batch was waited for"
+                ) from None
             self._finish(is_complete=False, error=error)
             raise
         self._num_left -= 1

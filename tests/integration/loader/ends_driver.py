@@ -142,6 +142,8 @@ def main() -> None:
     draw = random.Random(seed)  # noqa: S311 - a schedule, not a secret
     for strategy in _STRATEGIES:
         iterate(dataset, spill, strategy, epochs=2)  # loads the kernels
+    # What is imported is not collected again by each child: touching it would copy hundreds of MB.
+    gc.freeze()
     found: Counter[str] = Counter()
     begun = time.monotonic()
     os.waitpid(fork_program(dataset, spill, "packed"), 0)

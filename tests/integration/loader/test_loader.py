@@ -25,6 +25,7 @@ from gloader.errors import (
     SeedError,
     StateError,
 )
+from gloader.ssd_store.os_io import OsIO
 from gloader.types import ReadyBatch
 
 from .conftest import DIM, Written
@@ -321,6 +322,47 @@ def test_one_iterator_at_a_time_and_none_after_close(tiny: Written) -> None:
         next(iterator)
     with pytest.raises(LoaderClosedError):
         iter(loader)
+
+
+@pytest.mark.reliability("D8")
+def test_closing_ends_a_wait_for_the_next_batch(tiny: Written) -> None:
+    """The disk hangs, the loop waits for a batch, and another thread closes the loader."""
+    hangs, may_go_on = threading.Event(), threading.Event()
+
+    class HangingOS(OsIO):
+        def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+            if threading.current_thread().name.startswith("gloader"):
+                hangs.set()
+                may_go_on.wait(30)
+            return super().pread_into(fd, buffer, offset)
+
+    dataset = gloader.Dataset.open(tiny.path, os_io=HangingOS())
+    loader = gloader.Loader(
+        dataset, fanouts=[4, 3], batch_size=16, memory_budget="200MB", features="ssd", cache=0, io="buffered"
+    )
+    iterator = iter(loader)
+    found: list[BaseException | ReadyBatch | None] = []
+
+    def loop() -> None:
+        try:
+            found.append(next(iterator, None))
+        except BaseException as error:
+            found.append(error)
+
+    waiter = threading.Thread(target=loop, name="waiter")
+    waiter.start()
+    assert hangs.wait(20)
+    waiter.join(0.2)
+    closer = threading.Thread(target=loader.close, name="closer")
+    closer.start()
+    waiter.join(10)
+    assert not waiter.is_alive(), "the loop waits for a loader that is being closed"
+    may_go_on.set()
+    closer.join(10)
+    assert not closer.is_alive()
+    assert len(found) == 1
+    assert isinstance(found[0], LoaderClosedError), repr(found[0])
+    assert _gloader_threads() == []
 
 
 @pytest.mark.reliability("D8")
