@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,7 +31,7 @@ from pipeline_graphs import Graph, make_dataset
 from pipeline_runs import ratio, turns
 
 from gloader import Dataset
-from gloader.bench.environment import machine, versions
+from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
 from gloader.ssd_store.cost.rates import rates_of
 
@@ -61,10 +60,7 @@ def main() -> None:
     if options.json:
         report = {
             "benchmark": "tight",
-            "command": " ".join(["python", *sys.argv]),
-            "options": {key: str(value) for key, value in vars(options).items()},
-            "machine": machine(),
-            "versions": versions(),
+            **provenance(),
             "results": results,
         }
         options.json.write_text(json.dumps(report, indent=1) + "\n")
