@@ -280,7 +280,7 @@ def device_profile() -> bytes:
 
 def read_profile(path: Path) -> None:
     found = profile.remembered_profile(path.parent)
-    assert found is None or 4096 <= found.gap_bytes <= 65536
+    assert found is None or 4096 <= found.sweep_gap_bytes <= 65536
 
 
 def owner() -> bytes:

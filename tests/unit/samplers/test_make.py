@@ -60,7 +60,7 @@ def test_refused_names_and_options() -> None:
         make_sampler("labor", graph, [3], 0, replace=True)
     with pytest.raises(ConfigError, match="'ladies' has no option 'method'; allowed: adjacency, normalize"):
         make_sampler("ladies", graph, [3], 0, method="fastgcn")
-    with pytest.raises(ConfigError, match="needs edge weights"):
+    with pytest.raises(ConfigError, match="needs a weight for each edge"):
         make_sampler("weighted", graph, [3], 0)
 
 

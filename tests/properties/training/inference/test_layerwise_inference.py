@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.config import ModelConfig
+from numpy.typing import NDArray
+
 from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
@@ -64,7 +66,10 @@ class SlabRows(RamRows):
     """Stands in for `SsdRows` where syncing files would only cost time."""
 
     def __init__(self, folder: Path, *, num_rows: int) -> None:
-        super().__init__(num_rows=num_rows, width=H)
+        super().__init__(num_rows=num_rows, width=H)  # the widest; of the last layer, C columns of them are written
+
+    def read(self, start: int, stop: int, out: NDArray[np.float32]) -> None:
+        out[:] = self._array[start:stop, : out.shape[1]]
 
 
 def _check(name, *, graph: CscGraph, add_self_loops: bool, seed: int, budget: int, nodes: list[int]) -> None:
