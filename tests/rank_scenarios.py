@@ -134,8 +134,10 @@ def failing(dataset: str, rank: int, part: str, on: int, **settings: Any) -> Non
             loader._held.tier = dataclasses.replace(loader._held.tier, ssd=ssd)
         elif rank == on:
             Transfer.send = boom(Transfer.send)
-        for _ in loader:
-            time.sleep(0.01)
+        # For longer than an epoch: a rank that is ahead of the one that fails would end before it hears of that.
+        for _ in range(100):
+            for _ in loader:
+                time.sleep(0.01)
 
 
 def holding(dataset: str, rank: int, most: int, **settings: Any) -> dict[str, Any]:

@@ -115,7 +115,8 @@ class UringDriver:
         """
         if not self._ring.table.shape[0]:
             raise StoreReadError(
-                errno.EBADF, "the io_uring of this sweep is closed or broke; open the loader, or the store, again"
+                errno.EBADF,
+                "the io_uring of this sweep is closed or broke; open the loader, or the store, again",
             )
         status = int(_step(self._ring.table, sweep, files.source.fd, files.fds, files.starts, budget_bytes))
         self._check(status, sweep)

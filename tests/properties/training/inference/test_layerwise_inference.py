@@ -28,7 +28,7 @@ from gloader.types import DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
 NAMES = ("graphsage", "gcn", "gat", "mlp")
-SMALL_BUDGET = 6_000  # activations go to the disk, and every layer still fits
+SMALL_BUDGET = 9_200  # activations go to the disk, and every layer still fits
 
 
 def _graph(seed: int, num_edges: int, hub_share: float) -> CscGraph:
@@ -66,7 +66,9 @@ class SlabRows(RamRows):
     """Stands in for `SsdRows` where syncing files would only cost time."""
 
     def __init__(self, folder: Path, *, num_rows: int) -> None:
-        super().__init__(num_rows=num_rows, width=H)  # the widest; of the last layer, C columns of them are written
+        super().__init__(
+            num_rows=num_rows, width=H
+        )  # the widest; of the last layer, C columns of them are written
 
     def read(self, start: int, stop: int, out: NDArray[np.float32]) -> None:
         out[:] = self._array[start:stop, : out.shape[1]]
@@ -96,7 +98,7 @@ def _check(name, *, graph: CscGraph, add_self_loops: bool, seed: int, budget: in
     num_edges=st.sampled_from([0, 1, 50, 600]),
     hub_share=st.sampled_from([0.0, 0.5]),
     add_self_loops=st.booleans(),
-    budget=st.sampled_from([4_000, SMALL_BUDGET, 9_000, 14_000, 1_000_000]),
+    budget=st.sampled_from([4_000, SMALL_BUDGET, 12_000, 17_000, 1_000_000]),
     nodes=st.lists(st.integers(0, N - 1), unique=True, max_size=8) | st.just(list(range(N))),
 )
 def test_equals_the_forward_of_the_whole_graph(
