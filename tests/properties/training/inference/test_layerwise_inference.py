@@ -10,10 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from gloader.config import ModelConfig
 from numpy.typing import NDArray
 
+from gloader.config import ModelConfig
 from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
