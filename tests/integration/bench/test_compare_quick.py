@@ -1,4 +1,4 @@
-"""`compare.py --quick` from the shell to the page: it runs in CI so that the comparison cannot rot."""
+"""`compare.py --quick` from the shell to the page: a minute, so it runs every night, that the comparison cannot rot."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gloader.cli.main import main
 
 CHECKOUT = Path(__file__).parents[3]
 COMPARE = CHECKOUT / "experiments" / "bench" / "compare.py"
+pytestmark = pytest.mark.long
 HAS_DGL = importlib.util.find_spec("dgl") is not None
 
 

@@ -103,7 +103,7 @@ def _kill_and_resume(server: RunServer, digits: Path, folder: Path, spill: Path,
 
 @pytest.mark.reliability("D4")
 def test_ctrl_c_at_any_moment_ends_a_run_at_once_and_leaves_nothing(server, digits, tmp_path, spill) -> None:
-    _interrupt(server, digits, tmp_path, spill, count=25, number=signal.SIGINT)
+    _interrupt(server, digits, tmp_path, spill, count=12, number=signal.SIGINT)
 
 
 @pytest.mark.reliability("D5")
@@ -113,7 +113,7 @@ def test_sigterm_at_any_moment_does_the_same(server, digits, tmp_path, spill) ->
 
 @pytest.mark.reliability("F2")
 def test_a_killed_run_is_continued_as_if_nothing_had_happened(server, digits, tmp_path, spill) -> None:
-    _kill_and_resume(server, digits, tmp_path, spill, count=15)
+    _kill_and_resume(server, digits, tmp_path, spill, count=8)
 
 
 @pytest.mark.long

@@ -33,7 +33,7 @@ def test_a_short_soak(tiny: Written, tmp_path: Path) -> None:
     spill = tmp_path / "spill"
     spill.mkdir()
     expected = golden(tiny.dataset, EPOCHS + 4)
-    held = soak(tiny.dataset, expected, spill, seed=0, is_over=lambda held: held.rounds == 30)
+    held = soak(tiny.dataset, expected, spill, seed=0, is_over=lambda held: held.rounds == 20)
     require_flat(held)
 
 

@@ -151,7 +151,7 @@ def test_any_order_of_calls(tiny: Written, tmp_path: Path) -> None:
     run_state_machine_as_test(
         LoaderStates,
         settings=settings(
-            max_examples=min(settings().max_examples // 2, 100),  # more would outlast the time of a test
+            max_examples=min(settings().max_examples // 4, 100),  # more would outlast the time of a test
             stateful_step_count=20,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.generate],  # so would shrinking
