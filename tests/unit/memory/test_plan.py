@@ -168,3 +168,24 @@ def test_the_plan_tells_the_best_three_ways_and_when_the_ssd_is_not_needed() -> 
 def test_a_superbatch_that_was_asked_for_and_does_not_fit_is_refused() -> None:
     with pytest.raises(BudgetError, match="budget"):
         plan_memory(_demand(), budget_bytes=100 * MB, superbatch=4096)
+
+
+def _part(plan: MemoryPlan, name: str) -> int:
+    return dict(plan.parts)[name]
+
+
+def test_every_rank_has_buffers_of_its_own() -> None:
+    alone, two = (
+        plan_memory(_demand(num_ranks=ranks), budget_bytes=2000 * MB, features="ssd") for ranks in (1, 2)
+    )
+    assert _part(alone, "feature buffers") == alone.num_buffers * 10_000 * 512
+    assert _part(two, "feature buffers") == two.num_buffers * 10_000 * 512 * 2
+
+
+def test_every_sampler_thread_has_a_map_of_the_nodes_and_a_batch() -> None:
+    one, three = (
+        _part(plan_memory(_demand(sampler_threads=threads), budget_bytes=2000 * MB), "batches being sampled")
+        for threads in (1, 3)
+    )
+    rows_and_edges = 40 * 10_000 + 16 * 50_000
+    assert three - one == 2 * (4 * 2_048_000 + rows_and_edges)
