@@ -43,6 +43,16 @@ def test_every_path_follows_floyd(degree: int, count: int) -> None:
             assert picked(degree, count, **arguments) == expected(degree, count, **arguments)
 
 
+def test_a_second_draw_that_repeats_the_first_takes_the_last_edge() -> None:
+    # A repeat of so few draws is rare beyond 64 edges: one node in 65.
+    repeats = 0
+    for node in range(300):
+        found = picked(65, 2, start=0, node=node)
+        assert found == expected(65, 2, start=0, node=node)
+        repeats += found[1] == 64
+    assert repeats > 4
+
+
 def test_a_folded_bit_set_is_checked_against_the_list() -> None:
     # One word for 3000 positions: most set bits belong to another position.
     for node in range(30):
