@@ -391,6 +391,7 @@ def test_bench_sampler_prints_a_table_for_people(capsys: pytest.CaptureFixture[s
     assert "not measured" in out
 
 
+@pytest.mark.long
 def test_bench_gather_prints_a_result_for_each_width(run_json: Callable[..., Json], tmp_path: Path) -> None:
     size = ["--dims", "4", "--dims", "16", "--rows", "100", "--table", "64KiB", "--repeats", "1"]
     report = run_json("bench", "gather", *size, "--out", str(tmp_path / "gather.json"))

@@ -1,5 +1,6 @@
 """Training on several ranks: the same as on one, and together in good and bad."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,10 @@ def test_ranks_hear_of_the_work_of_the_first_one(run: Run) -> None:
 def test_a_rank_that_is_killed_in_a_collective_is_named_on_all_others(run: Run) -> None:
     first, _, third = run("leaving", world=3)
     for other in (first, third):
-        assert other.error.startswith(
-            "gloader.errors.RankError: rank 1 has ended; see what it or torchrun says"
+        # The other one may have ended with its own error by the time that this one looks.
+        assert re.match(
+            r"gloader\.errors\.RankError: rank (0, 1|1|1, 2) has ended; see what it or torchrun says",
+            other.error,
         )
         assert other.error.count("RankError") == 1  # the transport's text is behind ours
         assert other.seconds < SOON_S

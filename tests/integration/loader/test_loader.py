@@ -327,25 +327,27 @@ def test_one_iterator_at_a_time_and_none_after_close(tiny: Written) -> None:
 @pytest.mark.reliability("D8")
 def test_closing_ends_a_wait_for_the_next_batch(tiny: Written) -> None:
     """The disk hangs, the loop waits for a batch, and another thread closes the loader."""
-    hangs, may_go_on = threading.Event(), threading.Event()
+    may_hang, hangs, may_go_on = threading.Event(), threading.Event(), threading.Event()
 
     class HangingOS(OsIO):
         def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
-            if threading.current_thread().name.startswith("gloader"):
+            if may_hang.is_set():
                 hangs.set()
-                may_go_on.wait(30)
+                may_go_on.wait(100)
             return super().pread_into(fd, buffer, offset)
 
-    dataset = gloader.Dataset.open(tiny.path, os_io=HangingOS())
     loader = gloader.Loader(
-        dataset, fanouts=[4, 3], batch_size=16, memory_budget="200MB", features="ssd", cache=0, io="buffered"
-    )
+        gloader.Dataset.open(tiny.path, os_io=HangingOS()),
+        fanouts=[4, 3], batch_size=16, memory_budget="200MB", features="ssd", cache=0, io="buffered",
+    )  # fmt: skip
     iterator = iter(loader)
-    found: list[BaseException | ReadyBatch | None] = []
+    may_hang.set()
+    found: list[BaseException] = []
 
     def loop() -> None:
         try:
-            found.append(next(iterator, None))
+            while True:
+                next(iterator)
         except BaseException as error:
             found.append(error)
 

@@ -114,6 +114,7 @@ def test_official_evaluators_score():
         assert score(evaluator, truth, predicted) == pytest.approx(0.75)
 
 
+@pytest.mark.long
 def test_fabricated_files_become_a_table(tmp_path):
     fabricate(tmp_path / "data", "ogbn-papers100M", scale=0.00002)
     rows = ["papers100m-graphsage", "igb-small-graphsage", "mag240m-graphsage"]

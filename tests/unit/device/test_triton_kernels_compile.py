@@ -15,7 +15,11 @@ SCRIPT = Path(__file__).with_name("compile_kernel.py")
 
 @pytest.mark.parametrize(
     ("capability", "dim", "table", "host", "is_by_id"),
-    [(80, 128, "fp32", "fp32", False), (90, 100, "fp16", "fp32", False), (90, 128, "i8", "i8", True)],
+    [
+        pytest.param(80, 128, "fp32", "fp32", False, marks=pytest.mark.long),
+        pytest.param(90, 100, "fp16", "fp32", False, marks=pytest.mark.long),
+        (90, 128, "i8", "i8", True),
+    ],
 )
 def test_rows_move_in_words_of_sixteen_bytes(
     tmp_path: Path, capability: int, dim: int, table: str, host: str, is_by_id: bool
