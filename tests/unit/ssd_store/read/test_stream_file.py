@@ -116,7 +116,8 @@ def test_arrays_are_read_past_the_page_cache(tmp_path: Path) -> None:
         array = NpyFile.open(path, member)
         before = cached_pages(path)  # what the header brought along
         assert np.array_equal(np.concatenate(list(array.rows(700))), rows)
-        assert cached_pages(path) <= before
+        # The system's read-ahead of the header, 32 pages at most here, may have come in meanwhile; there are 157.
+        assert cached_pages(path) <= before + 32
 
 
 @pytest.mark.parametrize("how", ["direct", "refused", "refused by the first write", "short writes"])
