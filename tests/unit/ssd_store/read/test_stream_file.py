@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import random
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,10 +115,10 @@ def test_arrays_are_read_past_the_page_cache(tmp_path: Path) -> None:
         if cached_pages(path):
             pytest.skip("the file system of the temporary folder is in memory")
         array = NpyFile.open(path, member)
+        time.sleep(0.2)  # the system reads ahead of the header on its own time
         before = cached_pages(path)  # what the header brought along
         assert np.array_equal(np.concatenate(list(array.rows(700))), rows)
-        # The system's read-ahead of the header, 32 pages at most here, may have come in meanwhile; there are 157.
-        assert cached_pages(path) <= before + 32
+        assert cached_pages(path) <= before
 
 
 @pytest.mark.parametrize("how", ["direct", "refused", "refused by the first write", "short writes"])
