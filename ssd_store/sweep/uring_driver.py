@@ -79,6 +79,8 @@ READ_DEPTH: Final = 256
 MAX_WRITES: Final = 256  # in flight; with the reads they fill the ring
 _SMALL_BYTES: Final = 32 * 1024  # below this, completions are waited for by the dozen
 _UNSUBMITTED: Final = 16  # requests that may wait in our half of the ring while extents are dealt out
+_DRAIN: Final = -1  # as the bytes to deal out: begin nothing more, and wait for all that is in flight
+_NOWHERE: Final = np.empty(0, np.int64)
 
 
 class UringDriver:
@@ -118,14 +120,17 @@ class UringDriver:
                 errno.EBADF,
                 "the io_uring of this sweep is closed or broke; open the loader, or the store, again",
             )
-        status = int(_step(self._ring.table, sweep, files.source.fd, files.fds, files.starts, budget_bytes))
+        status = int(
+            _step_or_drain(self._ring.table, sweep, files.source.fd, files.fds, files.starts, budget_bytes)
+        )
         self._check(status, sweep)
         return status
 
     def settle(self, sweep: Sweep) -> None:
         """Wait until nothing is in flight."""
-        if self._ring.table.shape[0]:
-            self._check(int(_drain(self._ring.table, sweep)), sweep)
+        if self._ring.table.shape[0] and sweep.state[READS] + sweep.state[WRITES] > 0:
+            # The kernel that began what is in flight, so that a Ctrl-C does not wait for the compiler first.
+            self._check(int(_step_or_drain(self._ring.table, sweep, -1, _NOWHERE, _NOWHERE, _DRAIN)), sweep)
 
     def close(self) -> None:
         """Release the ring. Idempotent."""
@@ -266,3 +271,12 @@ def _step(
             return BROKEN
         if status == INTERRUPTED or dealt >= budget_bytes:  # let Python run its signal handlers
             return RUNNING
+
+
+@njit(cache=True, nogil=True)
+def _step_or_drain(
+    ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
+) -> int:
+    if budget_bytes == _DRAIN:
+        return _drain(ring, sweep)
+    return _step(ring, sweep, source_fd, fds, starts, budget_bytes)
