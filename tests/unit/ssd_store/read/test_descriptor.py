@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +61,26 @@ def test_a_signal_while_it_is_opened_leaves_nothing_open(
     assert not is_open(path)
 
 
-def test_a_signal_while_it_is_closed_leaves_nothing_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    close = os.close
+@pytest.mark.reliability("D4")
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # whose block a signal left out
+def test_a_signal_at_any_line_leaves_nothing_open(path: Path) -> None:
+    for moment in count():
+        lines = count()
 
-    def interrupted(fd: int) -> None:
-        signal.raise_signal(signal.SIGINT)
-        close(fd)
+        def trace(*_: Any, moment: int = moment, lines: Iterator[int] = lines) -> Any:
+            if next(lines) == moment:
+                signal.raise_signal(signal.SIGINT)
+            return trace
 
-    file = Descriptor(path)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "close", interrupted)
-        file.close()
-    assert not is_open(path)
+        before = sys.gettrace()
+        try:
+            sys.settrace(trace)
+            with Descriptor(path):
+                pass
+        except KeyboardInterrupt:
+            continue
+        finally:
+            sys.settrace(before)
+            assert not is_open(path), moment
+        break
+    assert moment > 20
