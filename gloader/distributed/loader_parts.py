@@ -38,6 +38,7 @@ class LoaderParts:
         self.run: Run | None = None
         self._is_whole = True
         self._pid = os.getpid()
+        self._is_closed = False
 
     def end_run(self) -> None:
         """Stop the run under way. Idempotent."""
@@ -49,6 +50,7 @@ class LoaderParts:
     def close(self) -> None:
         """Stop the run and release the tier, unless a stuck thread still uses it. Idempotent."""
         if os.getpid() != self._pid:
+            self._is_closed = True
             return  # a forked child: neither threads nor descriptors are its own
         name = threading.current_thread().name
         if name.startswith("gloader-") and name != _CLOSER:
@@ -61,12 +63,14 @@ class LoaderParts:
                 self._is_whole = self.host.close() and self._is_whole
             if self._is_whole:
                 self.tier.close()
+            self._is_closed = True
 
     def finalize(self) -> None:
         """Close where nothing can be raised."""
         close_in_finalizer(self.close)
 
     def __del__(self) -> None:
-        # A signal that arrived before the finalizer began lost its call.
-        if hasattr(self, "_pid"):
+        # A signal that arrived before the finalizer began lost its call. What is closed may be dropped last of all,
+        # when the interpreter has taken this module apart.
+        if not getattr(self, "_is_closed", True):
             self.finalize()

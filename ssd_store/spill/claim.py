@@ -91,7 +91,9 @@ class SpillClaim:
 
     def __del__(self) -> None:
         # A signal may arrive before whoever asked for the claim holds it; nobody would remove the folder then.
-        if getattr(self, "_owner_pid", 0) == os.getpid():
+        # A claim that was given up asks for nothing: the interpreter may have taken this module apart.
+        owner_pid = getattr(self, "_owner_pid", 0)
+        if owner_pid and owner_pid == os.getpid():
             close_in_finalizer(lambda: self._give_up(None))
 
     def release(self) -> None:

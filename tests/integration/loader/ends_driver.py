@@ -143,6 +143,7 @@ def main() -> None:
     for strategy in _STRATEGIES:
         iterate(dataset, spill, strategy, epochs=2)  # loads the kernels
     # What is imported is not collected again by each child: touching it would copy hundreds of MB.
+    gc.collect()
     gc.freeze()
     found: Counter[str] = Counter()
     begun = time.monotonic()

@@ -26,6 +26,7 @@ from gloader.errors import (
     SpillError,
 )
 from gloader.ssd_store.os_io import OsIO
+from gloader.ssd_store.spill import claim as claim_module
 from gloader.ssd_store.spill import owner as owner_module
 from gloader.ssd_store.spill.claim import UNCLAIMED_GRACE_S, SpillClaim
 from gloader.ssd_store.spill.file import SpillFile
@@ -537,3 +538,12 @@ def test_an_owner_that_knew_no_proc_is_told_by_its_number(tmp_path: Path) -> Non
     mine = replace(SpillOwner.this_process(), start_ticks=0, boot_id="")
     assert not mine.is_gone()
     assert replace(mine, pid=2**22 + 1).is_gone()
+
+
+def test_a_claim_that_was_given_up_may_be_dropped_when_the_interpreter_is_taken_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = SpillClaim(tmp_path)
+    claim.remove()
+    monkeypatch.setattr(claim_module, "os", None)
+    claim.__del__()

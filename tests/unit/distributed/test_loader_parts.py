@@ -1,0 +1,20 @@
+"""What a loader owns ends once, and asks for nothing after that."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gloader.distributed import loader_parts
+from gloader.distributed.loader_parts import LoaderParts
+
+
+def test_parts_that_are_closed_may_be_dropped_when_the_interpreter_is_taken_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed = []
+    parts = LoaderParts(cast("Any", SimpleNamespace(close=lambda: closed.append(True))))
+    parts.close()
+    monkeypatch.setattr(loader_parts, "close_in_finalizer", None)
+    parts.__del__()
+    assert closed == [True]
