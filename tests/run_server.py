@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from gloader.ssd_store.os_io import KILL_AT_VARIABLE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -47,11 +49,16 @@ class RunServer:
         self._read()
 
     def run(
-        self, words: Sequence[str], *, after_s: float = 0.0, number: signal.Signals | None = None
+        self,
+        words: Sequence[str],
+        *,
+        after_s: float = 0.0,
+        number: signal.Signals | None = None,
+        kill_at: str = "",
     ) -> Ended:
-        """Run ``gloader`` with ``words``; send it signal ``number`` after ``after_s``."""
+        """Run ``gloader`` with ``words``; send it signal ``number`` after ``after_s``, SIGKILL at a kill point."""
         assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(list(words)) + "\n")
+        self._server.stdin.write(json.dumps([kill_at, *words]) + "\n")
         self._server.stdin.flush()
         pid = self._read()
         started = time.monotonic()
@@ -109,7 +116,8 @@ def _serve(warm_up: list[str]) -> None:
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            status = _run(json.loads(line))
+            os.environ[KILL_AT_VARIABLE], *words = json.loads(line)
+            status = _run(words)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

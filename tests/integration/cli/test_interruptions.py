@@ -7,6 +7,7 @@ import random
 import signal
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from run_server import RunServer
 
@@ -32,10 +33,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunServer]:
-    folder = tmp_path_factory.mktemp("server")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server") / "first"
+
+
+@pytest.fixture(scope="module")
+def server(digits: Path, trained: Path) -> Iterator[RunServer]:
     with RunServer(
-        ["train", "--dataset", str(digits), *_TRAIN, "--out", str(folder / "first")], log=folder / "log"
+        ["train", "--dataset", str(digits), *_TRAIN, "--out", str(trained)], log=trained.with_name("log")
     ) as runs:
         yield runs
 
@@ -114,6 +119,21 @@ def test_sigterm_at_any_moment_does_the_same(server, digits, tmp_path, spill) ->
 @pytest.mark.reliability("F2")
 def test_a_killed_run_is_continued_as_if_nothing_had_happened(server, digits, tmp_path, spill) -> None:
     _kill_and_resume(server, digits, tmp_path, spill, count=8)
+
+
+@pytest.mark.reliability("J12")
+def test_a_killed_inference_leaves_the_file_that_was_there_and_the_next_one_removes_the_rest(
+    server, digits, trained, tmp_path
+) -> None:
+    out = tmp_path / "classes.npy"
+    out.write_bytes(b"what was there")
+    words = ["infer", "--dataset", str(digits), "--checkpoint", str(trained), "--out", str(out)]
+    assert server.run(words, kill_at="file.after_fsync").status == -signal.SIGKILL
+    assert out.read_bytes() == b"what was there"
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".npy", ".tmp"]
+    assert server.run(words).status == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["classes.npy"]
+    assert np.load(out).shape == (1797,)
 
 
 @pytest.mark.long
