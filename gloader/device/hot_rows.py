@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from gloader.cache import (
     plan_device_cache,
     whole_device_cache,
 )
+from gloader.core.thread_start import run_together
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def presampled_counts(sampler: Sampler, order: EpochOrder, *, num_nodes: int, th
     order : of the run: its first batches are the ones that are counted
     num_nodes : N
     threads : sample at a time
+
+    Raises
+    ------
+    ThreadStartError
+        The system allows no more threads.
     """
     per_epoch = order.num_batches
     num_batches = min(max(per_epoch, LEAST_PRESAMPLED), MOST_PRESAMPLED) if per_epoch else 0
@@ -48,13 +54,15 @@ def presampled_counts(sampler: Sampler, order: EpochOrder, *, num_nodes: int, th
         epoch, index = divmod(number, per_epoch)
         return sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(seeds[epoch], index)).nodes
 
-    def sampled(pool: ThreadPoolExecutor) -> Iterator[IdArray]:
-        # In rounds: `map` alone would sample every batch ahead of the count, and hold all of them.
+    def sampled() -> Iterator[IdArray]:
+        # In rounds: at once, every batch would be sampled ahead of the count, and held.
         for start in range(0, num_batches, 2 * threads):
-            yield from pool.map(nodes_of, range(start, min(start + 2 * threads, num_batches)))
+            numbers = range(start, min(start + 2 * threads, num_batches))
+            yield from run_together(
+                [partial(nodes_of, number) for number in numbers], threads=threads, name="gloader-presample"
+            )
 
-    with ThreadPoolExecutor(threads, "gloader-presample") as pool:
-        return access_counts(sampled(pool), num_nodes)
+    return access_counts(sampled(), num_nodes)
 
 
 def hottest_rows(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.core.thread_start import run_together
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
 from gloader.types import BatchId
@@ -64,6 +65,8 @@ def sample_trace(
         ``batches`` is not positive, or there are no seeds.
     BudgetError
         The trace would not fit; raised after two batches.
+    ThreadStartError
+        The system allows no more threads.
     """
     num_batches = order.num_batches if batches is None else min(batches, order.num_batches)
     if num_batches < 1:
@@ -80,8 +83,8 @@ def sample_trace(
     # The first few tell what all would take, before memory is spent on it.
     first = [nodes_of(index) for index in range(min(_PROBE_BATCHES, num_batches))]
     _require_room(first, num_batches, budget_bytes)
-    with ThreadPoolExecutor(threads, "gloader-inspect") as pool:
-        rest = list(pool.map(nodes_of, range(len(first), num_batches)))
+    tasks = [partial(nodes_of, index) for index in range(len(first), num_batches)]
+    rest = run_together(tasks, threads=threads, name="gloader-inspect")
     return AccessTrace(accesses=(*first, *rest), num_nodes=order.num_nodes, epoch_batches=order.num_batches)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_planner, slot_bytes
 from gloader.cache.reuse import measure_reuse
 from gloader.cache.trace import NO_ROWS
+from gloader.core.thread_start import run_together
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
@@ -32,7 +33,6 @@ from gloader.pipeline.open_device_tier import (
     with_features,
 )
 from gloader.pipeline.stage import MissRetrieval
-from gloader.pipeline.threads import run_together
 from gloader.pipeline.tiers import FeatureTier, SsdTier
 from gloader.samplers import CscGraph, make_sampler, workspace_node_bytes
 from gloader.ssd_store import Packer

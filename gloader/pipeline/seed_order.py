@@ -9,8 +9,8 @@ import numpy as np
 
 from gloader.core.ids import as_ids
 from gloader.core.order import EpochOrder
+from gloader.core.thread_start import run_together
 from gloader.errors import SeedError
-from gloader.pipeline.threads import run_together
 
 if TYPE_CHECKING:
     from gloader.config import SamplingSettings

@@ -8,15 +8,16 @@ along all in-edges from the projected table, which is kept in memory, by slabs o
 from __future__ import annotations
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 
 from gloader.device.mkl_first_call import settle_vector_math
+from gloader.pipeline.channel import Channel
+from gloader.pipeline.threads import Failures, Pipeline, stage_thread
 from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
 from gloader.training.inference.activations import FeatureRows, RamRows, Rows, SsdRows
 from gloader.training.inference.edge_pieces import cut_rows, iter_pieces
@@ -76,6 +77,8 @@ class LayerwiseInference:
         ------
         BudgetError
             The budget is too small for the narrowest table; raised before anything is read.
+        ThreadStartError
+            The system allows no more threads.
         """
         # Before a thread computes: its first call must not happen in two threads at once.
         settle_vector_math()
@@ -184,25 +187,54 @@ def _stream(
     source: Rows, num_rows: int, width: int, rows_per_read: int
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield consecutive chunks and their first row; the next chunk is read while this one is used."""
-    # Two, in turn: one is read into while the other is computed on.
-    buffers = [np.empty((min(rows_per_read, num_rows), width), dtype=np.float32) for _ in range(2)]
-
-    def read(turn: int, start: int) -> NDArray[np.float32]:
-        stop = min(start + rows_per_read, num_rows)
-        chunk = buffers[turn][: stop - start]
-        source.read(start, stop, chunk)
-        return chunk
-
     starts = range(0, num_rows, rows_per_read)
-    with ThreadPoolExecutor(1, thread_name_prefix="gloader-infer") as reader:
-        ahead = reader.submit(read, 0, 0)
-        for number, start in enumerate(starts):
-            # The other buffer is free from here on: the caller is done with the chunk it got before.
-            chunk = ahead.result()
-            following = start + rows_per_read
-            if following < num_rows:
-                ahead = reader.submit(read, (number + 1) % 2, following)
-            yield start, chunk
+    to_read: Channel[int] = Channel(len(starts))
+    for start in starts:
+        to_read.put(start)
+    to_read.close()
+    # Two: one is read into while the other is computed on.
+    free: Channel[NDArray[np.float32]] = Channel(2)
+    for _ in range(2):
+        free.put(np.empty((min(rows_per_read, num_rows), width), dtype=np.float32))
+    chunks: Channel[_Chunk] = Channel(1)
+    failures = Failures(chunks.fail)
+    reader = Pipeline(
+        [stage_thread(_ReadChunk(source, num_rows, free), to_read, chunks, failures)],
+        cancels=[free, chunks],
+        failures=failures,
+        on_joined=lambda: None,
+    )
+    try:
+        reader.start()
+        for start in starts:
+            chunk = chunks.get()
+            yield start, chunk.rows
+            free.put(chunk.buffer)
+    finally:
+        reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    buffer: NDArray[np.float32]
+    rows: NDArray[np.float32]  # the part of it that was read
+
+
+class _ReadChunk:
+    """Reads chunks into buffers that are given back."""
+
+    name: Final = "infer"
+
+    def __init__(self, source: Rows, num_rows: int, free: Channel[NDArray[np.float32]]) -> None:
+        self._source = source
+        self._num_rows = num_rows
+        self._free = free
+
+    def process(self, start: int) -> _Chunk:
+        buffer = self._free.get()
+        rows = buffer[: self._num_rows - start]
+        self._source.read(start, start + len(rows), rows)
+        return _Chunk(buffer, rows)
 
 
 def _on_device(model: GraphNetwork, num_nodes: int, plans: tuple[LayerPlan, ...]) -> GraphNetwork:

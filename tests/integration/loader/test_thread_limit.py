@@ -2,17 +2,91 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import gloader
+from gloader.config import ModelConfig
+from gloader.core.order import EpochOrder
+from gloader.device.hot_rows import presampled_counts
 from gloader.errors import ThreadStartError
+from gloader.inspector import sample_trace
+from gloader.models import build_model
+from gloader.samplers import NeighborSampler
+from gloader.ssd_store import RamFeatures
+from gloader.training.inference.activations import FeatureRows
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 
 if TYPE_CHECKING:
     from .conftest import Written
+
+
+def _infer(tiny: Written) -> None:
+    model = build_model(ModelConfig(hidden=8), in_dim=tiny.dataset.feature_dim, num_classes=5, num_layers=1)
+    inference = LayerwiseInference(
+        graph=tiny.dataset.load_graph(), features=RamFeatures(tiny.features), memory_budget_bytes=2**26
+    )
+    for _ in inference.logits(model, np.arange(600)):
+        pass
+
+
+def _order(tiny: Written) -> EpochOrder:
+    return EpochOrder(seeds=tiny.dataset.train, num_nodes=600, batch_size=16, seed=0)
+
+
+def _sampler(tiny: Written) -> NeighborSampler:
+    return NeighborSampler(tiny.dataset.load_graph(), [4, 3], seed=0)
+
+
+BESIDE_A_LOADER: dict[str, Callable[[Written], object]] = {
+    "inspect": lambda tiny: sample_trace(_sampler(tiny), _order(tiny), threads=2),
+    "presample": lambda tiny: presampled_counts(_sampler(tiny), _order(tiny), num_nodes=600, threads=2),
+    "infer": _infer,
+}
+
+
+@pytest.mark.parametrize("what", BESIDE_A_LOADER)
+def test_so_does_what_samples_or_reads_without_a_loader(
+    tiny: Written, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(ThreadStartError, match="no further thread"):
+        BESIDE_A_LOADER[what](tiny)
+
+
+@pytest.mark.reliability("D4")
+@pytest.mark.parametrize("what", BESIDE_A_LOADER)
+def test_ctrl_c_ends_it_between_two_batches(
+    tiny: Written, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def interrupted(owner: Any, name: str) -> None:
+        act = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(threading.current_thread())
+            if calls[-1] is not threading.main_thread():
+                os.kill(os.getpid(), signal.SIGINT)
+            return act(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    interrupted(NeighborSampler, "sample")
+    interrupted(FeatureRows, "read")
+    with pytest.raises(KeyboardInterrupt):
+        BESIDE_A_LOADER[what](tiny)
+    assert not any(thread.is_alive() for thread in calls if thread is not threading.main_thread())
 
 
 @pytest.mark.parametrize(

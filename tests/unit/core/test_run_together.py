@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gloader.pipeline.threads import run_together
+from gloader.core.thread_start import run_together
 
 
 def names() -> list[str]:

@@ -21,10 +21,11 @@ from gloader.core.signals import (
     is_signal_pending,
     uninterrupted,
 )
+from gloader.core.thread_start import run_together
 from gloader.observe.instruments import Work
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import EpochIterator
-from gloader.pipeline.threads import Failures, Pipeline, StageThread, run_together
+from gloader.pipeline.threads import Failures, Pipeline, StageThread
 from gloader.ssd_store.read.descriptor import Descriptor
 from gloader.ssd_store.spill.folder import SpillFolder
 
