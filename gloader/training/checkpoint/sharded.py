@@ -157,14 +157,16 @@ class _NewFiles(FileSystem):
         name = Path(path).name.removesuffix(".tmp")
         with write_errors(Path(path), "writing", needed_bytes=self._needed_bytes, os_io=self._os_io):
             fd = self._os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+            file = _NewFile(fd, self._os_io)
             try:
-                file = _NewFile(fd, self._os_io)
                 # torch writes a few bytes at a time.
                 stream = io.BufferedWriter(file, _BUFFER_BYTES)
                 yield stream
                 stream.close()
                 self._os_io.fsync(fd)
             finally:
+                # First: what a failed write left in the buffer would go to whatever file has the number next.
+                file.close()
                 self._os_io.close(fd)
         self.sums[name] = file.digest.hexdigest()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
 import os
 import pickle
@@ -15,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from gloader.config import ModelConfig
 from gloader.errors import CheckpointError, StoreWriteError
+from gloader.ssd_store.os_io import REAL_OS
 from gloader.testing.faults import FaultyOS
 from gloader.training.checkpoint.digest import write_sums
 from gloader.training.checkpoint.find import find_checkpoint, newest_checkpoint
@@ -25,7 +27,7 @@ from gloader.training.checkpoint.save import (
     save_checkpoint,
     save_sharded_checkpoint,
 )
-from gloader.training.checkpoint.sharded import load_shards, save_shards
+from gloader.training.checkpoint.sharded import _NewFiles, load_shards, save_shards
 from gloader.training.group import RankGroup
 from gloader.training.run_folder import RunFolder
 
@@ -199,3 +201,17 @@ def test_an_unfinished_checkpoint_is_none_and_is_removed(tmp_path) -> None:
     assert folder.load_checkpoint() is None
     folder.remove_residue()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.reliability("J17")
+def test_what_a_failed_write_left_in_its_buffer_reaches_no_other_file(tmp_path: Path) -> None:
+    files = _NewFiles(REAL_OS, needed_bytes=5)
+    with pytest.raises(OSError, match="full"), files.create_stream(tmp_path / "part", "wb") as stream:
+        stream.write(b"tail of a checkpoint")
+        raise OSError(errno.ENOSPC, "full")
+    # The next file that is opened gets the number of the descriptor that was closed.
+    with (tmp_path / "metrics").open("wb"):
+        del stream
+        gc.collect()
+    assert (tmp_path / "metrics").read_bytes() == b""
+    assert files.sums == {}
