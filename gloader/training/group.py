@@ -141,8 +141,8 @@ class RankGroup:
         except RuntimeError as error:
             if self.is_alone or not _is_loss(error):
                 raise
-            lost = ", ".join(map(str, self._find_lost()))
-            who = f"rank {lost} has ended" if lost else "another rank ended, failed or did not answer in time"
+            lost = self._find_lost()
+            who = _have_ended(lost) if lost else "another rank ended, failed or did not answer in time"
             text = " ".join(str(error).split())[:200]
             # Not `from error`: a traceback would begin with the transport's text, which names its source files.
             raise RankError(
@@ -241,6 +241,11 @@ class _Pulse:
 
 def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _have_ended(ranks: Sequence[int]) -> str:
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last} have ended" if others else f"rank {last} has ended"
 
 
 def _is_loss(error: RuntimeError) -> bool:

@@ -52,6 +52,22 @@ def test_errors_of_the_transport_speak_of_another_rank(error: RuntimeError) -> N
         raise error
 
 
+@pytest.mark.reliability("J13")
+@pytest.mark.parametrize(
+    ("gone", "who"),
+    [
+        ({1}, "rank 1 has ended"),
+        ({0, 1}, "ranks 0 and 1 have ended"),
+        ({0, 1, 3}, "ranks 0, 1 and 3 have ended"),
+    ],
+)
+def test_lost_ranks_are_named(monkeypatch: pytest.MonkeyPatch, gone: set[int], who: str) -> None:
+    monkeypatch.setattr("gloader.distributed.agree.is_gone", lambda process: process["rank"] in gone)
+    group = RankGroup(rank=2, machines=["a"] * 4, processes=[{"rank": rank} for rank in range(4)])
+    with pytest.raises(RankError, match=f"^{who}; see what it"), group.lost_rank_errors():
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+
+
 def test_other_errors_stay_and_are_announced_with_their_rank(caplog: pytest.LogCaptureFixture) -> None:
     error = RuntimeError("shapes do not fit")
     error.add_note("in stage compute")
