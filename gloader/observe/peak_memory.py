@@ -55,6 +55,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self._bare = bare_bytes()
         self._most = anonymous_bytes()
+        self._turn = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-memory", daemon=True)
 
@@ -81,4 +82,7 @@ class PeakMemory:
             self._look()
 
     def _look(self) -> None:
-        self._most = max(self._most, anonymous_bytes())
+        now = anonymous_bytes()
+        # Of two threads that look, the one that looked first may be the last to say so.
+        with self._turn:
+            self._most = max(self._most, now)

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from gloader.observe import peak_memory
 from gloader.observe.peak_memory import PeakMemory, anonymous_bytes
 
 MB = 1_000_000
@@ -26,3 +27,20 @@ def test_a_peak_that_is_over_is_remembered() -> None:
     assert seen >= before + 60 * MB
     assert anonymous_bytes() < seen
     assert peak.peak_bytes == seen - peak._bare
+
+
+@pytest.mark.reliability("J11")
+def test_a_peak_that_another_thread_sees_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    peak = PeakMemory()
+    readings = iter([2 * 10**15, 3 * 10**15])
+
+    def read() -> int:
+        # While one thread reads, the other comes and goes.
+        mine = next(readings)
+        if mine == 2 * 10**15:
+            peak._look()
+        return mine
+
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", read)
+    peak._look()
+    assert peak._most == 3 * 10**15
