@@ -22,6 +22,7 @@ from gloader.config import (
 )
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
+from gloader.core.paths import file_slug
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -159,4 +160,4 @@ def open_dataset(path: str) -> "Dataset":
 
 def _default_out(dataset: str, model: str) -> Path:
     moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{dataset}-{model}-{moment}"
+    return Path("runs") / "-".join(filter(None, (file_slug(dataset), model, moment)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import gloader
 from gloader.core.malformed import shown
-from gloader.core.paths import home_dir
+from gloader.core.paths import file_slug, home_dir
 from gloader.errors import ConfigError, StoreExistsError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ _LOG = logging.getLogger(__name__)
 
 DATASET_MANIFEST = "dataset.json"
 _LOOK_S = 0.5  # between two looks whether another process has finished
-_MAX_SLUG = 60
 # A dataset holds the same whatever their values, so they do not make it another one.
 _NOT_IN_DIGEST = frozenset({"memory_budget_bytes", "overwrite"})
 
@@ -49,9 +47,8 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
     stamps = [_stamp(file) for file in source_files(spec, source)]
     identity = json.dumps([gloader.__version__, _with_absolute_path(spec), kept, stamps])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
-    # For people who look into the folder; the digest alone tells datasets apart.
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", spec).strip("-.")
-    return home_dir() / "datasets" / f"{slug[:_MAX_SLUG]}-{digest}"
+    # A slug for people who look into the folder; the digest alone tells datasets apart.
+    return home_dir() / "datasets" / f"{file_slug(spec)}-{digest}"
 
 
 def _argument_path(spec: str) -> Path | None:

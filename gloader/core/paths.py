@@ -1,11 +1,15 @@
-"""The folder of what gloader may make again: datasets prepared on the fly, and what it learnt about disks."""
+"""The folder of what gloader may make again, such as datasets prepared on the fly, and parts of names of files."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Final
 
 from platformdirs import user_cache_path
+
+_MAX_SLUG: Final = 60
 
 
 def home_dir() -> Path:
@@ -18,3 +22,8 @@ def nearest_existing(path: Path) -> Path:
     """Return ``path``, or the nearest folder above it that exists."""
     absolute = path.expanduser().absolute()
     return next(folder for folder in (absolute, *absolute.parents) if folder.exists())
+
+
+def file_slug(text: str) -> str:
+    """Return the start of ``text``, which may come from data, as a part of a file's name, perhaps empty. Pure."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_MAX_SLUG].strip("-.")

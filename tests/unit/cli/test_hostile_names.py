@@ -6,22 +6,19 @@ import io
 import json
 import logging
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from gloader.cli.main import main
+from gloader.cli.train import _default_out
 from gloader.cli.views.screen import Screen, facts, show_logs
 from gloader.core.printable import printable, printable_line
 from gloader.dataset import Dataset
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import SourceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-import numpy as np
 
 HOSTILE = {
     "title": "\x1b]0;owned\x07",
@@ -126,3 +123,19 @@ def test_pictures_take_any_name(tmp_path: Path, kind: str) -> None:
     words = ["--fanout", "2", "--batch-size", "2", "--out", str(tmp_path / "out")]
     assert main(["inspect", "--dataset", str(path), *words]) == 0
     assert (tmp_path / "out" / "inspect.png").is_file()
+
+
+@pytest.mark.reliability("J17")
+@pytest.mark.parametrize(
+    "name", ["../../../tmp/x", "/etc/x", "a\0b", "..", "", "x" * 1000, *HOSTILE.values()]
+)
+def test_the_folder_that_a_run_is_given_lies_below_runs(name: str) -> None:
+    folder = _default_out(name, "graphsage")
+    assert folder.parent == Path("runs")
+    assert re.fullmatch(r"[\w.-]*-?graphsage-\d{8}-\d{6}", folder.name, re.ASCII)
+    assert not folder.name.startswith((".", "-"))
+    assert len(folder.name) < 100
+
+
+def test_the_folder_of_a_run_is_named_like_its_dataset() -> None:
+    assert _default_out("coauthor_phy", "gcn").name.startswith("coauthor_phy-gcn-2")
