@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from gloader.core.malformed import MALFORMED
 from gloader.core.signals import uninterrupted
 from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
@@ -51,7 +52,7 @@ _LOG = logging.getLogger(__name__)
 
 _CONFIG, _METRICS, _RESULT, _TRACE = "config.yaml", "metrics.jsonl", "result.json", "trace.json"
 _SECTIONS = frozenset({"dataset", "model", "optim", "loader"})  # of every config.yaml that a run wrote
-_MAX_CONFIG_BYTES = 1 << 20
+_MAX_CONFIG_BYTES = 1 << 14  # a run writes about 1,500; the YAML reader looks at every bracket that is open
 _RUN = re.compile(r"run-\d+")
 
 
@@ -227,7 +228,7 @@ class RunFolder:
         try:
             with path.open("rb") as file:
                 content = yaml.safe_load(file.read(_MAX_CONFIG_BYTES))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        except (OSError, yaml.YAMLError, *MALFORMED):
             return None
         return content if isinstance(content, dict) and content.keys() >= _SECTIONS else None
 

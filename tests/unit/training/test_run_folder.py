@@ -174,6 +174,14 @@ def test_files_of_other_programs_that_a_run_would_replace_are_refused(
     assert _snapshot(tmp_path) == before
 
 
+@pytest.mark.reliability("J10", "J17", "J19")
+@pytest.mark.parametrize("text", ['a: !!int ""', 'a: !!timestamp "x"', "a: !!bool x", "[" * 2**20])
+def test_settings_that_no_run_wrote_are_refused_whatever_they_hold(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(StoreExistsError, match=r"not written by gloader train"):
+        RunFolder(tmp_path).enter(resume=False)
+
+
 @pytest.mark.reliability("J15")
 def test_a_fresh_run_leaves_nothing_of_an_older_one_and_a_resumed_run_all_of_it(tmp_path: Path) -> None:
     root = RunFolder(tmp_path)
