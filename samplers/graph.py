@@ -6,8 +6,8 @@ from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-from numba import njit
 
+from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
 from gloader.errors import GraphError
 
 if TYPE_CHECKING:
@@ -268,19 +268,20 @@ def _check_length(edge_weight: NDArray[Any], num_edges: int) -> None:
 
 
 def _check_indptr(indptr: IdArray) -> None:
-    for start in range(0, indptr.shape[0] - 1, CHUNK):
-        at = _first_descent(indptr, start, min(start + CHUNK, indptr.shape[0] - 1))
-        if at >= 0:
+    for start in range(0, indptr.shape[0], CHUNK):
+        # Each piece begins with the last entry of the one before.
+        at = start + first_descent(indptr[start : start + CHUNK + 1], indptr[start])
+        if at >= start:
             raise GraphError(
-                f"indptr is not monotone: indptr[{at + 1}] = {indptr[at + 1]} "
-                f"is smaller than indptr[{at}] = {indptr[at]}"
+                f"indptr is not monotone: indptr[{at}] = {indptr[at]} "
+                f"is smaller than indptr[{at - 1}] = {indptr[at - 1]}"
             )
 
 
 def _check_indices(indices: NDArray[Any], num_nodes: int) -> None:
     for start in range(0, indices.shape[0], CHUNK):
-        at = _first_outside(indices, start, min(start + CHUNK, indices.shape[0]), num_nodes)
-        if at >= 0:
+        at = start + first_outside(indices[start : start + CHUNK], 0, num_nodes - 1)
+        if at >= start:
             raise GraphError(
                 f"indices[{at}] = {indices[at]} is not a node: ids must be in 0..{num_nodes - 1}, "
                 f"as indptr describes {num_nodes} nodes"
@@ -291,36 +292,8 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
     if edge_weight is None:
         return
     for start in range(0, edge_weight.shape[0], CHUNK):
-        at = _first_bad_weight(edge_weight, start, min(start + CHUNK, edge_weight.shape[0]))
-        if at >= 0:
+        at = start + first_bad_weight(edge_weight[start : start + CHUNK])
+        if at >= start:
             raise GraphError(
                 f"edge_weight[{at}] = {edge_weight[at]}; weights must be finite and not negative"
             )
-
-
-@njit(cache=True, nogil=True)
-def _first_descent(indptr: IdArray, start: int, stop: int) -> int:
-    """Return the first i in [start, stop) with ``indptr[i + 1] < indptr[i]``, or -1. Pure."""
-    for i in range(start, stop):
-        if indptr[i + 1] < indptr[i]:
-            return i
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _first_outside(indices: NDArray[Any], start: int, stop: int, num_nodes: int) -> int:
-    """Return the first i in [start, stop) with ``indices[i]`` outside 0..num_nodes-1, or -1. Pure."""
-    for i in range(start, stop):
-        if indices[i] < 0 or indices[i] >= num_nodes:
-            return i
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _first_bad_weight(edge_weight: NDArray[Any], start: int, stop: int) -> int:
-    """Return the first i in [start, stop) whose weight is negative, infinite or not a number, or -1. Pure."""
-    for i in range(start, stop):
-        weight = edge_weight[i]
-        if not 0 <= weight < float("inf"):
-            return i
-    return -1

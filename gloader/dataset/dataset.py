@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits, check_array, wrong_value
-from gloader.dataset.writer import KIND, REQUIRED_ARRAYS, DatasetWriter
-from gloader.errors import FormatError, ShapeError
+from gloader.dataset.values import check_array, check_arrays, value_limits, wrong_value
+from gloader.dataset.writer import DatasetWriter
+from gloader.errors import ShapeError
 from gloader.samplers import CscGraph
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.array_reader import load_array
@@ -367,58 +367,6 @@ class Dataset:
             array = load_array(self.root, self._record(name), os_io=self._os_io)
         check_array(self._path(name), name, array, self.limits)
         return array
-
-
-def value_limits(manifest: Manifest) -> ValueLimits:
-    """Return what bounds the values of the dataset that ``manifest`` describes. Pure."""
-    return ValueLimits(
-        num_nodes=manifest.arrays["features"].shape[0],
-        num_edges=manifest.arrays["indices"].shape[0],
-        num_classes=manifest.metadata["num_classes"],
-    )
-
-
-def check_arrays(root: Path, manifest: Manifest) -> None:
-    """Refuse a record that is no dataset's. Pure: later each array is opened by its own record, beside no other.
-
-    Raises
-    ------
-    FormatError
-        As `Dataset`.
-    """
-    arrays = manifest.arrays
-    missing = [name for name in REQUIRED_ARRAYS if name not in arrays]
-    if manifest.kind != KIND or missing:
-        raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
-    num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
-    lengths = {
-        "indptr": num_nodes + 1,
-        "edge_weight": num_edges,
-        "labels": num_nodes,
-        "original_ids": num_nodes,
-        "features.scale": num_nodes,
-    }
-    for name, dtypes in DTYPES.items():
-        if name not in arrays:
-            continue
-        record = arrays[name]
-        if record.dtype not in dtypes:
-            raise FormatError(f"{root}: {name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}")
-        num_dimensions = 2 if name == "features" else 1
-        if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
-            raise FormatError(
-                f"{root}: shapes contradict each other: {name} {record.shape} beside {num_nodes} rows of features "
-                f"and {num_edges} edges"
-            )
-    if arrays["features"].dtype == "int8" and "features.scale" not in arrays:
-        raise FormatError(
-            f"{root}: features are int8 and have no scales; features.scale must hold one for each row"
-        )
-    classes = manifest.metadata.get("num_classes")
-    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
-        raise FormatError(
-            f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
-        )
 
 
 def _conversions() -> Any:

@@ -1,7 +1,7 @@
-"""What the values of a dataset's arrays may be. Checksums tell that bytes are the writer's, not that he meant well.
+"""What a dataset's arrays and their values may be. Checksums tell that bytes are the writer's, not that he meant well.
 
 Every id is checked before anything is indexed with it: as its array is loaded, as pages of it are read, in `gloader
-verify`. The kernels run at the speed of memory.
+verify`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
+from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
+from gloader.dataset.writer import KIND, REQUIRED_ARRAYS
 from gloader.errors import FormatError, GraphError
 from gloader.ssd_store.write.cast import FEATURE_DTYPES
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from gloader.ssd_store.format.format import Manifest
 
 # A model has a row of weights for each class: far above what is trained, far below what hurts.
 MAX_CLASSES: Final = 1_000_000
@@ -37,7 +41,6 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
 }
 _TOPOLOGY: Final = ("indptr", "indices", "edge_weight")
 _NODES: Final = ("indices", "train", "valid", "test", "original_ids")
-_BLOCK: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +60,9 @@ class ValueLimits:
         view = values.view()
         view.flags.writeable = False
         if name == "edge_weight":
-            return int(_first_bad_weight(view))
+            return int(first_bad_weight(view))
         limits = self._range(name)
-        return -1 if limits is None else int(_first_outside(view, *limits))
+        return -1 if limits is None else int(first_outside(view, *limits))
 
     def describe(self, name: str, position: int, value: object) -> str:
         """Return what is wrong with ``value``, element ``position`` of array ``name``. Pure.
@@ -77,27 +80,6 @@ class ValueLimits:
         noun = "a node" if name in _NODES else "a class" if name == "labels" else "the place of an edge"
         return f"{said} is not {noun}: it must be in {limits[0]}..{limits[1]}"
 
-    def check(self, path: Path, name: str, values: NDArray[Any], first: int = 0) -> None:
-        """Check the values of a piece of array ``name``, whose first element is number ``first``. Thread-safe.
-
-        Parameters
-        ----------
-        path : of the file, for messages
-        name : of the array
-        values : (n,) any piece of it
-        first : number of the first
-
-        Raises
-        ------
-        GraphError
-            One of the topology cannot be; names the file, its position and what is allowed.
-        FormatError
-            The same of another array.
-        """
-        at = self.first_wrong(name, values)
-        if at >= 0:
-            raise wrong_value(path, name, self.describe(name, first + at, values[at]))
-
     def _range(self, name: str) -> tuple[int, int] | None:
         """Return the least and the largest value of array ``name``."""
         if name in _NODES:
@@ -105,6 +87,58 @@ class ValueLimits:
         if name == "labels":
             return -1, self.num_classes - 1
         return (0, self.num_edges) if name == "indptr" else None
+
+
+def value_limits(manifest: Manifest) -> ValueLimits:
+    """Return what bounds the values of the dataset that ``manifest`` describes. Pure."""
+    return ValueLimits(
+        num_nodes=manifest.arrays["features"].shape[0],
+        num_edges=manifest.arrays["indices"].shape[0],
+        num_classes=manifest.metadata["num_classes"],
+    )
+
+
+def check_arrays(root: Path, manifest: Manifest) -> None:
+    """Refuse a record that is no dataset's. Pure: later each array is opened by its own record, beside no other.
+
+    Raises
+    ------
+    FormatError
+        As `Dataset`.
+    """
+    arrays = manifest.arrays
+    missing = [name for name in REQUIRED_ARRAYS if name not in arrays]
+    if manifest.kind != KIND or missing:
+        raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
+    num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
+    lengths = {
+        "indptr": num_nodes + 1,
+        "edge_weight": num_edges,
+        "labels": num_nodes,
+        "original_ids": num_nodes,
+        "features.scale": num_nodes,
+    }
+    for name, dtypes in DTYPES.items():
+        if name not in arrays:
+            continue
+        record = arrays[name]
+        if record.dtype not in dtypes:
+            raise FormatError(f"{root}: {name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}")
+        num_dimensions = 2 if name == "features" else 1
+        if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
+            raise FormatError(
+                f"{root}: shapes contradict each other: {name} {record.shape} beside {num_nodes} rows of features "
+                f"and {num_edges} edges"
+            )
+    if arrays["features"].dtype == "int8" and "features.scale" not in arrays:
+        raise FormatError(
+            f"{root}: features are int8 and have no scales; features.scale must hold one for each row"
+        )
+    classes = manifest.metadata.get("num_classes")
+    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
+        raise FormatError(
+            f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
+        )
 
 
 class ValueCheck:
@@ -121,8 +155,7 @@ class ValueCheck:
         self._limits = limits
         self._count = 0
         self._last = 0
-        # A bit for each node that was seen: the ids are a permutation if there are N of them and none twice.
-        self._seen = np.zeros((limits.num_nodes + 63) // 64 if name == "original_ids" else 0, np.uint64)
+        self._seen: NDArray[np.uint64] | None = None
 
     def wrong(self, values: NDArray[Any]) -> str | None:
         """Take the next ``values`` (n,); return what is wrong with the first that cannot be, or None."""
@@ -147,6 +180,10 @@ class ValueCheck:
         view = values.view()
         view.flags.writeable = False
         if self._name == "original_ids":
+            # A bit for each node that was seen: the ids are a permutation if there are N of them and none twice. Made
+            # with the first of them: a record may say any number of nodes, and the file of its ids is there by now.
+            if self._seen is None:
+                self._seen = np.zeros((self._limits.num_nodes + 63) // 64, np.uint64)
             at = int(_first_repeat(view, self._seen))
             return (
                 None
@@ -155,7 +192,7 @@ class ValueCheck:
             )
         if first == 0 and values[0] != 0:
             return f"indptr[0] is {values[0]}; it must be 0"
-        at = int(_first_descent(view, self._last))
+        at = int(first_descent(view, self._last))
         if at >= 0:
             before = values[at - 1] if at else self._last
             return f"indptr[{first + at}] = {values[at]} is smaller than {before} before it; offsets must not decrease"
@@ -197,54 +234,6 @@ def wrong_value(path: Path, name: str, message: str) -> GraphError | FormatError
     return kind(
         f"{path}: {message}; its checksums hold, so that it was written so: prepare the dataset again"
     )
-
-
-@njit(cache=True, nogil=True)
-def _first_outside(values: NDArray[Any], low: int, high: int) -> int:
-    """Return the first position of a value that is not in low..high, or -1."""
-    for start in range(0, values.shape[0], _BLOCK):
-        # Blocks without a way out become vector instructions: the sign of either difference tells.
-        block = values[start : start + _BLOCK]
-        signs = np.int64(0)
-        for value in block:
-            signs |= (np.int64(value) - low) | (high - np.int64(value))
-        if signs < 0:
-            for i in range(block.shape[0]):
-                if not low <= block[i] <= high:
-                    return start + i
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _first_descent(values: NDArray[Any], last: int) -> int:
-    """Return the first position of a value below the one before it, ``last`` before the first; or -1."""
-    if values.shape[0] and values[0] < last:
-        return 0
-    for start in range(0, values.shape[0], _BLOCK):
-        block = values[start : start + _BLOCK + 1]
-        signs = np.int64(0)
-        for i in range(block.shape[0] - 1):
-            signs |= block[i + 1] - block[i]
-        if signs < 0:
-            for i in range(1, block.shape[0]):
-                if block[i] < block[i - 1]:
-                    return start + i
-    return -1
-
-
-@njit(cache=True, nogil=True)
-def _first_bad_weight(weights: NDArray[Any]) -> int:
-    """Return the first position of a weight that is negative, infinite or not a number, or -1."""
-    for start in range(0, weights.shape[0], _BLOCK):
-        block = weights[start : start + _BLOCK]
-        num_good = np.int64(0)
-        for weight in block:
-            num_good += (weight >= 0) & (weight < np.inf)
-        if num_good < block.shape[0]:
-            for i in range(block.shape[0]):
-                if not 0 <= block[i] < np.inf:
-                    return start + i
-    return -1
 
 
 @njit(cache=True, nogil=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gloader.dataset.dataset import check_arrays, value_limits
-from gloader.dataset.values import DTYPES, ValueCheck
+from gloader.dataset.values import DTYPES, ValueCheck, check_arrays, value_limits
 from gloader.ssd_store.format.format import DATASET_MANIFEST, Manifest, find_manifest_name
 from gloader.ssd_store.format.verify import ElementCheck, Progress, VerifyReport, verify_directory
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -38,7 +37,8 @@ def verify_dataset(
     def checks(manifest: Manifest) -> Mapping[str, ElementCheck]:
         check_arrays(root, manifest)
         limits = value_limits(manifest)
-        return {array: ValueCheck(array, limits) for array in DTYPES if not array.startswith("features")}
+        checked = (array for array in DTYPES if not array.startswith("features"))
+        return {array: ValueCheck(array, limits) for array in checked if array in manifest.arrays}
 
     return verify_directory(
         root, name, checks=checks if name == DATASET_MANIFEST else None, progress=progress, os_io=os_io

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from gloader.dataset.values import ValueCheck, ValueLimits
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import FormatError, GraphError
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.format.format import DATASET_MANIFEST
+from gloader.ssd_store.format.format import DATASET_MANIFEST, data_bytes, read_manifest
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.training.evaluate import predict
 
@@ -206,6 +207,23 @@ def test_commands_refuse_it_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixt
             (said.out + said.err).split()
         )
         assert "Traceback" not in said.err
+
+
+@pytest.mark.reliability("J19")
+def test_a_record_of_more_nodes_than_memory_has_bits_is_reported(tmp_path: Path) -> None:
+    path = seal(tmp_path / "d", {})
+    manifest = read_manifest(path, DATASET_MANIFEST)
+    many = 2**45
+    shapes = {"features": (many, 3), "labels": (many,), "original_ids": (many,), "indptr": (many + 1,)}
+    arrays = {
+        name: replace(record, shape=shape, num_bytes=data_bytes(record.dtype, shape))
+        for name, record in manifest.arrays.items()
+        for shape in (shapes.get(name, record.shape),)
+    }
+    (path / DATASET_MANIFEST).write_bytes(replace(manifest, arrays=arrays).to_bytes())
+    assert {problem.file for problem in verify_dataset(path).problems} == {
+        f"{name}.{kind}" for name in shapes for kind in ("npy", "pages")
+    }
 
 
 @pytest.mark.parametrize("name", ["indptr", "indices", "edge_weight", "labels", "original_ids"])

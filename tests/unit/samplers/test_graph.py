@@ -112,6 +112,18 @@ def test_every_chunk_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         build(edge_weight=np.array([1.0, 1, 1, 1, -2]))
 
 
+@pytest.mark.reliability("C2")
+def test_offsets_whose_differences_no_integer_holds_are_seen() -> None:
+    indptr = np.full(12_001, len(INDICES))
+    indptr[:4000] = 0
+    indptr[4000:9000] = 5
+    indptr[5000:9000] = -(2**63)
+    with pytest.raises(
+        GraphError, match=r"indptr\[5000\] = -9223372036854775808 is smaller than indptr\[4999\] = 5"
+    ):
+        build(indptr=indptr, indices=np.zeros(5, np.int32))
+
+
 def test_validation_can_be_left_out() -> None:
     assert build(indices=np.array([9, 9, 9, 9, 9]), validate=False).num_edges == 5
 
