@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gloader.config import Layout
 from gloader.errors import ConfigError
+from gloader.samplers import pick_kernels, poisson_kernels, weighted_kernels
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import ModuleType
 
     from gloader.samplers.graph import Topology
     from gloader.types import Sampler
@@ -32,6 +34,7 @@ class _SamplerKind:
     make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
     options: dict[str, type]  # that a user may set, in the order in which messages list them
     node_bytes: int  # that a sampling thread keeps per node of the graph
+    kernels: ModuleType  # that it cannot do without: not one compiled means that no run with it was made
     # Makes merged hops of what ``make`` returns, which must have ``sample_merged``. None: it has layered ones only.
     to_merged: Callable[[Any], Sampler] | None = None
     why_layered: str = "which has layered hops only"  # ends "layout='merged' with sampler X, ..."
@@ -43,30 +46,35 @@ _SAMPLERS = {
         make=NeighborSampler,
         options={"replace": bool},
         node_bytes=_MAP_BYTES,
+        kernels=pick_kernels,
         to_merged=MergedBlockSampler,
     ),
     "weighted": _SamplerKind(
         make=partial(NeighborSampler, weighted=True),
         options={"replace": bool, "importance": bool},
         node_bytes=_MAP_BYTES,
+        kernels=weighted_kernels,
         to_merged=MergedBlockSampler,
     ),
     "labor": _SamplerKind(
         make=LaborSampler,
         options={"iterations": int, "share_layers": bool, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
+        kernels=poisson_kernels,
         why_layered=_CHOOSES_TOGETHER,
     ),
     "ladies": _SamplerKind(
         make=partial(LayerSampler, method="ladies"),
         options={"adjacency": str, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
+        kernels=poisson_kernels,
         why_layered=_CHOOSES_TOGETHER,
     ),
     "fastgcn": _SamplerKind(
         make=partial(LayerSampler, method="fastgcn"),
         options={"adjacency": str, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
+        kernels=poisson_kernels,
         why_layered=_CHOOSES_TOGETHER,
     ),
 }
@@ -77,6 +85,11 @@ _WITH_MERGED = tuple(name for name, kind in _SAMPLERS.items() if kind.to_merged 
 def workspace_node_bytes(spec: str) -> int:
     """Return the most bytes that a sampling thread of the sampler ``spec`` keeps per node of the graph. Pure."""
     return _SAMPLERS[parse_spec(spec)[0]].node_bytes
+
+
+def kernels_of(spec: str) -> ModuleType:
+    """Return the module of kernels that the sampler ``spec`` cannot do without. Pure."""
+    return _SAMPLERS[parse_spec(spec)[0]].kernels
 
 
 def preferred_layout(spec: str) -> Layout:
@@ -115,18 +128,10 @@ def make_sampler(
         The name, an option or the layout is unknown, or a value is not allowed.
     """
     name, given = parse_spec(spec)
-    kind, chosen = _SAMPLERS[name], given | options
-    unknown = sorted(set(chosen) - set(kind.options))
-    if unknown:
-        raise ConfigError(
-            f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(kind.options)}"
-        )
-    for key, value in chosen.items():
-        # Numbers and words are checked by the sampler, which knows their range; a switch would take any value as true.
-        if kind.options[key] is bool and not isinstance(value, bool):
-            raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
+    _check_options(name, options)
     require_layout(spec, layout)
-    sampler = kind.make(graph, fanouts, seed=seed, **chosen)
+    kind = _SAMPLERS[name]
+    sampler = kind.make(graph, fanouts, seed=seed, **given | options)
     # `require_layout` has refused "merged" for a sampler without it; the type checker does not know.
     if layout == "merged" and kind.to_merged is not None:
         return kind.to_merged(sampler)
@@ -158,7 +163,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     Raises
     ------
     ConfigError
-        The name is unknown, or an option has no value.
+        The name or an option is unknown, or an option has no value or one that is not allowed.
     """
     name, _, tail = spec.partition(":")
     if name not in SAMPLER_NAMES:
@@ -169,7 +174,21 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
         if not key or not value:
             raise ConfigError(f"sampler {spec!r}: {part!r} is not option=value, as in 'labor:iterations=1'")
         options[key.strip().replace("-", "_")] = _value(value.strip())
+    _check_options(name, options)
     return name, options
+
+
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    known = _SAMPLERS[name].options
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(known)}"
+        )
+    for key, value in options.items():
+        # Numbers and words are checked by the sampler, which knows their range; a switch would take any value as true.
+        if known[key] is bool and not isinstance(value, bool):
+            raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
 
 
 def _value(text: str) -> bool | int | str:

@@ -24,13 +24,6 @@ _LOG = logging.getLogger("gloader")
 
 # Modules of which a run needs some kernel: none of them compiled means that no run was made here.
 _READING = ("gloader.ssd_store.read.verify_kernels",)
-_SAMPLERS = {
-    "neighbor": "gloader.samplers.pick_kernels",
-    "weighted": "gloader.samplers.weighted_kernels",
-    "labor": "gloader.samplers.poisson_kernels",
-    "ladies": "gloader.samplers.poisson_kernels",
-    "fastgcn": "gloader.samplers.poisson_kernels",
-}
 _ONLINE = "gloader.cache.baseline_kernels"  # of every policy that looks at the past alone
 _POLICIES = {
     "belady": "gloader.cache.belady_kernels",
@@ -167,11 +160,13 @@ def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
 def _lacks_kernels(loader: "LoaderSettings | None") -> bool:
     from numba import config
 
+    from gloader.samplers.make import kernels_of
+
     if config.DISABLE_JIT:
         return False
     modules = [*_READING]
     if loader is not None:
-        modules.append(_SAMPLERS.get(loader.sampling.sampler, _SAMPLERS["neighbor"]))
+        modules.append(kernels_of(loader.sampling.sampler).__name__)
         if loader.memory.features != "ram":
             modules.append(_POLICIES.get(loader.memory.policy, _ONLINE))
     return not all(map(_is_compiled, modules))

@@ -73,6 +73,20 @@ def test_a_rehearsal_compiles_what_its_command_looks_for(
     assert len(started) == len(said) == 1
 
 
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize("options", ["", ":normalize=true"])
+def test_a_sampler_with_options_looks_for_its_own_kernels(
+    monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.setattr(first_run, "_is_compiled", lambda name: name != "gloader.samplers.poisson_kernels")
+    settings = [
+        LoaderSettings.of(fanouts=[3], batch_size=8, sampler=f"{name}{options}")
+        for name in ("labor", "ladies")
+    ]
+    assert all(map(first_run._lacks_kernels, settings))
+    assert not first_run._lacks_kernels(LoaderSettings.of(fanouts=[3], batch_size=8))
+
+
 def test_a_rehearsal_that_fails_leaves_the_compiling_to_the_run(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from gloader.samplers import (
     NeighborSampler,
     make,
     make_sampler,
+    poisson_kernels,
     preferred_layout,
 )
 from gloader.samplers.make import SAMPLER_NAMES
@@ -102,7 +103,9 @@ def test_a_sampler_says_itself_which_layouts_it_has(monkeypatch: pytest.MonkeyPa
     graph = random_graph(20, 5)
 
     def use(**merged: Any) -> None:
-        kind = make._SamplerKind(make=LaborSampler, options={}, node_bytes=4, **merged)
+        kind = make._SamplerKind(
+            make=LaborSampler, options={}, node_bytes=4, kernels=poisson_kernels, **merged
+        )
         monkeypatch.setitem(make._SAMPLERS, "labor", kind)
 
     use()
