@@ -33,4 +33,4 @@ class RunFlags:
     explain: Annotated[bool, SWITCH] = False
     """Say what is held where and why before training, and what was predicted and measured after it."""
     trace: Annotated[bool, SWITCH] = False
-    """Write what every stage did when to trace.json, for ui.perfetto.dev: in --out, or here without --out."""
+    """Write what every stage did when to trace.json in the run's folder, for ui.perfetto.dev."""

@@ -71,7 +71,7 @@ def train(
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
         run = replace(run, resume=run.resume or max(group.gather(launch.restarts)) > 0)
-        trace = (run.out or Path()) / "trace.json" if run.trace else None
+        trace = out / "trace.json" if run.trace else None
         with RunView(screen, explains=run.explain, is_baseline=False) as view:
             summary = _fit(dataset, settings, run, view, out=out, trace=trace)
         mlp = None

@@ -85,6 +85,10 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
         ),
         (["train", "--dataset", DIGITS, "--sampler", "labor:x"], "'x' is not option=value"),
         (
+            ["train", "--dataset", DIGITS, "--sampler", "labor:iteration=1"],
+            "'labor' has no option 'iteration'",
+        ),
+        (
             ["train", "--dataset", DIGITS, "--sampler", "labor", "--layout", "merged"],
             "layout='merged' with sampler 'labor'",
         ),
@@ -265,12 +269,14 @@ def test_run_is_explained_and_traced_where_asked_for(
     assert {"sample", "gather"} <= {event["name"].split()[0] for event in events if event["ph"] == "X"}
 
 
-def test_trace_without_out_is_written_here(
+def test_trace_without_out_lies_in_the_folder_of_the_run(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--dataset", str(digits), *SMALL, "--epochs", "1", "--trace"]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "trace.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "trace.json").is_file()
 
 
 @pytest.mark.parametrize("strategy", ["direct", "staged", "packed"])
