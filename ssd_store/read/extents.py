@@ -65,9 +65,8 @@ def plan_extents(
 ) -> Extents:
     """Merge sorted rows into the fewest aligned reads worth making. Pure.
 
-    Two rows share a read when the hole between their pages costs less to read than a second request:
-    ``max_gap_bytes`` is the device's bytes/s over its requests/s. No page is read twice, and there are
-    never more reads than rows.
+    Two rows share a read when the hole between their pages costs less to read than a second request, see
+    `ReadTimes.gap_bytes`. No page is read twice, and there are never more reads than rows.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Beside a slot of 4,096 bytes: the page that it holds, and whether it was used since the hand came by.
 _SLOT_BYTES = PAGE_BYTES + 4 + 1
 _PAGE_ENTRY_BYTES = 4  # where each page is kept
-NOWHERE = -1
+_NOWHERE = -1
 
 
 class KeptPages:
@@ -38,8 +38,8 @@ class KeptPages:
         self.num_slots = min(max(room, 0) // _SLOT_BYTES, num_pages)
         self._lock = threading.Lock()
         self._hand = 0
-        self._slot_of: LocalArray = np.full(num_pages, NOWHERE, dtype=np.int32)
-        self._page_in: LocalArray = np.full(self.num_slots, NOWHERE, dtype=np.int32)
+        self._slot_of: LocalArray = np.full(num_pages, _NOWHERE, dtype=np.int32)
+        self._page_in: LocalArray = np.full(self.num_slots, _NOWHERE, dtype=np.int32)
         self._was_used = np.zeros(self.num_slots, dtype=np.uint8)
         # Not touched: pages that never come take no memory.
         self._memory = mapped_bytes(PAGE_BYTES * max(self.num_slots, 1), touch=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from gloader.ssd_store.read.extents import plan_extents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -29,10 +28,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.read.lane import ReadLane
     from gloader.types import IdArray, LocalArray
 
-MAX_EXTENT_BYTES: Final = 128 * 1024
+_MAX_EXTENT_BYTES: Final = 128 * 1024
 # Read, verified and copied at a time: enough requests for a deep queue, little memory beside the pages kept.
 _ROUND_PAGES: Final = 512
-ROUND_BYTES: Final = _ROUND_PAGES * PAGE_BYTES
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
 _BYTE: Final = np.dtype(np.uint8)
 
@@ -48,16 +46,15 @@ class Rule:
 class PagedArray:
     """A one-dimensional array on the SSD, of which pages are read as their elements are asked for. Thread-safe.
 
-    Nothing is believed that was not verified when it was read, however often that happens. Owns its file until
-    `close`; a context manager.
+    Nothing is believed that was not verified when it was read, however often that happens. Owns nothing.
 
     Parameters
     ----------
-    file : of the array, whose size and header were checked; it is closed with this object
+    file : of the array, whose size and header were checked
     record : what the commit record says of the array
     checksums : (record.num_pages,) of its pages
     rule : what every element of the array obeys
-    lane : reads; its owner's, as is ``kept``
+    lane : reads
     kept : pages that are in memory
     first_page : number of this array's first page among ``kept``
     """
@@ -142,18 +139,6 @@ class PagedArray:
             elements = self._read(pages, content[: len(pages)]).reshape(-1)
             yield elements[: self._record.shape[0] - first * self._per_page]
 
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _require_own_process(self) -> None:
         # Locks, a ring and its threads do not survive a fork.
         if os.getpid() != self._pid:
@@ -196,7 +181,7 @@ class PagedArray:
             row_bytes=PAGE_BYTES,
             data_offset=DATA_OFFSET,
             max_gap_bytes=self._gap_bytes,
-            max_extent_bytes=MAX_EXTENT_BYTES,
+            max_extent_bytes=_MAX_EXTENT_BYTES,
         )
         target = make_target(pages, _IN_ORDER, content, dtype=_BYTE)
         _, bad = self._lane.read(

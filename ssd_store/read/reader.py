@@ -182,7 +182,8 @@ class FeatureStore:
             Requests in flight; defaults to 256 with io_uring and 16 with threads.
         gap_bytes : int, optional
             Longest hole between two wanted pages that is read through instead of making another request;
-            defaults to what the remembered profile of the device says, or 8 KiB.
+            defaults to what the remembered profile of the device says; without one 8 KiB, or 0 for rows of a page
+            and more.
         ring_bytes : int
             Bounce memory: what is read passes through it on its way to the caller's array. 8 MiB by default.
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 # Two of them: one is handed out while the next is read. Large enough for the full rate of a disk with one request
 # at a time, small enough to stay in the processor's cache from the read to the copy.
 BLOCK_BYTES: Final = 4 * 2**20
-STREAM_BYTES: Final = 2 * BLOCK_BYTES  # memory of an open file
 _ALIGNMENT: Final = 4096
 
 

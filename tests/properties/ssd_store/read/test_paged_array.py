@@ -52,10 +52,10 @@ def opened(store: Path, *, room: int) -> Iterator[dict[str, PagedArray]]:
             before = sum(pages[other] for other in arrays)
             file = DeviceFile(store / records[name].file)
             checksums = load_page_checksums(store, records[name])
-            array = PagedArray(
+            stack.callback(file.close)
+            arrays[name] = PagedArray(
                 file, records[name], checksums, rule=OBEYED, lane=lane, kept=kept, first_page=before
             )
-            arrays[name] = stack.enter_context(array)
         yield arrays
 
 
