@@ -49,6 +49,9 @@ class RankGroup:
         self.world_size = len(machines)
         self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
         self.local_rank = machines[:rank].count(machines[rank])
+        self.first_machine = [
+            other for other, machine in enumerate(machines) if machine == machines[0]
+        ]  # its ranks
 
     @classmethod
     def alone(cls) -> Self:

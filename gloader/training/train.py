@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.training.run_budget import RunBudget
     from gloader.training.run_loader import LoaderFactory
+    from gloader.training.trainer import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,29 +242,50 @@ class _TrainingRun:
             outcome = trainer.train()
             if self.trace is not None:
                 loader.write_trace(self.trace)
-            is_on_ssd = loader.memory_plan.features == "ssd"
-            result = RunResult(
-                seed=self.settings.loader.sampling.seed,
-                best_epoch=outcome.best_epoch,
-                valid_acc=outcome.valid_acc,
-                test_acc=outcome.test_acc,
-                epochs=outcome.epochs,
+            result = self._result(
+                outcome,
+                loader,
+                budget,
                 seconds=time.perf_counter() - started,
                 num_parameters=trainer.num_parameters,
-                features=loader.memory_plan.features,
-                policy=self.settings.loader.memory.policy if is_on_ssd else "none",
-                io_strategy=self._io_strategy(loader) if is_on_ssd else "none",
                 sampler_threads=opening.sampler_threads,
-                explanation=_by_rank(self.group.gather(_explain_reports(loader))),
-                memory_budget_bytes=budget.total_bytes,
-                peak_anonymous_bytes=sum(self.group.gather(self.peak.peak_bytes)[: self.group.most_local]),
-                rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
             )
         # One of several runs has a result of its own at once: a later run may be interrupted.
         if self.folder is not None and self.settings.runs > 1 and self.group.is_first:
             self.folder.write_result(summarize([result]))
         self.reporter.on_finish(result)
         return result
+
+    def _result(
+        self,
+        outcome: Outcome,
+        loader: Loader,
+        budget: RunBudget,
+        *,
+        seconds: float,
+        num_parameters: int,
+        sampler_threads: int,
+    ) -> RunResult:
+        """Return what came of the training, and what it took; collective."""
+        is_on_ssd = loader.memory_plan.features == "ssd"
+        peaks = self.group.gather(self.peak.peak_bytes)
+        return RunResult(
+            seed=self.settings.loader.sampling.seed,
+            best_epoch=outcome.best_epoch,
+            valid_acc=outcome.valid_acc,
+            test_acc=outcome.test_acc,
+            epochs=outcome.epochs,
+            seconds=seconds,
+            num_parameters=num_parameters,
+            features=loader.memory_plan.features,
+            policy=self.settings.loader.memory.policy if is_on_ssd else "none",
+            io_strategy=self._io_strategy(loader) if is_on_ssd else "none",
+            sampler_threads=sampler_threads,
+            explanation=_by_rank(self.group.gather(_explain_reports(loader))),
+            memory_budget_bytes=budget.total_bytes,
+            peak_anonymous_bytes=sum(peaks[rank] for rank in self.group.first_machine),
+            rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
+        )
 
     def _trainer(self, loader: Loader, budget: RunBudget) -> Trainer:
         inference = None

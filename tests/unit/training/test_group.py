@@ -34,6 +34,7 @@ def test_ranks_count_on_their_machine() -> None:
     groups = [RankGroup(rank=rank, machines=["a", "b", "a", "b", "b"]) for rank in range(5)]
     assert [group.local_rank for group in groups] == [0, 0, 1, 1, 2]
     assert {group.most_local for group in groups} == {3}
+    assert all(group.first_machine == [0, 2] for group in groups)
     assert [group.is_first for group in groups] == [True, False, False, False, False]
 
 
