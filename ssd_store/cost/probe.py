@@ -49,21 +49,13 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
         No file can be made in ``folder``.
     """
     path = folder / f".gloader-probe-{os.getpid()}-{secrets.token_hex(4)}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    is_direct = True
     try:
-        try:
-            fd = os_io.open(path, flags | os.O_DIRECT, 0o600)
-        except OSError as error:
-            if not is_unsupported(error):
-                raise
-            is_direct = False
-            # A refused O_DIRECT may leave the file that O_CREAT made.
-            fd = os_io.open(path, flags & ~os.O_EXCL, 0o600)
+        fd = os_io.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             # Its name goes at once: whatever happens to this process, nothing stays behind.
             os_io.unlink(path)
             os_io.set_blocking(fd)
+            is_direct = _is_made_direct(fd, os_io)
         except BaseException:
             close_quietly(fd, os_io=os_io)
             raise
@@ -71,6 +63,17 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
         message = f"cannot make a temporary file to measure the device: {error.strerror}"
         raise StoreOpenError(error.errno, message, str(folder)) from error
     return fd, is_direct
+
+
+def _is_made_direct(fd: int, os_io: OsIO) -> bool:
+    # Not when it is opened: a refused O_DIRECT may leave the file that O_CREAT made.
+    try:
+        os_io.set_direct(fd, is_direct=True)
+    except OSError as error:
+        if not is_unsupported(error):
+            raise
+        return False
+    return True
 
 
 def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, bool]:

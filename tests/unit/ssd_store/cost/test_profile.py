@@ -13,6 +13,7 @@ import pytest
 
 from gloader.errors import StoreOpenError
 from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.cost import probe
 from gloader.ssd_store.cost import profile as module
 from gloader.ssd_store.cost.profile import (
     DeviceProfile,
@@ -157,6 +158,20 @@ def test_a_file_system_without_o_direct_is_measured_and_named(tmp_path: Path) ->
         f"the file system of {tmp_path} refuses O_DIRECT",
     )
     assert [p.name for p in tmp_path.iterdir()] == []
+
+
+@pytest.mark.reliability("J17")
+@pytest.mark.parametrize("refused", [0, os.O_DIRECT])
+def test_a_link_at_the_name_of_the_temporary_file_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("precious")
+    monkeypatch.setattr(probe.secrets, "token_hex", lambda _: "guessed")
+    (tmp_path / f".gloader-probe-{os.getpid()}-guessed").symlink_to(theirs)
+    with pytest.raises(StoreOpenError, match="cannot make a temporary file"):
+        io_capabilities(tmp_path, os_io=FaultyOS(refuse_flags=refused))
+    assert theirs.read_text() == "precious"
 
 
 def test_what_this_system_can_do(tmp_path: Path) -> None:
