@@ -49,8 +49,9 @@ MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row before the ring counts as brok
 MAX_DEPTH = 4096
 MASK32 = 0xFFFFFFFF
 
-# Delivered between two looks at the ring: while rows are copied, nobody asks the device for the next ones. With all that
-# has completed, often half of the ring, packs were read at half of the device's rate, rows of 6.5 KB at three quarters.
+# Delivered between two looks at the ring: while rows are copied, nobody asks the device for the next ones. With all
+# that has completed, often half of the ring, packs were read at half of the device's rate, rows of 6.5 KB at three
+# quarters.
 _TURN_BYTES = 64 * 1024
 
 # Positions in the array of addresses that describes a ring to the kernel.
@@ -123,6 +124,7 @@ class Uring:
             )
         depth = min(self.depth, job.bounce.shape[0] // job.slot_bytes)
         report = np.empty(HEAD + depth, np.int64)
+        report[NEXT], report[UNFINISHED], report[BAD_PAGE], report[STATUS] = start, 0, -1, 0
         _drive(self._table, fd, job, start, depth, report)
         if report[STATUS]:
             # Reads may still be in flight into the bounce memory: nothing may use it, or this ring, again.
@@ -300,9 +302,6 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
     upcoming = np.int64(start)
     refusals = 0
     stopping = False
-    report[UNFINISHED] = 0
-    report[BAD_PAGE] = -1
-    report[STATUS] = 0
     while True:
         while num_free > 0 and upcoming < count and not stopping:
             num_free -= 1
