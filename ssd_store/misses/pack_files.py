@@ -1,4 +1,4 @@
-"""The files of one pack, from their reservation in a spill folder to the removal of the last."""
+"""The files of one pack, from their reservation in a spill folder until the last is given back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PackFiles:
-    """Creates the files of a pack, lends them to readers and removes each when its batches are released.
+    """Creates the files of a pack, lends them to readers and gives each back when its batches are released.
 
     Thread-safe. Owns the files and their descriptors until `close`.
 
@@ -49,28 +49,33 @@ class PackFiles:
 
     @property
     def is_gone(self) -> bool:
-        """Whether every file was removed."""
+        """Whether every file was given back or removed."""
         return not self._paths
 
     def create(self) -> list[SpillFile | None]:
-        """Reserve and create all files; return them, None for those that would be empty.
+        """Reserve all files, and create those that no idle file of the folder serves; return them, None for empty ones.
 
         Raises
         ------
         BudgetError, SpillError
-            As `SpillFolder.reserve_file`; or a file cannot be created. The caller calls `give_up`.
+            As `SpillFolder.reserve_file`; or a file cannot be created or grow. The caller calls `give_up`.
         """
         what = f"the pack of {self._label}"
         # For all files together first: the message then tells what the whole pack needs, and nothing was reserved.
         self._folder.require_room(self._layout.num_bytes, what)
-        sizes = self._layout.file_bytes.tolist()
+        sizes, reused = self._layout.file_bytes.tolist(), set()
         for number, size in enumerate(sizes):
-            if size:
+            if size and (path := self._folder.reuse_file(size)) is not None:
+                self._paths[number] = path
+                reused.add(number)
+            elif size:
                 self._paths[number] = self._folder.reserve_file(size, what)
         os_io = self._folder.os_io
         for number, path in self._paths.items():
             with spill_errors(path, f"creating {what}", needed_bytes=self._layout.num_bytes, os_io=os_io):
-                file = SpillFile(path, sizes[number], direct=self.is_direct, os_io=os_io)
+                file = SpillFile(
+                    path, sizes[number], direct=self.is_direct, is_new=number not in reused, os_io=os_io
+                )
             self._writing[number] = file
             self.is_direct &= file.is_direct
         os_io.kill_point("pack.in_sweep")
@@ -117,21 +122,16 @@ class PackFiles:
             yield self._opened(number, label)
 
     def release(self, batch: int) -> None:
-        """Say that ``batch`` is done, and remove its file if it was the last. Idempotent.
-
-        Raises
-        ------
-        SpillError
-            The file cannot be removed; its bytes stay in use.
-        """
+        """Say that ``batch`` is done, and give its file back to the folder if it was the last. Idempotent."""
         with self._lock:
             self._is_live[batch] = False
             number = int(self._layout.file[batch])
-            if not self._is_live[self._layout.file == number].any():
-                self._remove(number)
+            if number in self._paths and not self._is_live[self._layout.file == number].any():
+                self._stop_reading(number)
+                self._folder.keep_file(self._paths.pop(number))
 
     def close(self) -> None:
-        """Remove all files. Idempotent.
+        """Remove the files that were not given back. Idempotent.
 
         Raises
         ------
@@ -162,9 +162,11 @@ class PackFiles:
         return self._reading[number]
 
     def _remove(self, number: int) -> None:
+        self._stop_reading(number)  # an open descriptor would keep the bytes on the disk
+        self._folder.remove_file(self._paths[number])
+        del self._paths[number]
+
+    def _stop_reading(self, number: int) -> None:
         file = self._reading.pop(number, None)
-        if file is not None:  # an open descriptor would keep the bytes on the disk
+        if file is not None:
             file.close()
-        if number in self._paths:
-            self._folder.remove_file(self._paths[number])
-            del self._paths[number]

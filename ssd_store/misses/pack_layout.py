@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-MAX_FILES: Final = 16  # of a pack; each is removed when its last batch is done
+MAX_FILES: Final = 16  # of a pack; each is given back when its last batch is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

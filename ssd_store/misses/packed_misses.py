@@ -44,7 +44,7 @@ class PackIndex:
 class PackedMisses:
     """The missing rows of a superbatch in a pack: a `MissSource`. Thread-safe; made by `Packer.pack`.
 
-    Owns its files until they are released, batch by batch, or until `close`.
+    Owns its files until their batches are released, or until `close`.
 
     Parameters
     ----------
@@ -153,17 +153,11 @@ class PackedMisses:
         return ReadStats(rows=num, requests=requests, bytes_read=extents.num_bytes)
 
     def release(self, batch: int) -> None:
-        """Say that ``batch`` is done; its file goes with the last batch in it. Idempotent.
-
-        Raises
-        ------
-        SpillError
-            The file cannot be removed; its bytes stay in use.
-        """
+        """Say that ``batch`` is done; its file goes back to the folder with the last batch in it. Idempotent."""
         self._files.release(batch)
 
     def close(self) -> None:
-        """Remove all files. Idempotent.
+        """Remove the files of batches that were not released. Idempotent.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A new file of a spill folder, written at any offset and, if the file system can, around the page cache."""
+"""A file of a spill folder, written at any offset and, if the file system can, around the page cache."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ _LOG = logging.getLogger(__name__)
 
 
 class SpillFile:
-    """A new file of ``num_bytes``, reserved on the device before a byte is written. Owns its descriptor until `close`.
+    """A file of ``num_bytes``, reserved on the device before a byte is written. Owns its descriptor until `close`.
 
     Raises `OSError` as the system does; whoever made the file removes it.
 
     Parameters
     ----------
-    path : of a file that does not exist yet
+    path : of a file that does not exist yet, or is used again
+    num_bytes : that are written; a file that is used again may have more, and keeps them
     direct : write around the page cache if the file system can
+    is_new : whether the file must not exist yet
     """
 
-    def __init__(self, path: Path, num_bytes: int, *, direct: bool, os_io: OsIO = REAL_OS) -> None:
+    def __init__(
+        self, path: Path, num_bytes: int, *, direct: bool, is_new: bool = True, os_io: OsIO = REAL_OS
+    ) -> None:
         self.path = path
         self.is_direct = direct and hasattr(os, "O_DIRECT")
         self._os_io = os_io
         self.fd = -1
         try:
-            self.fd = self._open(os.O_EXCL)
+            self.fd = self._open(os.O_EXCL if is_new else os.O_NOFOLLOW)
         except OSError as error:
             if not self.is_direct or not is_unsupported(error):
                 raise
@@ -74,9 +78,9 @@ class SpillFile:
             fd, self.fd = self.fd, -1
             close_quietly(fd, os_io=self._os_io)
 
-    def _open(self, exclusive: int) -> int:
+    def _open(self, how: int) -> int:
         direct = os.O_DIRECT if self.is_direct else 0
-        fd = self._os_io.open(self.path, os.O_WRONLY | os.O_CREAT | exclusive | direct, 0o600)
+        fd = self._os_io.open(self.path, os.O_WRONLY | os.O_CREAT | how | direct, 0o600)
         try:
             self._os_io.set_blocking(fd)  # io_uring would answer EAGAIN instead of waiting for the device
         except BaseException:
@@ -107,4 +111,4 @@ class SpillFile:
     def _fall_back(self) -> None:
         _LOG.warning("%s: the file system refuses O_DIRECT, writing through the page cache", self.path)
         self.is_direct = False
-        self.fd = self._open(0)  # without O_EXCL: the file may be there, with bytes in it
+        self.fd = self._open(os.O_NOFOLLOW)  # without O_EXCL: the file may be there, with bytes in it

@@ -1,4 +1,8 @@
-"""The folder of temporary files on the disk: within a budget, and gone with its process."""
+"""The folder of temporary files on the disk: within a budget, and gone with its process.
+
+Files that are done with stay for the next ones. To remove a file of 100 MB took 0.15 to 0.3 s on a file system that
+discards what it frees, half as long as to write it.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ class SpillFolder:
         self._lock = threading.Lock()
         self._files: dict[Path, int] = {}  # bytes reserved for each
         self._used_bytes = 0
+        self._idle: dict[Path, int] = {}  # files that nobody uses, and their bytes
         self._numbers = count()
         self._pid = os.getpid()
         self._is_open = True
@@ -83,7 +88,7 @@ class SpillFolder:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the budget that files take, those being written included."""
+        """Bytes of the budget that files in use take, those being written included."""
         return self._used_bytes
 
     @property
@@ -91,10 +96,10 @@ class SpillFolder:
         """Bytes that may be written now: what is left of the budget or of the disk, whichever is less."""
         left = max(self.budget_bytes - self._used_bytes, 0)
         with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
-            return min(left, free_bytes(self.path, os_io=self._os_io))
+            return min(left, free_bytes(self.path, os_io=self._os_io) + self._idle_bytes)
 
     def require_room(self, num_bytes: int, what: str = "a spill") -> None:
-        """Check that ``num_bytes`` more fit into the budget and onto the disk.
+        """Check that ``num_bytes`` more fit into the budget and onto the disk, in place of idle files.
 
         Raises
         ------
@@ -114,23 +119,57 @@ class SpillFolder:
                 "spill_budget or use smaller superbatches"
             )
         with spill_errors(self.path, f"checking the free disk space for {what}", os_io=self._os_io):
-            require_spill_space(self.path, num_bytes, f"{what} does not fit on the disk", os_io=self._os_io)
+            more = max(num_bytes - self._idle_bytes, 0)
+            require_spill_space(self.path, more, f"{what} does not fit on the disk", os_io=self._os_io)
+
+    def reuse_file(self, num_bytes: int) -> Path | None:
+        """Take ``num_bytes`` of the budget for what the caller writes to an idle file; return which.
+
+        None: no file is idle, or the budget has no room for one as large. It may be shorter, too.
+
+        Raises
+        ------
+        SpillError
+            Another idle file, for which there is no room any more, cannot be removed; or the folder is closed.
+        ForkError
+            The folder belongs to the parent process.
+        """
+        with self._lock:
+            self._require_usable()
+            # The smallest that is large enough; else the largest, which has the least to grow.
+            path = min(self._idle, key=lambda idle: _misfit(self._idle[idle], num_bytes), default=None)
+            size = 0 if path is None else max(self._idle[path], num_bytes)
+            if path is None or self._used_bytes + size > self.budget_bytes:
+                return None
+            del self._idle[path]
+            self._files[path] = size
+            self._used_bytes += size
+            self._remove_idle(self.budget_bytes - self._used_bytes)
+        return path
+
+    def keep_file(self, path: Path) -> None:
+        """Return the bytes of a file to the budget, and leave it where it is for `reuse_file`. Idempotent."""
+        with self._lock:
+            if path in self._files:
+                self._idle[path] = self._files.pop(path)
+                self._used_bytes -= self._idle[path]
 
     def reserve_file(self, num_bytes: int, what: str) -> Path:
-        """Take ``num_bytes`` of the budget for a file that the caller creates; return where.
+        """Take ``num_bytes`` of the budget for a file that the caller creates; return where. Idle files make room.
 
         Raises
         ------
         BudgetError
             They exceed the budget; the message says needed and allowed bytes.
         SpillError
-            They exceed the free disk space, or the folder is closed.
+            They exceed the free disk space, an idle file cannot be removed, or the folder is closed.
         ForkError
             The folder belongs to the parent process.
         """
         # Check and reservation under one lock: two packs that are made at once must not count on the same bytes.
         with self._lock:
             self.require_room(num_bytes, what)
+            self._remove_idle(0)
             path = self.path / f"{next(self._numbers):08d}.spill"
             self._files[path] = num_bytes
             self._used_bytes += num_bytes
@@ -147,10 +186,7 @@ class SpillFolder:
         if path not in self._files:
             return
         with spill_errors(path, "removing a spilled file", os_io=self._os_io):
-            try:
-                self._unlink(path)
-            except FileNotFoundError:  # never created, or gone with the folder
-                _LOG.debug("%s is not there to be removed", path)
+            self._unlink(path)
         self._return(path)
 
     def close(self) -> None:
@@ -169,15 +205,32 @@ class SpillFolder:
         self._claim.remove()
         with self._lock:
             self._files.clear()
+            self._idle.clear()
             self._used_bytes = 0
+
+    @property
+    def _idle_bytes(self) -> int:
+        return sum(self._idle.values())
+
+    def _remove_idle(self, room_bytes: int) -> None:
+        """Remove idle files, the smallest first, until the others fit ``room_bytes``."""
+        for path in sorted(self._idle, key=lambda idle: self._idle[idle]):
+            if self._idle_bytes <= room_bytes:
+                return
+            with spill_errors(path, "removing a spilled file", os_io=self._os_io):
+                self._unlink(path)
+            del self._idle[path]
 
     def _unlink(self, path: Path) -> None:
         try:
-            self._os_io.unlink(path)
-        except FileNotFoundError:
-            raise
-        except OSError:  # nothing but space is lost by trying again
-            self._os_io.unlink(path)
+            try:
+                self._os_io.unlink(path)
+            except FileNotFoundError:
+                raise
+            except OSError:  # nothing but space is lost by trying again
+                self._os_io.unlink(path)
+        except FileNotFoundError:  # never created, or gone with the folder
+            _LOG.debug("%s is not there to be removed", path)
 
     def _return(self, path: Path) -> None:
         with self._lock:
@@ -191,3 +244,8 @@ class SpillFolder:
                 f"{self.path} belongs to process {self._pid}, which forked this one; create a spill folder in "
                 "each process, or start workers with the spawn method"
             )
+
+
+def _misfit(size: int, num_bytes: int) -> tuple[bool, int]:
+    """Return how badly a file of ``size`` fits ``num_bytes``: too small is worse than too large. Pure."""
+    return size < num_bytes, abs(size - num_bytes)

@@ -73,6 +73,8 @@ def live(store: FeatureStore, spill: SpillFolder) -> None:
         pack = packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
         for batch, rows in enumerate(MISSES):
             assert np.array_equal(read(pack, batch), FEATURES[rows])
+        # The files of those that are released stay for the next pack, the first is removed with the packer.
+        for batch in range(1, len(MISSES)):
             pack.release(batch)
 
 
@@ -100,7 +102,7 @@ def test_each_failing_call_of_a_packs_life(code: int, path: Path, tmp_path: Path
             spill._os_io = healthy
             assert num_fds() == fds, faulty.history[n - 1]
             if faulty.history[n - 1 : n] != ["unlink"]:
-                assert (files(spill), spill.used_bytes) == ([], 0), faulty.history[n - 1]
+                assert (files(spill), spill.used_bytes) == (sorted(spill._idle), 0), faulty.history[n - 1]
             if not faulty.was_hit:
                 break
         assert n > 60
@@ -207,7 +209,8 @@ def test_files_that_cannot_be_removed_are_counted_and_named(path: Path, tmp_path
         spill._os_io = FaultyOS(fail_at=1, repeat=10**6, error=errno.EIO, calls={"unlink"})
         with pytest.raises(SpillError, match="removing a spilled file failed"):
             live(store, spill)
-        assert spill.used_bytes >= sum(file.stat().st_size for file in files(spill)) > 0
+        in_use = set(files(spill)) - set(spill._idle)
+        assert spill.used_bytes >= sum(file.stat().st_size for file in in_use) > 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,10 +13,13 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import pytest
 from forking import in_child
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gloader.errors import (
     BudgetError,
@@ -96,6 +99,60 @@ def test_what_is_on_disk_is_what_is_counted(spill: SpillFolder) -> None:
     for path in paths[::2]:
         spill.remove_file(path)
     assert spill.used_bytes == sum(path.stat().st_size for path in spill.path.glob("*.spill"))
+
+
+def test_an_idle_file_that_fits_is_used_again(spill: SpillFolder) -> None:
+    small, large, larger = (put(spill, bytes(size)) for size in (1000, 3000, 5000))
+    assert spill.reuse_file(1) is None
+    for path in (larger, small, large, small):
+        spill.keep_file(path)
+    assert spill.used_bytes == 0
+    assert spill.reuse_file(2000) == large  # the smallest that is large enough
+    assert spill.reuse_file(6000) == larger  # the largest, which has the least to grow
+    assert spill.used_bytes == 3000 + 6000
+    assert spill.reuse_file(6000) == small
+    assert spill.reuse_file(1) is None
+    assert {small, large, larger} <= set(spill.path.iterdir())
+
+
+def test_idle_files_make_room(tmp_path: Path) -> None:
+    with SpillFolder(tmp_path, budget_bytes=1000) as spill:
+        kept = [put(spill, bytes(size)) for size in (300, 600)]
+        for path in kept:
+            spill.keep_file(path)
+        assert spill.room_bytes == 1000
+        spill.require_room(1000)
+        assert (spill.reuse_file(500), spill.reuse_file(300)) == (kept[1], kept[0])
+        spill.keep_file(kept[1])
+        # The idle file would be one of 701 bytes, the other has 300.
+        assert spill.reuse_file(701) is None
+        assert put(spill, bytes(700)).stat().st_size == 700
+        assert (kept[1].exists(), spill.used_bytes) == (False, 1000)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["write", "keep", "remove"]), st.integers(0, 400)), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_the_disk_never_takes_more_than_the_budget(steps: list[tuple[str, int]]) -> None:
+    with TemporaryDirectory() as parent, SpillFolder(parent, budget_bytes=1000) as spill:
+        live: list[Path] = []
+        for kind, number in steps:
+            if kind == "write":
+                size = number + 1
+                try:
+                    spill.require_room(size)
+                except BudgetError:
+                    assert spill.used_bytes + size > 1000
+                    continue
+                path = spill.reuse_file(size) or put(spill, bytes(size))
+                if path.stat().st_size < size:
+                    path.write_bytes(bytes(size))
+                live.append(path)
+            elif live:
+                path = live.pop(number % len(live))
+                (spill.keep_file if kind == "keep" else spill.remove_file)(path)
+            sizes = {path: path.stat().st_size for path in spill.path.glob("*.spill")}
+            assert set(live) <= set(sizes)
+            assert sum(sizes.values()) <= 1000
 
 
 def test_threads_stay_within_the_budget(tmp_path: Path) -> None:
