@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _LOOP_BYTES_PER_S: Final = 2e9
 _COPY_BYTES_PER_S: Final = 4e9
 
+# A core compares rows with their checksums and copies them at this rate: at 1.6 to 2.3 GB/s where rows were read one by
+# one, packed or read back.
+_CHECKED_BYTES_PER_S: Final = 2e9
+
 # Resources that are busy at the same time get in each other's way: steps took 1.14 to 1.43 of the busiest one. In this
 # norm two that are equally busy take 1.26, and one that is hardly busy nothing.
 _NORM: Final = 3
@@ -88,50 +92,63 @@ def predict_step(work: StepWork, shares: StepShares, outlook: CacheOutlook | Non
     outlook : what a cache of any size misses, with this S; None: features are in memory
     """
     if outlook is None:
-        seconds = _step(work, shares, 0.0, 0.0, samplings=1.0)
+        seconds = _step(work, shares, _DiskWork(), samplings=1.0)
         return StepSeconds(seconds=seconds, weighed_s=seconds, disk_s=0.0, miss_rate=0.0, strategy=None)
     misses = outlook.misses(shares.cache_rows)
     unique = outlook.distinct_misses(shares.cache_rows, shares.num_batches)
     rate = misses / work.rows if work.rows else 0.0
     ways = []
-    for strategy, (ahead, own) in _disk_seconds(work, shares, misses, unique).items():
-        seconds = _step(work, shares, ahead, own, samplings=2.0 - shares.kept_share)
+    for strategy, disk in _disk_work(work, shares, misses, unique).items():
+        seconds = _step(work, shares, disk, samplings=2.0 - shares.kept_share)
         weighed = seconds * (PACK_GAIN if strategy == "packed" else 1.0)
         ways.append(
             StepSeconds(
-                seconds=seconds, weighed_s=weighed, disk_s=ahead + own, miss_rate=rate, strategy=strategy
+                seconds=seconds, weighed_s=weighed, disk_s=disk.seconds, miss_rate=rate, strategy=strategy
             )
         )
     return min(ways, key=lambda way: way.weighed_s)
 
 
-def _step(work: StepWork, shares: StepShares, ahead: float, own: float, *, samplings: float) -> float:
-    """Return the seconds of a step whose disk works ``ahead`` of the batches and ``own`` seconds for this one."""
+@dataclass(frozen=True, slots=True)
+class _DiskWork:
+    """What bringing a batch's missing rows takes."""
+
+    ahead_s: float = 0.0  # that the disk works before the batch's turn
+    own_s: float = 0.0  # and in it
+    checked_bytes: float = 0.0  # that a core compares with checksums and copies
+
+    @property
+    def seconds(self) -> float:
+        """That the disk is busy."""
+        return self.ahead_s + self.own_s
+
+
+def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: float) -> float:
+    """Return the seconds of a step."""
     num_bytes = work.rows * work.row_bytes
     gather, loop = num_bytes / _COPY_BYTES_PER_S, num_bytes / _LOOP_BYTES_PER_S
-    cores = (samplings * work.sample_s + gather) / work.cores + loop
+    checks, own = disk.checked_bytes / _CHECKED_BYTES_PER_S, disk.own_s
+    cores = (samplings * work.sample_s + gather + checks) / work.cores + loop
     # Whoever needs the same buffer takes turns.
     turns = {1: (own + gather + loop,), 2: (own + gather, loop)}.get(shares.num_buffers, (own, gather, loop))
-    busy = (ahead + own, cores, *turns)
+    busy = (disk.seconds, cores, *turns)
     return float(sum(seconds**_NORM for seconds in busy) ** (1 / _NORM)) * (1 + _JITTER / shares.num_buffers)
 
 
-def _disk_seconds(
-    work: StepWork, shares: StepShares, misses: float, unique: float
-) -> dict[Strategy, tuple[float, float]]:
-    """Return what the disk does for a batch in every way that fits: ahead of it, and for itself."""
+def _disk_work(work: StepWork, shares: StepShares, misses: float, unique: float) -> dict[Strategy, _DiskWork]:
+    """Return what the disk does for a batch in every way that fits."""
     rates = work.rates
-    found: dict[Strategy, tuple[float, float]] = {
-        "direct": (0.0, _read_seconds(work, misses, 0, work.gap_bytes))
-    }
+    num_bytes = misses * work.stored_row_bytes
+    read = _read_seconds(work, misses, 0, work.gap_bytes)
+    found: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, read, num_bytes)}
     sweep = _read_seconds(work, unique, work.sweep_gap_bytes) / shares.num_batches
     if in_ram_bytes(math.ceil(unique), work.stored_row_bytes) <= shares.staging_bytes:
-        found["staged"] = (sweep, 0.0)
-    pack = misses * work.stored_row_bytes
-    if 0 < _PACKS_ALIVE * shares.num_batches * pack <= shares.spill_bytes:
-        write = pack / rates.write_bytes_per_s
+        found["staged"] = _DiskWork(sweep, 0.0, num_bytes)
+    if 0 < _PACKS_ALIVE * shares.num_batches * num_bytes <= shares.spill_bytes:
+        write = num_bytes / rates.write_bytes_per_s
         packing = sweep + write if rates.is_one_device else max(sweep, write)
-        found["packed"] = (packing, pack / rates.pack_read_bytes_per_s)
+        # Written and read back.
+        found["packed"] = _DiskWork(packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes)
     forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]
     return {strategy: found[strategy] for strategy in forced if strategy in found} or found
 
