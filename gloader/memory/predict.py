@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -94,11 +94,10 @@ def predict_step(work: StepWork, shares: StepShares, outlook: CacheOutlook | Non
     if outlook is None:
         seconds = _step(work, shares, _DiskWork(), samplings=1.0)
         return StepSeconds(seconds=seconds, weighed_s=seconds, disk_s=0.0, miss_rate=0.0, strategy=None)
-    misses = outlook.misses(shares.cache_rows)
-    unique = outlook.distinct_misses(shares.cache_rows, shares.num_batches)
-    rate = misses / work.rows if work.rows else 0.0
+    reads = _reads(work, outlook, shares.cache_rows, shares.num_batches)
+    rate = reads.misses / work.rows if work.rows else 0.0
     ways = []
-    for strategy, disk in _disk_work(work, shares, misses, unique).items():
+    for strategy, disk in _disk_work(work, shares, reads).items():
         seconds = _step(work, shares, disk, samplings=2.0 - shares.kept_share)
         weighed = seconds * (PACK_GAIN if strategy == "packed" else 1.0)
         ways.append(
@@ -135,18 +134,37 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
     return float(sum(seconds**_NORM for seconds in busy) ** (1 / _NORM)) * (1 + _JITTER / shares.num_buffers)
 
 
-def _disk_work(work: StepWork, shares: StepShares, misses: float, unique: float) -> dict[Strategy, _DiskWork]:
+class _Reads(NamedTuple):
+    """What a cache leaves to be read."""
+
+    misses: float  # rows of a batch
+    unique: float  # different rows of a superbatch
+    direct_s: float  # of a batch, alone
+    sweep_s: float  # of a batch, its share of one pass over the superbatch's rows
+
+
+@lru_cache(maxsize=16)  # shares of the memory that differ in other things have caches alike
+def _reads(work: StepWork, outlook: CacheOutlook, cache_rows: int, num_batches: int) -> _Reads:
+    misses = outlook.misses(cache_rows)
+    unique = outlook.distinct_misses(cache_rows, num_batches)
+    return _Reads(
+        misses=misses,
+        unique=unique,
+        direct_s=_read_seconds(work, misses, 0, work.gap_bytes),
+        sweep_s=_read_seconds(work, unique, work.sweep_gap_bytes) / num_batches,
+    )
+
+
+def _disk_work(work: StepWork, shares: StepShares, reads: _Reads) -> dict[Strategy, _DiskWork]:
     """Return what the disk does for a batch in every way that fits."""
     rates = work.rates
-    num_bytes = misses * work.stored_row_bytes
-    read = _read_seconds(work, misses, 0, work.gap_bytes)
-    found: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, read, num_bytes)}
-    sweep = _read_seconds(work, unique, work.sweep_gap_bytes) / shares.num_batches
-    if in_ram_bytes(math.ceil(unique), work.stored_row_bytes) <= shares.staging_bytes:
-        found["staged"] = _DiskWork(sweep, 0.0, num_bytes)
+    num_bytes = reads.misses * work.stored_row_bytes
+    found: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, reads.direct_s, num_bytes)}
+    if in_ram_bytes(math.ceil(reads.unique), work.stored_row_bytes) <= shares.staging_bytes:
+        found["staged"] = _DiskWork(reads.sweep_s, 0.0, num_bytes)
     if 0 < _PACKS_ALIVE * shares.num_batches * num_bytes <= shares.spill_bytes:
         write = num_bytes / rates.write_bytes_per_s
-        packing = sweep + write if rates.is_one_device else max(sweep, write)
+        packing = reads.sweep_s + write if rates.is_one_device else max(reads.sweep_s, write)
         # Written and read back.
         found["packed"] = _DiskWork(packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes)
     forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]
@@ -155,20 +173,20 @@ def _disk_work(work: StepWork, shares: StepShares, misses: float, unique: float)
 
 def _read_seconds(work: StepWork, rows: float, *gaps: int) -> float:
     """Return the seconds that the best of ``gaps`` takes to read ``rows``."""
-    table = _read_table(work, gaps)
+    table = _read_table(work.rates, work.file_rows, work.stored_row_bytes, gaps)
     return float(np.interp(rows, table[0], table[1]))
 
 
 @lru_cache(maxsize=8)
-def _read_table(work: StepWork, gaps: tuple[int, ...]) -> NDArray[np.float64]:
+def _read_table(
+    rates: IoRates, file_rows: float, row_bytes: int, gaps: tuple[int, ...]
+) -> NDArray[np.float64]:
     """Return (2, K): numbers of rows, and the seconds of reading so many or more, whichever is less."""
-    rows = np.linspace(0, 1, _TABLE_ROWS) ** 2 * work.file_rows
+    rows = np.linspace(0, 1, _TABLE_ROWS) ** 2 * file_rows
     seconds = [
         min(
-            work.rates.read_seconds(
-                *expected_reads(
-                    count, file_rows=work.file_rows, row_bytes=work.stored_row_bytes, gap_bytes=gap
-                )
+            rates.read_seconds(
+                *expected_reads(count, file_rows=file_rows, row_bytes=row_bytes, gap_bytes=gap)
             )
             for gap in gaps
         )
