@@ -4,25 +4,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+SHOW = "print(*sys.modules)"
 
-def modules_after(statement: str) -> set[str]:
-    code = f"import warnings; warnings.simplefilter('ignore'); {statement}; import sys; print('\\n'.join(sys.modules))"
+
+def modules_after(*statements: str) -> list[set[str]]:
+    """Return what one process has imported after each of the statements."""
+    code = "import sys, warnings; warnings.simplefilter('ignore')"
+    code += "".join(f"; {statement}; {SHOW}" for statement in statements)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
-    return set(done.stdout.split())
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
-def test_import_gloader_imports_neither_dgl_nor_pygs_loaders() -> None:
-    loaded = modules_after("import gloader")
-    assert not {"dgl", "torch", "torch_geometric", "lightning"} & loaded
-    loaded = modules_after("import gloader; gloader.Loader; gloader.Dataset")
-    assert not {"dgl", "torch_geometric", "torch_geometric.loader", "lightning"} & loaded
+def test_import_gloader_and_its_adapter_of_pyg_import_only_what_they_need() -> None:
+    bare, loader, adapter = modules_after(
+        "import gloader", "gloader.Loader; gloader.Dataset", "import gloader.adapters.pyg"
+    )
+    assert not {"dgl", "torch", "torch_geometric", "lightning"} & bare
+    assert not {"dgl", "torch_geometric", "torch_geometric.loader", "lightning"} & loader
+    assert "dgl" not in adapter
 
 
-def test_each_adapter_imports_its_own_library_alone() -> None:
-    assert "dgl" not in modules_after("import gloader.adapters.pyg")
-    assert not {"torch_geometric", "torch_geometric.loader"} & modules_after("import gloader.adapters.dgl")
+def test_the_adapter_of_dgl_imports_no_pyg() -> None:
+    (loaded,) = modules_after("import gloader.adapters.dgl")
+    assert not {"torch_geometric", "torch_geometric.loader"} & loaded
 
 
 def test_without_pyg_the_adapter_says_how_to_install_it_and_plain_tensors_are_still_read(

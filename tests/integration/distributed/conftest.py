@@ -13,7 +13,7 @@ from gloader import Dataset
 NUM_NODES, DIM, NUM_CLASSES, NUM_TRAIN = 600, 24, 5, 103
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random graph of 600 nodes, 4,000 edges and 103 training nodes, on disk."""
     rng = np.random.Generator(np.random.Philox(5))
@@ -32,11 +32,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(
     dataset: Path, private_tmpdir: Path, private_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RankServer]:
-    """Starts groups of ranks."""
+    """Starts groups of ranks; it loads every kernel, once for all files."""
     with RankServer(dataset, log=tmp_path_factory.mktemp("ranks") / "log") as server:
         yield server
 

@@ -1,5 +1,7 @@
 """The runner: from a folder in OGB's layout to the table, and what it says where there is none."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import run as runner
 from benchmarks import BenchmarkError, DataError, Published, load_benchmarks
 from fabricate import fabricate
 from papers_scale import graph_spec
@@ -15,6 +18,7 @@ from score_table import ScoreRow, markdown_table
 from scores import score
 
 from gloader.cli.main import build_app
+from gloader.cli.main import main as gloader_main
 from gloader.cli.recipe import load_recipe
 from gloader.convert.sources.synthetic import parse_spec
 
@@ -137,25 +141,39 @@ def test_fabricated_files_become_a_table(tmp_path):
     assert "| papers100m-graphsage | test |" in (tmp_path / "out.md").read_text()
 
 
-def test_dataset_that_is_not_the_sources_is_noticed(tmp_path):
+def test_dataset_that_is_not_the_sources_is_noticed(tmp_path, monkeypatch, capsys):
     fabricate(tmp_path / "data", "mag240m", scale=0.00001)
     settings = ("--set", "epochs=2", "batch-size=20", "hidden=16")
-    assert run(tmp_path, "mag240m-graphsage", *settings).returncode == 0
+    monkeypatch.setattr(runner, "_gloader", in_this_process)
+    monkeypatch.setattr(sys, "argv", words(tmp_path, "mag240m-graphsage", *settings))
+    assert runner.main() == 0
     (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert (row["split"], len(row["scores"])) == ("valid", 1)
     file = tmp_path / "data" / "mag240m_kddcup2021" / "processed" / "paper" / "node_label.npy"
     predicted = np.load(tmp_path / "work" / "mag240m-graphsage" / "predictions.npy")
     assert predicted.shape == np.load(file).shape
     np.save(file, predicted.astype(np.float32))  # as if everything had been predicted right
-    done = run(tmp_path, "mag240m-graphsage", "--keep", *settings)
-    assert done.returncode == 1
-    assert "the prepared dataset is not the source's" in done.stderr
+    monkeypatch.setattr(sys, "argv", words(tmp_path, "mag240m-graphsage", "--keep", *settings))
+    capsys.readouterr()
+    assert runner.main() == 1
+    assert "the prepared dataset is not the source's" in capsys.readouterr().err
+
+
+def in_this_process(*arguments):
+    """Stand for a process of its own for each command, which imports torch first."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        assert gloader_main([*arguments, "--json"]) == 0
+    return json.loads(output.getvalue())
+
+
+def words(folder, *arguments):
+    places = ["--root", str(folder / "data"), "--work", str(folder / "work"), "--out", str(folder / "out")]
+    return [str(OGB / "run.py"), *arguments, "--runs", "1", *places]
 
 
 def run(folder, *arguments):
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "NO_PROXY": "*"}
-    command = [sys.executable, str(OGB / "run.py"), *arguments, "--runs", "1"]
-    command += ["--root", str(folder / "data"), "--work", str(folder / "work"), "--out", str(folder / "out")]
+    command = [sys.executable, *words(folder, *arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
 
 

@@ -16,9 +16,14 @@ from gloader.types import BatchId, Block, SampledBatch
 SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]
 NO_COMPILER = """
 import sys, torch
+from gloader.training.optimizer import Adam
 from gloader.training.step_memory import LiveBytes
 with LiveBytes():
     torch.ones(3).diff()
+parameter = torch.nn.Parameter(torch.ones(2))
+optimizer = Adam([parameter], lr=0.1, weight_decay=0.0, decoupled=False)
+parameter.sum().backward()
+optimizer.step()
 sys.exit("torch._dynamo" in sys.modules)
 """
 
@@ -84,7 +89,7 @@ def test_weights_are_counted_without_being_made() -> None:
     assert parameter_bytes(_spec("graphsage", 64)) == sum(4 * p.numel() for p in model.parameters())
 
 
-def test_counting_does_not_import_the_compiler_of_torch() -> None:
+def test_counting_and_a_step_do_not_import_the_compiler_of_torch() -> None:
     done = subprocess.run([sys.executable, "-c", NO_COMPILER], timeout=60, check=False)
     assert done.returncode == 0
 
