@@ -87,7 +87,9 @@ def test_reader_that_leaves_early_is_no_error() -> None:
 
 
 @pytest.mark.reliability("D5")
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
+)
 def test_training_ends_by_a_signal_with_one_line_and_no_residue(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:

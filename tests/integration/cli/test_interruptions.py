@@ -108,17 +108,17 @@ def _kill_and_resume(server: RunServer, digits: Path, folder: Path, spill: Path,
 
 @pytest.mark.reliability("D4")
 def test_ctrl_c_at_any_moment_ends_a_run_at_once_and_leaves_nothing(server, digits, tmp_path, spill) -> None:
-    _interrupt(server, digits, tmp_path, spill, count=12, number=signal.SIGINT)
+    _interrupt(server, digits, tmp_path, spill, count=8, number=signal.SIGINT)
 
 
 @pytest.mark.reliability("D5")
 def test_sigterm_at_any_moment_does_the_same(server, digits, tmp_path, spill) -> None:
-    _interrupt(server, digits, tmp_path, spill, count=10, number=signal.SIGTERM)
+    _interrupt(server, digits, tmp_path, spill, count=6, number=signal.SIGTERM)
 
 
 @pytest.mark.reliability("F2")
 def test_a_killed_run_is_continued_as_if_nothing_had_happened(server, digits, tmp_path, spill) -> None:
-    _kill_and_resume(server, digits, tmp_path, spill, count=8)
+    _kill_and_resume(server, digits, tmp_path, spill, count=5)
 
 
 @pytest.mark.reliability("J12")

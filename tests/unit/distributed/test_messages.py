@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gloader.distributed import messages
@@ -55,6 +55,9 @@ BY_ANNOTATION = {
     "MemoryPlan": PLANS,
 }
 KINDS = list(messages._KINDS.items())
+FEWER = settings(
+    max_examples=max(1, settings().max_examples // 4)
+)  # each example tries every field of a kind
 EVERY_KIND = pytest.mark.parametrize(("op", "kind"), KINDS, ids=[op for op, _ in KINDS])
 
 
@@ -77,6 +80,7 @@ def test_every_message_comes_back_as_it_was_sent(op: str, kind: type[Any], data:
 
 
 @EVERY_KIND
+@FEWER
 @given(data=st.data())
 def test_a_missing_field_is_named(op: str, kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(_strategy(kind))
@@ -93,6 +97,7 @@ def test_a_missing_field_is_named(op: str, kind: type[Any], data: st.DataObject)
 
 
 @EVERY_KIND
+@FEWER
 @given(data=st.data())
 def test_a_field_of_another_type_is_named(op: str, kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(_strategy(kind))
@@ -107,6 +112,7 @@ def test_a_field_of_another_type_is_named(op: str, kind: type[Any], data: st.Dat
 
 
 @EVERY_KIND
+@FEWER
 @given(data=st.data())
 def test_a_field_that_nobody_knows_is_named(op: str, kind: type[Any], data: st.DataObject) -> None:
     with pytest.raises(RankError, match=f"a message '{op}' whose field 'odd' is unknown"):

@@ -18,7 +18,10 @@ TESTS = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
+# Plain Python checks the bounds of arrays as well; compiling everything once more takes half a minute.
+@pytest.mark.parametrize(
+    "mode", ["NUMBA_DISABLE_JIT", pytest.param("NUMBA_BOUNDSCHECK", marks=pytest.mark.long)]
+)
 def test_kernels_in_another_mode(mode: str, tmp_path: Path) -> None:
     environment = os.environ | {
         mode: "1",
