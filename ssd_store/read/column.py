@@ -77,14 +77,14 @@ def load_column(
                 f"must be float32 of shape {record.shape[:1]}"
             )
         check_record(root, factors, os_io=os_io)
-        scale = _writable(load_array(root, factors, os_io=os_io))
+        scale = writable(load_array(root, factors, os_io=os_io))
     checksums = np.empty(0, np.uint64)
     if is_verified:
-        checksums = _writable(load_page_checksums(root, record, os_io=os_io))
+        checksums = writable(load_page_checksums(root, record, os_io=os_io))
     return Column(path=root / record.file, record=record, scale=scale, checksums=checksums)
 
 
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
+def writable(array: NDArray[Any]) -> NDArray[Any]:
     """Lift the write protection: to numba a read-only array is another type, to be compiled for again."""
     array.setflags(write=True)
     return array

@@ -121,7 +121,8 @@ def _keep(
             hand = (hand + 1) % page_in.shape[0]
         if page_in[hand] >= 0:
             slot_of[page_in[hand]] = -1
-        memory[hand] = content[i]
+        for byte in range(memory.shape[1]):  # a row at once takes numba seconds to compile, and longer to run
+            memory[hand, byte] = content[i, byte]
         page_in[hand] = pages[i]
         slot_of[pages[i]] = hand
         hand = (hand + 1) % page_in.shape[0]

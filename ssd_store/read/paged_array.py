@@ -15,6 +15,7 @@ from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.format.array_reader import damaged_pages
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, stored_dtype
+from gloader.ssd_store.read.column import writable
 from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.extents import plan_extents
 
@@ -72,7 +73,7 @@ class PagedArray:
     ) -> None:
         self._file = file
         self._record = record
-        self._checksums = checksums
+        self._checksums = writable(checksums)
         self._rule = rule
         self._lane = lane
         self._kept = kept
