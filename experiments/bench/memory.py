@@ -41,7 +41,7 @@ MB = 1_000_000
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 _EVERY_S = 0.005
 _REFUSED = 2  # the exit status of a budget that is too small
-_BATCHES = 30  # of an epoch: enough for caches and packs to be full
+_BATCHES = 12  # of an epoch: enough for caches to be full
 _PIECE_BYTES = 64 * MB
 
 
@@ -103,7 +103,7 @@ def graph_of(home: str, budget_bytes: int) -> Graph:
     """Return a graph that fills a budget. Pure."""
     # Wider rows for large budgets, of which fewer batches fill a cache; and no more than 64 floats where edges matter.
     dim = 128 if budget_bytes < 3_000 * MB else 512
-    batch_size = 256 if budget_bytes < 2_000 * MB else 1024
+    batch_size = 256 if budget_bytes < 2_000 * MB else 1024 if budget_bytes < 8_000 * MB else 4096
     if home == "paged":
         num_edges = int(0.6 * budget_bytes / 4)
         num_nodes, dim = num_edges // 40, 64

@@ -84,6 +84,7 @@ class LayerwiseInference:
             num_nodes=self.graph.num_nodes,
             num_outputs=len(nodes),
             budget_bytes=self.memory_budget_bytes,
+            fetch_edge_bytes=self.graph.sources.fetch_bytes(1),
         )
         was_training = model.training
         model.eval()
