@@ -109,7 +109,8 @@ def graph_of(home: str, budget_bytes: int) -> Graph:
         num_nodes, dim = num_edges // 40, 64
     else:
         # All rows, where they stay on the SSD, are more than a cache can be; in memory they leave room for a step.
-        share = 1.1 if home == "ssd" else 0.7 - 105 * MB / budget_bytes
+        on_ssd = 1.1 if budget_bytes < 3_000 * MB else 0.75
+        share = on_ssd if home == "ssd" else 0.7 - 105 * MB / budget_bytes
         num_nodes = int(share * budget_bytes / (4 * dim))
         num_edges = (10 if home == "ssd" else 5) * num_nodes  # lines of CSV are slow to write
     return Graph(
@@ -127,18 +128,19 @@ def main() -> None:
     args = _parse()
     bare = bare_torch_bytes()
     print(f"bare import torch: {format_bytes(bare)} of anonymous memory", flush=True)
-    runs = _earlier(args.out)
+    runs: dict[tuple[int, str, str, str], Run] = {}
     with tempfile.TemporaryDirectory(dir=args.workdir, prefix="gloader-memory-") as name:
         for budget in args.budgets:
             for home in args.features:
                 bench = _Bench(Path(name), budget, graph_of(home, budget), bare=bare, args=args)
                 for run in bench.runs():
-                    runs[run.key] = run
                     print(_line(run), flush=True)
+                    # Others may add their rows meanwhile.
+                    runs = _earlier(args.out) | runs | {run.key: run}
                     if args.out is not None:
                         _write(args.out, runs, bare=bare)
                 bench.close()
-    print(markdown(list(runs.values()), bare=bare))
+    print(markdown(list((_earlier(args.out) | runs).values()), bare=bare))
     if not all(run.holds for run in runs.values()):
         raise SystemExit("a run exceeded its budget")
 
