@@ -344,6 +344,24 @@ def markdown(runs: list[Run], *, bare: int) -> str:
     return "\n".join([*lines, "", f"{held} of {len(runs)} runs held.", ""])
 
 
+def by_budget(runs: list[Run]) -> list[dict[str, Any]]:
+    """Return what the runs with each budget took. Pure."""
+    found = []
+    for budget in sorted({run.budget_bytes for run in runs}):
+        mine = [run for run in runs if run.budget_bytes == budget]
+        found.append(
+            {
+                "budget": format_bytes(budget),
+                "num_runs": len(mine),
+                "num_held": sum(run.holds for run in mine),
+                "num_refused": sum(run.outcome == "refused" for run in mine),
+                "most_bytes": max(run.peak_bytes for run in mine),
+                "allowed_bytes": budget + allowed_over_bytes(budget),
+            }
+        )
+    return found
+
+
 def _earlier(out: Path | None) -> dict[tuple[int, str, str, str], Run]:
     """Return the rows that a file has."""
     if out is None or not out.exists():
@@ -358,7 +376,7 @@ def _write(out: Path, runs: dict[tuple[int, str, str, str], Run], *, bare: int) 
     rows = [
         asdict(run) | {"over_bytes": run.over_bytes, "holds": run.holds} for _, run in sorted(runs.items())
     ]
-    found = provenance() | {"bare_torch_bytes": bare, "runs": rows}
+    found = provenance() | {"bare_torch_bytes": bare, "budgets": by_budget(list(runs.values())), "runs": rows}
     out.write_text(json.dumps(found, indent=1) + "\n")
     out.with_suffix(".md").write_text(markdown(list(runs.values()), bare=bare))
 
