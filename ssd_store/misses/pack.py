@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY_BYTES: Final = 16 * 2**20
 MIN_MEMORY_BYTES: Final = 2 * 2**20
-_MAX_LANE_BYTES: Final = 4 * 2**20 + 16 * PAGE_BYTES  # sixteen chunks, not a power of two apart
+_MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, not a power of two apart
 _SHARE_OF_ROOM: Final = 16
 
 

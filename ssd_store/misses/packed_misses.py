@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.sweep.sweep import SweepCost
     from gloader.types import IdArray
 
-CHUNK_BYTES: Final = 256 * 1024  # of a read-back request
+CHUNK_BYTES: Final = 128 * 1024  # of a read-back request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -176,7 +176,7 @@ class PackedMisses:
 
 
 def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) -> Extents:
-    """Return the reads of a region of a pack, in chunks of 256 KiB. Pure.
+    """Return the reads of a region of a pack, in chunks of 128 KiB. Pure.
 
     Parameters
     ----------
