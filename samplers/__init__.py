@@ -8,7 +8,7 @@ if __name__ != "gloader.samplers":
 from gloader.samplers.graph import CscGraph, Topology
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
-from gloader.samplers.make import make_sampler, preferred_layout, workspace_node_bytes
+from gloader.samplers.make import call_bytes, make_sampler, preferred_layout, workspace_node_bytes
 from gloader.samplers.merged import MergedBatch
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 
@@ -20,6 +20,7 @@ __all__ = [
     "MergedBlockSampler",
     "NeighborSampler",
     "Topology",
+    "call_bytes",
     "make_sampler",
     "preferred_layout",
     "workspace_node_bytes",

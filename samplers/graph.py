@@ -70,6 +70,14 @@ class EdgeValues(Protocol):
         """Yield the values of all edges in order; what is yielded holds until the next piece."""
         ...
 
+    def fetch_bytes(self, num_edges: int) -> int:
+        """Return the memory that a call of `at` for so many edges takes at its peak."""
+        ...
+
+    def list_bytes(self, num_edges: int) -> int:
+        """Return the memory that a call of `lists` with so many edges takes at its peak."""
+        ...
+
 
 class Topology(Protocol):
     """The in-neighbours of every node of a graph, in memory or on the SSD. Thread-safe."""
@@ -222,6 +230,14 @@ class HeldValues:
         """Yield views of the array."""
         for start in range(0, len(self.array), CHUNK):
             yield self.array[start : start + CHUNK]
+
+    def fetch_bytes(self, num_edges: int) -> int:  # noqa: ARG002 - as of `EdgeValues`
+        """Return 0: nothing is copied."""
+        return 0
+
+    def list_bytes(self, num_edges: int) -> int:  # noqa: ARG002 - as of `EdgeValues`
+        """Return 0: nothing is copied."""
+        return 0
 
 
 def _store(graph: CscGraph, field: str, array: NDArray[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gloader.config import Layout
 from gloader.errors import ConfigError
@@ -12,16 +12,19 @@ from gloader.samplers import pick_kernels, poisson_kernels, weighted_kernels
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
+from gloader.samplers.workspace import candidate_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from gloader.samplers.graph import Topology
-    from gloader.types import Sampler
+    from gloader.types import SampledBatch, Sampler
 
 _MAP_BYTES = 4  # the local id of a node
 _MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
+# Of an edge that a kernel takes before it is known how many there are: its place and its weight.
+_TAKEN_EDGE_BYTES = 12
 _CHOOSES_TOGETHER = (
     "which chooses for all nodes of a layer together, so that none can keep what it drew before"
 )
@@ -35,6 +38,9 @@ class _SamplerKind:
     options: dict[str, type]  # that a user may set, in the order in which messages list them
     node_bytes: int  # that a sampling thread keeps per node of the graph
     kernels: ModuleType  # that it cannot do without: not one compiled means that no run with it was made
+    lists: Literal["sources", "weights"] | None = None  # of all in-edges of a hop that it looks at
+    # Whether it chooses for all destinations together, with its options; see `Candidates`.
+    has_candidates: Callable[[dict[str, Any]], bool] = lambda _: False
     # Makes merged hops of what ``make`` returns, which must have ``sample_merged``. None: it has layered ones only.
     to_merged: Callable[[Any], Sampler] | None = None
     why_layered: str = "which has layered hops only"  # ends "layout='merged' with sampler X, ..."
@@ -54,6 +60,7 @@ _SAMPLERS = {
         options={"replace": bool, "importance": bool},
         node_bytes=_MAP_BYTES,
         kernels=weighted_kernels,
+        lists="weights",
         to_merged=MergedBlockSampler,
     ),
     "labor": _SamplerKind(
@@ -61,6 +68,8 @@ _SAMPLERS = {
         options={"iterations": int, "share_layers": bool, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
         kernels=poisson_kernels,
+        lists="sources",
+        has_candidates=lambda options: options.get("iterations", 0) != 0,
         why_layered=_CHOOSES_TOGETHER,
     ),
     "ladies": _SamplerKind(
@@ -68,6 +77,8 @@ _SAMPLERS = {
         options={"adjacency": str, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
         kernels=poisson_kernels,
+        lists="sources",
+        has_candidates=lambda _: True,
         why_layered=_CHOOSES_TOGETHER,
     ),
     "fastgcn": _SamplerKind(
@@ -75,6 +86,7 @@ _SAMPLERS = {
         options={"adjacency": str, "normalize": bool},
         node_bytes=_MAP_AND_CHANCE_BYTES,
         kernels=poisson_kernels,
+        lists="sources",
         why_layered=_CHOOSES_TOGETHER,
     ),
 }
@@ -90,6 +102,30 @@ def workspace_node_bytes(spec: str) -> int:
 def kernels_of(spec: str) -> ModuleType:
     """Return the module of kernels that the sampler ``spec`` cannot do without. Pure."""
     return _SAMPLERS[parse_spec(spec)[0]].kernels
+
+
+def call_bytes(spec: str, graph: Topology, batch: SampledBatch) -> int:
+    """Return what a call of the sampler ``spec`` held to sample ``batch``, beside it and the map of nodes. Pure.
+
+    Copies of edges that are not in memory, and what is noted of those that it chose from.
+    """
+    name, options = parse_spec(spec)
+    kind = _SAMPLERS[name]
+    if not batch.blocks:
+        return 0
+    last_hop = batch.blocks[0]  # the largest
+    num_edges, in_edges = last_hop.num_edges, int(graph.in_degrees(batch.nodes[: last_hop.num_dst]).sum())
+    fetched = graph.sources.fetch_bytes(num_edges)
+    match kind.lists:
+        case None:
+            return fetched
+        case "weights":
+            return fetched + (0 if graph.weights is None else graph.weights.list_bytes(in_edges))
+        case "sources":
+            listed = graph.sources.list_bytes(in_edges)
+            if kind.has_candidates(options):
+                return listed + _TAKEN_EDGE_BYTES * in_edges + candidate_bytes(in_edges, graph.num_nodes)
+            return listed + _TAKEN_EDGE_BYTES * num_edges
 
 
 def preferred_layout(spec: str) -> Layout:

@@ -77,7 +77,7 @@ class Workspace:
 class Candidates:
     """The nodes that a hop can find: the in-neighbours of all its destinations, each once.
 
-    Takes 12 bytes for each in-edge and 32 for each candidate of the largest hop seen. Used by one thread at a time.
+    Takes what `candidate_bytes` says, for the largest hop seen. Used by one thread at a time.
     """
 
     __slots__ = ("_map", "chances", "count", "nodes", "numbers", "of_edge", "offsets", "scales", "tops")
@@ -166,6 +166,11 @@ class WorkspacePool:
         # Not in a `finally`: a map that was interrupted, or met a damaged graph, is not to be used again.
         yield workspace
         self._free.append(workspace)
+
+
+def candidate_bytes(num_edges: int, num_nodes: int) -> int:
+    """Return the most bytes of `Candidates` of a hop with ``num_edges`` in-edges, in a graph of ``num_nodes``. Pure."""
+    return 4 * num_edges + 32 * min(num_edges, num_nodes)
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -1,12 +1,16 @@
 """The memory budget against what is taken: every command, model and home of the features, over many budgets.
 
-A run is `gloader prepare`, `train` (which evaluates too) or `infer`, a process each. What counts is anonymous memory
+A run is `gloader prepare`, `train` (which evaluates, too) or `infer`, a process each. What counts is anonymous memory
 (RssAnon and RssShmem of the process and its children, read every few milliseconds) less that of a bare `import torch`;
 it may exceed the budget by a tenth or 64 MB, whichever is more. As root, each runs in a control group (v1) of exactly
 that: budget, interpreter and what it may exceed by, with its page cache and the kernel's own memory. A run that the
 budget is too small for has to say so, and is marked as refused.
 
-    python experiments/bench/memory.py --workdir /var/tmp --out experiments/results/DATE-memory.json
+Three graphs for each budget, all made for it, so that it is full: one whose features do not fit (`ssd`, from numpy
+files), one whose features fit barely (`ram`, its edges from a CSV file), and one whose topology takes more than half
+(`paged`, made up by gloader). What is run again replaces its row in the file; the others stay.
+
+    python experiments/bench/memory.py --workdir DIR --out experiments/results/DATE-memory.json
 """
 
 from __future__ import annotations
@@ -21,10 +25,12 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from compare_runs import limited
 
+from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -33,12 +39,27 @@ if TYPE_CHECKING:
 CGROUP = Path("/sys/fs/cgroup/memory")
 MB = 1_000_000
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-_EVERY_S = 0.003
+_EVERY_S = 0.005
 _REFUSED = 2  # the exit status of a budget that is too small
-_DIM = 128
-_EDGES_PER_NODE = 10
-_FEATURES_OF_BUDGET = {"ssd": 1.5, "ram": 0.35}
-_BATCHES = 30  # of an epoch: enough for caches and packs to be full
+_BATCHES = 12  # of an epoch: enough for caches to be full
+_PIECE_BYTES = 64 * MB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A graph that fills a budget."""
+
+    home: str  # "ssd", "ram" or "paged"
+    num_nodes: int
+    num_edges: int
+    dim: int
+    batch_size: int
+    train_share: float
+
+    @property
+    def source(self) -> str:
+        """Return what it is prepared from."""
+        return {"ssd": "npy", "ram": "csv", "paged": "synthetic"}[self.home]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +75,7 @@ class Run:
     group_peak_bytes: int | None  # with page cache and kernel memory; None: no group
     seconds: float
     words: str
+    commit: str
 
     @property
     def over_bytes(self) -> int:
@@ -66,10 +88,39 @@ class Run:
         within = self.over_bytes <= allowed_over_bytes(self.budget_bytes)
         return within and self.outcome in {"done", "refused"}
 
+    @property
+    def key(self) -> tuple[int, str, str, str]:
+        """What no two rows share, in the order of the table."""
+        return self.budget_bytes, self.features, self.command, self.model
+
 
 def allowed_over_bytes(budget_bytes: int) -> int:
     """Return the bytes by which anonymous memory may exceed a budget. Pure."""
     return max(budget_bytes // 10, 64 * MB)
+
+
+def graph_of(home: str, budget_bytes: int) -> Graph:
+    """Return a graph that fills a budget. Pure."""
+    # Wider rows for large budgets, of which fewer batches fill a cache; and no more than 64 floats where edges matter.
+    dim = 128 if budget_bytes < 3_000 * MB else 512
+    batch_size = 256 if budget_bytes < 2_000 * MB else 1024 if budget_bytes < 8_000 * MB else 4096
+    if home == "paged":
+        num_edges = int(0.6 * budget_bytes / 4)
+        num_nodes, dim = num_edges // 40, 64
+    else:
+        # All rows, where they stay on the SSD, are more than a cache can be; in memory they leave room for a step.
+        on_ssd = 1.1 if budget_bytes < 3_000 * MB else 0.75
+        share = on_ssd if home == "ssd" else 0.7 - 105 * MB / budget_bytes
+        num_nodes = int(share * budget_bytes / (4 * dim))
+        num_edges = (10 if home == "ssd" else 5) * num_nodes  # lines of CSV are slow to write
+    return Graph(
+        home=home,
+        num_nodes=num_nodes,
+        num_edges=num_edges,
+        dim=dim,
+        batch_size=batch_size,
+        train_share=min(0.6, _BATCHES * batch_size / num_nodes),
+    )
 
 
 def main() -> None:
@@ -77,23 +128,20 @@ def main() -> None:
     args = _parse()
     bare = bare_torch_bytes()
     print(f"bare import torch: {format_bytes(bare)} of anonymous memory", flush=True)
-    runs = []
+    runs: dict[tuple[int, str, str, str], Run] = {}
     with tempfile.TemporaryDirectory(dir=args.workdir, prefix="gloader-memory-") as name:
         for budget in args.budgets:
-            for features in args.features:
-                bench = _Bench(Path(name), budget, features, bare=bare, args=args)
+            for home in args.features:
+                bench = _Bench(Path(name), budget, graph_of(home, budget), bare=bare, args=args)
                 for run in bench.runs():
-                    runs.append(run)
                     print(_line(run), flush=True)
+                    # Others may add their rows meanwhile.
+                    runs = _earlier(args.out) | runs | {run.key: run}
+                    if args.out is not None:
+                        _write(args.out, runs, bare=bare)
                 bench.close()
-    table = markdown(runs, bare=bare)
-    print(table)
-    if args.out is not None:
-        rows = [asdict(run) | {"over_bytes": run.over_bytes, "holds": run.holds} for run in runs]
-        found = {"command": _command(), "commit": _commit(), "bare_torch_bytes": bare, "runs": rows}
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
-        args.out.with_suffix(".md").write_text(table)
-    if not all(run.holds for run in runs):
+    print(markdown(list((_earlier(args.out) | runs).values()), bare=bare))
+    if not all(run.holds for run in runs.values()):
         raise SystemExit("a run exceeded its budget")
 
 
@@ -101,28 +149,26 @@ class _Bench:
     """The runs with one budget and one home of the features."""
 
     def __init__(
-        self, folder: Path, budget: int, features: str, *, bare: int, args: argparse.Namespace
+        self, folder: Path, budget: int, graph: Graph, *, bare: int, args: argparse.Namespace
     ) -> None:
-        self._budget, self._features, self._bare, self._args = budget, features, bare, args
+        self._budget, self._graph, self._bare, self._args = budget, graph, bare, args
         self._dataset, self._out = folder / "dataset", folder / "run"
+        self._source = folder / "source"
         self._folder = folder
+        self._commit = str(provenance()["commit"])
 
     def runs(self) -> Iterator[Run]:
         """Prepare, then train and predict with each model."""
-        batch = 256 if self._budget < 2_000 * MB else 1024
-        nodes = int(self._budget * _FEATURES_OF_BUDGET[self._features] / (4 * _DIM))
-        share = min(0.6, _BATCHES * batch / nodes)
-        spec = (
-            f"synthetic:rmat,nodes={nodes},edges={_EDGES_PER_NODE * nodes},dim={_DIM},classes=8,seed=5,"
-            f"train={share:.6f},valid={share:.6f}"
-        )
-        yield self._run("prepare", "-", "prepare", spec, str(self._dataset), "--overwrite")
+        graph = self._graph
+        words = write_source(graph, self._source)
+        yield self._run(f"prepare {graph.source}", "-", "prepare", *words, str(self._dataset))
+        shutil.rmtree(self._source, ignore_errors=True)
         for model in self._args.models:
             shutil.rmtree(self._out, ignore_errors=True)
             train = self._run(
                 "train, evaluate", model, "train", "--dataset", str(self._dataset), "--out", str(self._out),
-                "--model", model, "--features", self._features, "--batch-size", str(batch), "--fanout", "10,10",
-                "--hidden", "64", "--epochs", "1", "--json",
+                "--model", model, "--features", "ram" if graph.home == "ram" else "ssd", "--fanout", "10,10",
+                "--batch-size", str(graph.batch_size), "--hidden", "64", "--epochs", "1", "--json",
             )  # fmt: skip
             yield train
             if train.outcome == "done":
@@ -150,18 +196,65 @@ class _Bench:
         return Run(
             command=command,
             model=model,
-            features=self._features,
+            features=self._graph.home,
             budget_bytes=self._budget,
             outcome=outcome,
             peak_bytes=max(0, peak - self._bare),
             group_peak_bytes=group_peak,
             seconds=seconds,
             words=" ".join(words).replace(str(self._folder), "FOLDER"),
+            commit=self._commit,
         )
 
     def close(self) -> None:
         """Remove the dataset."""
         shutil.rmtree(self._dataset, ignore_errors=True)
+
+
+def write_source(graph: Graph, folder: Path) -> list[str]:
+    """Write what a graph is prepared from; return the words of `gloader prepare` that name it.
+
+    Parameters
+    ----------
+    graph : its sizes
+    folder : made for it; removed by the caller
+    """
+    share = graph.train_share
+    if graph.source == "synthetic":
+        sizes = f"nodes={graph.num_nodes},edges={graph.num_edges},dim={graph.dim}"
+        return [f"synthetic:rmat,{sizes},classes=8,seed=5,train={share:.6f},valid={share:.6f}"]
+    folder.mkdir()
+    rng = np.random.default_rng(5)
+    # What the features are makes no difference: some rows, again and again.
+    rows = rng.standard_normal((_PIECE_BYTES // (4 * graph.dim), graph.dim), dtype=np.float32)
+    with (folder / "features.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (graph.num_nodes, graph.dim)}
+        )
+        for first in range(0, graph.num_nodes, len(rows)):
+            file.write(rows[: graph.num_nodes - first].data)
+    np.save(folder / "labels.npy", rng.integers(0, 8, graph.num_nodes))
+    count = int(share * graph.num_nodes)
+    splits = np.split(rng.permutation(graph.num_nodes)[: 3 * count], [count, 2 * count])
+    for name, ids in zip(("train", "valid", "test"), splits, strict=True):
+        np.save(folder / f"{name}.npy", ids)
+    # Some nodes are asked for more often than others.
+    sources = (graph.num_nodes * rng.random(graph.num_edges, np.float32) ** 2).astype(np.int32)
+    np.minimum(sources, graph.num_nodes - 1, out=sources)
+    targets = rng.integers(0, graph.num_nodes, graph.num_edges, np.int32)
+    if graph.source == "npy":
+        np.save(folder / "edge_index.npy", np.stack([sources, targets]))
+        return [f"npy:{folder}"]
+    with (folder / "edges.csv").open("w") as lines:
+        lines.write("src,dst\n")
+        for first in range(0, graph.num_edges, 1 << 20):
+            part = slice(first, first + (1 << 20))
+            pairs = zip(sources[part].tolist(), targets[part].tolist(), strict=True)
+            lines.writelines(f"{source},{target}\n" for source, target in pairs)
+    return [
+        f"edges:{folder / 'edges.csv'}", "--features", str(folder / "features.npy"), "--labels",
+        str(folder / "labels.npy"), "--splits", str(folder),
+    ]  # fmt: skip
 
 
 def measure(command: list[str], *, group: Path | None, env: dict[str, str]) -> tuple[int, str, int]:
@@ -233,7 +326,7 @@ def markdown(runs: list[Run], *, bare: int) -> str:
         "| command | model | features | budget | peak | over by | allowed | group peak | outcome |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.key):
         group = "-" if run.group_peak_bytes is None else f"{run.group_peak_bytes / MB:,.0f}"
         cells = (
             run.command,
@@ -251,10 +344,47 @@ def markdown(runs: list[Run], *, bare: int) -> str:
     return "\n".join([*lines, "", f"{held} of {len(runs)} runs held.", ""])
 
 
+def by_budget(runs: list[Run]) -> list[dict[str, Any]]:
+    """Return what the runs with each budget took. Pure."""
+    found = []
+    for budget in sorted({run.budget_bytes for run in runs}):
+        mine = [run for run in runs if run.budget_bytes == budget]
+        found.append(
+            {
+                "budget": format_bytes(budget),
+                "num_runs": len(mine),
+                "num_held": sum(run.holds for run in mine),
+                "num_refused": sum(run.outcome == "refused" for run in mine),
+                "most_bytes": max(run.peak_bytes for run in mine),
+                "allowed_bytes": budget + allowed_over_bytes(budget),
+            }
+        )
+    return found
+
+
+def _earlier(out: Path | None) -> dict[tuple[int, str, str, str], Run]:
+    """Return the rows that a file has."""
+    if out is None or not out.exists():
+        return {}
+    rows: list[dict[str, Any]] = json.loads(out.read_text())["runs"]
+    derived = {"over_bytes", "holds"}
+    runs = [Run(**{name: row[name] for name in row.keys() - derived}) for row in rows]
+    return {run.key: run for run in runs}
+
+
+def _write(out: Path, runs: dict[tuple[int, str, str, str], Run], *, bare: int) -> None:
+    rows = [
+        asdict(run) | {"over_bytes": run.over_bytes, "holds": run.holds} for _, run in sorted(runs.items())
+    ]
+    found = provenance() | {"bare_torch_bytes": bare, "budgets": by_budget(list(runs.values())), "runs": rows}
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    out.with_suffix(".md").write_text(markdown(list(runs.values()), bare=bare))
+
+
 def _line(run: Run) -> str:
     mark = "ok " if run.holds else "BAD"
     return (
-        f"{mark} {run.command:16} {run.model:10} {run.features} budget {run.budget_bytes / MB:6,.0f} MB "
+        f"{mark} {run.command:17} {run.model:10} {run.features:5} budget {run.budget_bytes / MB:6,.0f} MB "
         f"peak {run.peak_bytes / MB:6,.0f} over {run.over_bytes / MB:+6,.0f} group "
         f"{(run.group_peak_bytes or 0) / MB:6,.0f} {run.seconds:5.0f} s {run.outcome}"
     )
@@ -265,17 +395,6 @@ def _paths() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
 
 
-def _command() -> str:
-    return "python experiments/bench/memory.py " + " ".join(sys.argv[1:])
-
-
-def _commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    )
-    return found.stdout.strip()
-
-
 def _parse() -> argparse.Namespace:
     def words(text: str) -> list[str]:
         return text.split(",")
@@ -283,11 +402,11 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workdir", type=Path, help="where datasets are made: 1.5 times the largest budget")
+    parser.add_argument("--workdir", type=Path, help="where datasets are made: 2.5 times the largest budget")
     parser.add_argument("--budgets", type=lambda text: [parse_bytes(word) for word in words(text)],
-                        default="300MB,512MB,1GB,2GB,8GB")  # fmt: skip
+                        default="300MB,512MB,1GB,2GB,4GB,8GB")  # fmt: skip
     parser.add_argument("--models", type=words, default="graphsage,gcn,gat")
-    parser.add_argument("--features", type=words, default="ssd,ram")
+    parser.add_argument("--features", type=words, default="ssd,ram,paged")
     parser.add_argument("--cold", action="store_true", help="compile every kernel in every run")
     parser.add_argument("--cgroup", type=Path, default=CGROUP, help="where groups are made")
     parser.add_argument("--out", type=Path, help="JSON file; the table is written beside it")

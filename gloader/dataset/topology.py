@@ -36,7 +36,7 @@ FEW_BYTES: Final = 64 * 2**20
 # Of the memory that a topology may take, where it does not fit: what is left does more for the features.
 _PAGED_SHARE: Final = 1 / 2
 _BOUNCE_BYTES: Final = 2 * 2**20  # what is read passes through it: room for 512 requests of a page
-_LIST_EDGES: Final = 1 << 20  # edges of lists that are asked for at a time
+_LIST_EDGES: Final = 1 << 18  # edges of lists that are asked for at a time
 
 
 @contextmanager
@@ -157,6 +157,16 @@ class PagedValues:
     def pieces(self) -> Iterator[NDArray[Any]]:
         """Yield the values of all edges, read and verified in file order."""
         return self._array.pieces()
+
+    def fetch_bytes(self, num_edges: int) -> int:
+        """Return the memory that a call of `at` for so many edges takes at its peak."""
+        return self._array.take_bytes(num_edges)
+
+    def list_bytes(self, num_edges: int) -> int:
+        """Return the memory that a call of `lists` with so many edges takes at its peak."""
+        at_a_time = min(num_edges, _LIST_EDGES)
+        positions = 8 * at_a_time
+        return self._array.dtype.itemsize * num_edges + positions + self._array.take_bytes(at_a_time)
 
 
 @njit(cache=True, nogil=True)

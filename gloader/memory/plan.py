@@ -73,6 +73,7 @@ class Demand:
     reuse: ReuseProfile  # how soon the rows of the first batches are used again
     work: StepWork  # of a step, measured on the first batches and on the disk
     num_batches: int | None  # of the whole run, where that is known
+    sampler_call_bytes: int = 0  # what each sampling thread holds for a large batch, beside it
     num_seeds: int = 0  # of the whole epoch
     num_ranks: int = 1  # whose batches are gathered; each has feature buffers of its own
     is_reset: bool = False  # superbatches start from an empty cache
@@ -389,7 +390,9 @@ def _workspace_bytes(demand: Demand, budget_bytes: int) -> int:
     maps = demand.sampler_node_bytes * demand.num_nodes * demand.sampler_threads
     fixed = max(_FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
     seeds = _SEED_BYTES * demand.num_seeds
-    return fixed + maps + seeds + _batch_bytes(demand) * (demand.batches_in_flight + demand.sampler_threads)
+    calls = demand.sampler_call_bytes * demand.sampler_threads
+    batches = _batch_bytes(demand) * (demand.batches_in_flight + demand.sampler_threads)
+    return fixed + maps + seeds + calls + batches
 
 
 def _batch_bytes(demand: Demand) -> int:

@@ -34,7 +34,7 @@ from gloader.pipeline.open_device_tier import (
 )
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.tiers import FeatureTier, SsdTier
-from gloader.samplers import CscGraph, make_sampler, workspace_node_bytes
+from gloader.samplers import CscGraph, call_bytes, make_sampler, workspace_node_bytes
 from gloader.ssd_store import Packer
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
 from gloader.ssd_store.cost.rates import rates_of
@@ -223,6 +223,7 @@ def _demand(
         batches_in_flight=_in_flight(settings, num_ranks) + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=work.threads,
         sampler_node_bytes=workspace_node_bytes(settings.sampling.sampler),
+        sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * _most_call_bytes(settings.sampling.sampler, work)),
         store_bytes=store.resident_bytes,
         stored_row_bytes=store.row_bytes,
         reuse=measure_reuse(batches, dataset.num_nodes),
@@ -385,3 +386,7 @@ def _most_rows(probe: list[SampledBatch]) -> int:
 
 def _most_edges(probe: list[SampledBatch]) -> int:
     return max((sum(block.num_edges for block in batch.blocks) for batch in probe), default=1)
+
+
+def _most_call_bytes(sampler: str, work: Workload) -> int:
+    return max((call_bytes(sampler, work.topology, batch) for batch in work.probe), default=0)

@@ -102,6 +102,12 @@ class _CopiedValues:
         for start in range(0, len(self._array), 1000):
             yield self._array[start : start + 1000].copy()
 
+    def fetch_bytes(self, num_edges: int) -> int:
+        return (self._array.itemsize + 8) * num_edges
+
+    def list_bytes(self, num_edges: int) -> int:
+        return self._array.itemsize * num_edges
+
 
 class _GraphOnDisk:
     """A `Topology` that has no arrays of edges, as one that is read page by page."""

@@ -17,7 +17,9 @@ _EVALUATION_SHARES = (4, 8, 16)
 # Of the weights: themselves, the best so far and the optimiser's two moments.
 _HELD_COPIES = 4
 
-# What a heap holds between its blocks, small objects, stacks of threads: it grows little with the budget.
+# Modules and compiled kernels (46 MB), what a heap holds between its blocks, small objects, stacks of threads: it
+# grows little with the budget, and a small one has no more to give.
+_SLACK_SHARE = 5
 _MAX_SLACK_BYTES = 64 << 20
 
 # Of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
@@ -79,7 +81,7 @@ def share_budget(*, total_bytes: int, parameter_bytes: int, step_bytes: int) -> 
             model_bytes=model,
             step_bytes=step,
             phase_bytes=phase,
-            slack_bytes=min(total_bytes // 8, _MAX_SLACK_BYTES),
+            slack_bytes=min(total_bytes // _SLACK_SHARE, _MAX_SLACK_BYTES),
         )
         for phase in phases
     ]

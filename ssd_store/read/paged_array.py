@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _MAX_EXTENT_BYTES: Final = 128 * 1024
 # Read, verified and copied at a time: enough requests for a deep queue, little memory beside the pages kept.
 _ROUND_PAGES: Final = 512
+# Of an element that is asked for, beside its value: its rank where it is missing, its page, both in the order of the
+# file, what it takes to sort them (28 together, held while another call reads), and its place in what was read (24).
+_TAKING_BYTES: Final = 52
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
 _BYTE: Final = np.dtype(np.uint8)
 
@@ -124,6 +127,10 @@ class PagedArray:
         # As those of an array in memory, so that every kernel is compiled for one kind.
         values.flags.writeable = False
         return values
+
+    def take_bytes(self, count: int) -> int:
+        """Return the memory that `take` holds at its peak for ``count`` elements that are all missing."""
+        return (self._dtype.itemsize + _TAKING_BYTES) * count
 
     def pieces(self) -> Iterator[NDArray[Any]]:
         """Yield all elements in order, some pages at a time; what is yielded is overwritten by the next piece.

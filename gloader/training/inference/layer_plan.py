@@ -32,7 +32,7 @@ class LayerPlan:
 
 
 def plan_inference(
-    convs: Sequence[Conv], *, num_nodes: int, num_outputs: int, budget_bytes: int
+    convs: Sequence[Conv], *, num_nodes: int, num_outputs: int, budget_bytes: int, fetch_edge_bytes: int = 0
 ) -> tuple[LayerPlan, ...]:
     """Return a plan for each layer that keeps everything it holds within ``budget_bytes``. Pure.
 
@@ -45,6 +45,7 @@ def plan_inference(
     num_nodes : N
     num_outputs : nodes whose logits are wanted; the last layer computes no others
     budget_bytes : for tables, activations, buffers and what comes out together; the topology is not counted
+    fetch_edge_bytes : of an edge while it is fetched from the SSD, where the topology is not in memory
 
     Raises
     ------
@@ -72,7 +73,7 @@ def plan_inference(
                 ),
                 rows_per_read=max(1, buffers // 2 // row_bytes),
                 rows_per_piece=max(1, buffers // 4 // (4 * _FLOAT_BYTES * width)),
-                edges_per_piece=max(1, buffers // 4 // _EDGE_BYTES),
+                edges_per_piece=max(1, buffers // 4 // (_EDGE_BYTES + fetch_edge_bytes)),
                 is_on_disk=is_on_disk,
             )
         )

@@ -22,6 +22,7 @@ from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_
 from gloader.training.inference.activations import FeatureRows, RamRows, Rows, SsdRows
 from gloader.training.inference.edge_pieces import cut_rows, iter_pieces
 from gloader.training.inference.layer_plan import LayerPlan, plan_inference
+from gloader.training.process import release_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,6 +88,7 @@ class LayerwiseInference:
             num_nodes=self.graph.num_nodes,
             num_outputs=len(nodes),
             budget_bytes=self.memory_budget_bytes,
+            fetch_edge_bytes=self.graph.sources.fetch_bytes(1),
         )
         was_training = model.training
         model.eval()
@@ -130,6 +132,8 @@ class _Run:
                 on_progress(done / steps)
                 outputs.write_slab(columns, self._propagate(conv, table, targets, plan, columns))
                 del table  # before the next one is made
+                # Smaller blocks stay in the heap where they are freed: 30 MB after the slabs of a budget of 300 MB.
+                release_freed_memory()
                 done += 1
                 on_progress(done / steps)
             # A layer's inputs go as soon as all of its slabs are done: two layers' activations at most are held.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.samplers import CscGraph, make_sampler
+from gloader.samplers import CscGraph, call_bytes, make_sampler
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.testing.faults import Corruption, FaultyOS
@@ -34,6 +35,7 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gloader.samplers import Topology
     from gloader.types import Sampler
 
 NUM_NODES, NUM_EDGES = 3000, 40_000
@@ -157,6 +159,34 @@ def test_what_is_held_is_counted(original: Path) -> None:
         assert many.held_bytes - few.held_bytes == (MANY - 7) * SLOT_BYTES
         # Offsets of the nodes, checksums, pages, and what passes through on its way.
         assert few.held_bytes - few.kept_bytes - few.indptr.nbytes - 8 * PAGES < 4 << 20
+
+
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize("spec", ["neighbor", "weighted", "labor", "labor:iterations=1", "ladies", "fastgcn"])
+@pytest.mark.parametrize("is_paged", [True, False])
+def test_what_a_call_takes_beside_its_batch_is_counted(original: Path, spec: str, is_paged: bool) -> None:
+    """Copies of edges that come from the disk, what it takes to sort them, and candidates."""
+    seeds = np.arange(1000)
+    with ExitStack() as stack:
+        topology: Topology = Dataset.open(original).load_graph()
+        if is_paged:
+            topology = stack.enter_context(paged(original))
+        # The first compiles; the second has a workspace of its own, which is small beside the rest.
+        first, sampler = (
+            make_sampler(spec, topology, [1000 if spec in {"ladies", "fastgcn"} else 20]) for _ in range(2)
+        )
+        first.sample(BatchId(epoch=0, index=0), seeds)
+        tracemalloc.start()
+        try:
+            sampled = sampler.sample(BatchId(epoch=0, index=1), seeds)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    rows, edges = len(sampled.nodes), sampled.blocks[0].num_edges
+    counted = 40 * rows + 16 * edges + call_bytes(spec, topology, sampled)
+    assert peak <= 1.05 * counted + 100_000
+    # Of 13,000 in-edges none is held, and each of those that are taken waits for its page.
+    assert (call_bytes(spec, topology, sampled) > 30 * edges) >= is_paged
 
 
 @pytest.mark.parametrize("pages", [0, MANY])

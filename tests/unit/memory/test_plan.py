@@ -80,6 +80,15 @@ def test_seeds_their_labels_and_orders_count() -> None:
     assert _held(many) <= 300 * MB
 
 
+@pytest.mark.reliability("J11")
+def test_what_calls_of_a_sampler_hold_counts_for_each_thread() -> None:
+    few, many = (
+        plan_memory(_demand(sampler_call_bytes=size, sampler_threads=3), budget_bytes=300 * MB)
+        for size in (0, 5 * MB)
+    )
+    assert dict(many.parts)["batches being sampled"] - dict(few.parts)["batches being sampled"] == 15 * MB
+
+
 def test_features_that_fit_are_held_and_the_cache_steps_aside() -> None:
     plan = plan_memory(_demand(), budget_bytes=2000 * MB)
     assert (plan.features, plan.cache_rows) == ("ram", 0)

@@ -18,6 +18,13 @@ def test_the_parts_are_the_whole() -> None:
     assert parts == budget.total_bytes
 
 
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize(("total_mb", "slack_mb"), [(300, 60), (350, 64 * 1.048576), (8000, 64 * 1.048576)])
+def test_a_run_of_a_small_budget_has_room_for_its_modules_and_kernels(total_mb: int, slack_mb: float) -> None:
+    budget, *_ = share_budget(total_bytes=total_mb * MB, parameter_bytes=0, step_bytes=0)
+    assert budget.slack_bytes == pytest.approx(slack_mb * MB, rel=1e-3)
+
+
 def test_an_evaluation_has_a_quarter_and_gives_way_down_to_what_a_step_needs() -> None:
     budgets = share_budget(total_bytes=1000 * MB, parameter_bytes=0, step_bytes=80 * MB)
     assert [budget.phase_bytes for budget in budgets] == [250 * MB, 125 * MB, 100 * MB]

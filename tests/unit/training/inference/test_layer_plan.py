@@ -78,3 +78,12 @@ def test_nodes_whose_class_is_asked_for_count() -> None:
     plan_inference(_convs(), num_nodes=N, num_outputs=few, budget_bytes=30_000_000)
     with pytest.raises(BudgetError, match="leaves 0 B"):
         plan_inference(_convs(), num_nodes=N, num_outputs=many, budget_bytes=30_000_000)
+
+
+@pytest.mark.reliability("J11")
+def test_edges_that_are_fetched_make_pieces_smaller() -> None:
+    held, fetched = (
+        plan_inference(_convs(), num_nodes=N, num_outputs=N, budget_bytes=2 << 20, fetch_edge_bytes=size)[0]
+        for size in (0, 32)
+    )
+    assert fetched.edges_per_piece == held.edges_per_piece // 2
