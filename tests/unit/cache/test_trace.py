@@ -88,7 +88,7 @@ def test_damaged_codes_are_refused_or_at_least_of_the_right_length() -> None:
 
 def test_superbatches_alive_take_less_than_six_bytes_an_access() -> None:
     """One superbatch executes by its actions, one is planned, two are traces; the planner's scratch included."""
-    num_nodes, rows, superbatch, capacity = 200_000, 10_000, 32, 5_000
+    num_nodes, rows, superbatch, capacity = 20_000, 1_000, 32, 500
     batches = sorted_batches(num_nodes, rows, 4 * superbatch)
     first, second, third, fourth = (Trace(batches[i::4]) for i in range(4))
     table = NodeTable(num_nodes)
