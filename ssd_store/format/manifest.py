@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from gloader.core.malformed import shown
 from gloader.errors import ChecksumError, FormatError, VersionError
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.npy_header import DATA_OFFSET, data_bytes, file_bytes
@@ -233,7 +234,7 @@ class _Fields:
     def only(self, keys: frozenset[str]) -> None:
         unknown = sorted(self._body.keys() - keys)
         if unknown:
-            raise FormatError(f"{self._where} has unknown members {unknown[:5]}")
+            raise FormatError(f"{self._where} has unknown members {shown(unknown)}")
 
 
 _RECORD_KEYS = frozenset({"file", "dtype", "shape", "num_bytes", "digest", "pages_file"})
@@ -310,20 +311,20 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
     version = fields.count("format_version")
     if version not in READABLE_VERSIONS:
         raise VersionError(
-            f"{path}: written in format version {version} by {fields.text('created_by')[:100]!r}, this build "
+            f"{path}: written in format version {shown(version)} by {fields.text('created_by')[:100]!r}, this build "
             f"reads {' and '.join(map(str, READABLE_VERSIONS))}; use a matching build, or prepare the data again"
         )
     expected = {"byte_order": BYTE_ORDER, "page_bytes": PAGE_BYTES, "data_offset": DATA_OFFSET}
     for key, value in expected.items():
         if body.get(key) != value:
-            raise VersionError(f"{path}: {key} is {body.get(key)!r}, this build reads {value!r} only")
+            raise VersionError(f"{path}: {key} is {shown(body.get(key))}, this build reads {value!r} only")
     required = body.get("required_features")
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise FormatError(f"{path}: 'required_features' must be a list of texts")
     unknown = [name for name in required if name not in KNOWN_FEATURES]
     if unknown:
         raise VersionError(
-            f"{path}: needs features {unknown[:5]} that this build (format version {FORMAT_VERSION}) does "
+            f"{path}: needs features {shown(unknown)} that this build (format version {FORMAT_VERSION}) does "
             "not know; use a newer build"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -255,7 +256,10 @@ def _read_header(file: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np
         read = (
             np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         )
-        shape, is_fortran, dtype = read(header, max_header_size=MAX_HEADER_BYTES)
+        with warnings.catch_warnings():
+            # Headers that Python 2 wrote hold the same array; numpy only says that it took longer to read them.
+            warnings.simplefilter("ignore", UserWarning)
+            shape, is_fortran, dtype = read(header, max_header_size=MAX_HEADER_BYTES)
     except MALFORMED as error:
         reason = "its format version is not known" if isinstance(error, KeyError) else str(error)
         raise SourceError(f"{where} is not a .npy array: {reason or repr(error)}") from error

@@ -125,6 +125,14 @@ def test_header_that_promises_too_much_allocates_nothing(tmp_path):
         NpyFile.open(tmp_path / "huge.npy")
 
 
+def test_a_header_that_python_2_wrote_is_read_without_a_word(tmp_path):
+    np.save(tmp_path / "old.npy", np.arange(12))
+    old = (tmp_path / "old.npy").read_bytes().replace(b"(12,), }  ", b"(12L,), } ")
+    assert b"12L" in old
+    (tmp_path / "old.npy").write_bytes(old)
+    assert np.array_equal(NpyFile.open(tmp_path / "old.npy").read(), np.arange(12))
+
+
 def test_files_without_a_header(tmp_path):
     rows = np.arange(12, dtype="<f4").reshape(4, 3)
     rows.tofile(tmp_path / "raw.npy")

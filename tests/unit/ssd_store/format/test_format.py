@@ -232,6 +232,21 @@ def test_another_version_is_refused_with_both_versions(changes, message):
         parse_manifest(seal_manifest(body(**changes)), "x")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format_version": 10**4000},
+        {"byte_order": "b" * 5000},
+        {"required_features": ["t" * 5000]},
+        {"arrays": {"A": record("A").to_json() | {"u" * 5000: 1}}},
+    ],
+)
+def test_what_is_too_long_to_read_is_shortened_in_the_message(changes):
+    with pytest.raises((FormatError, VersionError)) as caught:
+        parse_manifest(seal_manifest(body(**changes)), "x")
+    assert len(str(caught.value)) < 400
+
+
 @pytest.mark.reliability("B10")
 def test_a_store_replaced_by_another_is_refused(store, tmp_path):
     other = tmp_path / "other"
