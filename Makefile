@@ -83,7 +83,7 @@ LOWEST := $(VENV)/lowest/bin/python
 
 test-lowest: ## the tests with the lowest allowed versions, in .venv/lowest (downloads 3 GB the first time)
 	test -x $(LOWEST) || "$(PYTHON)" -m venv $(VENV)/lowest
-	$(LOWEST) -m pip install --quiet --disable-pip-version-check -e '.[plot,pyg]' hypothesis pytest pytest-xdist scipy \
+	$(LOWEST) -m pip install --quiet --disable-pip-version-check -e '.[dgl,ogb,plot,pyg]' hypothesis pytest pytest-xdist scipy \
 		-c tests/lowest-constraints.txt
 	$(LOWEST) -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(LOWEST_TESTS)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _LOWEST = re.compile(r"^([A-Za-z0-9_-]+)>=([0-9.]+)")
+_OPTIONAL = ("dgl", "gpu", "ogb", "plot", "pyg")
 _OF_OTHERS = ("pyparsing",)  # what matplotlib needs: gloader allows any
 
 
@@ -21,7 +22,8 @@ def test_the_lowest_allowed_versions_are_those_of_the_lane() -> None:
     extras = project["optional-dependencies"]
     allowed = dict(
         match.groups()
-        for text in (*project["dependencies"], *extras["gpu"], *extras["plot"], *extras["pyg"])
+        for extra in (project["dependencies"], *(extras[name] for name in _OPTIONAL))
+        for text in extra
         if (match := _LOWEST.match(text))
     )
     lines = (ROOT / "tests" / "lowest-constraints.txt").read_text().splitlines()

@@ -155,7 +155,8 @@ def test_flipped_bits_reach_the_next_word_of_their_lane_as_many() -> None:
         with np.errstate(over="ignore"):
             products = np.array(changes, np.uint64) * np.uint64(PRIME)
             # The digits of x without neighbours are where 3x and x differ; the last of them is left out.
-            return int(np.bitwise_count((products * np.uint64(3) ^ products) >> np.uint64(1)).min())
+            digits = (products * np.uint64(3) ^ products) >> np.uint64(1)
+        return int(np.unpackbits(digits.view(np.uint8).reshape(-1, 8), axis=1).sum(axis=1).min())
 
     assert least((bit,) for bit in range(64)) == 10
     assert least(combinations(range(64), 2)) == 8
