@@ -107,7 +107,7 @@ def _load(path: Path) -> Mapping[str, Any]:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
         raise SourceError(
-            f"{path} is corrupt or holds other objects than numbers and arrays: {error}"
+            f"{path} is corrupt or holds other objects than numbers and arrays: {str(error)[:200]}"
         ) from error
     if not isinstance(loaded, Mapping):
         raise SourceError(f"{path} holds a {type(loaded).__name__}; a dictionary was expected")

@@ -108,10 +108,10 @@ def _load(path: Path) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """Return the sentence of torch's long message that says what was refused."""
+    """Return the sentence of torch's long message that says what was refused; it may quote any length of the file."""
     lines = str(error).splitlines() or [type(error).__name__]
     line = next((line for line in lines if "unsupported global" in line.lower()), lines[0])
-    return line.rpartition("WeightsUnpickler error:")[2].strip().split(". ")[0].rstrip(".")
+    return line.rpartition("WeightsUnpickler error:")[2].strip().split(". ")[0].rstrip(".")[:200]
 
 
 def import_data(need: str) -> Any:

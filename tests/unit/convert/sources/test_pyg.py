@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -127,6 +128,16 @@ def test_a_wrong_tensor_is_named(tmp_path, changes, error, message):
 def test_other_objects_are_refused(tmp_path, saved, message):
     with pytest.raises(SourceError, match=message):
         opened(tmp_path, saved)
+
+
+def test_what_torch_quotes_of_a_damaged_file_is_cut_short(tmp_path):
+    torch.save(tensors(), tmp_path / "whole.pt")
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "odd.pt", "w") as odd:
+        for name in whole.namelist():
+            odd.writestr(name, b"9" * 5000 if name.endswith("byteorder") else whole.read(name))
+    with pytest.raises(SourceError, match="Unknown endianness type: 999") as caught:
+        open_source(f"pyg:{tmp_path / 'odd.pt'}", SourceOptions())
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path):
