@@ -395,7 +395,7 @@ def test_a_budget_that_a_step_exceeds_is_refused_before_anything_is_opened(commu
 def test_a_loader_that_does_not_fit_says_who_else_has_a_share(communities) -> None:
     with pytest.raises(BudgetError) as raised:
         fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=5_000_000))
-    assert raised.value.__notes__[0].startswith("memory budget 5 MB: loader 4.")
+    assert raised.value.__notes__[0].startswith("memory budget 5 MB: loader 3.")
 
 
 def test_a_pipeline_of_all_epochs_is_asked_for_once(communities) -> None:
