@@ -1,7 +1,9 @@
 """`python tests/mutation.py`: breaks the code one place at a time, runs that place's tests, lists what survived.
 
 A mutant that no test notices is a promise without a proof, or a line that nothing needs. The working tree stays as it
-is: mutants are written to a copy. Mutants are drawn by a seed, so that a run can be repeated.
+is: mutants are written to a copy. Mutants are drawn by a seed, so that a run can be repeated, one of each file in turn.
+A mutant meets the few tests that are nearest to it, in a process forked from one that has imported torch and numba
+already. It is killed if a test fails that passes without the change.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ import argparse
 import ast
 import contextlib
 import json
+import multiprocessing
 import os
 import random
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -19,7 +24,8 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -30,6 +36,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 # The folders that hold the package's code; `gloader/` links to the other three.
 PACKAGES = ("gloader", "samplers", "cache", "ssd_store")
+_KINDS = ("unit", "properties", "faults", "integration")  # the fast ones first
+_NEAREST = 3  # files of tests that a mutant meets
+_MOST_CPU_S = 90
+_FORKS = multiprocessing.get_context("forkserver")
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -68,23 +78,27 @@ class Outcome:
     line: int
     change: str
     outcome: str  # "killed", "timeout", "survived", or "untested" where the tests fail without the change too
+    by: str  # the test that failed
     seconds: float
 
 
 def main() -> int:
     """Run the pass; the status is 1 if a mutant survived."""
     asked = _arguments()
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    _FORKS.set_forkserver_preload(["numba", "pytest", "torch"])
     files = asked.files or changed_files(asked.since)
-    mutants = [
-        mutant
-        for file in files
-        for lines in [None if asked.files else changed_lines(file, asked.since)]
-        for mutant in mutants_of(file, (ROOT / file).read_text("utf-8"))
-        if lines is None or mutant.line in lines
-    ]
-    random.Random(asked.seed).shuffle(mutants)  # noqa: S311 - a sample, not a secret
-    drawn = mutants[: asked.mutants]
-    print(f"{len(drawn)} of {len(mutants)} mutants of {len(files)} files", flush=True)
+    draw = random.Random(asked.seed)  # noqa: S311 - a sample, not a secret
+    stacks = []
+    for file in files:
+        lines = None if asked.files else changed_lines(file, asked.since)
+        every = mutants_of(file, (ROOT / file).read_text("utf-8"))
+        stacks.append([mutant for mutant in every if lines is None or mutant.line in lines])
+        draw.shuffle(stacks[-1])
+    draw.shuffle(stacks)
+    in_turns = [mutant for mutant in chain(*zip_longest(*stacks)) if mutant is not None]
+    drawn = in_turns[: asked.mutants]
+    print(f"{len(drawn)} of {len(in_turns)} mutants of {len(files)} files", flush=True)
     outcomes = run_all(drawn, jobs=asked.jobs, timeout_s=asked.timeout)
     if asked.out is not None:
         asked.out.write_text(json.dumps([asdict(one) for one in outcomes], indent=1) + "\n", "utf-8")
@@ -173,18 +187,23 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[str]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the tests of ``file``, the nearest first: its mirror, those that name its module, those of its room."""
+    """Return the nearest tests: the mirror of ``file``, those that name its module, its room, those that name that."""
     path = Path(file).with_suffix("")
     parts = path.parts[1:] if path.parts[0] == "gloader" else path.parts
-    module = ".".join(("gloader", *parts))
-    room = Path(*parts[:-1])
-    every = sorted((ROOT / "tests").rglob("test_*.py"))
-    mirror = [ROOT / "tests" / "unit" / room / f"test_{parts[-1]}.py"]
-    naming = [test for test in every if module in test.read_text("utf-8")]
-    rooms = [ROOT / "tests" / kind / room for kind in ("unit", "properties", "faults", "integration")]
-    nearby = [test for test in every if test.parent in rooms]
-    found = dict.fromkeys(test for test in mirror + naming + nearby if test.exists())
-    return [str(test.relative_to(ROOT)) for test in found]
+    module, room = ".".join(("gloader", *parts)), Path(*parts[:-1])
+    tests = ROOT / "tests"
+    every = [test for kind in _KINDS for test in sorted((tests / kind).rglob("test_*.py"))]
+    texts = {test: test.read_text("utf-8") for test in every}
+    rooms = [tests / kind / folder for folder in (Path(*parts), room) for kind in _KINDS]
+    found = dict.fromkeys(
+        [
+            *(test for test in every if test.name == f"test_{parts[-1]}.py" and test.parent in rooms),
+            *(test for test in every if re.search(rf"{module}\W", texts[test])),
+            *(test for folder in rooms for test in every if test.parent == folder),
+            *(test for test in every if f"{module.rpartition('.')[0]} " in texts[test]),
+        ]
+    )
+    return [str(test.relative_to(ROOT)) for test in found][:_NEAREST]
 
 
 def run_all(mutants: Sequence[Mutant], *, jobs: int, timeout_s: float) -> list[Outcome]:
@@ -195,61 +214,99 @@ def run_all(mutants: Sequence[Mutant], *, jobs: int, timeout_s: float) -> list[O
             tree = Path(folder) / str(job)
             shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv"))
             trees.put(tree)
-        sound: dict[str, bool] = {}
 
         def run(mutant: Mutant) -> Outcome:
             tree, began = trees.get(), time.monotonic()
             try:
-                outcome = _judge(tree, mutant, sound, timeout_s)
+                outcome, by = _judge(tree, mutant, timeout_s)
             finally:
                 trees.put(tree)
-            seconds = round(time.monotonic() - began, 1)
+            one = Outcome(
+                file=mutant.file,
+                line=mutant.line,
+                change=mutant.change,
+                outcome=outcome,
+                by=by,
+                seconds=round(time.monotonic() - began, 1),
+            )
             print(
-                f"  {outcome:<9} {seconds:6.1f} s  {mutant.file}:{mutant.line}: {mutant.change}", flush=True
+                f"  {one.outcome:<9} {one.seconds:6.1f} s  {one.file}:{one.line}: {one.change}  {by}",
+                flush=True,
             )
-            return Outcome(
-                file=mutant.file, line=mutant.line, change=mutant.change, outcome=outcome, seconds=seconds
-            )
+            return one
 
         with ThreadPoolExecutor(jobs) as pool:
-            return list(pool.map(run, mutants))
+            outcomes = list(pool.map(run, mutants))
+        return _confirmed(trees.get(), outcomes)
 
 
-def _judge(tree: Path, mutant: Mutant, sound: dict[str, bool], timeout_s: float) -> str:
-    """Return what the tests say of ``mutant``; ``sound`` remembers whose tests pass without a change."""
+def _judge(tree: Path, mutant: Mutant, timeout_s: float) -> tuple[str, str]:
+    """Return what the tests say of ``mutant``, and the one that failed."""
     tests, place = tests_of(mutant.file), tree / mutant.file
-    if mutant.file not in sound:
-        # Twice the time: kernels compile on first use.
-        sound[mutant.file] = bool(tests) and _run_tests(tree, tests, 2 * timeout_s) == "survived"
-    if not sound[mutant.file]:
-        return "untested"
+    if not tests:
+        return "untested", ""
     original = place.read_text("utf-8")
     place.write_text(mutant.source, "utf-8")
     try:
-        return _run_tests(tree, tests, timeout_s)
+        ended, failed = _run_tests(tree, ["-x", *tests], timeout_s, changes_kernels="njit" in original)
     finally:
         place.write_text(original, "utf-8")
+    if ended in (None, -signal.SIGXCPU, -signal.SIGKILL):
+        return "timeout", ""
+    return ("killed", failed[0] if failed else "the end of the process") if ended else ("survived", "")
 
 
-def _run_tests(tree: Path, tests: Sequence[str], timeout_s: float) -> str:
-    command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
-    environment = os.environ | {"PYTHONPATH": str(tree), "OMP_WAIT_POLICY": "PASSIVE"}
-    # A session of its own, so that what the tests started ends with them.
-    with subprocess.Popen(
-        command,
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as tests_run:
-        try:
-            return "killed" if tests_run.wait(timeout_s) else "survived"
-        except subprocess.TimeoutExpired:
-            return "timeout"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(tests_run.pid, signal.SIGKILL)
+def _confirmed(tree: Path, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return ``outcomes``, where a test that fails without the change too has killed nothing."""
+    by = sorted({one.by for one in outcomes if "::" in one.by})
+    _, failed = _run_tests(tree, by, None) if by else (0, [])
+    return [replace(one, outcome="untested") if one.by in failed else one for one in outcomes]
+
+
+def _run_tests(
+    tree: Path, words: Sequence[str], timeout_s: float | None, *, changes_kernels: bool = False
+) -> tuple[int | None, list[str]]:
+    """Return the status of pytest, None if the time was up, and the tests that failed."""
+    log = tree.with_suffix(".log")
+    tests_run = _FORKS.Process(target=_pytest, args=(str(tree), list(words), str(log), changes_kernels))
+    tests_run.start()
+    tests_run.join(timeout_s)
+    ended = tests_run.exitcode
+    # Its session ends with it, and so does what the tests started.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(tests_run.pid or 0, signal.SIGKILL)
+    tests_run.join()
+    said = log.read_text("utf-8", "replace")
+    return ended, re.findall(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", said, re.MULTILINE)
+
+
+def _pytest(tree: str, words: list[str], log: str, changes_kernels: bool) -> None:
+    """Run pytest over ``tree`` in this process.
+
+    numba compiles what stands in a changed file anew, but not a kernel elsewhere that calls it: a mutant may survive
+    that does not. What was compiled with a mutant is thrown away, so that none is killed that should not be.
+    """
+    import numba
+    import pytest
+
+    os.setsid()
+    os.chdir(tree)
+    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_S, _MOST_CPU_S))  # of a loop that does not end
+    sys.dont_write_bytecode = False  # the next mutant's process reads it
+    sys.path[:] = [tree, *(folder for folder in sys.path if Path(folder) not in (ROOT, ROOT / "tests"))]
+    os.environ.update(PYTHONPATH=tree, COLUMNS="300")
+    with Path(log).open("wb") as out, tempfile.TemporaryDirectory(dir=Path(tree).parent) as own:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+        kernels = f"{tree}.kernels"
+        if changes_kernels:
+            with contextlib.suppress(FileNotFoundError):  # before the first kernel is compiled
+                shutil.copytree(kernels, own, dirs_exist_ok=True)
+            kernels = own
+        os.environ["NUMBA_CACHE_DIR"] = numba.config.CACHE_DIR = kernels
+        # A test that is slow on a busy machine hangs no less than it did without the change.
+        status = pytest.main(["-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0", *words])
+    sys.exit(int(status))
 
 
 def _arguments() -> argparse.Namespace:
