@@ -112,8 +112,9 @@ def test_a_failed_fsync_is_final(tmp_path, case, content_of):
 @pytest.mark.reliability("A3")
 def test_the_message_says_needed_and_free_bytes(tmp_path, write_rows):
     rows = np.zeros((100, 10), np.float32)
+    # A page of header and one of content, of the array and of its checksums.
     with pytest.raises(
-        StoreWriteError, match=r"needed \d+ bytes, \d+ bytes are free; free some space"
+        StoreWriteError, match=r"needed 16384 bytes, \d+ bytes are free; free some space"
     ) as caught:
         write_rows(tmp_path, rows, os_io=FaultyOS(fail_at=2, error=errno.ENOSPC, calls={"write"}))
     assert caught.value.errno == errno.ENOSPC
@@ -125,3 +126,15 @@ def test_the_fault_wrapper_counts_every_call():
     public = {name for name in vars(OsIO) if not name.startswith("_")} - {"is_real", "kill_point"}
     assert set(EVERY_CALL) == public
     assert all(name in vars(FaultyOS) for name in public)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("set_blocking", {"fd": 3}), ("set_direct", {"fd": 3, "is_direct": True}),
+     ("drop_cache", {"fd": 3, "offset": 0, "num_bytes": 9})],
+)  # fmt: skip
+def test_the_fault_wrapper_makes_the_calls_that_answer_nothing(monkeypatch, name, arguments):
+    made = []
+    monkeypatch.setattr(OsIO, name, lambda _, *order, **named: made.append((*order, *named.values())))
+    getattr(FaultyOS(), name)(**arguments)
+    assert made == [tuple(arguments.values())]

@@ -171,6 +171,18 @@ def test_scales_that_are_not_one_for_each_row_are_refused(tmp_path: Path) -> Non
         FeatureStore.open(path)
 
 
+def test_a_damaged_header_of_the_scales_is_noticed(tmp_path: Path) -> None:
+    path = seal(
+        tmp_path / "s", {"features": np.zeros((N, 3), np.int8), "features.scale": np.ones(N, np.float32)}
+    )
+    file = path / "features.scale.npy"
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(FormatError, match=r"features\.scale\.npy"):
+        FeatureStore.open(path)
+
+
 def first_batch(dataset: Dataset, **settings: Any) -> None:
     with Loader(dataset, fanouts=(2,), batch_size=10, features="ssd", **settings) as loader:
         next(iter(loader))

@@ -1,9 +1,12 @@
 """The ranks of a loader: which one this process is, and what all of them agree on."""
 
+from dataclasses import replace
+
 import pytest
 
-from gloader.distributed.agree import find_membership, require_equal
+from gloader.distributed.agree import find_membership, is_gone, own_process, require_equal
 from gloader.errors import ConfigError, RankSettingsError
+from gloader.ssd_store.spill.owner import SpillOwner
 
 
 def test_without_a_process_group_a_loader_is_alone() -> None:
@@ -36,3 +39,13 @@ def test_the_first_fact_that_differs_is_named_with_both_ranks() -> None:
         require_equal(facts, "on every rank")
     del facts[5]
     require_equal(facts, "on every rank")
+
+
+def test_a_process_that_runs_or_may_run_elsewhere_is_not_gone() -> None:
+    own, owner = own_process(), SpillOwner.this_process()
+    ended = replace(owner, start_ticks=owner.start_ticks + 1)  # its number was given out again
+    elsewhere = replace(ended, host="another")
+    assert not is_gone(own)
+    assert is_gone(own | {"owner": ended.to_json()})
+    assert not is_gone(own | {"owner": elsewhere.to_json()})
+    assert not is_gone(own | {"owner": ended.to_json(), "namespace": "another"})

@@ -128,3 +128,23 @@ def test_nothing_is_faster_than_features_in_memory() -> None:
     in_memory = predict_step(WORK, _MOST, None)
     assert in_memory.seconds <= on_ssd.seconds
     assert (in_memory.strategy, in_memory.disk_s) == (None, 0.0)
+
+
+def test_packs_need_disk_for_two_superbatches() -> None:
+    work = replace(WORK, strategy="packed")
+    shares = replace(_MOST, num_batches=4, cache_rows=0, staging_bytes=0)
+    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
+    two = 2 * 4 * round(outlook.misses(0)) * WORK.stored_row_bytes
+    for spill, strategy in ((two, "packed"), (two - 1, "direct")):
+        assert predict_step(work, replace(shares, spill_bytes=spill), outlook).strategy == strategy
+
+
+def test_a_third_buffer_ends_the_turns_of_those_that_share_one() -> None:
+    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
+    shares = replace(_MOST, cache_rows=0, staging_bytes=0, spill_bytes=0)  # all is read
+    one, two, three, four = (
+        # Without what more buffers do to slow batches.
+        predict_step(WORK, replace(shares, num_buffers=count), outlook).seconds / (1 + 0.1 / count)
+        for count in (1, 2, 3, 4)
+    )
+    assert one > two > three == pytest.approx(four)

@@ -2,6 +2,7 @@
 
 import mmap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,3 +45,8 @@ def test_a_peak_that_another_thread_sees_meanwhile_is_kept(monkeypatch: pytest.M
     monkeypatch.setattr(peak_memory, "anonymous_bytes", read)
     peak._look()
     assert peak._most == 3 * 10**15
+
+
+def test_a_system_that_does_not_tell_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak_memory, "_STATUS", tmp_path / "status")
+    assert anonymous_bytes() == 0

@@ -7,10 +7,10 @@ import pytest
 
 from gloader.errors import ChannelClosedError, SpillError
 from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.stage import StageMisses
+from gloader.pipeline.stage import MissRetrieval, StageMisses
 from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
 from gloader.ssd_store.cost.strategy import Calibration
-from gloader.ssd_store.misses.direct import MissSource
+from gloader.ssd_store.misses.direct import DirectMisses, MissSource
 from gloader.ssd_store.sweep.sweep import SweepCost
 from gloader.types import BatchId, ReadStats
 
@@ -58,3 +58,21 @@ def test_an_error_names_the_batches() -> None:
     with pytest.raises(SpillError, match="full") as caught:
         stage.process(PLANNED)
     assert caught.value.__notes__ == ["in stage stage, epoch 0, batch 3 and the 1 after it"]
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(None, 4096), (0, 0), (8192, 8192)])
+def test_holes_are_read_as_was_asked_or_as_is_faster_by_now(asked: int | None, expected: int) -> None:
+    rates = SimpleNamespace(times=SimpleNamespace(gap_bytes=lambda *_, **__: 4096))
+    rows = SimpleNamespace(settings=SimpleNamespace(gap_bytes=asked), row_bytes=512)
+    retrieval = SimpleNamespace(
+        _store=SimpleNamespace(stored_rows=rows), rates=SimpleNamespace(corrected=lambda _: rates)
+    )
+    assert MissRetrieval._gap_bytes(retrieval, Calibration()) == expected  # type: ignore[arg-type]
+
+
+def test_direct_reads_go_over_the_holes_that_the_stage_chose() -> None:
+    asked: list[Any] = []
+    store: Any = SimpleNamespace(read_into=lambda *_, **named: asked.append(named))
+    for gap_bytes in (None, 4096):
+        DirectMisses(store, gap_bytes=gap_bytes).read_into(0, None, None, at=None)  # type: ignore[arg-type]
+    assert asked == [{"at": None}, {"at": None, "gap_bytes": 4096}]

@@ -5,7 +5,7 @@ from convert_helpers import read_all
 from gloader.convert.options import SourceOptions
 from gloader.convert.prepare import check_source
 from gloader.convert.sources.igb import open_igb
-from gloader.errors import ConfigError, SourceError
+from gloader.errors import BudgetError, ConfigError, SourceError
 
 NUM_PAPERS = 20
 EDGES = np.random.default_rng(0).integers(0, NUM_PAPERS, (70, 2))
@@ -64,3 +64,8 @@ def test_malformed_folder(folder):
     (paper / "node_feat.npy").unlink()
     with pytest.raises(SourceError, match=r"node_feat\.npy is missing"):
         open_igb(str(folder), SourceOptions())
+
+
+def test_labels_that_do_not_fit_are_refused_before_they_are_made(folder):
+    with pytest.raises(BudgetError, match=r"node_feat\.npy is of 20 nodes, whose labels take 160 B"):
+        open_igb(str(folder), SourceOptions(memory_budget_bytes=159))

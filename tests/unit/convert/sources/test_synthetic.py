@@ -206,3 +206,4 @@ def test_a_permutation_mixes():
 def test_a_budget_below_the_labels_is_refused_before_they_are_made():
     with pytest.raises(BudgetError, match=r"needs 96 KB of memory .* budget is 50 KB"):
         opened(COMMUNITY, memory_budget_bytes=50_000)
+    opened(COMMUNITY, memory_budget_bytes=96_000)
