@@ -15,6 +15,7 @@ import pytest
 import gloader
 from gloader.config import ModelConfig
 from gloader.core.order import EpochOrder
+from gloader.core.thread_start import thread_errors
 from gloader.device.hot_rows import presampled_counts
 from gloader.errors import ThreadStartError
 from gloader.inspector import sample_trace
@@ -127,3 +128,8 @@ def _take_an_epoch(tiny: Written, settings: dict[str, Any]) -> None:
     ) as loader:
         for batch in loader:
             del batch
+
+
+def test_another_error_of_a_thread_keeps_its_name() -> None:
+    with pytest.raises(RuntimeError, match=r"^of another kind$"), thread_errors():
+        raise RuntimeError("of another kind")

@@ -183,6 +183,14 @@ def _part(plan: MemoryPlan, name: str) -> int:
     return dict(plan.parts)[name]
 
 
+def test_the_table_of_the_plan_has_room_for_a_superbatch_and_its_look_ahead() -> None:
+    on_ssd, in_memory = (
+        plan_memory(_demand(), budget_bytes=2000 * MB, features=where) for where in ("ssd", "ram")
+    )
+    assert on_ssd.planned_accesses == 2 * on_ssd.superbatch.num_batches * 10_000
+    assert in_memory.planned_accesses == 0
+
+
 def test_every_rank_has_buffers_of_its_own() -> None:
     alone, two = (
         plan_memory(_demand(num_ranks=ranks), budget_bytes=2000 * MB, features="ssd") for ranks in (1, 2)

@@ -14,6 +14,7 @@ from gloader.ssd_store.os_io import (
     errno_location_address,
     is_worth_repeating,
     libc_address,
+    make_folders,
     make_parents,
     open_regular,
     pread_address,
@@ -138,3 +139,10 @@ def test_a_request_is_repeated_after_a_signal_or_a_full_queue_but_not_for_ever()
         assert is_worth_repeating(OSError(code, "x"), MAX_RETRIES - 1)
         assert not is_worth_repeating(OSError(code, "x"), MAX_RETRIES)
     assert not is_worth_repeating(OSError(errno.EIO, "x"), 1)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "a").write_text("")
+    with pytest.raises(NotADirectoryError) as caught:
+        make_folders(tmp_path / "a")
+    assert caught.value.filename == str(tmp_path / "a")
