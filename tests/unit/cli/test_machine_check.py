@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gloader.cli import machine_check
+from gloader.cli.doctor import _table
+from gloader.cli.views.screen import Screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +75,11 @@ def test_a_full_disk_is_a_problem_and_little_space_is_noted(
     (finding,) = machine_check.check_disk(tmp_path)
     assert (finding.severity, finding.value) == (severity, f"{value}{tmp_path}")
     assert finding.fix
+
+
+def test_what_to_do_is_shown_below_the_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = machine_check.Finding(name="disk", value="1 GB free", severity="note", fix="free some space")
+    Screen.open(is_json=False).console.print(_table([finding]))
+    shown, advice = capsys.readouterr().out.splitlines()
+    assert shown.split() == ["note", "disk", "1", "GB", "free"]
+    assert advice.strip() == "-> free some space"
