@@ -589,6 +589,8 @@ def test_without_proc_a_folder_is_made_and_the_dead_are_told_from_the_living(tmp
         assert not replace(mine, host="elsewhere", pid=2**22 + 1).is_gone()
         assert remove_dead_spills(tmp_path) == []
         assert names(tmp_path) == [spill.path.name]
+        # Without an owner file it would be known by its name.
+        assert claim_module._GENERATED.fullmatch(spill.path.name)
 
 
 def test_an_owner_that_knew_no_proc_is_told_by_its_number(tmp_path: Path) -> None:
