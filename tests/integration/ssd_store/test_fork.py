@@ -82,10 +82,18 @@ def test_a_child_that_is_forked_in_the_middle_of_a_read_waits_for_nobody(path: P
 @pytest.mark.reliability("J4")
 def test_a_child_that_closes_takes_nothing_from_its_parent(path: Path) -> None:
     with FeatureStore.open(path) as store:
+        assert in_child(lambda: _opens_once(store)) == 0
         assert in_child(store.close) == 0
         assert in_child(lambda: (_no_wrong(store), store.close(), store.close())) == 0
         assert _num_wrong(store, 1) == 0
     assert in_child(lambda: _refused(store)) == 0
+
+
+def _opens_once(store: FeatureStore) -> None:
+    _no_wrong(store)
+    backend = store._lane._backend
+    _no_wrong(store)
+    assert store._lane._backend is backend
 
 
 def _no_wrong(store: FeatureStore) -> None:

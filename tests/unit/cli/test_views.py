@@ -189,3 +189,13 @@ def test_logs_reach_the_screen_until_it_closes() -> None:
     show_logs(None)
     logging.getLogger("gloader.somewhere").info("after")
     assert written(target) == "reads are buffered\n"
+
+
+def test_a_line_of_the_log_stays_one_line_on_a_narrow_console() -> None:
+    target = screen(width=20)
+    show_logs(target.console)
+    try:
+        logging.getLogger("gloader").warning("a line that is wider than that")
+    finally:
+        show_logs(None)
+    assert written(target).splitlines() == ["a line that is wider than that"]

@@ -17,6 +17,7 @@ from gloader.errors import ConfigError
         (" 1.5 kb ", 1500),
         ("2G", 2 * 10**9),
         (7, 7),
+        (0, 0),
     ],
 )
 def test_sizes_are_read(text: str | int, size: int) -> None:

@@ -83,9 +83,10 @@ def test_sparse_features_that_are_malformed(tmp_path):
     np.savez(tmp_path / "features_csr.npz", indices=np.array([0] * 7 + [6, 0, 0]), **parts)
     with pytest.raises(SourceError, match=r"entry 7 is column 6; columns are 0..5"):
         list(opened(tmp_path).features.chunks(4))
-    np.savez(tmp_path / "features_csr.npz", indices=np.zeros(10, int), **(parts | {"shape": [11, 6]}))
-    with pytest.raises(SourceError, match="contradicts itself"):
-        opened(tmp_path)
+    for other in ({"shape": [11, 6]}, {"data": np.ones(9)}):
+        np.savez(tmp_path / "features_csr.npz", indices=np.zeros(10, int), **(parts | other))
+        with pytest.raises(SourceError, match="contradicts itself"):
+            opened(tmp_path)
     np.savez(tmp_path / "features_csr.npz", indices=np.zeros(10, int), **(parts | {"format": b"coo"}))
     with pytest.raises(SourceError, match="format 'coo'"):
         opened(tmp_path)
