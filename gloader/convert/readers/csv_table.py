@@ -132,7 +132,7 @@ class CsvTable:
     def _has_rows(self) -> bool:
         with _text(self.path) as file:
             lines = _lines(file, self.path)
-            return any(line.strip() for line in islice(lines, self.skipped_lines, self.skipped_lines + 1))
+            return any(line.strip() for line in islice(lines, self.skipped_lines, None))
 
     def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
         """Return the error for the first bad row, found by reading the text line by line."""
@@ -206,7 +206,7 @@ def _first_line(path: Path) -> tuple[int, str]:
     # Enough for the header and the separator; the rows are never read here.
     with _reading(path), _text(path) as file:
         for line in _lines(file, path):
-            if not line.startswith(_COMMENTS):
+            if line.strip() and not line.startswith(_COMMENTS):
                 return number, line.strip()
             number += 1
             if number == _SNIFFED_LINES:

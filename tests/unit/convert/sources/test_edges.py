@@ -33,6 +33,7 @@ def text(separator=",", header="", edges=EDGES):
     [
         ("plain.csv", text()),
         ("header.csv", text(header="src,dst\n")),
+        ("blank.csv", "\n" + text(header="src,dst\n\n")),
         ("quoted.csv", text(header='"source","target"\n')),
         ("snap.txt", text("\t", header="# Directed graph\n# FromNodeId ToNodeId\n")),
         ("spaces.txt", text(" ", header="% konect\n")),
