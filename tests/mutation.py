@@ -212,7 +212,7 @@ def run_all(mutants: Sequence[Mutant], *, jobs: int, timeout_s: float) -> list[O
         trees: SimpleQueue[Path] = SimpleQueue()
         for job in range(jobs):
             tree = Path(folder) / str(job)
-            shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv"))
+            shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".venv"))
             trees.put(tree)
 
         def run(mutant: Mutant) -> Outcome:

@@ -290,6 +290,15 @@ def test_holding_every_buffer_blocks_and_then_says_so(build: Callable[..., gload
             held.extend(loader)
 
 
+@pytest.mark.reliability("D13")
+def test_a_batch_on_its_way_counts_from_the_first_on(build: Callable[..., gloader.Loader]) -> None:
+    """Else a slow disk would be taken for a loop that holds every buffer."""
+    loader = build(features="ram")
+    iterator = iter(loader)
+    assert loader._held.tier.ring._on_their_way is not None
+    del iterator
+
+
 def test_closing_a_run_again_leaves_the_next_one_alone(build: Callable[..., gloader.Loader]) -> None:
     loader = build(features="ssd", cache=100 * ROW)
     iterator = iter(loader)

@@ -121,3 +121,16 @@ def _held_by_a_thread(lock: Any) -> Iterator[None]:
     yield
     go_on.set()
     thread.join()
+
+
+@pytest.mark.reliability("J4")
+def test_a_child_does_not_wait_for_the_turn_of_a_thread_that_it_has_not(tiny: Written) -> None:
+    with _loader(tiny) as loader:
+        epoch = iter(LoaderView(loader, convert=lambda batch: batch))
+
+        def refused() -> None:
+            with pytest.raises(ForkError):
+                next(epoch)
+
+        with _held_by_a_thread(epoch._turn):  # type: ignore[attr-defined]
+            assert in_child(refused) == 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -358,6 +359,19 @@ def test_a_run_beside_another_in_its_folder_is_refused(communities, tmp_path) ->
 
     fit(communities, MODEL, replace(OPTIM, epochs=1), LOADER, out=tmp_path, reporter=Beside())
     assert len(_lines(tmp_path)) == 1
+
+
+def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch) -> None:
+    class ToldError(Exception):
+        pass
+
+    def told(**settings):
+        raise ToldError(settings["memory_budget_bytes"] + settings["graph"].held_bytes)
+
+    monkeypatch.setattr("gloader.training.evaluate.LayerwiseInference", told)
+    spec = SimpleNamespace(in_dim=communities.feature_dim, num_classes=communities.num_classes)
+    with pytest.raises(ToldError, match=r"^1000000$"):
+        predict(communities, checkpoint=SimpleNamespace(spec=spec), memory_budget_bytes=10**6)
 
 
 def test_a_checkpoint_of_another_dataset_is_refused(communities, tmp_path) -> None:

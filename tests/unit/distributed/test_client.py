@@ -1,5 +1,6 @@
 """A rank that is loaded for: what it says while it waits, and how its waits end."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
@@ -10,6 +11,7 @@ import torch
 
 from gloader.distributed.agree import Team
 from gloader.distributed.client import LoaderClient
+from gloader.distributed.client_run import ClientRun
 from gloader.distributed.messages import (
     Answer,
     Begin,
@@ -198,3 +200,13 @@ def test_a_host_that_refuses_is_heard_although_nothing_can_be_answered() -> None
     assert caught.value.__notes__ == ["after lunch"]
     thread.join()
     listener.close()
+
+
+def test_a_run_that_is_dropped_is_closed_by_its_own_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(ClientRun, "close", lambda run: closed.append(run._pid))
+    for pid in (os.getpid(), os.getpid() + 1):
+        run = ClientRun.__new__(ClientRun)
+        run._pipeline, run._pid = None, pid  # type: ignore[assignment]
+        del run
+    assert closed == [os.getpid()]

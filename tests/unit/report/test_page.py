@@ -3,7 +3,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from gloader.report.build_page import name_pictures
-from gloader.report.page import Picture, Section, render_page
+from gloader.report.page import Picture, Section, beside, render_page
 from gloader.report.text_table import TextTable
 
 PNG = b"\x89PNG not really"
@@ -53,3 +53,13 @@ def test_texts_are_escaped() -> None:
 
 def test_pictures_of_one_name_are_numbered() -> None:
     assert list(name_pictures([_section(), _section(), _section()])) == ["a", "a-2", "a-3"]
+
+
+def test_two_runs_stand_beside_each_other_and_one_alone() -> None:
+    first, second = (
+        Section(title=name, source=name, column=name, facts=(("loss", name),)) for name in ("a", "b")
+    )
+    assert beside([first]) == [first]
+    together, *own = beside([first, second])
+    assert together.tables[0].rows == (("loss", "a", "b"),)
+    assert [section.facts for section in own] == [(), ()]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gloader.errors import GraphError
 from gloader.samplers import CscGraph, NeighborSampler
+from gloader.samplers.labor import LaborSampler
 from gloader.samplers.workspace import WorkspacePool
 from gloader.types import BatchId
 
@@ -163,3 +164,10 @@ def test_random_bytes_raise_or_give_a_batch_of_nodes(
     assert len(np.unique(batch.nodes)) == len(batch.nodes)
     for block in batch.blocks:
         assert 0 <= block.indices.min(initial=0) <= block.indices.max(initial=0) < block.num_src
+
+
+def test_a_neighbour_that_is_no_node_among_the_candidates_of_a_hop() -> None:
+    for node in (0, 3):
+        graph = damaged(np.int32, indices=(node * DEGREE + 1, -7))
+        with pytest.raises(GraphError, match=rf"= -7, an in-neighbour of node {node}, is not in 0\.\.59"):
+            LaborSampler(graph, [5], iterations=1).sample(BATCH, np.arange(4))

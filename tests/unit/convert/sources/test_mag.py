@@ -7,7 +7,7 @@ from ogb_layout import write_mag240m
 from gloader.convert.options import SourceOptions
 from gloader.convert.prepare import check_source
 from gloader.convert.sources.mag import open_mag240m
-from gloader.errors import ShapeError, SourceError
+from gloader.errors import BudgetError, ShapeError, SourceError
 
 NUM_PAPERS = 50
 
@@ -62,3 +62,8 @@ def test_malformed_folder(folder):
     (folder / "meta.pt").unlink()
     with pytest.raises(SourceError, match=r"meta\.pt is missing"):
         open_mag240m(str(folder), SourceOptions())
+
+
+def test_labels_that_do_not_fit_are_refused_before_they_are_read(folder):
+    with pytest.raises(BudgetError, match=r"node_feat\.npy is of 50 nodes, whose labels take 400 B"):
+        open_mag240m(str(folder), SourceOptions(memory_budget_bytes=399))

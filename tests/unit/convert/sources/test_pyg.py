@@ -150,3 +150,13 @@ def test_a_damaged_or_missing_file_is_named(tmp_path):
         cut.write_bytes(content[:size])
         with pytest.raises(SourceError, match=r"cut\.pt cannot be read"):
             open_source(f"pyg:{cut}", SourceOptions())
+
+
+def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
+    torch.save(Data(**tensors(x=torch.zeros(N, 500))), tmp_path / "plain.pt")
+    packing = zipfile.ZipFile(tmp_path / "graph.pt", "w", zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, packing as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    with pytest.raises(SourceError, match=r"graph\.pt has \d+ bytes and declares records of \d+; torch"):
+        open_source(f"pyg:{tmp_path / 'graph.pt'}", SourceOptions())
