@@ -118,9 +118,11 @@ def _held_by_a_thread(lock: Any) -> Iterator[None]:
     thread = threading.Thread(target=hold)
     thread.start()
     is_held.wait()
-    yield
-    go_on.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        go_on.set()
+        thread.join()
 
 
 @pytest.mark.reliability("J4")

@@ -1,5 +1,4 @@
 import gzip
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +9,7 @@ from convert_helpers import read_all
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.sources.edges import open_edges
-from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
+from gloader.errors import ConfigError, GraphError, SourceError
 
 EDGES = [(i % 7, i * i % 9) for i in range(500)]
 FEATURES = np.random.default_rng(0).standard_normal((9, 3)).astype(np.float32)
@@ -145,13 +144,6 @@ def test_features_and_labels_in_other_formats(tmp_path, options):
             assert (source.features.num_rows, source.features.dim) == FEATURES.shape
             assert np.array_equal(np.concatenate(list(source.features.chunks(4))), FEATURES)
             assert np.array_equal(source.labels, LABELS)
-
-
-def test_more_labels_than_nodes_are_refused_by_their_number(tmp_path, options):
-    (tmp_path / "e.csv").write_text(text())
-    pq.write_table(pa.table({"y": [*LABELS, 0]}), tmp_path / "y.parquet")
-    with pytest.raises(ShapeError, match=rf"y\.parquet has {len(LABELS) + 1} rows for {len(LABELS)} nodes"):
-        open_edges(str(tmp_path / "e.csv"), replace(options, labels=tmp_path / "y.parquet"))
 
 
 def test_given_and_random_splits(tmp_path, options):
