@@ -87,7 +87,7 @@ def test_cancel_wakes_a_waiter_and_resume_gives_buffers_again() -> None:
     assert len(errors) == 1
     del held
     ring.resume()
-    assert np.isfinite(ring.acquire(10)).all()
+    assert ring.acquire(10).shape == (10, 1)
 
 
 def _lent(ring: BufferRing, rows: int = 10) -> torch.Tensor:
