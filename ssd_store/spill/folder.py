@@ -141,10 +141,14 @@ class SpillFolder:
             size = 0 if path is None else max(self._idle[path], num_bytes)
             if path is None or self._used_bytes + size > self.budget_bytes:
                 return None
-            del self._idle[path]
+            held = self._idle.pop(path)
+            try:
+                self._remove_idle(self.budget_bytes - self._used_bytes - size)
+            except BaseException:
+                self._idle[path] = held  # the caller never hears of it
+                raise
             self._files[path] = size
             self._used_bytes += size
-            self._remove_idle(self.budget_bytes - self._used_bytes)
         return path
 
     def keep_file(self, path: Path) -> None:

@@ -14,6 +14,7 @@ from gloader.errors import BudgetError
 from gloader.memory.plan import MemoryPlan, plan_memory
 from gloader.memory.predict import StepShares, expected_reads, predict_step, spread_of
 from gloader.ssd_store.cost.superbatch_size import superbatch_sizes
+from gloader.ssd_store.misses.in_ram import in_ram_bytes
 from gloader.ssd_store.read.extents import num_pages, plan_extents
 
 from .test_plan import MB, RATES, WORK, _demand
@@ -148,3 +149,34 @@ def test_a_third_buffer_ends_the_turns_of_those_that_share_one() -> None:
         for count in (1, 2, 3, 4)
     )
     assert one > two > three == pytest.approx(four)
+
+
+def test_a_core_checks_rows_once_where_they_are_read_and_twice_where_they_are_packed() -> None:
+    """On a disk that takes no time, what the processor does is all there is."""
+    no_time = dict.fromkeys(("random_reads_per_s", "medium_reads_per_s", "wide_reads_per_s"), 1e18)
+    no_time |= dict.fromkeys(("read_bytes_per_s", "write_bytes_per_s", "pack_read_bytes_per_s"), 1e18)
+    shares = replace(_MOST, num_batches=4, cache_rows=0, staging_bytes=0)
+    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
+    direct, packed = (
+        predict_step(
+            replace(WORK, cores=1, strategy=strategy, rates=replace(RATES, **no_time)), shares, outlook
+        )
+        for strategy in ("direct", "packed")
+    )
+    checked = outlook.misses(0) * WORK.stored_row_bytes / 2e9
+    assert packed.seconds - direct.seconds == pytest.approx(checked, rel=0.3)
+
+
+def test_rows_are_staged_where_a_tenth_more_than_predicted_would_fit() -> None:
+    work = replace(WORK, strategy="staged")
+    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
+    rows = outlook.distinct_misses(0, 4)
+    for factor, strategy in ((1.0, "direct"), (1.2, "staged")):
+        shares = replace(
+            _MOST,
+            num_batches=4,
+            cache_rows=0,
+            spill_bytes=0,
+            staging_bytes=in_ram_bytes(round(factor * rows), WORK.stored_row_bytes),
+        )
+        assert predict_step(work, shares, outlook).strategy == strategy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import json
@@ -128,6 +129,23 @@ def test_idle_files_make_room(tmp_path: Path) -> None:
         assert spill.reuse_file(701) is None
         assert put(spill, bytes(700)).stat().st_size == 700
         assert (kept[1].exists(), spill.used_bytes) == (False, 1000)
+
+
+def test_a_file_that_is_not_handed_out_stays_idle(tmp_path: Path) -> None:
+    class Stuck(OsIO):
+        def unlink(self, path: Any) -> None:
+            raise OSError(errno.EIO, "no")
+
+    with SpillFolder(tmp_path, budget_bytes=1000) as spill:
+        kept = [put(spill, bytes(size)) for size in (300, 600)]
+        for path in kept:
+            spill.keep_file(path)
+        healthy, spill._os_io = spill._os_io, Stuck()
+        with pytest.raises(SpillError, match="removing a spilled file failed"):
+            spill.reuse_file(800)  # the larger one grows, and the other is in its way
+        spill._os_io = healthy
+        assert (spill.used_bytes, spill.room_bytes) == (0, 1000)
+        assert spill.reuse_file(800) == kept[1]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "keep", "remove"]), st.integers(0, 400)), max_size=40))
