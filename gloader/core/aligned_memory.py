@@ -28,11 +28,11 @@ def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
     return raw[start : start + num_bytes]
 
 
-def warm_floats(num_floats: int) -> NDArray[np.float32]:
-    """Return an uninitialised array (num_floats,) whose pages are touched now, not inside the first gather."""
-    memory = aligned_bytes(4 * num_floats)
+def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
+    """Return uninitialised memory (num_bytes,) whose pages are touched now, not inside the first gather."""
+    memory = aligned_bytes(num_bytes)
     memory[::_PAGE_BYTES] = 0  # one byte is enough for the system to find the page
-    return memory.view(np.float32)
+    return memory
 
 
 def mapped_bytes(num_bytes: int, *, touch: bool = True) -> NDArray[np.uint8]:

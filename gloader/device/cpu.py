@@ -10,13 +10,16 @@ import numpy as np
 import psutil
 import torch
 
-from gloader.core.aligned_memory import warm_floats
+from gloader.core.aligned_memory import warm_bytes
 from gloader.device.host_memory import pack, pack_offsets, unpack
+from gloader.device.row_gather import gather_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from gloader.device.row_table import RowParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,13 @@ class CpuDevice:
         """Whether a GPU is rehearsed."""
         return self.rehearses
 
-    def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
+    def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return ordinary memory, touched."""
-        return warm_floats(num_floats)
+        return warm_bytes(num_bytes)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return ordinary memory."""
+        return torch.empty(shape, dtype=dtype)
 
     def free_bytes(self) -> int:
         """Return the bytes of memory that are free."""
@@ -95,7 +102,19 @@ class CpuDevice:
         pack(arrays, offsets, block)
         return unpack(torch.from_numpy(block), arrays, offsets)
 
+    def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy at once."""
+        out.copy_(rows)
+
+    def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+        """Gather at once."""
+        gather_rows(ids, parts, out=out)
+
     def mark(self) -> CpuMark:
+        """Return a mark that is reached already."""
+        return CpuMark()
+
+    def mark_computing(self) -> CpuMark:
         """Return a mark that is reached already."""
         return CpuMark()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from gloader.device.host_memory import pack, pack_offsets, pin_in_place, unpack
-from gloader.device.row_gather import has_triton
+from gloader.device.row_gather import gather_rows, has_triton
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device.host_memory import PinnedArray
+    from gloader.device.row_table import RowParts
 
 
 # Priority of the sending stream, above the model's: its kernels are small, and the next step waits for them.
@@ -80,10 +81,14 @@ class CudaDevice:
         """True: batches are sent while the model computes."""
         return True
 
-    def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
+    def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return pinned memory; it is freed with the array."""
-        found: NDArray[np.float32] = torch.empty(num_floats, dtype=torch.float32, pin_memory=True).numpy()
+        found: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
         return found
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return memory of the GPU that belongs to this thread's current stream."""
+        return torch.empty(shape, dtype=dtype, device=self._place)
 
     def free_bytes(self) -> int:
         """Return the bytes that are free, including those that torch keeps for later."""
@@ -119,6 +124,20 @@ class CudaDevice:
         block = torch.empty(offsets[-1], dtype=torch.uint8, pin_memory=True)
         pack(arrays, offsets, block.numpy())
         return unpack(block.to(self._place, non_blocking=True), arrays, offsets)
+
+    def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy by the copy engine, beside the model's kernels."""
+        out.copy_(rows, non_blocking=True)
+
+    def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+        """Gather by one kernel."""
+        gather_rows(ids, parts, out=out)
+
+    def mark_computing(self) -> CudaMark:
+        """Return an event behind everything that this thread's stream was given so far."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._place))
+        return CudaMark(event, self._place)
 
     def mark(self) -> CudaMark:
         """Return an event behind everything that the sending stream was given so far."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from gloader.device.row_table import RowParts
+
 
 class Mark(Protocol):
     """A point in a device's work, behind everything that was sent before it."""
@@ -62,8 +64,12 @@ class Device(Protocol):
         """Whether batches are sent by a thread of their own, behind the computation."""
         ...
 
-    def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
-        """Return touched host memory (num_floats,), of the kind that the device copies from fastest."""
+    def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return touched host memory (num_bytes,), of the kind that the device copies from fastest."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return uninitialised memory of the device, inside `sending`: that of a batch."""
         ...
 
     def free_bytes(self) -> int:
@@ -82,8 +88,26 @@ class Device(Protocol):
         """Copy small arrays to the device; on the CPU the tensors may share memory with ``arrays``."""
         ...
 
+    def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy host ``rows`` to ``out`` on the device, behind what was sent so far; both (U, F), of one dtype.
+
+        ``rows`` must stay as they are until a later mark is reached.
+        """
+        ...
+
+    def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+        """Gather the rows of a batch as `gloader.device.gather_rows` does, behind what was sent so far.
+
+        The host's rows must stay as they are until a later mark is reached.
+        """
+        ...
+
     def mark(self) -> Mark:
         """Return a mark behind what was sent so far."""
+        ...
+
+    def mark_computing(self) -> Mark:
+        """Return a mark behind what this thread computes on the device so far; for the consumer's."""
         ...
 
     def pin(self, array: NDArray[Any]) -> Pinned | None:

@@ -260,12 +260,12 @@ class _Segments:
         """Return the number of the buffer that ``array`` begins."""
         return self._numbers[array.ctypes.data]
 
-    def allocate(self, num_floats: int) -> NDArray[np.float32]:
-        """Return a new buffer (num_floats,); the other rank is told of it now, and again when it is gone."""
+    def allocate(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return a new buffer (num_bytes,); the other rank is told of it now, and again when it is gone."""
         number = next(self._counter)
-        descriptor, memory = create_segment(4 * num_floats)
+        descriptor, memory = create_segment(num_bytes)
         try:
-            buffer = memory[: 4 * num_floats].view(np.float32)
+            buffer = memory[:num_bytes]
             address = buffer.ctypes.data
             self._numbers[address] = number
             weakref.finalize(buffer, _forget, self._numbers, self._connection, address, number).atexit = False

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gloader.core.aligned_memory import warm_floats
+from gloader.core.aligned_memory import warm_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ChannelClosedError
 
@@ -60,7 +60,7 @@ class BufferRing:
     rows : rows a new buffer holds at first
     max_bytes : bytes of all buffers together
     patience_s : how long the consumer may wait while it holds every buffer
-    allocate : makes a buffer of so many floats
+    allocate : makes a buffer of so many bytes
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class BufferRing:
         rows: int,
         max_bytes: int,
         patience_s: float = 4.0,
-        allocate: Callable[[int], NDArray[np.float32]] = warm_floats,
+        allocate: Callable[[int], NDArray[np.uint8]] = warm_bytes,
     ) -> None:
         self._allocate = allocate
         self._dim = dim
@@ -78,7 +78,7 @@ class BufferRing:
         self._max_bytes = max_bytes
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
-        self._free: queue.SimpleQueue[NDArray[np.float32] | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[NDArray[np.uint8] | None] = queue.SimpleQueue()
         # By the buffer's id. Kept, because a weak reference that is gone itself calls nothing.
         self._leases: dict[int, weakref.ref[NDArray[np.float32]]] = {}
         self._is_cancelled = False
@@ -161,7 +161,7 @@ class BufferRing:
         self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))
         return lease.reshape(rows, self._dim)
 
-    def _take(self, rows: int) -> NDArray[np.float32]:
+    def _take(self, rows: int) -> NDArray[np.uint8]:
         while not self._is_cancelled:
             try:
                 buffer = self._free.get_nowait()
@@ -171,14 +171,14 @@ class BufferRing:
             if buffer is None:  # a wake-up call of `cancel`
                 continue
             self._leases.pop(id(buffer), None)
-            if buffer.size >= rows * self._dim:
+            if buffer.nbytes >= 4 * rows * self._dim:
                 return buffer
             # Too small by now: it is dropped, before the larger one that its bytes go to is made.
             self._total_bytes -= buffer.nbytes
             buffer = None  # now, not when the larger one has been made
         raise ChannelClosedError("the buffer ring is cancelled")
 
-    def _wait_for_free(self) -> NDArray[np.float32] | None:
+    def _wait_for_free(self) -> NDArray[np.uint8] | None:
         began = time.monotonic()
         while True:
             try:
@@ -194,7 +194,7 @@ class BufferRing:
                         "or raise the memory budget"
                     ) from None
 
-    def _grow(self) -> NDArray[np.float32] | None:
+    def _grow(self) -> NDArray[np.uint8] | None:
         num_bytes = self._rows * self._dim * 4
         if num_bytes > self._max_bytes:
             raise BudgetError(
@@ -205,7 +205,7 @@ class BufferRing:
         if self._total_bytes + num_bytes > self._max_bytes:
             return None
         self._total_bytes += num_bytes
-        return self._allocate(self._rows * self._dim)
+        return self._allocate(num_bytes)
 
     def cancel(self) -> None:
         """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""

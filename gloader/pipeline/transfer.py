@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gloader.device import DeviceTier, gather_rows, open_device
+from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
 from gloader.types import Block, DeviceBlock, IdArray, ReadyBatch
 
@@ -90,11 +90,11 @@ class Transfer:
             if cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
             return host
-        x = torch.empty((len(nodes), host.shape[1]), dtype=torch.float32, device=tier.device.place)
+        x = tier.device.empty((len(nodes), host.shape[1]), torch.float32)
         if cache is None and tier.features is None:
-            x.copy_(host, non_blocking=True)  # by the copy engine, beside the model's kernels
+            tier.device.copy(host, x)
         else:
-            gather_rows(nodes, tier.parts(host), out=x)
+            tier.device.gather(nodes, tier.parts(host), x)
         return x
 
 

@@ -46,16 +46,16 @@ class DeviceSuite:
         assert torch.zeros(2, device=device.place).sum().item() == 0
         assert device.free_bytes() > 0
 
-    @pytest.mark.parametrize("num_floats", [1, 5, 4097])
-    def test_host_buffers_hold_what_is_written(self, device: Device, num_floats: int) -> None:
-        """A buffer is one flat, writable array of float32, its own for each call."""
-        first, second = device.host_buffer(num_floats), device.host_buffer(num_floats)
+    @pytest.mark.parametrize("num_bytes", [1, 20, 16388])
+    def test_host_buffers_hold_what_is_written(self, device: Device, num_bytes: int) -> None:
+        """A buffer is one flat, writable array of bytes, its own for each call."""
+        first, second = device.host_buffer(num_bytes), device.host_buffer(num_bytes)
         for buffer in (first, second):
-            assert (buffer.shape, buffer.dtype) == ((num_floats,), np.dtype(np.float32))
+            assert (buffer.shape, buffer.dtype) == ((num_bytes,), np.dtype(np.uint8))
             assert buffer.flags.c_contiguous
         # Written in turn: buffers that share memory would show the second value in the first.
         first[:], second[:] = 1, 2
-        assert first.sum() == num_floats
+        assert first.sum() == num_bytes
 
     def test_arrays_arrive_as_they_were(self, device: Device) -> None:
         """Every dtype and shape that a batch has, empty ones included, in the order given."""

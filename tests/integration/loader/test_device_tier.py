@@ -115,7 +115,7 @@ def test_a_failure_of_sending_is_named_and_ends_everything(
             raise RuntimeError("the device is gone")
         out.zero_()
 
-    monkeypatch.setattr("gloader.pipeline.transfer.gather_rows", fail)
+    monkeypatch.setattr("gloader.device.cpu.gather_rows", fail)
     loader = _loader(tiny, features="ssd", cache=60 * ROW, device_cache=MAP + 100 * ROW)
     delivered = 0
     with pytest.raises(RuntimeError, match="the device is gone") as caught:

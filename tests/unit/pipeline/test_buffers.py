@@ -44,9 +44,9 @@ def test_a_larger_batch_makes_a_larger_buffer_in_the_place_of_a_small_one() -> N
 def test_a_buffer_that_is_too_small_is_gone_before_the_larger_one_is_made() -> None:
     made: list[weakref.ref[np.ndarray]] = []
 
-    def allocate(num_floats: int) -> np.ndarray:
+    def allocate(num_bytes: int) -> np.ndarray:
         assert all(ref() is None for ref in made), "the memory of two buffers is taken where one is allowed"
-        made.append(weakref.ref(buffer := np.empty(num_floats, np.float32)))
+        made.append(weakref.ref(buffer := np.empty(num_bytes, np.uint8)))
         return buffer
 
     ring = BufferRing(dim=1, rows=10, max_bytes=100, allocate=allocate)

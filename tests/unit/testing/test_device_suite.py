@@ -40,15 +40,15 @@ class IsFull(Rehearsal):
 
 
 class HasOneBuffer(Rehearsal):
-    buffer = np.zeros(5000, np.float32)
+    buffer = np.zeros(20_000, np.uint8)
 
-    def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
-        return self.buffer[:num_floats]
+    def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
+        return self.buffer[:num_bytes]
 
 
 class RoundsBuffersUp(Rehearsal):
-    def host_buffer(self, num_floats: int) -> NDArray[np.float32]:
-        return np.zeros(-(-num_floats // 8) * 8, np.float32)
+    def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
+        return np.zeros(-(-num_bytes // 32) * 32, np.uint8)
 
 
 class WidensIds(Rehearsal):
