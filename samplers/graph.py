@@ -9,6 +9,7 @@ import numpy as np
 
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
 from gloader.errors import GraphError
+from gloader.samplers.pick_kernels import count_in_edges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,15 +202,23 @@ def in_degrees(indptr: IdArray, nodes: IdArray) -> IdArray:
     GraphError
         An id is not a node of the graph.
     """
+    return _in_degrees(indptr, nodes, np.empty(np.shape(nodes), dtype=np.int64))
+
+
+def float_in_degrees(indptr: IdArray, nodes: IdArray) -> NDArray[np.float32]:
+    """Return what `in_degrees` does as float32, as message passing takes it; errors are the same. Pure."""
+    return _in_degrees(indptr, nodes, np.empty(np.shape(nodes), dtype=np.float32))
+
+
+def _in_degrees(indptr: IdArray, nodes: IdArray, counts: NDArray[Any]) -> NDArray[Any]:
     ids, num_nodes = np.asarray(nodes), len(indptr) - 1
     if ids.dtype.kind not in "iu":
         raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
-    if ids.size and (ids.min() < 0 or ids.max() >= num_nodes):
+    # One dtype and layout, so that the kernel is compiled once for each kind of ``counts``.
+    if count_in_edges(indptr, np.ascontiguousarray(ids, dtype=np.int64), counts) >= 0:
         bad = ids[(ids < 0) | (ids >= num_nodes)][:5].tolist()
         raise GraphError(f"node ids {bad} are not in 0..{num_nodes - 1}")
-    ids = ids.astype(np.int64, copy=False)
-    degrees: IdArray = indptr[ids + 1] - indptr[ids]
-    return degrees
+    return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ is uniform over 0..d-k+j; one that was taken before stands for d-k+j itself. Eve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
@@ -53,6 +53,20 @@ def fetch_degrees(
             return i
         starts[i] = start
         degrees[i] = stop - start
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def count_in_edges(graph_indptr: IdArray, nodes: IdArray, counts: NDArray[Any]) -> int:
+    """Write how many in-edges each of ``nodes`` has; return -1, or the first i that is no node of the graph."""
+    num_nodes = graph_indptr.shape[0] - 1
+    last = nodes.shape[0] - 1
+    for i in range(nodes.shape[0]):
+        prefetch(graph_indptr, nodes[min(i + _AHEAD, last)])
+        node = nodes[i]
+        if node < 0 or node >= num_nodes:
+            return i
+        counts[i] = graph_indptr[node + 1] - graph_indptr[node]
     return -1
 
 

@@ -31,6 +31,7 @@ from gloader.pipeline.open_tiers import open_feature_tier
 from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, FilledBatch, PlannedSuperbatch
 from gloader.pipeline.transfer import transfer
+from gloader.samplers.graph import float_in_degrees
 from gloader.ssd_store.cost.strategy import Calibration
 from gloader.training.optimizer import build_optimizer
 from gloader.types import BatchId
@@ -216,7 +217,7 @@ class SuperbatchSteps:
             with self._meter.measure("sample again"):
                 sampled, places = self._sample(number * size + index)
             with self._meter.measure("gather"):
-                batch = ordered(sampled)
+                batch = ordered(sampled, float_in_degrees(self._tier.topology.indptr, sampled.nodes))
                 step = batch_step(staged.plan.batch_actions(index), batch.ascending, batch.order)
                 x = self._tier.ring.acquire(len(batch.ascending))
             with self._meter.measure("retrieve"):
@@ -225,9 +226,12 @@ class SuperbatchSteps:
             with self._meter.measure("gather"):
                 job = BatchJob(superbatch=staged, index=index, batch=batch)
                 gather_cached(FilledBatch(job=job, step=step, x=x), self._ssd.slots)
-                degree = self._tier.topology.in_degrees(sampled.nodes).astype(np.float32)
             host = HostBatch(
-                sampled=sampled, x=x, src_degree=degree, superbatch=number, ends_superbatch=job.is_last
+                sampled=sampled,
+                x=x,
+                src_degree=batch.src_degree,
+                superbatch=number,
+                ends_superbatch=job.is_last,
             )
             labels = self._dataset.labels_of(self._order.seeds[places])
             ready = transfer(host, labels, torch.device("cpu"))

@@ -36,8 +36,9 @@ _MOST_BUFFERS = 5
 _FEWEST_BUFFERS_OF_RANKS = 2
 
 # Of a sampled batch. A row: its id, id and position in ascending order, the pair of both while it is sorted (8 bytes
-# each), and entries of indptr (8). An edge: its local source (4), its position in the graph (8) and its weight (4).
-_SAMPLED_ROW_BYTES = 40
+# each), its degree (4), and entries of indptr (8). An edge: its local source (4), its position in the graph (8) and its
+# weight (4).
+_SAMPLED_ROW_BYTES = 44
 _SAMPLED_EDGE_BYTES = 16
 
 # Of a seed: its id, its label, and its place in the orders of three epochs (8 bytes each).

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import Buffers, FloatMatrix
+    from gloader.pipeline.sample import WholeBatch
     from gloader.pipeline.superbatch import FilledBatch
-    from gloader.samplers import Topology
     from gloader.types import FeatureSource, IdArray, ReadStats, SampledBatch
 
 
@@ -36,7 +35,6 @@ class GatherWhole:
     ----------
     source : all N rows
     share : the rows that the device brings
-    topology : gives the in-degrees
     ring : gives the buffer (U, F) of each batch
     instruments : measure it
     """
@@ -48,18 +46,17 @@ class GatherWhole:
         source: FeatureSource,
         share: DeviceShare,
         *,
-        topology: Topology,
         ring: Buffers,
         instruments: Instruments,
     ) -> None:
         self._source = source
         self._share = share
-        self._topology = topology
         self._ring = ring
         self._instruments = instruments
 
-    def process(self, batch: SampledBatch) -> HostBatch:
-        """Return ``batch`` with its rows."""
+    def process(self, whole: WholeBatch) -> HostBatch:
+        """Return the batch with its rows."""
+        batch = whole.sampled
         num_rows, share = len(batch.nodes), self._share
         brings_all = share.reaches_all or share.holds_all
         # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
@@ -69,11 +66,10 @@ class GatherWhole:
                 gather_whole(batch.nodes, x, self._source, positions=share.positions_left(batch.nodes))
             held = share.num_held(batch.nodes)
             work.note(rows=num_rows - held)
-            degree = self._topology.in_degrees(batch.nodes).astype(np.float32)
         self._instruments.recorder(batch.id.epoch).add_gather(
             rows=num_rows, hits=num_rows - held, read=None, device_hits=held
         )
-        return HostBatch(sampled=batch, x=x, src_degree=degree, superbatch=0, ends_superbatch=False)
+        return HostBatch(sampled=batch, x=x, src_degree=whole.src_degree, superbatch=0, ends_superbatch=False)
 
 
 class GatherCached:
@@ -82,15 +78,13 @@ class GatherCached:
     Parameters
     ----------
     slots : the rows of the host cache
-    topology : gives the in-degrees
     instruments : measure it
     """
 
     name: Final = "gather"
 
-    def __init__(self, slots: SlotCache, topology: Topology, instruments: Instruments) -> None:
+    def __init__(self, slots: SlotCache, instruments: Instruments) -> None:
         self._slots = slots
-        self._topology = topology
         self._instruments = instruments
 
     def process(self, filled: FilledBatch) -> HostBatch:
@@ -99,12 +93,11 @@ class GatherCached:
         batch = job.batch.sampled
         with self._instruments.working("gather", batch.id) as work:
             gather_cached(filled, self._slots)
-            degree = self._topology.in_degrees(batch.nodes).astype(np.float32)
             work.note(superbatch=job.superbatch.number, hits=len(filled.step.hit_pos))
         return HostBatch(
             sampled=batch,
             x=filled.x,
-            src_degree=degree,
+            src_degree=job.batch.src_degree,
             superbatch=job.superbatch.number,
             ends_superbatch=job.is_last,
         )

@@ -13,7 +13,7 @@ from gloader.pipeline.consumer import SENT_AHEAD, Consumer
 from gloader.pipeline.gather import GatherCached, GatherWhole
 from gloader.pipeline.inspect import Inspect
 from gloader.pipeline.read import ReadMisses
-from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace
+from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, SampleWhole
 from gloader.pipeline.sampler_pool import SamplerPool
 from gloader.pipeline.send import Send
 from gloader.pipeline.stage import StageMisses
@@ -207,11 +207,11 @@ class PipelineRun:
     def _in_memory(self) -> Pipeline:
         """Return the threads for features in memory: sample, gather."""
         tier = self._tier
-        pool = self._pool(SampleBatch(tier.sampler, self._stream, self._instruments))
+        sample = SampleBatch(tier.sampler, self._stream, self._instruments)
+        pool = self._pool(SampleWhole(sample, tier.topology))
         gather = GatherWhole(
             tier.source,
             tier.device.share(),
-            topology=tier.topology,
             ring=self._ring,
             instruments=self._instruments,
         )
@@ -228,12 +228,12 @@ class PipelineRun:
         window = SuperbatchWindow()
         kept = KeptBatches(tier.plan.keep_bytes)
         sample = SampleBatch(tier.sampler, self._stream, instruments)
-        pool = self._pool(SampleOrdered(sample, kept), sample_trace=SampleTrace(sample, kept))
+        pool = self._pool(SampleOrdered(sample, kept, tier.topology), sample_trace=SampleTrace(sample, kept))
         collector = SuperbatchCollector(pool, self._stream, window, size=tier.plan.superbatch.num_batches)
         inspect = Inspect(ssd.planner, ssd.miss_sample, instruments)
         stage = StageMisses(ssd.retrieval, feedback, instruments)
         read = ReadMisses(self._ring, feedback=feedback, instruments=instruments)
-        gather = GatherCached(ssd.slots, tier.topology, instruments)
+        gather = GatherCached(ssd.slots, instruments)
         threads = [
             *pool.threads,
             stage_thread(inspect, collector, planned, failures),

@@ -9,22 +9,33 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gloader.cache import encode_ids
+from gloader.samplers.graph import float_in_degrees
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.positions import BatchStream
+    from gloader.samplers import Topology
     from gloader.types import IdArray, SampledBatch, Sampler
 
 _LOW_BITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedBatch:
-    """A sampled batch and its nodes in ascending order, which is the order in which plans and stores count."""
+class WholeBatch:
+    """A sampled batch and the degrees of its nodes."""
 
     sampled: SampledBatch
+    src_degree: NDArray[np.float32]  # (U,) full-graph in-degree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedBatch:
+    """A sampled batch, with its nodes in ascending order too, which is the order in which plans and stores count."""
+
+    sampled: SampledBatch
+    src_degree: NDArray[np.float32]  # (U,) full-graph in-degree
     ascending: IdArray  # (U,) node ids
     order: NDArray[np.int64]  # (U,) position in ``sampled.nodes`` of each of ``ascending``
 
@@ -61,6 +72,30 @@ class SampleBatch:
             return self._sampler.sample(batch_id, seeds)
 
 
+class SampleWhole:
+    """Samples the batch that is gathered next. Thread-safe.
+
+    Degrees are looked up by the threads that sample, of which there are several: the one that gathers has its hands
+    full.
+
+    Parameters
+    ----------
+    sample : the batch of a position
+    topology : gives the in-degrees
+    """
+
+    name: Final = "sample"
+
+    def __init__(self, sample: SampleBatch, topology: Topology) -> None:
+        self._sample = sample
+        self._topology = topology
+
+    def process(self, position: int) -> WholeBatch:
+        """Return the batch at ``position`` of the stream, and the degrees of its nodes."""
+        batch = self._sample.process(position)
+        return WholeBatch(sampled=batch, src_degree=float_in_degrees(self._topology.indptr, batch.nodes))
+
+
 class SampleTrace:
     """Samples a batch for its trace, and keeps it for `SampleOrdered` as far as ``kept`` has room. Thread-safe."""
 
@@ -82,18 +117,27 @@ class SampleOrdered:
 
     Sampling is a pure function of the batch's address, and costs less than writing the blocks to a disk and
     reading them back.
+
+    Parameters
+    ----------
+    sample : the batch of a position
+    kept : those that were sampled for their trace and kept
+    topology : gives the in-degrees
     """
 
     name: Final = "sample"
 
-    def __init__(self, sample: SampleBatch, kept: KeptBatches) -> None:
+    def __init__(self, sample: SampleBatch, kept: KeptBatches, topology: Topology) -> None:
         self._sample = sample
         self._kept = kept
+        self._topology = topology
 
     def process(self, position: int) -> OrderedBatch:
-        """Return the batch at ``position`` of the stream, and the order of its nodes."""
+        """Return the batch at ``position`` of the stream, and the order and degrees of its nodes."""
         batch = self._kept.take(position)
-        return ordered(self._sample.process(position) if batch is None else batch)
+        if batch is None:
+            batch = self._sample.process(position)
+        return ordered(batch, float_in_degrees(self._topology.indptr, batch.nodes))
 
 
 class KeptBatches:
@@ -135,16 +179,22 @@ class KeptBatches:
             self._batches.clear()
 
 
-def ordered(batch: SampledBatch) -> OrderedBatch:
-    """Return ``batch`` with the order of its nodes. Pure."""
-    count = len(batch.nodes)
-    if count and int(batch.nodes.max()) < 2 ** (63 - _LOW_BITS):
+def ordered(batch: SampledBatch, src_degree: NDArray[np.float32]) -> OrderedBatch:
+    """Return ``batch`` with the order and the degrees (U,) of its nodes. Pure."""
+    ascending, order = _ascending(batch.nodes)
+    return OrderedBatch(sampled=batch, src_degree=src_degree, ascending=ascending, order=order)
+
+
+def _ascending(nodes: IdArray) -> tuple[IdArray, IdArray]:
+    """Return ``nodes`` in ascending order, and the position of each of them. Pure."""
+    count = len(nodes)
+    if count and int(nodes.max()) < 2 ** (63 - _LOW_BITS):
         # One sort of (id, position) pairs in one word is several times faster than an indirect sort.
-        pairs = (batch.nodes << _LOW_BITS) | np.arange(count)
+        pairs = (nodes << _LOW_BITS) | np.arange(count)
         pairs.sort()
-        return OrderedBatch(sampled=batch, ascending=pairs >> _LOW_BITS, order=pairs & (2**_LOW_BITS - 1))
-    order = np.argsort(batch.nodes, kind="stable").astype(np.int64)
-    return OrderedBatch(sampled=batch, ascending=batch.nodes[order], order=order)
+        return pairs >> _LOW_BITS, pairs & (2**_LOW_BITS - 1)
+    order = np.argsort(nodes, kind="stable").astype(np.int64)
+    return nodes[order], order
 
 
 def _num_bytes(batch: SampledBatch) -> int:

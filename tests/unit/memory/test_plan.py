@@ -204,5 +204,5 @@ def test_every_sampler_thread_has_a_map_of_the_nodes_and_a_batch() -> None:
         _part(plan_memory(_demand(sampler_threads=threads), budget_bytes=2000 * MB), "batches being sampled")
         for threads in (1, 3)
     )
-    rows_and_edges = 40 * 10_000 + 16 * 50_000
+    rows_and_edges = 44 * 10_000 + 16 * 50_000
     assert three - one == 2 * (4 * 2_048_000 + rows_and_edges)

@@ -4,12 +4,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gloader.cache import CachePlan, Trace, make_planner
 from gloader.core.order import EpochOrder
 from gloader.observe.instruments import Instruments
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.positions import BatchStream
+from gloader.pipeline.sample import OrderedBatch, ordered
 from gloader.pipeline.superbatch import StagedSuperbatch
 from gloader.samplers import CscGraph
 from gloader.ssd_store import DirectMisses, RamFeatures
@@ -41,6 +43,15 @@ def stream(end_epoch: int | None = 1) -> BatchStream:
 def sampled(index: int, nodes: list[int] | None = None) -> SampledBatch:
     ids = np.array(NODES[index % len(NODES)] if nodes is None else nodes, dtype=np.int64)
     return SampledBatch(id=BatchId(epoch=0, index=index), nodes=ids, num_seeds=1, blocks=())
+
+
+def degrees(index: int) -> NDArray[np.float32]:
+    """Return other degrees than those of `GRAPH`, so that it shows where a batch has them from."""
+    return np.arange(len(sampled(index).nodes), dtype=np.float32)
+
+
+def in_order(index: int) -> OrderedBatch:
+    return ordered(sampled(index), degrees(index))
 
 
 def trace() -> Trace:

@@ -8,11 +8,11 @@ from gloader.errors import PlanError
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.gather import GatherCached, GatherWhole
 from gloader.pipeline.read import ReadMisses
-from gloader.pipeline.sample import ordered
+from gloader.pipeline.sample import WholeBatch
 from gloader.pipeline.superbatch import BatchJob, FilledBatch
 from gloader.ssd_store import RamFeatures
 
-from .items import DIM, FEATURES, GRAPH, NODES, NUM_NODES, instruments, ring, sampled, staged
+from .items import DIM, FEATURES, NODES, NUM_NODES, degrees, in_order, instruments, ring, sampled, staged
 
 
 def _filled() -> list[FilledBatch]:
@@ -20,26 +20,28 @@ def _filled() -> list[FilledBatch]:
     feedback.begin(superbatch, stage_s=0.0)
     read = ReadMisses(ring(), feedback=feedback, instruments=instruments())
     jobs = [
-        BatchJob(superbatch=superbatch, index=index, batch=ordered(sampled(index)))
-        for index in range(len(NODES))
+        BatchJob(superbatch=superbatch, index=index, batch=in_order(index)) for index in range(len(NODES))
     ]
     return [read.process(job) for job in jobs]
 
 
+def _whole() -> WholeBatch:
+    return WholeBatch(sampled=sampled(0), src_degree=degrees(0))
+
+
 def test_hits_come_from_the_slots_that_the_batch_before_filled() -> None:
     slots = SlotCache(2, dim=DIM)
-    gather = GatherCached(slots, GRAPH, instruments())
+    gather = GatherCached(slots, instruments())
     hosts = [gather.process(filled) for filled in _filled()]
     for host, nodes in zip(hosts, NODES, strict=True):
         np.testing.assert_array_equal(host.x, FEATURES[nodes])
-        assert host.src_degree.tolist() == [1.0] * len(nodes)
-        assert host.src_degree.dtype == np.float32
+        assert host.src_degree.tolist() == [*range(len(nodes))]
     assert [(host.superbatch, host.ends_superbatch) for host in hosts] == [(3, False), (3, True)]
     assert sorted(slots.resident.tolist()) == [2, 4]
 
 
 def test_a_slot_that_holds_another_row_is_an_error() -> None:
-    gather = GatherCached(SlotCache(2, dim=DIM), GRAPH, instruments())
+    gather = GatherCached(SlotCache(2, dim=DIM), instruments())
     with pytest.raises(PlanError):
         gather.process(_filled()[1])  # the batch before it admitted nothing
 
@@ -52,11 +54,10 @@ def test_features_in_memory_are_gathered_but_those_of_the_device(held: list[int]
     gather = GatherWhole(
         RamFeatures(FEATURES),
         DeviceShare(held=is_held if held else None),
-        topology=GRAPH,
         ring=ring(),
         instruments=found,
     )
-    host = gather.process(sampled(0))
+    host = gather.process(_whole())
     wanted = [position for position, node in enumerate(NODES[0]) if node not in held]
     np.testing.assert_array_equal(host.x[wanted], FEATURES[NODES[0]][wanted])
     assert (host.superbatch, host.ends_superbatch) == (0, False)
@@ -68,8 +69,7 @@ def test_nothing_is_gathered_for_a_device_that_reaches_all_rows() -> None:
     gather = GatherWhole(
         RamFeatures(FEATURES),
         DeviceShare(reaches_all=True),
-        topology=GRAPH,
         ring=ring(),
         instruments=instruments(),
     )
-    assert gather.process(sampled(0)).x.shape == (0, DIM)
+    assert gather.process(_whole()).x.shape == (0, DIM)

@@ -5,14 +5,13 @@ import pytest
 
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.read import ReadMisses
-from gloader.pipeline.sample import ordered
 from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
 
-from .items import FEATURES, instruments, ring, sampled, staged
+from .items import FEATURES, in_order, instruments, ring, staged
 
 
 def _job(superbatch: StagedSuperbatch, index: int) -> BatchJob:
-    return BatchJob(superbatch=superbatch, index=index, batch=ordered(sampled(index)))
+    return BatchJob(superbatch=superbatch, index=index, batch=in_order(index))
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -2,12 +2,25 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gloader.cache import decode_ids
-from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, ordered
+from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, SampleWhole, ordered
+from gloader.samplers import CscGraph
 from gloader.types import BatchId, SampledBatch
 
-from .items import ORDER, OneSampler, instruments, sampled, seconds_of, stream
+from .items import NUM_NODES, ORDER, OneSampler, instruments, sampled, seconds_of, stream
+
+# Node i has i in-edges.
+GROWING = CscGraph(
+    indptr=np.append(0, np.cumsum(np.arange(NUM_NODES))),
+    indices=np.zeros(NUM_NODES * (NUM_NODES - 1) // 2, dtype=np.int32),
+)
+
+
+def _assert_degrees(found: NDArray[np.float32], batch: SampledBatch) -> None:
+    assert found.dtype == np.float32
+    assert found.tolist() == batch.nodes.tolist()
 
 
 def test_the_batch_at_a_position_is_sampled_from_its_seeds() -> None:
@@ -34,10 +47,16 @@ def test_a_trace_and_its_batch_are_of_one_sample(keep_bytes: int, num_calls: int
     sampler = OneSampler()
     once, kept = SampleBatch(sampler, stream(), instruments()), KeptBatches(keep_bytes)
     entry = SampleTrace(once, kept).process(1)
-    batch = SampleOrdered(once, kept).process(1)
+    batch = SampleOrdered(once, kept, GROWING).process(1)
     np.testing.assert_array_equal(decode_ids(entry.code, entry.count), batch.ascending)
     np.testing.assert_array_equal(batch.sampled.nodes[batch.order], batch.ascending)
     assert len(sampler.calls) == num_calls
+    _assert_degrees(batch.src_degree, batch.sampled)
+
+
+def test_a_batch_of_features_in_memory_has_its_degrees_from_the_thread_that_samples() -> None:
+    whole = SampleWhole(SampleBatch(OneSampler(), stream(), instruments()), GROWING).process(2)
+    _assert_degrees(whole.src_degree, whole.sampled)
 
 
 def test_what_is_taken_makes_room_again() -> None:
@@ -63,6 +82,7 @@ def test_nothing_is_kept_after_cancel() -> None:
 
 def test_ids_too_large_to_share_a_word_are_sorted_all_the_same() -> None:
     nodes = np.array([2**40, 5, 2**33], dtype=np.int64)
-    batch = ordered(SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=1, blocks=()))
+    sampled = SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=1, blocks=())
+    batch = ordered(sampled, np.ones(3, dtype=np.float32))
     assert batch.ascending.tolist() == [5, 2**33, 2**40]
     assert batch.order.tolist() == [1, 2, 0]

@@ -17,9 +17,11 @@ from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.sample import KeptBatches, OrderedBatch, SampleBatch, SampleOrdered, SampleTrace
 from gloader.pipeline.sampler_pool import SamplerPool
 from gloader.pipeline.threads import Failures
+from gloader.samplers import CscGraph
 from gloader.types import BatchId, IdArray, SampledBatch
 
 PER_EPOCH = 5
+EDGELESS = CscGraph(indptr=np.zeros(1001, dtype=np.int64), indices=np.empty(0, dtype=np.int32))
 
 
 def _stream(end_epoch: int | None = 3) -> BatchStream:
@@ -61,7 +63,7 @@ class _Running:
         self.failures = _Noted()
         self.pool: SamplerPool[OrderedBatch] = SamplerPool(
             stream,
-            SampleOrdered(once, kept),
+            SampleOrdered(once, kept, EDGELESS),
             sample_trace=SampleTrace(once, kept) if has_traces else None,
             failures=self.failures,
             num_threads=3,

@@ -11,7 +11,7 @@ from gloader.errors import ChannelClosedError
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.sample import OrderedBatch, TraceEntry, ordered
+from gloader.pipeline.sample import OrderedBatch, TraceEntry
 from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
 from gloader.pipeline.superbatch_flow import (
     BatchFeed,
@@ -21,7 +21,7 @@ from gloader.pipeline.superbatch_flow import (
 )
 from gloader.types import BatchId
 
-from .items import DIM, closing, plan, sampled, staged, stream
+from .items import DIM, closing, in_order, plan, sampled, staged, stream
 
 
 class _Traces:
@@ -47,7 +47,7 @@ class _Batches:
 
     def get(self) -> OrderedBatch:
         self._count += 1
-        return ordered(sampled(self._count - 1))
+        return in_order(self._count - 1)
 
 
 def _collector(traces: _Traces, size: int = 4, room: int = 100) -> SuperbatchCollector:

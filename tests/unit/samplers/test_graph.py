@@ -9,6 +9,7 @@ import pytest
 
 from gloader.errors import GloaderError, GraphError
 from gloader.samplers import CscGraph, graph
+from gloader.samplers.graph import float_in_degrees, in_degrees
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +32,14 @@ def test_sizes_and_degrees() -> None:
 
 @pytest.mark.parametrize("nodes", [[3], [-1], [0, 2**40]])
 def test_degrees_of_foreign_nodes_are_refused(nodes: list[int]) -> None:
-    with pytest.raises(GraphError, match=r"node ids \[.*\] are not in 0\.\.2"):
-        build().in_degrees(np.array(nodes))
+    for count in (in_degrees, float_in_degrees):
+        with pytest.raises(GraphError, match=r"node ids \[.*\] are not in 0\.\.2"):
+            count(build().indptr, np.array(nodes))
+
+
+def test_degrees_for_message_passing_are_float32() -> None:
+    found = float_in_degrees(INDPTR, np.array([2, 0, 2, 1]))
+    assert (found.dtype, found.tolist()) == (np.dtype(np.float32), [3, 2, 3, 0])
 
 
 def test_degrees_of_fractions_are_refused() -> None:
