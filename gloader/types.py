@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 IdArray: TypeAlias = NDArray[np.int64]
@@ -125,13 +127,34 @@ class CacheStep:
     admit_slot: IdArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDemand:
+    """A field that takes a tensor, or a function that is called for it when it is read first."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type) -> torch.Tensor:
+        if instance is None:
+            raise AttributeError(self._name)  # what tells a dataclass that the field has no default
+        held = instance.__dict__
+        found = held[self._name]
+        if callable(found):
+            found = held[self._name] = found()
+        return found
+
+    def __set__(self, instance: object, value: torch.Tensor | Callable[[], torch.Tensor]) -> None:
+        instance.__dict__[self._name] = value
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceBlock:
     """A `Block` as tensors on the compute device, with what message passing needs."""
 
     indptr: torch.Tensor  # (num_dst + 1,) int32
     indices: torch.Tensor  # (num_edges,) int32, sources
-    edge_ids: torch.Tensor  # (num_edges,) int64, positions in the graph's ``indices``
+    # (num_edges,) int64, positions in the graph's ``indices``. Most models never look at them, and they would be half
+    # of what a batch moves beside its rows: they stay on the host, and come to the device when they are read first.
+    edge_ids: OnDemand = OnDemand()
     src_degree: torch.Tensor  # (num_src,) float32, full-graph in-degree of each source
     num_src: int
     num_dst: int
@@ -144,10 +167,11 @@ class DeviceBlock:
         """(2, num_edges) int64: source and destination of each edge, as PyG's layers take it."""
         num_edges = self.indices.shape[0]
         # Made of the block's own tensors, so that all of it stays on their device.
-        dst = self.edge_ids.new_ones(self.num_dst).cumsum(0) - 1
-        pair = self.edge_ids.new_empty((2, num_edges))
+        indptr = self.indptr.long()
+        dst = indptr.new_ones(self.num_dst).cumsum(0) - 1
+        pair = indptr.new_empty((2, num_edges))
         pair[0] = self.indices
-        pair[1] = dst.repeat_interleave(self.indptr.diff().long(), output_size=num_edges)
+        pair[1] = dst.repeat_interleave(indptr.diff(), output_size=num_edges)
         return pair
 
 

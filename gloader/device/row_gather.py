@@ -32,7 +32,7 @@ def gather_rows(
 
     Parameters
     ----------
-    ids : (U,) int64 node ids
+    ids : (U,) int32 or int64 node ids
     parts : the tables that hold the rows
     out : (U, F) float32, contiguous
     max_programs : most programs of the kernel at a time, so that the model keeps its share of the device; None:
@@ -60,7 +60,7 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
 
     Parameters
     ----------
-    ids : (U,) int64 node ids
+    ids : (U,) int32 or int64 node ids
     parts : the tables that hold the rows
     out : (U, F) float32, contiguous
     """
@@ -88,7 +88,7 @@ def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, ou
 
     Parameters
     ----------
-    ids : (U,) int64 node ids
+    ids : (U,) int32 or int64 node ids
     table : the cached rows
     slot_of : (N,) int32, -1 without a slot
     out : (U, F) float32

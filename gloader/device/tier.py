@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan
     from gloader.device.row_table import RowFormat
     from gloader.device.seam import Device, Pinned
-    from gloader.types import FeatureSource
+    from gloader.types import FeatureSource, IdArray, LocalArray
 
 # Host memory that filling the table takes: large enough for sequential reads, small beside any budget.
 _CHUNK_BYTES: Final = 64 << 20
@@ -74,6 +74,7 @@ class DeviceTier:
     cache: StaticCache | None = None
     features: RowTable | None = None  # all N rows
     pinned: Pinned | None = None  # their memory
+    has_short_ids: bool = False  # every id fits into 32 bits, and is sent so
 
     @property
     def holds_all(self) -> bool:
@@ -94,6 +95,12 @@ class DeviceTier:
         if cache.plan.holds_all:
             return DeviceShare(holds_all=True)
         return DeviceShare(reaches_all=reaches_all, held=cache.plan.holds())
+
+    def ids_of(self, nodes: IdArray) -> IdArray | LocalArray | None:
+        """Return the ids (U,) as the device gets them, to bring rows by; None: it brings none by their id."""
+        if self.cache is None and self.features is None:
+            return None
+        return nodes.astype(np.int32) if self.has_short_ids else nodes
 
     def parts(self, host: torch.Tensor) -> RowParts:
         """Return the tables of a batch's rows, of which the host gathered ``host`` (U, F), pinned or on the CPU."""

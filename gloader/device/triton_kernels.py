@@ -43,7 +43,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
         position = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         is_row = position < num_rows
-        node = tl.load(ids + position, mask=is_row, other=0)
+        node = tl.load(ids + position, mask=is_row, other=0).to(tl.int64)  # sent as 32 bits
         if HAS_MAP:  # noqa: SIM108 - decided when it is compiled; a conditional expression is not
             slot = tl.load(slot_of + node, mask=is_row, other=-1).to(tl.int64)
         else:

@@ -165,7 +165,9 @@ class _Inbox:
         if not self._is_read_at_once:
             return batch
         # The consumer gets the ids as they are, and would hold the shared memory that all the rest was copied out of.
-        return replace(batch, sampled=replace(batch.sampled, nodes=batch.sampled.nodes.copy()))
+        sampled = batch.sampled
+        blocks = tuple(replace(block, edge_ids=block.edge_ids.copy()) for block in sampled.blocks)
+        return replace(batch, sampled=replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks))
 
 
 class RemoteTier:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -41,6 +41,8 @@ BATCHES_AHEAD: Final = 2
 # Budgets are planned for batches this much larger than the largest of the few that are sampled to know their size: a
 # larger one comes late in an epoch, when nothing can be given back any more.
 LARGER_THAN_PROBED: Final = 1.15
+
+_SHORT_IDS: Final = 2**31  # nodes whose ids fit into 32 bits
 
 DryRun: TypeAlias = "Callable[[ReadyBatch], object]"
 
@@ -176,9 +178,14 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, f
     source : all N feature rows
     form : how these rows are stored
     """
-    if not len(plan.rows):
-        return DeviceTier(device=device)
-    return DeviceTier(device=device, cache=StaticCache(plan, source=source, form=form, place=device.place))
+    cache = None
+    if len(plan.rows):
+        cache = StaticCache(plan, source=source, form=form, place=device.place)
+    return DeviceTier(
+        device=device,
+        cache=cache,
+        has_short_ids=device.is_asynchronous and plan.num_nodes <= _SHORT_IDS,
+    )
 
 
 def row_format(store: FeatureStore) -> RowFormat:
@@ -201,12 +208,7 @@ def with_features(tier: DeviceTier, features: RamFeatures, form: RowFormat) -> D
     pinned = tier.device.pin(features.array)
     if pinned is None:
         return tier
-    return DeviceTier(
-        device=tier.device,
-        cache=tier.cache,
-        features=reach_features(tier.device, pinned, form),
-        pinned=pinned,
-    )
+    return replace(tier, features=reach_features(tier.device, pinned, form), pinned=pinned)
 
 
 def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:
@@ -233,7 +235,11 @@ def _blank_batch(sampled: SampledBatch, dim: int) -> HostBatch:
 
 
 def _num_bytes(batch: HostBatch) -> int:
+    """Return the bytes that a batch takes on the device; ids at their longest."""
     blocks = sum(
-        block.indptr.nbytes + block.indices.nbytes + block.edge_ids.nbytes for block in batch.sampled.blocks
+        array.nbytes
+        for block in batch.sampled.blocks
+        for array in (block.indptr, block.indices, block.edge_weight)
+        if array is not None
     )
     return batch.x.nbytes + batch.src_degree.nbytes + batch.sampled.nodes.nbytes + blocks

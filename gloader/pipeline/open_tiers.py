@@ -26,6 +26,7 @@ from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.open_device_tier import (
+    BATCHES_AHEAD,
     LARGER_THAN_PROBED,
     Workload,
     open_device_tier,
@@ -58,6 +59,9 @@ _PROBE_BATCHES = 3
 
 # Of each other rank's batches, kept here until it gives them back; their features lie in rings.
 _LENT_TOPOLOGIES = 5
+
+# Whose edge ids stay on the host while an asynchronous device has the rest: sent, waiting, and computed on.
+_ON_DEVICE = BATCHES_AHEAD + 1
 
 # Sampled batches that wait for each rank's gather, beside those that are being sampled.
 _BATCHES_AHEAD = 2
@@ -126,7 +130,7 @@ def open_feature_tier(
         device = open_device_tier(
             settings.device, work, source=files.store, form=row_format(files.store), others=others
         )
-        demand = _demand(dataset, settings, work, files, num_ranks=num_ranks)
+        demand = _demand(dataset, settings, work, files, device, num_ranks=num_ranks)
         plan = _plan(demand, settings, files, device, budget_bytes=budget)
         # What nobody planned for stages missing rows, of two superbatches at a time, and makes further buffers for a
         # loop that keeps batches.
@@ -204,10 +208,12 @@ def _demand(
     settings: LoaderSettings,
     work: Workload,
     files: _Files,
+    device: DeviceTier,
     *,
     num_ranks: int,
 ) -> Demand:
     """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed."""
+    waiting = _in_flight(settings, num_ranks) + (_ON_DEVICE if device.device.is_asynchronous else 0)
     epochs, policy, store = settings.stages.epochs, settings.memory.policy, files.store
     # In file order, as plans and stores count.
     batches = [np.sort(batch.nodes) for batch in work.probe]
@@ -220,7 +226,7 @@ def _demand(
         policy=policy,
         batch_rows=min(math.ceil(LARGER_THAN_PROBED * _most_rows(work.probe)), dataset.num_nodes),
         batch_edges=math.ceil(LARGER_THAN_PROBED * _most_edges(work.probe)),
-        batches_in_flight=_in_flight(settings, num_ranks) + _LENT_TOPOLOGIES * (num_ranks - 1),
+        batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=work.threads,
         sampler_node_bytes=workspace_node_bytes(settings.sampling.sampler),
         sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * _most_call_bytes(settings.sampling.sampler, work)),

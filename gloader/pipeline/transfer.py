@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
-from gloader.types import Block, DeviceBlock, IdArray, ReadyBatch
+from gloader.types import DeviceBlock, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from gloader.device import Mark
     from gloader.pipeline.gather import HostBatch
+    from gloader.types import Block, IdArray, LocalArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +54,11 @@ class Transfer:
         # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
         # comes last, behind all of it on the device's stream.
         with self._tier.device.sending():
-            small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels))))
-            nodes, y, src_degree = next(small), next(small), next(small)
-            blocks = tuple(_block_from(block, src_degree, small) for block in batch.sampled.blocks)
+            place, ids = self._tier.device.place, self._tier.ids_of(batch.sampled.nodes)
+            small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels, ids))))
+            y, src_degree = next(small), next(small)
+            nodes = None if ids is None else next(small)
+            blocks = tuple(_block_from(block, src_degree, small, place) for block in batch.sampled.blocks)
             x = self._features(batch, nodes)
             mark = self._tier.device.mark()
         self._sending.append((mark, batch))
@@ -67,7 +71,7 @@ class Transfer:
             superbatch=batch.superbatch,
             ends_superbatch=batch.ends_superbatch,
             mark=mark,
-            blocks_of_memory=(x, nodes),
+            blocks_of_memory=(x, y),
         )
 
     def release(self) -> None:
@@ -81,17 +85,17 @@ class Transfer:
             self._sending[0][0].wait()
             self._sending.popleft()
 
-    def _features(self, batch: HostBatch, nodes: torch.Tensor) -> torch.Tensor:
-        """Return the rows (U, F) of the batch on the device."""
+    def _features(self, batch: HostBatch, nodes: torch.Tensor | None) -> torch.Tensor:
+        """Return the rows (U, F) of the batch on the device, where ``nodes`` are what `DeviceTier.ids_of` says."""
         tier = self._tier
         host, cache = torch.from_numpy(batch.x), tier.cache
         # Without a device of its own the buffer itself is handed out, and comes back when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
-            if cache is not None and cache.slot_of is not None:
+            if nodes is not None and cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
             return host
-        x = tier.device.empty((len(nodes), host.shape[1]), torch.float32)
-        if cache is None and tier.features is None:
+        x = tier.device.empty((len(batch.sampled.nodes), host.shape[1]), torch.float32)
+        if nodes is None:
             tier.device.copy(host, x)
         else:
             tier.device.gather(nodes, tier.parts(host), x)
@@ -122,16 +126,18 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
     src_degree : (U,) float32, there already
     device : where to
     """
-    return _block_from(
-        block, src_degree, (torch.from_numpy(array).to(device) for array in _block_arrays(block))
-    )
+    tensors = (torch.from_numpy(array).to(device) for array in _block_arrays(block))
+    return _block_from(block, src_degree, tensors, device)
 
 
-def _small_arrays(batch: HostBatch, labels: IdArray) -> Iterator[NDArray[Any]]:
+def _small_arrays(
+    batch: HostBatch, labels: IdArray, ids: IdArray | LocalArray | None
+) -> Iterator[NDArray[Any]]:
     """Yield everything but the features, in the order that `Transfer.send` takes it apart in."""
-    yield batch.sampled.nodes
     yield labels
     yield batch.src_degree
+    if ids is not None:
+        yield ids
     for block in batch.sampled.blocks:
         yield from _block_arrays(block)
 
@@ -139,19 +145,30 @@ def _small_arrays(batch: HostBatch, labels: IdArray) -> Iterator[NDArray[Any]]:
 def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
     yield block.indptr
     yield block.indices
-    yield block.edge_ids
     if block.edge_weight is not None:
         yield block.edge_weight
 
 
-def _block_from(block: Block, src_degree: torch.Tensor, tensors: Iterator[torch.Tensor]) -> DeviceBlock:
+def _block_from(
+    block: Block, src_degree: torch.Tensor, tensors: Iterator[torch.Tensor], place: torch.device
+) -> DeviceBlock:
     """Return the block whose arrays come next in ``tensors``, in the order of `_block_arrays`."""
     return DeviceBlock(
         indptr=next(tensors),
         indices=next(tensors),
-        edge_ids=next(tensors),
+        edge_ids=partial(_brought, block.edge_ids, place),
         src_degree=src_degree[: block.num_src],
         num_src=block.num_src,
         num_dst=block.num_dst,
         edge_weight=None if block.edge_weight is None else next(tensors),
     )
+
+
+def _brought(array: IdArray, place: torch.device) -> torch.Tensor:
+    """Return ``array`` at ``place``, behind what this thread computes there; on the CPU the same memory."""
+    tensor = torch.from_numpy(array)
+    if place.type == "cpu":
+        return tensor
+    with torch.cuda.device(place):
+        # Through pinned memory, which torch keeps until the copy is over: this thread does not wait for the device.
+        return tensor.pin_memory().to(place, non_blocking=True)

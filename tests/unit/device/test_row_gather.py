@@ -1,6 +1,7 @@
 """The gather, in torch and as the Triton kernel under its interpreter, against a loop."""
 
 import importlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 
@@ -86,9 +87,9 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 @pytest.mark.parametrize("dim", [1, 24, 100])
 def test_torch_brings_every_row_from_where_it_is(dim: int, dtype: torch.dtype) -> None:
     ids, cases = _cases(dim, dtype)
-    for name, parts in cases.items():
+    for (name, parts), id_dtype in itertools.product(cases.items(), (torch.int64, torch.int32)):
         out = torch.empty(BATCH, dim)
-        gather_rows(ids, parts, out=out)
+        gather_rows(ids.to(id_dtype), parts, out=out)
         assert _same_bits(out, _expected(ids, parts)), name
 
 
@@ -98,11 +99,24 @@ def test_torch_brings_every_row_from_where_it_is(dim: int, dtype: torch.dtype) -
 )  # one column, some, no power of two, more than one block of columns
 def test_the_kernel_brings_the_same_bits(interpreted: Gather, dim: int, dtype: torch.dtype) -> None:
     ids, cases = _cases(dim, dtype)
-    for name, parts in cases.items():
+    for (name, parts), id_dtype in itertools.product(cases.items(), (torch.int64, torch.int32)):
         out = torch.full((BATCH + 1, dim), 7.0)
-        interpreted(ids, parts, out[:BATCH])
+        interpreted(ids.to(id_dtype), parts, out[:BATCH])
         assert _same_bits(out[:BATCH], _expected(ids, parts)), name
         assert (out[BATCH] == 7).all(), name  # nothing behind the batch is written
+
+
+def test_short_ids_reach_rows_beyond_two_gigabytes(interpreted: Gather) -> None:
+    dim = 512
+    last = 2**31 // dim + 1
+    rows = torch.empty((last + 1, dim), dtype=torch.int8)  # of which one page is touched
+    rows[last] = 3
+    ids = torch.tensor([last], dtype=torch.int32)
+    for place in ({"table": RowTable(rows=rows), "host": None}, {"table": None, "host": RowTable(rows=rows)}):
+        parts = RowParts(slot_of=None, is_host_by_id=place["table"] is None, **place)
+        out = torch.zeros(1, dim)
+        interpreted(ids, parts, out)
+        assert (out == 3).all()
 
 
 def test_the_kernel_does_nothing_for_an_empty_batch(interpreted: Gather) -> None:

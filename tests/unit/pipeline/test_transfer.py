@@ -9,10 +9,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from gloader.cache import DeviceCachePlan
+from gloader.cache import DeviceCachePlan, no_device_cache
 from gloader.device import CpuDevice, DeviceTier, RowFormat, StaticCache
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.open_device_tier import hold_rows
 from gloader.pipeline.transfer import Transfer, transfer
 from gloader.ssd_store import RamFeatures
 from gloader.types import BatchId, Block, SampledBatch
@@ -44,6 +45,7 @@ class SlowDevice:
     """A device that has not read anything until its marks say so."""
 
     marks: list[SlowMark] = field(default_factory=list)
+    uploaded: list[NDArray[Any]] = field(default_factory=list)
     inner: CpuDevice = field(default_factory=lambda: CpuDevice(rehearses=True))
 
     def __getattr__(self, name: str) -> Any:
@@ -52,6 +54,10 @@ class SlowDevice:
     def mark(self) -> SlowMark:
         self.marks.append(SlowMark())
         return self.marks[-1]
+
+    def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
+        self.uploaded.extend(arrays)
+        return self.inner.upload(arrays)
 
 
 def _batch(x: NDArray[np.float32], nodes: Sequence[int], *, weights: bool = False) -> HostBatch:
@@ -110,11 +116,38 @@ def test_what_the_consumer_computes_comes_behind_the_mark() -> None:
         ready.y,
         block.indptr,
         block.indices,
-        block.edge_ids,
         block.src_degree,
         block.edge_weight,
     )
     assert {tensor.untyped_storage().data_ptr() for tensor in tensors} == guarded
+
+
+@pytest.mark.parametrize("rows", [(), (2, 4)])
+def test_no_more_is_sent_than_the_device_needs(rows: tuple[int, ...]) -> None:
+    device = SlowDevice()
+    source, form = RamFeatures(FEATURES), RowFormat(dtype=FEATURES.dtype, dim=DIM)
+    plan = DeviceCachePlan(num_nodes=20, rows=np.array(rows, dtype=np.int64))
+    tier = hold_rows(device, plan, source=source, form=form)  # type: ignore[arg-type]
+    host = _batch(np.empty((5, DIM), dtype=np.float32), [4, 2, 9, 19, 0])
+    ready = Transfer(tier).send(host, LABELS).receive()
+    ids = [np.int32] if rows else []  # nothing is looked up by them without a cache
+    block = [np.int32, np.int32]
+    assert [array.dtype for array in device.uploaded] == [np.int64, np.float32, *ids, *block, *block]
+    np.testing.assert_array_equal(ready.x.numpy(), FEATURES[ready.nodes])
+    assert ready.nodes.dtype == np.int64
+    assert [hop.edge_ids.tolist() for hop in ready.blocks] == [[7, 9]] * 2
+
+
+def test_ids_that_need_64_bits_have_them() -> None:
+    form = RowFormat(dtype=FEATURES.dtype, dim=DIM)
+    for num_nodes, is_short in ((2**31, True), (2**31 + 1, False)):
+        plan = no_device_cache(num_nodes)
+        device = CpuDevice(rehearses=True)
+        tier = hold_rows(device, plan, source=RamFeatures(FEATURES), form=form)
+        assert tier.has_short_ids == is_short
+    assert not hold_rows(
+        CpuDevice(), no_device_cache(9), source=RamFeatures(FEATURES), form=form
+    ).has_short_ids
 
 
 def test_waiting_lets_go_of_everything() -> None:
