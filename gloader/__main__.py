@@ -1,7 +1,23 @@
-"""`python -m gloader` is `gloader`."""
+"""`python -m gloader` is `gloader`, which says what to install where the packages of the command line are missing."""
 
 import sys
 
-from gloader.cli.main import main
 
-sys.exit(main())
+def main() -> int:
+    """Run one command and return its exit status."""
+    try:
+        from gloader.cli.main import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "gloader").startswith("gloader"):
+            raise
+        print(  # noqa: T201 - a user reads it, and no command has begun
+            f"error: {error}: the command line needs cyclopts, rich and PyYAML: pip install 'cyclopts>=5,<6' rich "
+            "pyyaml; loading and training from Python need none of them",
+            file=sys.stderr,
+        )
+        return 2
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

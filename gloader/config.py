@@ -14,8 +14,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypedDict, get_args, get_type_hints
 
-from cyclopts import Group, Parameter
-
+from gloader.core.flag_parameter import Group, Parameter
 from gloader.core.flag_values import (
     NOT_A_FLAG,
     SWITCH,

@@ -10,8 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -56,7 +54,7 @@ def machine() -> dict[str, Any]:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cores": usable,
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "architecture": platform.machine(),
         "load_average_1min": os.getloadavg()[0],
     }

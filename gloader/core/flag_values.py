@@ -6,8 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from cyclopts import Parameter
-
+from gloader.core.flag_parameter import Parameter
 from gloader.core.malformed import shown
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError

@@ -7,15 +7,17 @@ import re
 from pathlib import Path
 from typing import Final
 
-from platformdirs import user_cache_path
-
 _MAX_SLUG: Final = 60
 
 
 def home_dir() -> Path:
     """Return $GLOADER_HOME, or the user's cache folder for gloader; it may not exist yet."""
     named = os.environ.get("GLOADER_HOME")
-    return Path(named).expanduser() if named else user_cache_path("gloader")
+    if named:
+        return Path(named).expanduser()
+    caches = Path(os.environ.get("XDG_CACHE_HOME", "")).expanduser()
+    # The XDG specification: a relative path is as good as none.
+    return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "gloader"
 
 
 def nearest_existing(path: Path) -> Path:

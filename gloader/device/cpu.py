@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 import torch
 
 from gloader.core.aligned_memory import warm_bytes
 from gloader.device.host_memory import pack, pack_offsets, unpack
 from gloader.device.row_gather import gather_rows
+from gloader.memory.available import available_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,7 +80,7 @@ class CpuDevice:
 
     def free_bytes(self) -> int:
         """Return the bytes of memory that are free."""
-        return int(psutil.virtual_memory().available)
+        return available_memory_bytes()
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
         """Run ``step`` and return 0: the memory it takes on the host is not measured."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MEMINFO = Path("/proc/meminfo")
 _SELF_CGROUP = Path("/proc/self/cgroup")
 _CGROUP_MOUNT = Path("/sys/fs/cgroup")
 
@@ -20,8 +20,7 @@ def available_memory_bytes() -> int:
     The least of what the system calls available and of the room below every memory limit (cgroup v1 or v2)
     on the path from this process's group to the root. Reclaimable file pages count as room.
     """
-    system = int(psutil.virtual_memory().available)
-    return max(0, min([system, *cgroup_rooms(_SELF_CGROUP, _CGROUP_MOUNT)]))
+    return max(0, min([_system_bytes(_MEMINFO), *cgroup_rooms(_SELF_CGROUP, _CGROUP_MOUNT)]))
 
 
 def default_budget_bytes() -> int:
@@ -57,6 +56,12 @@ def cgroup_rooms(self_cgroup: Path, mount: Path) -> Iterator[int]:
             )
 
 
+def _system_bytes(meminfo: Path) -> int:
+    """Return what the system calls available; where it does not say, the pages that nobody uses."""
+    kilobytes = _stat(meminfo, "MemAvailable:")
+    return 1024 * kilobytes if kilobytes else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def _rooms(root: Path, group: str, *, limit: str, usage: str, cached: str) -> Iterator[int]:
     folder = root / group.strip("/")
     while True:
@@ -75,9 +80,9 @@ def _number(path: Path) -> int | None:
 
 def _stat(path: Path, key: str) -> int:
     for line in (_read(path) or "").splitlines():
-        name, _, value = line.partition(" ")
-        if name == key:
-            return int(value)
+        words = line.split()
+        if words[:1] == [key]:
+            return int(words[1])
     return 0
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from gloader.errors import SpillError
 from gloader.ssd_store.spill.folder import SpillFolder, spill_parent
@@ -23,6 +23,9 @@ _FREE_SHARE = 4
 _FEATURE_MULTIPLE = 4
 
 _IN_MEMORY = ("tmpfs", "ramfs")
+
+_MOUNTS = Path("/proc/self/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks in the names of folders
 
 
 def open_spill(parent: StrPath | None, budget_bytes: int | None, *, feature_bytes: int) -> SpillFolder | None:
@@ -57,7 +60,7 @@ def _default_bytes(folder: Path, feature_bytes: int) -> int:
     if _file_system(folder) in _IN_MEMORY:
         return 0
     try:
-        free = psutil.disk_usage(str(folder)).free
+        free = shutil.disk_usage(folder).free
     except OSError:
         return 0
     return int(min(free // _FREE_SHARE, _FEATURE_MULTIPLE * feature_bytes))
@@ -65,7 +68,15 @@ def _default_bytes(folder: Path, feature_bytes: int) -> int:
 
 def _file_system(folder: Path) -> str:
     """Return the type of the file system that holds ``folder``, or nothing where that cannot be found out."""
-    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    try:
+        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    # A later mount covers an earlier one of the same folder.
+    mounts = {
+        Path(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[1])): words[2]
+        for words in map(str.split, lines)
+    }
     for parent in (folder.resolve(), *folder.resolve().parents):
         if parent in mounts:
             return mounts[parent]

@@ -9,11 +9,9 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from gloader.core.malformed import MALFORMED
 from gloader.core.signals import uninterrupted
-from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError
+from gloader.errors import CheckpointError, ConfigError, StoreExistsError, StoreLockedError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
 from gloader.ssd_store.spill.folder import remove_dead_spills
 from gloader.ssd_store.write.atomic_file import (
@@ -45,6 +43,7 @@ from gloader.training.run_identity import new_run_id
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+    from types import ModuleType
 
     from gloader.training.group import RankGroup
 
@@ -64,11 +63,14 @@ class RunFolder:
 
     Raises
     ------
+    ConfigError
+        PyYAML is not installed.
     StoreWriteError
         The folder cannot be made.
     """
 
     def __init__(self, root: Path, *, os_io: OsIO = REAL_OS) -> None:
+        _yaml()
         self.root = root
         self._os_io = os_io
         self._lock = -1
@@ -138,7 +140,7 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the resolved settings."""
-        text = yaml.safe_dump(_plain(config), sort_keys=False)
+        text = _yaml().safe_dump(_plain(config), sort_keys=False)
         write_atomically(self.root / _CONFIG, text.encode(), os_io=self._os_io)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -224,7 +226,7 @@ class RunFolder:
 
     def _read_config(self) -> dict[str, Any] | None:
         """Return the settings of the run that is here; None where the file is not what a run wrote."""
-        path = self.root / _CONFIG
+        path, yaml = self.root / _CONFIG, _yaml()
         try:
             with path.open("rb") as file:
                 content = yaml.safe_load(file.read(_MAX_CONFIG_BYTES))
@@ -252,6 +254,17 @@ class RunFolder:
         self._os_io.replace(folder, gone)
         self._os_io.fsync_dir(self.root)
         remove_tree(gone, os_io=self._os_io)
+
+
+def _yaml() -> ModuleType:
+    """Return PyYAML, which training without a folder does without."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a run's folder has its settings as YAML, and {error}: pip install pyyaml"
+        ) from error
+    return yaml
 
 
 def _plain(value: Any) -> Any:

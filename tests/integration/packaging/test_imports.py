@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -95,3 +96,23 @@ def test_bare_import_from_the_checkout_is_refused(name: str) -> None:
 def test_links_are_relative_and_point_at_the_packages() -> None:
     for name in PACKAGES:
         assert str((ROOT / "gloader" / name).readlink()) == f"../{name}"
+
+
+def test_a_bare_machine_trains_and_says_what_its_command_line_lacks(tmp_path: Path) -> None:
+    """torch, triton, numba and numpy, with what they need themselves; no program, so no compiler, on the PATH."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "tests" / "bare_machine.py")],
+        env=os.environ | {"PATH": "", "PYTHONPATH": str(ROOT), "GLOADER_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["batches"], result["features"]) == (10, "ssd")
+    assert result["test_acc"] > 0.2  # of ten classes
+    assert done.stderr == (
+        "error: No module named 'cyclopts': the command line needs cyclopts, rich and PyYAML: pip install "
+        "'cyclopts>=5,<6' rich pyyaml; loading and training from Python need none of them\n"
+    )

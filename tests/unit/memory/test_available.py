@@ -1,6 +1,9 @@
-import psutil
+import os
+from types import SimpleNamespace
+
 import pytest
 
+from gloader.memory import available
 from gloader.memory.available import available_memory_bytes, cgroup_rooms, default_budget_bytes
 
 
@@ -11,8 +14,21 @@ def write_tree(root, files):
 
 
 def test_available_memory_is_within_the_system():
-    assert 0 < available_memory_bytes() <= psutil.virtual_memory().total
-    assert 0 < default_budget_bytes() <= psutil.virtual_memory().total // 2
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < available_memory_bytes() <= total
+    assert 0 < default_budget_bytes() <= total // 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("MemTotal: 9 kB\nMemAvailable:   3 kB\n", 3072), ("MemTotal: 9 kB\n", 20 << 12)]
+)
+def test_what_the_system_calls_available_is_read(monkeypatch, tmp_path, text, expected):
+    (tmp_path / "meminfo").write_text(text)
+    monkeypatch.setattr(available, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(available, "_SELF_CGROUP", tmp_path / "missing")
+    sizes = {"SC_AVPHYS_PAGES": 20, "SC_PAGE_SIZE": 1 << 12}
+    monkeypatch.setattr(available, "os", SimpleNamespace(sysconf=sizes.__getitem__))
+    assert available_memory_bytes() == expected
 
 
 def test_version_1_limits_of_the_group_and_its_parents_count(tmp_path):

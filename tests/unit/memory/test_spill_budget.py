@@ -1,0 +1,33 @@
+"""The budget of packs where nobody names one."""
+
+from pathlib import Path
+
+import pytest
+
+from gloader.memory import spill_budget
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    lines = [
+        "/dev/sda / ext4 rw 0 0",
+        f"tmpfs {tmp_path}/with\\040blank tmpfs rw 0 0",
+        f"tmpfs {tmp_path}/twice tmpfs rw 0 0",
+        f"/dev/sdb {tmp_path}/twice xfs rw 0 0",
+    ]
+    file = tmp_path / "mounts"
+    file.write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(spill_budget, "_MOUNTS", file)
+    return tmp_path
+
+
+def test_packs_take_a_share_of_a_disk_and_nothing_of_a_folder_in_memory(mounts: Path) -> None:
+    for name in ("with blank", "twice", "other"):
+        (mounts / name).mkdir()
+    budgets = [spill_budget._default_bytes(mounts / name, 10) for name in ("with blank", "twice", "other")]
+    assert budgets == [0, 40, 40]
+
+
+def test_where_the_mounts_cannot_be_read_the_disk_counts(mounts: Path) -> None:
+    (mounts / "mounts").unlink()
+    assert spill_budget._default_bytes(mounts, 10) == 40
