@@ -8,6 +8,7 @@ C host-cache slots, S batches per superbatch, L layers, R bytes per feature row,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -60,7 +61,8 @@ class SampledBatch:
     id: BatchId
     nodes: IdArray  # (U,) global ids, unique, in first-seen order; nodes[:num_seeds] are the seeds
     num_seeds: int
-    blocks: tuple[Block, ...]  # L blocks
+    blocks: tuple[Block, ...]  # L blocks; none where the batch was sampled on the compute device
+    on_device: SampledOnDevice | None = None  # has them there
 
 
 class Sampler(Protocol):
@@ -173,6 +175,20 @@ class DeviceBlock:
         pair[0] = self.indices
         pair[1] = dst.repeat_interleave(indptr.diff(), output_size=num_edges)
         return pair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledOnDevice:
+    """The topology of a batch that was sampled on the compute device, where it is whole, and stays."""
+
+    nodes: torch.Tensor  # (U,) int64
+    src_degree: torch.Tensor  # (U,) float32, full-graph in-degree
+    blocks: tuple[DeviceBlock, ...]  # L blocks
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Return everything that it is made of."""
+        arrays = ((block.indptr, block.indices, block.edge_ids) for block in self.blocks)
+        return (self.nodes, self.src_degree, *chain.from_iterable(arrays))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

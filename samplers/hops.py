@@ -80,10 +80,16 @@ def enter_seeds(work: Workspace, seeds: IdArray) -> int:
     work.reserve(len(seeds) + 1, 0)
     # The map counts repeats as it goes; which seeds they are is worth a sort for the message only.
     if work.map.begin(seeds, work.nodes):
-        values, counts = np.unique(seeds, return_counts=True)
-        repeated = values[counts > 1]
-        raise SeedError(f"{len(repeated)} seeds repeat within the batch, among them {repeated[:5].tolist()}")
+        require_distinct(seeds)
     return len(seeds)
+
+
+def require_distinct(seeds: IdArray) -> None:
+    """Raise SeedError where one of ``seeds`` repeats; the message lists up to five. Pure."""
+    values, counts = np.unique(seeds, return_counts=True)
+    repeated = values[counts > 1]
+    if len(repeated):
+        raise SeedError(f"{len(repeated)} seeds repeat within the batch, among them {repeated[:5].tolist()}")
 
 
 def fetch_degrees(graph: Topology, work: Workspace, first: int, last: int) -> None:

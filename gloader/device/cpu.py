@@ -92,6 +92,11 @@ class CpuDevice:
         """Do nothing."""
         yield
 
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Do nothing."""
+        yield
+
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
         """Return tensors over the same memory; over a packed copy if a GPU is rehearsed."""
         if not self.rehearses:

@@ -70,6 +70,8 @@ class CudaDevice:
             raise ConfigError(f"device={str(place)!r}: there are {torch.cuda.device_count()} GPUs")
         self._place = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self._place, priority=_SEND_FIRST)  # type: ignore[no-untyped-call]
+        # Not the one that sends: a gather over the link would keep every hop behind it waiting.
+        self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
 
     @property
     def place(self) -> torch.device:
@@ -115,6 +117,12 @@ class CudaDevice:
     def sending(self) -> Iterator[None]:
         """Make the device and its sending stream the current ones of this thread."""
         with torch.cuda.device(self._place), torch.cuda.stream(self._stream):
+            yield
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Make the device and its sampling stream the current ones of this thread."""
+        with torch.cuda.device(self._place), torch.cuda.stream(self._sampling_stream):
             yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:

@@ -69,7 +69,7 @@ class Device(Protocol):
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return uninitialised memory of the device, inside `sending`: that of a batch."""
+        """Return uninitialised memory of the device, inside `sending` or `sampling`: that of a batch."""
         ...
 
     def free_bytes(self) -> int:
@@ -82,6 +82,10 @@ class Device(Protocol):
 
     def sending(self) -> AbstractContextManager[None]:
         """Make this thread's copies and kernels run beside the computation, inside the block."""
+        ...
+
+    def sampling(self) -> AbstractContextManager[None]:
+        """Make this thread's kernels run beside the computation and what is sent, inside the block."""
         ...
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,418 @@
+"""Kernels of neighbour sampling on a device: the draws of `gloader.samplers`, bit for bit, an edge or a node a lane.
+
+Nothing here is ordered by when a lane runs. A draw is a function of its address; whether Floyd's rule replaces it follows
+from the draws before it, which another kernel has written; and a node is first seen at the least of its edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+import triton
+import triton.language as tl
+
+from gloader.core import hashing
+
+if TYPE_CHECKING:
+    from gloader.device.topology import DeviceTopology
+
+# What `labels` holds of a node: its label less `KNOWN` (negative), the first edge of this hop that found it, or `UNSEEN`.
+UNSEEN: Final = 2**31 - 1
+_KNOWN = tl.constexpr(2**31)
+
+_GOLDEN = tl.constexpr(int(hashing.GOLDEN))
+_MUL_1, _MUL_2 = tl.constexpr(int(hashing.MUL_1)), tl.constexpr(int(hashing.MUL_2))
+_LOW_32 = tl.constexpr(0xFFFFFFFF)
+_RETRY = tl.constexpr(1 << 40)
+
+_LANES: Final = 256  # of a program: two for each of its 128 threads
+# Sizes differ from batch to batch: a kernel that was compiled for one must do for all.
+_SIZES: Final = ("capacity", "fanout", "first", "hop", "last", "num_edges")
+
+
+@triton.jit
+def mix64(x):  # type: ignore[no-untyped-def]
+    """As `gloader.core.hashing.mix64`."""
+    x = (x ^ (x >> 30)) * _MUL_1
+    x = (x ^ (x >> 27)) * _MUL_2
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def node_key(key, node):  # type: ignore[no-untyped-def]
+    """As `gloader.samplers.rng.node_key`."""
+    return mix64(key ^ (node.to(tl.uint64) * _GOLDEN + 1))
+
+
+@triton.jit
+def word(key, index):  # type: ignore[no-untyped-def]
+    """As `gloader.samplers.rng.word`."""
+    return mix64(key + (index + 1) * _GOLDEN)
+
+
+@triton.jit
+def bounded_64(bits, bound):  # type: ignore[no-untyped-def]
+    """As `gloader.samplers.rng.bounded_64`."""
+    low = (bits & _LOW_32) * (bound & _LOW_32)
+    mid_1 = (bits >> 32) * (bound & _LOW_32) + (low >> 32)
+    mid_2 = (bits & _LOW_32) * (bound >> 32) + (mid_1 & _LOW_32)
+    return (bits >> 32) * (bound >> 32) + (mid_1 >> 32) + (mid_2 >> 32)
+
+
+@triton.jit
+def bounded(key, draw, bound, is_drawn):  # type: ignore[no-untyped-def]
+    """As `gloader.samplers.rng.bounded`, of uint64; lanes that are not drawn get anything."""
+    bits = word(key, draw >> 1)
+    product = tl.where(draw & 1 != 0, bits >> 32, bits & _LOW_32) * bound
+    found = product >> 32
+    is_wide = bound > _LOW_32
+    narrow = tl.where(is_wide, 1, bound).to(tl.uint64)
+    threshold = (_LOW_32 + 1 - narrow) % narrow
+    is_open = is_drawn & (is_wide | ((product & _LOW_32) < threshold))
+    index = draw + _RETRY
+    while tl.max(is_open.to(tl.int32), axis=0) > 0:
+        again = word(key, index)
+        product = (again >> 32) * narrow
+        found = tl.where(is_open, tl.where(is_wide, bounded_64(again, bound), product >> 32), found)
+        is_open = is_open & (is_wide == 0) & ((product & _LOW_32) < threshold)
+        index += _RETRY
+    return found
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _count_kernel(  # type: ignore[no-untyped-def]
+    nodes,
+    num_nodes,
+    graph_indptr,
+    labels,
+    starts,
+    degrees,
+    counts,
+    first,
+    capacity,
+    fanout,
+    IS_REPLACED: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """A lane a destination: give it its label, and write how many of its in-edges it takes; 0 behind the last node."""
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    label = first + row
+    is_row = row < capacity
+    is_node = is_row & (label < tl.load(num_nodes))
+    node = tl.load(nodes + label, mask=is_node, other=0)
+    start = tl.load(graph_indptr + node, mask=is_node, other=0)
+    degree = tl.load(graph_indptr + node + 1, mask=is_node, other=0) - start
+    tl.store(labels + node, (label - _KNOWN).to(tl.int32), mask=is_node)
+    limit = tl.zeros_like(degree) + fanout
+    if IS_REPLACED:
+        count = tl.where((limit < 0) | (degree == 0), degree, limit)
+    else:
+        count = tl.where(limit < 0, degree, tl.minimum(degree, limit))
+    tl.store(starts + row, start, mask=is_row)
+    tl.store(degrees + row, degree, mask=is_row)
+    tl.store(counts + row, count, mask=is_row)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _draw_kernel(  # type: ignore[no-untyped-def]
+    keys,
+    hop,
+    nodes,
+    first,
+    rows,
+    offsets,
+    degrees,
+    draws,
+    num_edges,
+    IS_REPLACED: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """A lane an edge: write its draw, before Floyd's rule, or its place where a destination takes all in order."""
+    edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    is_edge = edge < num_edges
+    row = tl.load(rows + edge, mask=is_edge, other=0)
+    begin = tl.load(offsets + row, mask=is_edge, other=0)
+    degree = tl.load(degrees + row, mask=is_edge, other=1)
+    node = tl.load(nodes + first + row, mask=is_edge, other=0)
+    draw = edge - begin
+    if IS_REPLACED:
+        bound = degree
+        is_drawn = is_edge
+    else:
+        count = tl.load(offsets + row + 1, mask=is_edge, other=0) - begin
+        bound = degree - count + draw + 1
+        is_drawn = is_edge & (count < degree)
+    bound = tl.where(is_drawn, bound, 1).to(tl.uint64)
+    key = node_key(tl.load(keys + hop).to(tl.uint64), node)
+    found = bounded(key, draw.to(tl.uint64), bound, is_drawn).to(tl.int64)
+    tl.store(draws + edge, tl.where(is_drawn, found, draw), mask=is_edge)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _repeat_kernel(  # type: ignore[no-untyped-def]
+    rows,
+    offsets,
+    degrees,
+    draws,
+    repeats,
+    num_edges,
+    LANES: tl.constexpr,
+):
+    """A lane an edge: write whether an earlier draw of its destination was the same."""
+    edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    is_edge = edge < num_edges
+    row = tl.load(rows + edge, mask=is_edge, other=0)
+    begin = tl.load(offsets + row, mask=is_edge, other=0)
+    count = tl.load(offsets + row + 1, mask=is_edge, other=0) - begin
+    is_drawn = is_edge & (count < tl.load(degrees + row, mask=is_edge, other=0))
+    num_before = tl.where(is_drawn, edge - begin, 0)
+    own = tl.load(draws + edge, mask=is_edge, other=-1)
+    repeated = edge < 0
+    for at in range(0, tl.max(num_before, axis=0)):
+        other = tl.load(draws + begin + at, mask=at < num_before, other=-1)
+        repeated = repeated | (other == own)
+    tl.store(repeats + edge, (repeated & is_drawn).to(tl.int8), mask=is_edge)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _find_kernel(  # type: ignore[no-untyped-def]
+    rows,
+    offsets,
+    starts,
+    degrees,
+    draws,
+    repeats,
+    graph_indices,
+    labels,
+    edge_ids,
+    sources,
+    num_edges,
+    IS_DRAWN: tl.constexpr,
+    IS_REPLACED: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """A lane an edge: write its position in the graph and its source; a node that is new is found by its first edge.
+
+    A draw stands for the last position that its bound allows, its top, if an earlier draw took it: was equal, or stands
+    for a top that is equal. Position p is the top of draw p - (degree - count) alone, so that is the draw to look at.
+    """
+    edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    is_edge = edge < num_edges
+    row = tl.load(rows + edge, mask=is_edge, other=0)
+    begin = tl.load(offsets + row, mask=is_edge, other=0)
+    place = edge - begin
+    if IS_DRAWN:
+        place = tl.load(draws + edge, mask=is_edge, other=0)
+    if IS_DRAWN and not IS_REPLACED:
+        draw = edge - begin
+        count = tl.load(offsets + row + 1, mask=is_edge, other=0) - begin
+        tops = tl.load(degrees + row, mask=is_edge, other=0) - count  # the top of draw 0
+        is_taken = tl.load(repeats + edge, mask=is_edge, other=0) != 0
+        at, held = draw, place
+        is_open = is_edge & (tops > 0) & (is_taken == 0) & (held >= tops) & (held - tops < at)
+        while tl.max(is_open.to(tl.int32), axis=0) > 0:
+            at = tl.where(is_open, held - tops, at)
+            held = tl.load(draws + begin + at, mask=is_open, other=-1)
+            is_taken = is_taken | (tl.load(repeats + begin + at, mask=is_open, other=0) != 0)
+            is_open = is_open & (is_taken == 0) & (held >= tops) & (held - tops < at)
+        place = tl.where(is_taken, tops + draw, place)
+    edge_id = tl.load(starts + row, mask=is_edge, other=0) + place
+    source = tl.load(graph_indices + edge_id, mask=is_edge, other=0)
+    tl.store(edge_ids + edge, edge_id, mask=is_edge)
+    tl.store(sources + edge, source, mask=is_edge)
+    # A label that is known is negative, and stays.
+    tl.atomic_min(labels + source, edge.to(tl.int32), mask=is_edge, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _first_kernel(sources, labels, is_first, num_edges, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A lane an edge: write whether it is the first to find its source."""
+    edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    is_edge = edge < num_edges
+    source = tl.load(sources + edge, mask=is_edge, other=0)
+    found = tl.load(labels + source, mask=is_edge, other=-1)
+    tl.store(is_first + edge, (found == edge).to(tl.int32), mask=is_edge)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _label_kernel(  # type: ignore[no-untyped-def]
+    sources,
+    labels,
+    num_first,
+    nodes,
+    last,
+    indices,
+    num_edges,
+    LANES: tl.constexpr,
+):
+    """A lane an edge: write the label of its source, and a new node behind the ``last`` that there were."""
+    edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    is_edge = edge < num_edges
+    source = tl.load(sources + edge, mask=is_edge, other=0)
+    found = tl.load(labels + source, mask=is_edge, other=-1)
+    is_new = is_edge & (found >= 0)
+    # Edges that are first, up to the one that found this node.
+    rank = tl.load(num_first + found, mask=is_new, other=1).to(tl.int64)
+    label = tl.where(is_new, last + rank - 1, found.to(tl.int64) + _KNOWN)
+    tl.store(indices + edge, label.to(tl.int32), mask=is_edge)
+    tl.store(nodes + label, source.to(tl.int64), mask=is_new & (found == edge))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destinations:
+    """The destinations of a hop, ``nodes[first : first + D]``, and how many edges each takes. D may be too large."""
+
+    nodes: torch.Tensor  # (>= first + D,) int64
+    first: int
+    starts: torch.Tensor  # (D,) int64, where the in-edges of each begin in the graph
+    degrees: torch.Tensor  # (D,) int64
+    offsets: torch.Tensor  # (D + 1,) int64, where its edges begin in the hop
+
+    def cut(self, count: int) -> Destinations:
+        """Return the first ``count`` destinations. Pure."""
+        return replace(
+            self,
+            starts=self.starts[:count],
+            degrees=self.degrees[:count],
+            offsets=self.offsets[: count + 1],
+        )
+
+
+def launch_count(
+    graph: DeviceTopology,
+    labels: torch.Tensor,
+    nodes: torch.Tensor,
+    num_nodes: torch.Tensor,
+    *,
+    first: int,
+    fanout: int,
+    is_replaced: bool,
+) -> Destinations:
+    """Label the nodes of a batch from ``first`` on, and count the edges that they take. Waits for nothing.
+
+    Parameters
+    ----------
+    graph : the topology
+    labels : (N,) int32, see the module
+    nodes : int64, the nodes so far, and room behind them
+    num_nodes : (1,) int64, how many they are; what is behind them takes no edge
+    first : the first destination
+    fanout : of the hop
+    is_replaced : draws are with replacement
+    """
+    capacity = len(nodes) - first
+    starts, degrees, counts = (nodes.new_empty(capacity) for _ in range(3))
+    offsets = nodes.new_zeros(capacity + 1)
+    if capacity:
+        _count_kernel[_grid(capacity)](
+            nodes,
+            num_nodes,
+            graph.indptr,
+            labels,
+            starts,
+            degrees,
+            counts,
+            first,
+            capacity,
+            fanout,
+            IS_REPLACED=is_replaced,
+            LANES=_LANES,
+        )
+        torch.cumsum(counts, 0, out=offsets[1:])
+    return Destinations(nodes=nodes, first=first, starts=starts, degrees=degrees, offsets=offsets)
+
+
+def launch_pick(
+    graph: DeviceTopology,
+    labels: torch.Tensor,
+    to: Destinations,
+    keys: torch.Tensor,
+    edge_ids: torch.Tensor,
+    *,
+    hop: int,
+    fanout: int,
+    is_replaced: bool,
+) -> torch.Tensor:
+    """Write the edges that destinations take to ``edge_ids``, and return their sources. Waits for nothing.
+
+    Parameters
+    ----------
+    graph : the topology
+    labels : (N,) int32, see the module; a source without a label gets the first edge that found it
+    to : the destinations, exactly
+    keys : (L,) int64, of the hops of the batch
+    edge_ids : (num_edges,) int64, one at least
+    hop, fanout : of this one
+    is_replaced : draws are with replacement
+    """
+    num_edges = len(edge_ids)
+    grid, is_drawn = _grid(num_edges), fanout >= 0
+    counts = to.offsets.diff()
+    rows = torch.repeat_interleave(counts, output_size=num_edges)
+    sources = graph.indices.new_empty(num_edges)
+    # Where nothing is drawn, pointers that are never read stand for what is missing.
+    draws, repeats = edge_ids, edge_ids
+    if is_drawn:
+        draws = torch.empty_like(edge_ids)
+        _draw_kernel[grid](
+            keys,
+            hop,
+            to.nodes,
+            to.first,
+            rows,
+            to.offsets,
+            to.degrees,
+            draws,
+            num_edges,
+            IS_REPLACED=is_replaced,
+            LANES=_LANES,
+        )
+    if is_drawn and not is_replaced:
+        repeats = torch.empty(num_edges, dtype=torch.int8, device=edge_ids.device)
+        _repeat_kernel[grid](rows, to.offsets, to.degrees, draws, repeats, num_edges, LANES=_LANES)
+    _find_kernel[grid](
+        rows,
+        to.offsets,
+        to.starts,
+        to.degrees,
+        draws,
+        repeats,
+        graph.indices,
+        labels,
+        edge_ids,
+        sources,
+        num_edges,
+        IS_DRAWN=is_drawn,
+        IS_REPLACED=is_replaced,
+        LANES=_LANES,
+    )
+    return sources
+
+
+def launch_relabel(
+    labels: torch.Tensor, sources: torch.Tensor, nodes: torch.Tensor, last: int, indices: torch.Tensor
+) -> torch.Tensor:
+    """Write the labels of ``sources``, and new nodes behind the others; return how many are new (1,). Waits for nothing.
+
+    Parameters
+    ----------
+    labels : (N,) int32, see the module
+    sources : (num_edges,) of the edges of the hop, one at least
+    nodes : int64, the nodes so far, and room for those that can be new
+    last : how many they are
+    indices : (num_edges,) int32, written
+    """
+    num_edges = len(sources)
+    is_first = torch.empty_like(indices)
+    _first_kernel[_grid(num_edges)](sources, labels, is_first, num_edges, LANES=_LANES)
+    num_first = torch.cumsum(is_first, 0, dtype=torch.int32)
+    _label_kernel[_grid(num_edges)](
+        sources, labels, num_first, nodes, last, indices, num_edges, LANES=_LANES
+    )
+    return num_first[-1:]
+
+
+def _grid(num_lanes: int) -> tuple[int]:
+    return (int(triton.cdiv(num_lanes, _LANES)),)

@@ -1,0 +1,58 @@
+"""Compiles the kernels of sampling for a GPU that need not be there, and prints the shifts of 64 bits of each."""
+
+import json
+import re
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gloader.device import sampling_kernels
+
+KINDS = {
+    **dict.fromkeys(("nodes", "num_nodes", "graph_indptr", "starts", "degrees", "counts", "rows", "offsets"), "*i64"),
+    **dict.fromkeys(("draws", "edge_ids", "keys"), "*i64"),
+    **dict.fromkeys(("labels", "indices", "is_first", "num_first"), "*i32"),
+    **dict.fromkeys(("first", "fanout", "num_edges", "last", "hop", "capacity"), "i32"),
+    "repeats": "*i8",
+}  # fmt: skip
+# The sources of edges have the dtype of the graph.
+VARIANTS = [
+    ("_count_kernel", {"IS_REPLACED": False}),
+    ("_count_kernel", {"IS_REPLACED": True}),
+    ("_draw_kernel", {"IS_REPLACED": False}),
+    ("_draw_kernel", {"IS_REPLACED": True}),
+    ("_repeat_kernel", {}),
+    ("_find_kernel", {"IS_DRAWN": False, "IS_REPLACED": False}),
+    ("_find_kernel", {"IS_DRAWN": True, "IS_REPLACED": False}),
+    ("_find_kernel", {"IS_DRAWN": True, "IS_REPLACED": True}),
+    ("_first_kernel", {}),
+    ("_label_kernel", {}),
+]
+
+
+def shifts(capability: int, indices: str) -> dict[str, list[str]]:
+    kinds = KINDS | dict.fromkeys(("graph_indices", "sources"), f"*{indices}")
+    found = {}
+    for name, switches in VARIANTS:
+        kernel = getattr(sampling_kernels, name)
+        constants = switches | {"LANES": sampling_kernels._LANES}
+        names = kernel.arg_names
+        signature = {arg: "constexpr" if arg in constants else kinds[arg] for arg in names}
+        source = ASTSource(
+            kernel,
+            signature=signature,
+            constexprs={(names.index(arg),): value for arg, value in constants.items()},
+            attrs={
+                (names.index(arg),): [["tt.divisibility", 16]] for arg in names if signature[arg].startswith("*")
+            },
+        )
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
+        assert compiled.asm["cubin"]
+        found[f"{name} {switches}"] = re.findall(r"shr\.\w+64", compiled.asm["ptx"])
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(shifts(int(sys.argv[1]), sys.argv[2])))
