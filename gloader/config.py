@@ -49,6 +49,7 @@ IoStrategy = Literal["auto", "direct", "staged", "packed"]
 IoMode = Literal["auto", "uring", "threads", "buffered"]
 Verify = Literal["read", "open", "off"]
 DeviceHotness = Literal["presampled", "vip", "degree"]
+SamplingDevice = Literal["auto", "cpu", "cuda"]
 Sharing = Literal["auto", "shared", "private"]
 Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
@@ -192,6 +193,9 @@ class DeviceSettings:
     device_hotness: Annotated[DeviceHotness, NOT_A_FLAG] = "presampled"
     """Which rows: "presampled" counts accesses in sampled batches, "vip" computes their probability, "degree" takes
     the nodes with the most out-edges."""
+    sampling_device: SamplingDevice = "auto"
+    """Where batches are sampled; the same batches everywhere. cuda holds the topology on the GPU that computes; auto
+    does so where that leaves three quarters of the room for rows, or all rows."""
 
 
 @Parameter(name="*", group=Group("Several ranks", sort_key=8))
@@ -282,6 +286,7 @@ class LoaderSettings:
         require_choice("features", self.memory.features, get_args(Features))
         require_choice("policy", self.memory.policy, get_args(Policy))
         require_choice("io_strategy", self.reading.io_strategy, get_args(IoStrategy))
+        require_choice("sampling_device", self.device.sampling_device, get_args(SamplingDevice))
         for name, value, least in (
             ("threads", self.stages.threads, 1),
             ("superbatch", self.memory.superbatch, 1),
@@ -338,6 +343,7 @@ class OptionalKeywords(TypedDict, total=False):
     device: str | torch.device
     device_cache: str | int
     device_hotness: DeviceHotness
+    sampling_device: SamplingDevice
     sharing: Sharing
     rank: int | None
     world_size: int | None

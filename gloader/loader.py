@@ -350,7 +350,6 @@ class Loader:
                 tier,
                 stream,
                 labels,
-                num_samplers=self._settings.stages.sampler_threads,
                 feedback=self._feedback,
                 timeline=self._timeline,
                 stall_timeout_s=self._settings.stages.stall_timeout_s,

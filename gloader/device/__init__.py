@@ -7,11 +7,13 @@ from gloader.device.row_gather import gather_rows, has_triton
 from gloader.device.row_table import RowFormat, RowParts, RowTable
 from gloader.device.seam import Device, Mark, Pinned, open_device
 from gloader.device.tier import DeviceTier, StaticCache, reach_features
+from gloader.device.topology import DeviceTopology, upload_topology
 
 __all__ = [
     "CpuDevice",
     "Device",
     "DeviceTier",
+    "DeviceTopology",
     "Mark",
     "Pinned",
     "RowFormat",
@@ -24,4 +26,5 @@ __all__ = [
     "hottest_rows",
     "open_device",
     "reach_features",
+    "upload_topology",
 ]

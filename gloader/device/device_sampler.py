@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gloader.device import sampling_kernels
+from gloader.samplers import MergedBlockSampler, NeighborSampler
 from gloader.samplers.arguments import checked_seeds
 from gloader.samplers.hops import checked_total, require_distinct
 from gloader.samplers.rng import layer_key
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from gloader.device.seam import Device
     from gloader.device.topology import DeviceTopology
-    from gloader.samplers import NeighborSampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,39 +44,38 @@ class DeviceSampler:
 
     Parameters
     ----------
-    sampler : whose batches these are; draws without weights
-    is_merged : a node draws in the hop after the one that found it, see `MergedBatch`, instead of in each from there on
+    sampler : whose batches these are, in its layout; draws without weights
     graph : the topology of ``sampler``, on ``device``
     device : runs Triton's kernels
     """
 
     def __init__(
-        self, sampler: NeighborSampler, *, is_merged: bool, graph: DeviceTopology, device: Device
+        self, sampler: NeighborSampler | MergedBlockSampler, *, graph: DeviceTopology, device: Device
     ) -> None:
-        self._sampler = sampler
-        self._is_merged = is_merged
-        self._graph = graph
+        self._is_merged = isinstance(sampler, MergedBlockSampler)
+        self._sampler = sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
+        self.graph = graph
         self._device = device
         self._lock = threading.Lock()
         self._labels: torch.Tensor | None = None  # (N,), clean; None: not made, or in use
 
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
         """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`."""
-        checked = checked_seeds(seeds, self._graph.num_nodes)
+        checked = checked_seeds(seeds, self.graph.num_nodes)
         require_distinct(checked)
         with self._lock, self._device.sampling():
             # A call that fails leaves labels behind: the next one makes them anew.
             labels, self._labels = self._labels, None
             if labels is None:
                 labels = torch.full(
-                    (self._graph.num_nodes,),
+                    (self.graph.num_nodes,),
                     sampling_kernels.UNSEEN,
                     dtype=torch.int32,
                     device=self._device.place,
                 )
             found, hops = self._sample_hops(batch_id, checked, labels)
             nodes = self._owned(found)
-            degrees = self._owned(self._graph.indptr[found + 1] - self._graph.indptr[found], torch.float32)
+            degrees = self._owned(self.graph.indptr[found + 1] - self.graph.indptr[found], torch.float32)
             make = self._merged_blocks if self._is_merged else self._layered_blocks
             blocks = make(hops, len(found), degrees)
             on_host: IdArray = found.cpu().numpy()  # waits
@@ -94,7 +93,7 @@ class DeviceSampler:
         self, batch_id: BatchId, seeds: IdArray, labels: torch.Tensor
     ) -> tuple[torch.Tensor, list[_Hop]]:
         """Return the nodes (U,) of a batch in first-seen order, and its hops, next to the seeds first."""
-        sampler, graph = self._sampler, self._graph
+        sampler, graph = self._sampler, self.graph
         num_hops = len(sampler.fanouts)
         keys = [layer_key(sampler.seed, batch_id.epoch, batch_id.index, hop) for hop in range(num_hops)]
         head = np.array([len(seeds), *np.array(keys, dtype=np.uint64).view(np.int64)])
@@ -118,9 +117,7 @@ class DeviceSampler:
             nodes = grown
             edge_ids = self._device.empty((num_edges,), torch.int64)
             indices = self._device.empty((num_edges,), torch.int32)
-            hops.append(
-                _Hop(first=first, last=last, offsets=to.offsets, indices=indices, edge_ids=edge_ids)
-            )
+            hops.append(_Hop(first=first, last=last, offsets=to.offsets, indices=indices, edge_ids=edge_ids))
             if num_edges:
                 sources = sampling_kernels.launch_pick(
                     graph,

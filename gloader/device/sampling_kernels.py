@@ -1,7 +1,7 @@
 """Kernels of neighbour sampling on a device: the draws of `gloader.samplers`, bit for bit, an edge or a node a lane.
 
-Nothing here is ordered by when a lane runs. A draw is a function of its address; whether Floyd's rule replaces it follows
-from the draws before it, which another kernel has written; and a node is first seen at the least of its edges.
+Nothing here is ordered by when a lane runs. A draw is a function of its address; whether Floyd's rule replaces it
+follows from the draws before it, which another kernel has written; and a node is first seen at the least of its edges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gloader.core import hashing
 if TYPE_CHECKING:
     from gloader.device.topology import DeviceTopology
 
-# What `labels` holds of a node: its label less `KNOWN` (negative), the first edge of this hop that found it, or `UNSEEN`.
+# What `labels` holds of a node: its label less `_KNOWN`, which is negative; or the first edge of the hop that found it;
+# or `UNSEEN`.
 UNSEEN: Final = 2**31 - 1
 _KNOWN = tl.constexpr(2**31)
 
@@ -170,7 +171,7 @@ def _repeat_kernel(  # type: ignore[no-untyped-def]
     num_before = tl.where(is_drawn, edge - begin, 0)
     own = tl.load(draws + edge, mask=is_edge, other=-1)
     repeated = edge < 0
-    for at in range(0, tl.max(num_before, axis=0)):
+    for at in range(tl.max(num_before, axis=0)):
         other = tl.load(draws + begin + at, mask=at < num_before, other=-1)
         repeated = repeated | (other == own)
     tl.store(repeats + edge, (repeated & is_drawn).to(tl.int8), mask=is_edge)
@@ -394,7 +395,7 @@ def launch_pick(
 def launch_relabel(
     labels: torch.Tensor, sources: torch.Tensor, nodes: torch.Tensor, last: int, indices: torch.Tensor
 ) -> torch.Tensor:
-    """Write the labels of ``sources``, and new nodes behind the others; return how many are new (1,). Waits for nothing.
+    """Write the labels of ``sources``, append new nodes; return how many these are, (1,). Waits for nothing.
 
     Parameters
     ----------
@@ -408,9 +409,7 @@ def launch_relabel(
     is_first = torch.empty_like(indices)
     _first_kernel[_grid(num_edges)](sources, labels, is_first, num_edges, LANES=_LANES)
     num_first = torch.cumsum(is_first, 0, dtype=torch.int32)
-    _label_kernel[_grid(num_edges)](
-        sources, labels, num_first, nodes, last, indices, num_edges, LANES=_LANES
-    )
+    _label_kernel[_grid(num_edges)](sources, labels, num_first, nodes, last, indices, num_edges, LANES=_LANES)
     return num_first[-1:]
 
 

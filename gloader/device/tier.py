@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan
     from gloader.device.row_table import RowFormat
     from gloader.device.seam import Device, Pinned
-    from gloader.types import FeatureSource, IdArray, LocalArray
+    from gloader.device.topology import DeviceTopology
+    from gloader.types import FeatureSource, IdArray, LocalArray, Sampler
 
 # Host memory that filling the table takes: large enough for sequential reads, small beside any budget.
 _CHUNK_BYTES: Final = 64 << 20
@@ -75,11 +76,19 @@ class DeviceTier:
     features: RowTable | None = None  # all N rows
     pinned: Pinned | None = None  # their memory
     has_short_ids: bool = False  # every id fits into 32 bits, and is sent so
+    topology: DeviceTopology | None = None  # where batches are sampled there
+    sampler: Sampler | None = None  # does so; None: the CPU's does
+    where_sampled: str = ""  # a line that says where, and why
 
     @property
     def holds_all(self) -> bool:
         """Whether every row is on the device."""
         return self.cache is not None and self.cache.plan.holds_all
+
+    @property
+    def brings_rows(self) -> bool:
+        """Whether the device brings rows by their id."""
+        return self.cache is not None or self.features is not None
 
     @property
     def brings_all(self) -> bool:
@@ -98,7 +107,7 @@ class DeviceTier:
 
     def ids_of(self, nodes: IdArray) -> IdArray | LocalArray | None:
         """Return the ids (U,) as the device gets them, to bring rows by; None: it brings none by their id."""
-        if self.cache is None and self.features is None:
+        if not self.brings_rows:
             return None
         return nodes.astype(np.int32) if self.has_short_ids else nodes
 
@@ -115,7 +124,15 @@ class DeviceTier:
         )
 
     def explain(self) -> str:
-        """Return a line that says what the device holds and reads in place; empty for a CPU without a cache."""
+        """Return lines that say what the device holds, reads in place and samples; empty for a CPU without a cache."""
+        return "\n".join(filter(None, [self._explain_rows(), self.where_sampled]))
+
+    def close(self) -> None:
+        """Unpin the features. Idempotent."""
+        if self.pinned is not None:
+            self.pinned.close()
+
+    def _explain_rows(self) -> str:
         place, cache = self.device.place, self.cache
         reach = "" if self.features is None else ", the others read in place from pinned memory"
         if cache is None:
@@ -128,11 +145,6 @@ class DeviceTier:
         hits = "" if expected is None else f", {100 * expected:.0f}% of the presampled accesses"
         held = f"{len(plan.rows):,} rows ({share:.1f}%) on {place}"
         return f"device: {held}, {format_bytes(cache.num_bytes)}{hits}{reach}"
-
-    def close(self) -> None:
-        """Unpin the features. Idempotent."""
-        if self.pinned is not None:
-            self.pinned.close()
 
 
 def reach_features(device: Device, rows: Pinned, form: RowFormat) -> RowTable:

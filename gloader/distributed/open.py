@@ -111,6 +111,7 @@ def _facts(dataset: Dataset, order: EpochOrder, settings: LoaderSettings) -> Fac
         **asdict(settings.memory),
         **asdict(settings.reading),
         "device_hotness": settings.device.device_hotness,
+        "sampling_device": settings.device.sampling_device,
         "stall_timeout_s": settings.stages.stall_timeout_s,
     }
     return Facts(batches=batches, machine=machine)

@@ -23,7 +23,9 @@ class HostBatch:
 
     sampled: SampledBatch
     x: FloatMatrix  # (U, F), a buffer of the ring; (0, F) where the device reaches every row itself
-    src_degree: NDArray[np.float32]  # (U,) full-graph in-degree
+    src_degree: NDArray[
+        np.float32
+    ]  # (U,) full-graph in-degree; (0,) of a batch on the device, which has them
     superbatch: int  # number of its superbatch
     ends_superbatch: bool
 

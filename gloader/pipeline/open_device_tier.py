@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gloader.cache import automatic_bytes, rows_that_fit
+from gloader.cache.device_plan import cache_bytes
 from gloader.device import (
     CpuDevice,
     DeviceTier,
@@ -20,6 +21,7 @@ from gloader.device import (
     reach_features,
 )
 from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.pipeline.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -119,9 +121,24 @@ def open_device_tier(
         largest,
         lambda: room_for_rows(device, settings, largest=largest, dim=form.dim, dry_run=workload.dry_run),
     )
-    num_rows = rows_that_fit(
-        num_bytes, num_nodes=source.num_rows, row_bytes=form.row_bytes, has_scale=form.scale is not None
+    num_nodes, has_scale = source.num_rows, form.scale is not None
+    is_sized = settings.device_cache != "auto"
+    sampling, where = open_device_sampler(
+        settings.sampling_device,
+        device,
+        workload.sampler,
+        topology=workload.topology,
+        probe=largest,
+        # What is left beside rows of a given size, or what rows could have.
+        room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
+        all_rows_bytes=None
+        if is_sized
+        else cache_bytes(num_nodes, num_nodes=num_nodes, row_bytes=form.row_bytes, has_scale=has_scale),
+        serves_ranks=not isinstance(others, NoOtherDevices),
     )
+    if sampling is not None and not is_sized:
+        num_bytes = max(num_bytes - sampling.num_bytes, 0)
+    num_rows = rows_that_fit(num_bytes, num_nodes=num_nodes, row_bytes=form.row_bytes, has_scale=has_scale)
     plan = hottest_rows(
         settings.device_hotness,
         num_rows,
@@ -131,7 +148,10 @@ def open_device_tier(
         fanouts=workload.fanouts,
         threads=workload.threads,
     )
-    return others.hold_same_rows(plan, lambda: hold_rows(device, plan, source=source, form=form))
+    tier = others.hold_same_rows(plan, lambda: hold_rows(device, plan, source=source, form=form))
+    if sampling is None:
+        return replace(tier, where_sampled=where)
+    return replace(tier, topology=sampling.topology, sampler=sampling.sampler, where_sampled=where)
 
 
 def room_for_rows(

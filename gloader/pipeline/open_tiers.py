@@ -25,6 +25,7 @@ from gloader.memory.spill_budget import open_spill
 from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.open_device_tier import (
     BATCHES_AHEAD,
     LARGER_THAN_PROBED,
@@ -143,13 +144,14 @@ def open_feature_tier(
             source, device = _settle_in_memory(files, device, stack, num_ranks=num_ranks)
         return FeatureTier(
             topology=topology,
-            sampler=work.sampler,
+            sampler=device.sampler or work.sampler,
             source=source,
             ring=_ring(dataset.feature_dim, demand, device, max_bytes=(plan.ring_bytes + spare) // num_ranks),
             device=device,
             plan=plan,
             ssd=ssd,
-            batches_in_flight=_in_flight(settings, num_ranks),
+            sampler_threads=_sampler_threads(settings, device),
+            batches_in_flight=_in_flight(settings, device, num_ranks),
             facts=TierFacts(
                 plan=plan,
                 num_nodes=dataset.num_nodes,
@@ -198,9 +200,14 @@ def _open_files(dataset: Dataset, settings: LoaderSettings, stack: ExitStack) ->
     return _Files(store=store, spill=spill, rates=rates)
 
 
-def _in_flight(settings: LoaderSettings, num_ranks: int) -> int:
+def _sampler_threads(settings: LoaderSettings, device: DeviceTier) -> int:
+    threads = settings.stages.sampler_threads
+    return threads if device.sampler is None else min(threads, MOST_THREADS)
+
+
+def _in_flight(settings: LoaderSettings, device: DeviceTier, num_ranks: int) -> int:
     """Return the sampled batches that wait to be gathered."""
-    return settings.stages.sampler_threads + _BATCHES_AHEAD * num_ranks
+    return _sampler_threads(settings, device) + _BATCHES_AHEAD * num_ranks
 
 
 def _demand(
@@ -213,7 +220,7 @@ def _demand(
     num_ranks: int,
 ) -> Demand:
     """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed."""
-    waiting = _in_flight(settings, num_ranks) + (_ON_DEVICE if device.device.is_asynchronous else 0)
+    waiting = _in_flight(settings, device, num_ranks) + (_ON_DEVICE if device.device.is_asynchronous else 0)
     epochs, policy, store = settings.stages.epochs, settings.memory.policy, files.store
     # In file order, as plans and stores count.
     batches = [np.sort(batch.nodes) for batch in work.probe]

@@ -98,7 +98,6 @@ class PipelineRun:
     tier : the parts that the stages use
     stream : the batches of this rank
     labels : go with them
-    num_samplers : threads that sample
     feedback : learns from every superbatch, for the next run too
     timeline : records what every stage does; None: nobody does
     stall_timeout_s : seconds after which a stage that does not come back ends the run; 0 for never
@@ -111,7 +110,6 @@ class PipelineRun:
         stream: BatchStream,
         labels: SeedLabels,
         *,
-        num_samplers: int,
         feedback: RunFeedback,
         timeline: TimelineRecorder | None,
         stall_timeout_s: float,
@@ -120,7 +118,6 @@ class PipelineRun:
         self._tier = tier
         self._feedback = feedback
         self._ranks = ranks
-        self._num_samplers = num_samplers
         self._ring: Buffers = tier.ring if ranks is None else ranks.ring
         self._stream = stream if ranks is None else stream.of_ranks(ranks.ranks)
         self._is_closed = False
@@ -252,7 +249,7 @@ class PipelineRun:
             sample,
             sample_trace=sample_trace,
             failures=self._failures,
-            num_threads=self._num_samplers,
+            num_threads=self._tier.sampler_threads,
             ahead=self._tier.batches_in_flight,
         )
 

@@ -27,7 +27,9 @@ class WholeBatch:
     """A sampled batch and the degrees of its nodes."""
 
     sampled: SampledBatch
-    src_degree: NDArray[np.float32]  # (U,) full-graph in-degree
+    src_degree: NDArray[
+        np.float32
+    ]  # (U,) full-graph in-degree; (0,) of a batch on the device, which has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,9 @@ class OrderedBatch:
     """A sampled batch, with its nodes in ascending order too, which is the order in which plans and stores count."""
 
     sampled: SampledBatch
-    src_degree: NDArray[np.float32]  # (U,) full-graph in-degree
+    src_degree: NDArray[
+        np.float32
+    ]  # (U,) full-graph in-degree; (0,) of a batch on the device, which has them
     ascending: IdArray  # (U,) node ids
     order: NDArray[np.int64]  # (U,) position in ``sampled.nodes`` of each of ``ascending``
 
@@ -93,7 +97,7 @@ class SampleWhole:
     def process(self, position: int) -> WholeBatch:
         """Return the batch at ``position`` of the stream, and the degrees of its nodes."""
         batch = self._sample.process(position)
-        return WholeBatch(sampled=batch, src_degree=float_in_degrees(self._topology.indptr, batch.nodes))
+        return WholeBatch(sampled=batch, src_degree=_degrees(batch, self._topology))
 
 
 class SampleTrace:
@@ -137,7 +141,7 @@ class SampleOrdered:
         batch = self._kept.take(position)
         if batch is None:
             batch = self._sample.process(position)
-        return ordered(batch, float_in_degrees(self._topology.indptr, batch.nodes))
+        return ordered(batch, _degrees(batch, self._topology))
 
 
 class KeptBatches:
@@ -155,7 +159,9 @@ class KeptBatches:
         self._left_bytes = max_bytes
 
     def offer(self, position: int, batch: SampledBatch) -> None:
-        """Keep ``batch`` where there is room."""
+        """Keep ``batch`` where there is room, unless it lies on the device, where there is none for so many."""
+        if batch.on_device is not None:
+            return
         size = _num_bytes(batch)
         with self._lock:
             # First come, first kept: which batch it is makes no difference, all are executed once.
@@ -183,6 +189,12 @@ def ordered(batch: SampledBatch, src_degree: NDArray[np.float32]) -> OrderedBatc
     """Return ``batch`` with the order and the degrees (U,) of its nodes. Pure."""
     ascending, order = _ascending(batch.nodes)
     return OrderedBatch(sampled=batch, src_degree=src_degree, ascending=ascending, order=order)
+
+
+def _degrees(batch: SampledBatch, topology: Topology) -> NDArray[np.float32]:
+    """Return the degrees (U,) of the batch's nodes, or none where the device has them."""
+    nodes = batch.nodes if batch.on_device is None else batch.nodes[:0]
+    return float_in_degrees(topology.indptr, nodes)
 
 
 def _ascending(nodes: IdArray) -> tuple[IdArray, IdArray]:

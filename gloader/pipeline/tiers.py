@@ -46,6 +46,7 @@ class FeatureTier:
     device: DeviceTier
     plan: MemoryPlan
     ssd: SsdTier | None  # None where the features are in memory
+    sampler_threads: int
     batches_in_flight: int
     facts: TierFacts
     stack: ExitStack

@@ -54,11 +54,16 @@ class Transfer:
         # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
         # comes last, behind all of it on the device's stream.
         with self._tier.device.sending():
-            place, ids = self._tier.device.place, self._tier.ids_of(batch.sampled.nodes)
-            small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels, ids))))
-            y, src_degree = next(small), next(small)
-            nodes = None if ids is None else next(small)
-            blocks = tuple(_block_from(block, src_degree, small, place) for block in batch.sampled.blocks)
+            there = batch.sampled.on_device
+            if there is None:
+                place, ids = self._tier.device.place, self._tier.ids_of(batch.sampled.nodes)
+                small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels, ids))))
+                y, src_degree = next(small), next(small)
+                nodes = None if ids is None else next(small)
+                blocks = tuple(_block_from(block, src_degree, small, place) for block in batch.sampled.blocks)
+            else:
+                (y,) = self._tier.device.upload((labels,))
+                nodes, blocks = there.nodes if self._tier.brings_rows else None, there.blocks
             x = self._features(batch, nodes)
             mark = self._tier.device.mark()
         self._sending.append((mark, batch))
@@ -71,7 +76,7 @@ class Transfer:
             superbatch=batch.superbatch,
             ends_superbatch=batch.ends_superbatch,
             mark=mark,
-            blocks_of_memory=(x, y),
+            blocks_of_memory=(x, y) if there is None else (x, y, *there.tensors()),
         )
 
     def release(self) -> None:

@@ -45,7 +45,9 @@ def shifts(capability: int, indices: str) -> dict[str, list[str]]:
             signature=signature,
             constexprs={(names.index(arg),): value for arg, value in constants.items()},
             attrs={
-                (names.index(arg),): [["tt.divisibility", 16]] for arg in names if signature[arg].startswith("*")
+                (names.index(arg),): [["tt.divisibility", 16]]
+                for arg in names
+                if signature[arg].startswith("*")
             },
         )
         compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})

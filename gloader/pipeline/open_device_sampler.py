@@ -1,0 +1,182 @@
+"""The choice of where batches are sampled, and the topology put onto the device where that is the one."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.units import format_bytes
+from gloader.device import has_triton, upload_topology
+from gloader.errors import ConfigError
+from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.config import SamplingDevice
+    from gloader.device import Device, DeviceTopology
+    from gloader.device.device_sampler import DeviceSampler
+    from gloader.samplers import Topology
+    from gloader.types import Block, SampledBatch, Sampler
+
+logger = logging.getLogger("gloader")
+
+# Calls take turns: a second thread does the host's part of a batch beside the device's part of the next.
+MOST_THREADS: Final = 2
+# Sampled batches on the device: those of the threads, of the queue behind them, and of the stages up to the model.
+_BATCHES: Final = 8
+_LABEL_BYTES: Final = 4  # of a node
+# Of what rows could have. They lose few hits by it, and the host all of its sampling.
+_MOST_OF_ROOM: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceSampling:
+    """The sampler of a device, and what it takes there."""
+
+    sampler: DeviceSampler
+    topology: DeviceTopology
+    num_bytes: int
+
+
+def open_device_sampler(
+    wanted: SamplingDevice,
+    device: Device,
+    sampler: Sampler,
+    *,
+    topology: Topology,
+    probe: SampledBatch | None,
+    room_bytes: int,
+    all_rows_bytes: int | None,
+    serves_ranks: bool,
+) -> tuple[DeviceSampling | None, str]:
+    """Return the sampler of ``device`` where batches are sampled there, and a line that says where and why.
+
+    "auto" is a GPU where the topology and what sampling holds beside it take at most a quarter of the room, or leave
+    enough for all rows. A batch that the CPU sampled is sampled there first, and compared.
+
+    Parameters
+    ----------
+    wanted : "auto", "cpu" or "cuda"
+    device : batches are computed there
+    sampler : the CPU's
+    topology : of it
+    probe : a batch of it, the largest of a few; None: there are none
+    room_bytes : of ``device``, that rows or a topology may take
+    all_rows_bytes : of all rows; None: rows have memory of their own already
+    serves_ranks : batches are loaded for other ranks too
+
+    Raises
+    ------
+    ConfigError
+        "cuda" was asked for, and cannot be.
+    """
+    is_gpu, must = device.place.type == "cuda", wanted == "cuda"
+    if wanted == "cpu" or not (is_gpu or must):
+        return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
+    try:
+        graph, own = _require_form(device, sampler, topology, serves_ranks=serves_ranks)
+        num_bytes = _needed_bytes(graph, probe)
+        if not must:
+            _require_worth(num_bytes, room_bytes, all_rows_bytes)
+        found = _placed(device, own, graph, probe)
+    except _Refused as refused:
+        if must:
+            text = f"sampling_device='cuda': {refused}; or use sampling_device='cpu'"
+            raise ConfigError(text) from refused.__cause__
+        if refused.is_fault:
+            logger.warning("batches are sampled on the CPU: %s", refused)
+        return None, f"sampling: on the CPU: {refused}"
+    text = f"sampling: on {device.place}, with {format_bytes(num_bytes)} of topology and batches there"
+    return DeviceSampling(sampler=found, topology=found.graph, num_bytes=num_bytes), text
+
+
+class _Refused(Exception):  # noqa: N818 - no error where nobody asked for it
+    """Why batches are not sampled on a device."""
+
+    is_fault = False  # something failed that ought to work
+
+
+class _Failed(_Refused):
+    is_fault = True
+
+
+def _require_form(
+    device: Device, sampler: Sampler, topology: Topology, *, serves_ranks: bool
+) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
+    """Return topology and sampler where ``device`` could do the same."""
+    if not device.is_asynchronous:
+        raise _Refused("batches are delivered to the CPU: deliver them to a GPU")
+    if serves_ranks:
+        raise _Refused(
+            "one rank loads for all of this machine, and hands batches on in the host's memory: give each rank its own "
+            "loader with sharing='private'"
+        )
+    if not isinstance(sampler, NeighborSampler | MergedBlockSampler) or _is_weighted(sampler):
+        raise _Refused("of the samplers, 'neighbor' alone runs there")
+    if not isinstance(topology, CscGraph):
+        raise _Refused(
+            "the topology is read from the disk page by page, as half of memory_budget cannot hold it"
+        )
+    if not has_triton():
+        raise _Refused("Triton is missing: pip install -e '.[gpu]' -c constraints.txt")
+    return topology, sampler
+
+
+def _is_weighted(sampler: NeighborSampler | MergedBlockSampler) -> bool:
+    return (sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler).weighted
+
+
+def _needed_bytes(graph: CscGraph, probe: SampledBatch | None) -> int:
+    """Return the most that sampling holds on a device. Pure."""
+    held = graph.indptr.nbytes + graph.indices.nbytes + _LABEL_BYTES * graph.num_nodes
+    return held + (0 if probe is None else _BATCHES * _block_bytes(probe))
+
+
+def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) -> None:
+    leaves_all = all_rows_bytes is not None and room_bytes - num_bytes >= all_rows_bytes
+    if num_bytes > _MOST_OF_ROOM * room_bytes and not leaves_all:
+        raise _Refused(
+            f"topology and batches would take {format_bytes(num_bytes)} there, more than {_MOST_OF_ROOM:.0%} of the "
+            f"{format_bytes(max(room_bytes, 0))} for rows"
+        )
+
+
+def _placed(
+    device: Device, sampler: NeighborSampler | MergedBlockSampler, graph: CscGraph, probe: SampledBatch | None
+) -> DeviceSampler:
+    """Return the sampler of ``device``, which has sampled the batch ``probe`` as ``sampler`` did."""
+    try:
+        from gloader.device.device_sampler import DeviceSampler  # imports Triton, which looks for a GPU
+
+        found = DeviceSampler(sampler, graph=upload_topology(graph, device.place), device=device)
+        is_same = probe is None or _is_same(found, probe)
+    except Exception as error:
+        # Whatever a driver, a compiler or an allocator raises: the CPU needs none of them.
+        raise _Failed(f"it failed there with a first batch: {type(error).__name__}: {error}") from error
+    if not is_same:
+        raise _Failed("a first batch was another one there: its driver or compiler is at fault")
+    return found
+
+
+def _is_same(sampler: DeviceSampler, probe: SampledBatch) -> bool:
+    """Return whether ``sampler`` finds the batch that the CPU found."""
+    from gloader.device.device_sampler import blocks_on_host
+
+    found = blocks_on_host(sampler.sample(probe.id, probe.nodes[: probe.num_seeds]))
+    return np.array_equal(found.nodes, probe.nodes) and all(
+        np.array_equal(mine, other)
+        for block, expected in zip(found.blocks, probe.blocks, strict=True)
+        for mine, other in zip(_arrays(block), _arrays(expected), strict=True)
+    )
+
+
+def _block_bytes(batch: SampledBatch) -> int:
+    return sum(array.nbytes for block in batch.blocks for array in _arrays(block))
+
+
+def _arrays(block: Block) -> tuple[NDArray[Any], ...]:
+    return block.indptr, block.indices, block.edge_ids
