@@ -45,6 +45,7 @@ OTHERS: dict[str, Any] = {
     "device": "cuda:1",
     "device_cache": 1000,
     "device_hotness": "vip",
+    "sampling_device": "cuda",
     "sharing": "private",
     "rank": 1,
     "world_size": 2,

@@ -19,23 +19,23 @@ KINDS = {
 }  # fmt: skip
 # The sources of edges have the dtype of the graph.
 VARIANTS = [
+    ("_draw_kernel", {"IS_REPLACED": False}),
+    ("_find_kernel", {"IS_DRAWN": True, "IS_REPLACED": False}),
     ("_count_kernel", {"IS_REPLACED": False}),
     ("_count_kernel", {"IS_REPLACED": True}),
-    ("_draw_kernel", {"IS_REPLACED": False}),
     ("_draw_kernel", {"IS_REPLACED": True}),
     ("_repeat_kernel", {}),
     ("_find_kernel", {"IS_DRAWN": False, "IS_REPLACED": False}),
-    ("_find_kernel", {"IS_DRAWN": True, "IS_REPLACED": False}),
     ("_find_kernel", {"IS_DRAWN": True, "IS_REPLACED": True}),
     ("_first_kernel", {}),
     ("_label_kernel", {}),
 ]
 
 
-def shifts(capability: int, indices: str) -> dict[str, list[str]]:
+def shifts(capability: int, indices: str, count: int) -> dict[str, list[str]]:
     kinds = KINDS | dict.fromkeys(("graph_indices", "sources"), f"*{indices}")
     found = {}
-    for name, switches in VARIANTS:
+    for name, switches in VARIANTS[:count]:
         kernel = getattr(sampling_kernels, name)
         constants = switches | {"LANES": sampling_kernels._LANES}
         names = kernel.arg_names
@@ -57,4 +57,4 @@ def shifts(capability: int, indices: str) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(shifts(int(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(shifts(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))

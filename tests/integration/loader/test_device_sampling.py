@@ -1,0 +1,79 @@
+"""Batches that a device sampled are those of the CPU, wherever the features live; kernels run by the interpreter."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gloader.device import CpuDevice, has_triton
+from gloader.errors import ConfigError
+
+from .conftest import NUM_NODES, Written
+from .test_device_tier import MAP, ROW
+from .test_loader import _loader, _stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gloader.pipeline.tiers import FeatureTier
+
+GPU = CpuDevice(rehearses=True)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_triton():
+        pytest.skip("nothing samples on a device: Triton is missing (pip install -e '.[gpu]')")
+    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: GPU)
+
+
+def _tier(loader: Any) -> FeatureTier:
+    tier: FeatureTier = loader._held.tier
+    return tier
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(
+    ("layout", "place"),
+    [
+        ("layered", {"features": "ram", "device_cache": NUM_NODES * ROW}),
+        ("merged", {"features": "ssd", "cache": 60 * ROW, "device_cache": MAP + 100 * ROW}),
+        pytest.param("layered", {"features": "ram"}, marks=pytest.mark.long),
+        pytest.param("layered", {"features": "ssd", "cache": 0, "io_strategy": "staged"}, marks=pytest.mark.long),
+        pytest.param("merged", {"features": "ssd", "cache": 60 * ROW, "policy": "sieve"}, marks=pytest.mark.long),
+    ],
+)  # fmt: skip
+def test_one_stream_wherever_it_is_sampled(
+    write_dataset: Callable[..., Written], layout: Any, place: dict[str, Any]
+) -> None:
+    tiny = write_dataset(num_train=40)
+    with _loader(tiny, features="ram", layout=layout, sampling_device="cpu") as loader:
+        expected = _stream(loader, 1)
+    with _loader(tiny, layout=layout, sampling_device="cuda", epochs=1, **place) as loader:
+        assert _stream(loader, 1) == expected
+        tier = _tier(loader)
+        assert tier.sampler is tier.device.sampler
+        assert tier.device.topology is not None
+        assert "sampling: on cpu, with " in loader.explain()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_few_sampled_batches_wait_on_the_device(tiny: Written) -> None:
+    for where, threads in (("cpu", 8), ("cuda", 2)):
+        with _loader(tiny, features="ram", sampling_device=where, threads=8) as loader:
+            tier = _tier(loader)
+            assert (tier.sampler_threads, tier.batches_in_flight) == (threads, threads + 2)
+
+
+def test_a_loader_for_the_cpu_says_what_to_do(tiny: Written) -> None:
+    with pytest.raises(
+        ConfigError, match="sampling_device='cuda': batches are delivered to the CPU: deliver"
+    ):
+        _loader(tiny, sampling_device="cuda")
+    with pytest.raises(ConfigError, match="sampling_device='gpu' is not one of"):
+        _loader(tiny, sampling_device="gpu")
+    with _loader(tiny) as loader:
+        assert "sampling:" not in loader.explain()

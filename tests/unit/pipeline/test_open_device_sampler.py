@@ -1,0 +1,145 @@
+"""Where batches are sampled: what "auto" weighs, what "cuda" refuses, and what a device that errs is asked for."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from gloader.device import CpuDevice, has_triton
+from gloader.errors import ConfigError
+from gloader.pipeline import open_device_sampler as module
+from gloader.pipeline.open_device_sampler import open_device_sampler
+from gloader.samplers import CscGraph, make_sampler
+from gloader.types import BatchId
+
+if TYPE_CHECKING:
+    from gloader.types import SampledBatch, Sampler
+
+GPU = CpuDevice(rehearses=True)
+GRAPH = CscGraph(
+    indptr=np.arange(0, 401, 4), indices=(np.arange(400) * 7 % 100).astype(np.int32), edge_weight=np.ones(400)
+)
+# indptr, indices and a label for each node; the blocks of eight batches come on top.
+TABLES = 8 * 101 + 4 * 400 + 4 * 100
+
+needs_triton = pytest.mark.skipif(not has_triton(), reason="Triton is missing: pip install -e '.[gpu]'")
+
+
+def _make(spec: str = "neighbor", **options: Any) -> tuple[Sampler, SampledBatch]:
+    sampler = make_sampler(spec, GRAPH, [2, 2], 5, **options)
+    return sampler, sampler.sample(BatchId(epoch=0, index=1), np.arange(8))
+
+
+def _open(wanted: Any, device: Any = GPU, spec: str = "neighbor", **changed: Any) -> Any:
+    sampler, probe = _make(spec)
+    options: dict[str, Any] = {
+        "topology": GRAPH,
+        "probe": probe,
+        "room_bytes": 10**6,
+        "all_rows_bytes": None,
+        "serves_ranks": False,
+    }
+    return open_device_sampler(wanted, device, sampler, **(options | changed))
+
+
+@pytest.fixture
+def as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_is_gpu", lambda device: device.is_asynchronous)
+
+
+@needs_triton
+@pytest.mark.usefixtures("as_gpu")
+def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows() -> None:
+    found, text = _open("auto")
+    assert found is not None
+    size = found.num_bytes
+    assert size > TABLES
+    assert found.topology.num_bytes == 8 * 101 + 4 * 400
+    assert text == f"sampling: on cpu, with {size / 1000:.2f} KB of topology and batches there"
+    assert _open("auto", room_bytes=4 * size)[0] is not None
+    found, text = _open("auto", room_bytes=4 * size - 4)
+    assert found is None
+    assert text.startswith("sampling: on the CPU: topology and batches would take ")
+    assert text.endswith("more than 25% of the 38.4 KB for rows")
+    assert _open("auto", room_bytes=2 * size, all_rows_bytes=size)[0] is not None
+    assert _open("auto", room_bytes=2 * size - 1, all_rows_bytes=size)[0] is None
+    # Who asks for it gets it.
+    assert _open("cuda", room_bytes=0)[0] is not None
+
+
+@pytest.mark.usefixtures("as_gpu")
+def test_nobody_samples_there_unasked() -> None:
+    assert _open("cpu") == (None, "sampling: on the CPU, as sampling_device='cpu' says")
+    assert _open("auto", CpuDevice()) == (None, "")
+    assert _open("cpu", CpuDevice()) == (None, "")
+
+
+class _Paged:
+    """A topology that is not in memory."""
+
+
+@pytest.mark.usefixtures("as_gpu")
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"device": CpuDevice()}, "batches are delivered to the CPU: deliver them to a GPU"),
+        ({"serves_ranks": True}, "one rank loads for all of this machine.*: give each rank its own loader with sh"),
+        ({"spec": "weighted"}, "of the samplers, 'neighbor' alone runs there"),
+        ({"spec": "labor"}, "of the samplers, 'neighbor' alone runs there"),
+        ({"topology": _Paged()}, "the topology is read from the disk page by page, as half of memory_budget cannot"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sampled_there_is_refused_or_sampled_here(
+    changed: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"sampling_device='cuda': {reason}.*; or use sampling_device='cpu'$"
+    ):
+        _open("cuda", **changed)
+    found, text = _open("auto", **changed)
+    assert found is None
+    assert text == "" or text.startswith("sampling: on the CPU: ")
+
+
+def test_without_triton_nothing_is_sampled_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_triton", lambda: False)
+    with pytest.raises(ConfigError, match="Triton is missing: pip install"):
+        _open("cuda")
+
+
+@needs_triton
+@pytest.mark.usefixtures("as_gpu")
+def test_a_device_that_fails_with_a_first_batch_is_not_asked_for_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from gloader.device import sampling_kernels
+
+    def fail(*args: Any, **named: Any) -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(sampling_kernels, "launch_pick", fail)
+    with caplog.at_level(logging.WARNING, "gloader"):
+        found, text = _open("auto")
+    assert found is None
+    assert text == "sampling: on the CPU: it failed there with a first batch: RuntimeError: no compiler"
+    assert "sampled on the CPU: it failed there" in caplog.text
+    with pytest.raises(ConfigError, match="no compiler"):
+        _open("cuda")
+
+
+@needs_triton
+@pytest.mark.usefixtures("as_gpu")
+def test_a_device_that_draws_otherwise_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+    other, _ = _make("neighbor:replace=true")
+    probe = other.sample(BatchId(epoch=0, index=1), np.arange(8))
+    with caplog.at_level(logging.WARNING, "gloader"):
+        assert _open("auto", probe=probe)[0] is None
+    assert "a first batch was another one there" in caplog.text
+
+
+@needs_triton
+def test_without_batches_there_is_nothing_to_try() -> None:
+    assert _open("cuda", probe=None)[0] is not None
