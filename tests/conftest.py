@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-# Read when Triton is imported, which torch does in some tests: there is no GPU to compile for.
-os.environ.setdefault("TRITON_INTERPRET", "1")
+# Read when Triton is imported, which torch does in some tests. With a GPU the kernels themselves are run: `tests/gpu`.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 # OGB asks the network for updates in a thread when it is imported, by whichever test is first: tests ask nobody.
 sys.modules.setdefault("outdated", cast("ModuleType", SimpleNamespace(check_outdated=lambda *_: (False, ""))))
 

@@ -4,75 +4,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from gpu_findings import GpuFinding, Sizes, compared, not_checked
+from gpu_findings import GpuFinding, compared, not_checked
 
 from gloader.device import RowParts, RowTable, has_triton
-from gloader.device.cuda import CudaDevice
-from gloader.device.host_memory import pin_in_place
 from gloader.device.row_gather import gather_rows, gather_rows_in_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpu_sizes import Clock, Sizes
+
 NUM_NODES, NUM_CACHED, NUM_ROWS = 5000, 2000, 3000
 DIMS = (1, 100, 128, 602)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 INTERPRETED_DIMS = (1, 100)  # the interpreter takes its time
+# Zero and one of either sign, what overflowed, and the smallest that float16 and bfloat16 hold beside zero.
+SPECIAL = (0.0, -0.0, torch.inf, -torch.inf, torch.nan, 2.0**-24, -(2.0**-133))
+INTERPRETED = SPECIAL[:-1]  # Triton's interpreter makes zero of the smallest, which no kernel does
 
 
-def check_bits(sizes: Sizes) -> Iterator[GpuFinding]:
+def check_bits(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     """Gather with the kernel and with torch, of every dtype, from every combination of places."""
     if not has_triton():
         yield not_checked("fused gather", "Triton is missing: pip install -e '.[gpu]' -c constraints.txt")
-    for dtype in DTYPES:
+    how = "kernel and torch on the device" if sizes.is_gpu else "kernel under the interpreter"
+    for dtype in clock.each(DTYPES):
         wrong = []
-        for dim in DIMS if sizes.is_gpu else INTERPRETED_DIMS:
-            ids, cases = _cases(dim, dtype, 1 if sizes.is_gpu else 10)
+        for dim in clock.each(DIMS if sizes.is_gpu else INTERPRETED_DIMS, lambda dim: f"{dim} columns"):
+            ids, cases = _cases(dim, dtype, sizes)
             for name, parts in cases.items():
                 expected = torch.empty(len(ids), dim)
                 gather_rows_in_torch(ids, parts, out=expected)
                 wrong += [f"{name}, {dim} columns, {how}" for how in _differing(ids, parts, expected, sizes)]
-        how = "kernel and torch on the device" if sizes.is_gpu else "kernel under the interpreter"
-        yield compared(f"gather of {str(dtype).removeprefix('torch.')}: {how}", not wrong, "; ".join(wrong))
+        yield compared(f"gather of {_name(dtype)}: {how}", not wrong, "; ".join(wrong))
+    for where in clock.each(("device", "host")):
+        yield _far_rows(sizes, where)
 
 
-def check_pinning(sizes: Sizes) -> Iterator[GpuFinding]:
-    """Pin features in place, read them with the kernel, and go on after a failure."""
-    if not sizes.is_gpu:
-        yield not_checked("features pinned in place", "there is no GPU")
-        return
-    features = np.arange(1_000_000 * 16, dtype=np.float32).reshape(-1, 16)
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    pinned = pin_in_place(features, runtime, chunk_bytes=1 << 24)
-    if pinned is None:
-        yield not_checked("features pinned in place", "the system does not let memory be pinned: ulimit -l")
-        return
-    ids = torch.randint(len(features), (50_000,), device=sizes.place)
-    parts = RowParts(
-        table=None, slot_of=None, host=RowTable(rows=torch.from_numpy(features)), is_host_by_id=True
-    )
-    out = torch.empty(len(ids), 16, device=sizes.place)
-    gather_rows(ids, parts, out=out)
-    yield compared("features pinned in place, in several pieces", _same(out, features[ids.cpu().numpy()]))
-    again = CudaDevice(sizes.place).pin(features)
-    yield compared("memory that cannot be pinned is left as it is", again is None)
-    out.zero_()
-    gather_rows(ids, parts, out=out)
-    yield compared("gather after pinning failed", _same(out, features[ids.cpu().numpy()]))
-    pinned.close()
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-def _cases(dim: int, dtype: torch.dtype, smaller: int) -> tuple[torch.Tensor, dict[str, RowParts]]:
+def _cases(dim: int, dtype: torch.dtype, sizes: Sizes) -> tuple[torch.Tensor, dict[str, RowParts]]:
+    smaller, special = (1, SPECIAL) if sizes.is_gpu else (10, INTERPRETED)
     nodes, cached, rows = NUM_NODES // smaller, NUM_CACHED // smaller, NUM_ROWS // smaller
     generator = torch.Generator().manual_seed(dim)
 
     def table(num: int, kind: torch.dtype) -> RowTable:
-        values = (20 * torch.randn(num, dim, generator=generator)).to(kind)
-        return RowTable(
-            rows=values, scale=torch.rand(num, generator=generator) if kind == torch.int8 else None
-        )
+        values = 20 * torch.randn(num, dim, generator=generator)
+        if kind != torch.int8:
+            spread = values.view(-1)[::num][: len(special)]
+            spread.copy_(torch.tensor(special)[: len(spread)])
+        scale = torch.rand(num, generator=generator) if kind == torch.int8 else None
+        return RowTable(rows=values.to(kind), scale=scale)
 
     ids = torch.randperm(nodes, generator=generator)[:rows]
     slot_of = torch.full((nodes,), -1, dtype=torch.int32)
@@ -125,6 +110,35 @@ def _placed(parts: RowParts, place: torch.device, host_place: torch.device | Non
     )
 
 
-def _same(found: torch.Tensor, expected: torch.Tensor | np.ndarray) -> bool:
-    wanted = torch.from_numpy(expected) if isinstance(expected, np.ndarray) else expected
-    return torch.equal(found.cpu().view(torch.int32), wanted.view(torch.int32))
+def _far_rows(sizes: Sizes, where: str) -> GpuFinding:
+    """Gather the last rows of a table whose offsets, in bytes and in elements, exceed 32 bits."""
+    dim = 100
+    num_nodes = sizes.table_bytes // dim
+    # On the host the memory is not filled but by the rows that are read: pages of zeros cost nothing to make.
+    table = torch.zeros(num_nodes, dim, dtype=torch.int8, device=sizes.place if where == "device" else "cpu")
+    ids = torch.cat([torch.arange(8), num_nodes // 2 + torch.arange(8), num_nodes - 1 - torch.arange(8)])
+    for number, node in enumerate(ids.tolist()):
+        table[node] = number - 12
+    rows = RowTable(rows=table, scale=torch.ones(num_nodes, device=sizes.place))
+    pinned = None
+    if where == "host":
+        from gpu_place import device_of
+
+        pinned = device_of(sizes).pin(table.numpy())
+        parts = RowParts(table=None, slot_of=None, host=rows, is_host_by_id=True)
+    else:
+        parts = RowParts(table=rows, slot_of=None, host=None)
+    out = torch.full((len(ids), dim), torch.nan, device=sizes.place)
+    gather_rows(ids.to(sizes.place), parts, out=out)
+    expected = (torch.arange(len(ids)) - 12).float()[:, None].expand(-1, dim)
+    is_same = torch.equal(out.cpu(), expected)
+    if pinned is not None:
+        pinned.close()
+    return compared(f"first and last rows of {table.nbytes / 1e9:,.1f} GB on the {where}", is_same)
+
+
+def _same(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return whether all bits are the same; of numbers that are none only that they are."""
+    found = found.cpu()
+    is_same = found.view(torch.int32) == expected.view(torch.int32)
+    return bool((is_same | (found.isnan() & expected.isnan())).all())

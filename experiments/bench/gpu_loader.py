@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import tempfile
 import time
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import numpy as np
 import torch
-from gpu_findings import GpuFinding, Sizes, compared, not_checked, promised
+from gpu_findings import GpuFinding, bounded, compared, not_checked
+from gpu_place import batch_digest, cache_bytes, forever, large_graph, loader_on, small_graph, sync
 
-from gloader import Dataset, Loader
-from gloader.bench.graphs import synthetic_graph
 from gloader.core.units import format_bytes
-from gloader.device import CpuDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpu_sizes import Clock, Sizes
+
+    from gloader import Dataset
     from gloader.types import ReadyBatch
 
-DIM, NUM_CLASSES = 128, 16
-SETTINGS: dict[str, Any] = {"fanouts": (10, 10), "memory_budget": "16GB"}
 COMPARED_BATCHES = 8
 CACHED_SHARE = 0.1  # of the rows
 POINTS = 2.0  # of hit rate that a presampled cache may miss
@@ -34,51 +28,47 @@ EXPOSED = 5.0  # percent of a step
 TIMED_BATCHES = 60
 
 
-def check_loader(sizes: Sizes) -> Iterator[GpuFinding]:
-    """Load from a synthetic graph, with a CPU that rehearses in the place of a GPU that is not there."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gloader-gpu-", dir=sizes.workdir))
-        dataset = _write(Path(folder), sizes)
-        if not sizes.is_gpu:
-            rehearsing = CpuDevice(rehearses=True)
-            stack.enter_context(
-                mock.patch("gloader.pipeline.open_device_tier.open_device", return_value=rehearsing)
-            )
-        yield from _same_batches(dataset, sizes)
-        yield _hit_rate(dataset, sizes)
-        for features in ("ram", "ssd"):
-            yield _exposed(dataset, sizes, features)
+def check_loader(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
+    """Load from a synthetic graph."""
+    small, large = small_graph(sizes), large_graph(sizes)
+    yield from _same_batches(small, sizes, clock)
+    for features in clock.each(("ram", "ssd"), lambda features: f"loading that shows, {features}"):
+        yield _exposed(large, sizes, features)
+    for dataset in clock.each((large if sizes.is_gpu else small,), lambda _: "hit rate"):
+        yield _hit_rate(dataset, sizes, clock)
 
 
-def _same_batches(dataset: Dataset, sizes: Sizes) -> Iterator[GpuFinding]:
-    with mock.patch("gloader.pipeline.open_device_tier.open_device", return_value=CpuDevice()):
-        expected = _digests(dataset, sizes, place="cpu", features="ram", device_cache=0)
-    row = 4 * DIM
-    some = 4 * dataset.num_nodes + int(CACHED_SHARE * dataset.num_nodes) * row
-    for features, cache in itertools.product(("ram", "ssd"), (0, some, dataset.num_nodes * row)):
-        found = _digests(dataset, sizes, place=str(sizes.place), features=features, device_cache=cache)
+def _same_batches(dataset: Dataset, sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
+    expected = _digests(dataset, sizes, device="cpu", features="ram", device_cache=0)
+    for features, share in clock.each(itertools.product(("ram", "ssd"), (0.0, CACHED_SHARE, 1.0))):
+        cache = cache_bytes(dataset, share)
+        found = _digests(dataset, sizes, features=features, device_cache=cache)
         yield compared(
             f"batches, features in {features}, device cache of {format_bytes(cache)}", found == expected
         )
 
 
-def _hit_rate(dataset: Dataset, sizes: Sizes) -> GpuFinding:
+def _hit_rate(dataset: Dataset, sizes: Sizes, clock: Clock) -> GpuFinding:
     """Compare the presampled cache with the rows that the next epoch wants most."""
     num_rows = int(CACHED_SHARE * dataset.num_nodes)
-    size = 4 * dataset.num_nodes + num_rows * 4 * DIM
+    size = cache_bytes(dataset, CACHED_SHARE)
     counts = np.zeros(dataset.num_nodes, dtype=np.int64)
-    with _loader(dataset, sizes, str(sizes.place), features="ram", device_cache=size) as loader:
+    name = "hit rate of the presampled cache below the best static one"
+    with loader_on(sizes, dataset, features="ram", device_cache=size) as loader:
         for _ in range(2):  # the second is not the epoch that was presampled
             counts[:] = 0
             for batch in loader:
                 counts[batch.nodes] += 1
+                if clock.left_s == 0:
+                    return not_checked(name, "no time was left", must_be=f"at most {POINTS:g} points")
         rate = loader.stats.device_hits / max(loader.stats.rows_gathered, 1)
     best = np.sort(counts)[-num_rows:].sum() / counts.sum()
-    return promised(
-        "hit rate of the presampled cache below the best static one",
+    return bounded(
+        name,
         100 * (best - rate),
-        unit="points",
+        "points",
         most=POINTS,
+        predicted="1 to 2",
         note=f"{100 * rate:.1f} % of {100 * best:.1f} %, {CACHED_SHARE:.0%} of the rows",
     )
 
@@ -86,18 +76,15 @@ def _hit_rate(dataset: Dataset, sizes: Sizes) -> GpuFinding:
 def _exposed(dataset: Dataset, sizes: Sizes, features: str) -> GpuFinding:
     """Time a computation that takes 1.3 times as long as loading, alone and behind the loader."""
     name = f"loading that shows in a step, features in {features}"
-    if not sizes.is_gpu:
-        return not_checked(
-            name, "there is no GPU: model and loader share the cores", promise=f"at most {EXPOSED:g} %"
-        )
-    size = 4 * dataset.num_nodes + int(CACHED_SHARE * dataset.num_nodes) * 4 * DIM
-    with _loader(dataset, sizes, str(sizes.place), features=features, device_cache=size) as loader:
-        batches = _forever(loader)
-        for _ in range(TIMED_BATCHES // 2):
+    size = cache_bytes(dataset, CACHED_SHARE)
+    num = TIMED_BATCHES if sizes.is_gpu else 4
+    with loader_on(sizes, dataset, features=features, device_cache=size) as loader:
+        batches = forever(loader)
+        for _ in range(num // 2):
             next(batches)
-        load_s = _seconds_a_batch(batches, lambda _: None)
+        load_s = _seconds_a_batch(batches, lambda _: None, num, sizes)
         once, factor = _multiplication(sizes.place)
-        one_s = _seconds_alone(once, 20)
+        one_s = _seconds_alone(once, 20, sizes)
         repeats = max(round(1.3 * load_s / one_s), 1)
 
         def compute(batch: ReadyBatch | None) -> None:
@@ -106,88 +93,46 @@ def _exposed(dataset: Dataset, sizes: Sizes, features: str) -> GpuFinding:
             for _ in range(repeats):
                 once()
 
-        alone_s = _seconds_alone(lambda: compute(None), TIMED_BATCHES)
-        step_s = _seconds_a_batch(batches, compute)
-    return promised(
+        alone_s = _seconds_alone(lambda: compute(None), num, sizes)
+        step_s = _seconds_a_batch(batches, compute, num, sizes)
+    if not sizes.is_gpu:
+        why = "there is no GPU: model and loader share the cores"
+        return not_checked(name, why, must_be=f"at most {EXPOSED:g} % of the step")
+    return bounded(
         name,
         100 * max(step_s - alone_s, 0) / step_s,
-        unit="% of the step",
+        "% of the step",
         most=EXPOSED,
+        predicted="under 5",
         note=f"{1e3 * load_s:.2f} ms of loading, {1e3 * alone_s:.2f} ms of computing, {1e3 * step_s:.2f} ms together",
     )
 
 
 def _multiplication(place: torch.device) -> tuple[Any, torch.Tensor]:
-    factor, out = torch.randn(2048, 2048, device=place), torch.empty(2048, 2048, device=place)
+    side = 2048 if place.type == "cuda" else 64
+    factor, out = torch.randn(side, side, device=place), torch.empty(side, side, device=place)
     return (lambda: torch.mm(factor, factor, out=out)), factor
 
 
-def _seconds_alone(work: Any, count: int) -> float:
+def _seconds_alone(work: Any, count: int, sizes: Sizes) -> float:
     work()
-    torch.cuda.synchronize()
+    sync(sizes)
     started = time.perf_counter()
     for _ in range(count):
         work()
-    torch.cuda.synchronize()
+    sync(sizes)
     return (time.perf_counter() - started) / count
 
 
-def _seconds_a_batch(batches: Iterator[ReadyBatch], compute: Any) -> float:
-    torch.cuda.synchronize()
+def _seconds_a_batch(batches: Iterator[ReadyBatch], compute: Any, count: int, sizes: Sizes) -> float:
+    sync(sizes)
     started = time.perf_counter()
-    for _ in range(TIMED_BATCHES):
+    for _ in range(count):
         compute(next(batches))
-    torch.cuda.synchronize()
-    return (time.perf_counter() - started) / TIMED_BATCHES
+    sync(sizes)
+    return (time.perf_counter() - started) / count
 
 
-def _forever(loader: Loader) -> Iterator[ReadyBatch]:
-    while True:
-        yield from loader
-
-
-def _digests(dataset: Dataset, sizes: Sizes, *, place: str, **settings: Any) -> list[str]:
-    with _loader(dataset, sizes, place, **settings) as loader:
-        return [_digest(batch) for batch in itertools.islice(loader, COMPARED_BATCHES)]
-
-
-def _digest(batch: ReadyBatch) -> str:
-    digest = hashlib.sha256(batch.nodes.tobytes())
-    for tensor in (
-        batch.x,
-        batch.y,
-        *itertools.chain(*((b.indptr, b.indices, b.edge_ids, b.src_degree) for b in batch.blocks)),
-    ):
-        digest.update(tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-@contextmanager
-def _loader(dataset: Dataset, sizes: Sizes, place: str, **settings: Any) -> Iterator[Loader]:
-    given = SETTINGS | {"batch_size": sizes.batch_size, "device": place} | settings
-    if given["features"] == "ssd":
-        given["cache"] = dataset.num_nodes * DIM * 4 // 10
-    if not sizes.is_gpu:
-        given["memory_budget"] = "2GB"
-    with Loader(dataset, **given) as loader:
-        yield loader
-
-
-def _write(folder: Path, sizes: Sizes) -> Dataset:
-    graph = synthetic_graph("rmat", num_nodes=sizes.graph_nodes, num_edges=sizes.graph_edges)
-    rng = np.random.default_rng(0)
-    path = folder / "rmat"
-    with Dataset.create(path, name="rmat", num_nodes=graph.num_nodes, num_classes=NUM_CLASSES) as writer:
-        with writer.indptr() as column:
-            column.append(graph.indptr)
-        with writer.indices(graph.num_edges, "int32") as column:
-            column.append(graph.indices)
-        with writer.features(DIM, "float32") as column:
-            for start in range(0, graph.num_nodes, 1 << 18):
-                num_rows = min(1 << 18, graph.num_nodes - start)
-                column.append(rng.standard_normal((num_rows, DIM), dtype=np.float32))
-        writer.labels(rng.integers(0, NUM_CLASSES, graph.num_nodes))
-        order = rng.permutation(graph.num_nodes)
-        tenth = graph.num_nodes // 10
-        writer.splits(train=order[:tenth], valid=order[tenth : 2 * tenth], test=order[2 * tenth :])
-    return Dataset.open(path)
+def _digests(dataset: Dataset, sizes: Sizes, **settings: Any) -> list[str]:
+    with loader_on(sizes, dataset, **settings) as loader:
+        return [batch_digest(batch) for batch in itertools.islice(loader, COMPARED_BATCHES)]

@@ -1,33 +1,40 @@
-"""How fast rows reach the device: those it holds, and those of the host; beside what others do."""
+"""How fast rows reach the device: those it holds, those of the host, and both in one batch."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from gpu_findings import GpuFinding, Sizes, not_checked, promised, seconds_of
+from gpu_findings import GpuFinding, bounded, not_checked, reported
+from gpu_sizes import seconds_of
 
-from gloader.device import RowParts, RowTable, gather_rows, has_triton
-from gloader.device.row_gather import PROGRAMS_PER_MULTIPROCESSOR
+from gloader.device import RowParts, RowTable, gather_rows, has_triton, open_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-SHAPES = ((128, torch.float32), (100, torch.float32), (768, torch.float16))
-PROGRAMS = (1, 2, 4, 8, 16)  # a multiprocessor
-CACHED_SHARE, HOST_SHARE = 80.0, 85.0  # percent of the device's copies, of the link's rate
+    from gpu_sizes import Clock, Sizes
+
+SHAPES: Final = ((128, torch.float32), (100, torch.float32), (768, torch.float16))
+# Of the whole device; the first shape is swept over them, the others take what gloader takes.
+PROGRAMS: Final = (8, 16, 24, 32, 64, 132, 528, 2112)
+CACHED_SHARE, SORTED_SHARE, SAMPLED_SHARE, STAGED_SHARE = 80.0, 75.0, 65.0, 75.0  # percent, see `_ways`
+DEVICE_RATE, LINK_RATE = 4200.0, 50.0  # GB/s of an H200 with a link of Gen5 x16; other devices have others
+_ID_SETS: Final = 8  # fresh ids for each repeat: 8 x 200 MB are more than any cache holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """A table larger than any cache, the same rows on the host, and the ids of a batch."""
+    """A table larger than any cache, the same rows on the host, and the ids of several batches."""
 
     dim: int
     dtype: torch.dtype
     table: torch.Tensor
     host: torch.Tensor  # pinned where there is a GPU
-    ids: torch.Tensor  # on the device
+    ids: Sequence[torch.Tensor]  # on the device
     out: torch.Tensor  # (U, F) float32
 
     @property
@@ -37,8 +44,8 @@ class Inputs:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of the rows as they are stored."""
-        return len(self.ids) * self.dim * self.dtype.itemsize
+        """Bytes of a batch's rows as they are stored."""
+        return len(self.out) * self.dim * self.dtype.itemsize
 
     @property
     def moved_bytes(self) -> int:
@@ -46,114 +53,143 @@ class Inputs:
         return self.read_bytes + self.out.nbytes
 
 
-def check_rates(sizes: Sizes) -> Iterator[GpuFinding]:
-    """Time the gather of cached rows beside a copy, and that of host rows beside the link."""
+def gather_by(programs: int | None, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+    """Gather with so many programs on the whole device; None: as many as gloader takes.
+
+    Parameters
+    ----------
+    programs : at most
+    ids : of a batch
+    parts : where its rows are
+    out : receives them
+    """
+    gather_rows(ids, parts, out=out, max_programs=programs)
+
+
+def check_rates(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
+    """Time the gather of cached rows beside a copy, that of host rows beside the link, and both together."""
     copy_rate, link_rate = _copy_rate(sizes), _link_rate(sizes)
-    yield _plain("copy within the device", copy_rate / 1e9, "GB/s, read and written")
-    yield _plain(
-        "copy from pinned memory" if sizes.is_gpu else "copy to the host itself", link_rate / 1e9, "GB/s"
-    )
-    if not sizes.is_gpu:
-        yield not_checked("gather of cached rows", "there is no GPU", promise=f"at least {CACHED_SHARE:g} %")
-        yield not_checked("gather of host rows", "there is no GPU", promise=f"at least {HOST_SHARE:g} %")
-    for dim, dtype in SHAPES:
-        inputs = _inputs(sizes, dim, dtype)
-        if sizes.is_gpu and has_triton():
-            yield from _kernel_rates(inputs, copy_rate, link_rate)
-        yield from _others(inputs, sizes)
+    if sizes.is_gpu:
+        note = "read and written; bound of an H200"
+        yield bounded("copy within the device", copy_rate / 1e9, "GB/s", least=DEVICE_RATE, note=note)
+        note = "bound of Gen5 x16, Gen4 has 24"
+        yield bounded("copy from pinned memory", link_rate / 1e9, "GB/s", least=LINK_RATE, note=note)
+    else:
+        yield reported("copy within the host", copy_rate / 1e9, "GB/s", note="read and written")
+        yield not_checked("gather of cached rows", must_be=f"at least {CACHED_SHARE:g} % of a copy")
+        yield not_checked("gather of host rows", must_be=f"at least {SAMPLED_SHARE:g} % of the link")
+    if sizes.is_gpu and not has_triton():
+        yield not_checked("rates of the kernel", "Triton is missing")
+        return
+    for number, shape in enumerate(clock.each(SHAPES)):
+        inputs = inputs_of(sizes, *shape)
+        for way in clock.each(_ways(inputs, copy_rate, link_rate), lambda way: way[0]):
+            yield from _timed(inputs, sizes, *way, is_swept=number == 0 and sizes.is_gpu)
+        yield from _mixed(inputs, sizes, clock, link_rate)
 
 
-def _kernel_rates(inputs: Inputs, copy_rate: float, link_rate: float) -> Iterator[GpuFinding]:
-    place = inputs.ids.device
+Way = tuple[str, "Sequence[torch.Tensor]", RowParts, float, str, float]
+
+
+def _ways(inputs: Inputs, copy_rate: float, link_rate: float) -> Iterator[Way]:
+    """Yield name, ids, places, seconds of an ideal gather, what that is, and the percentage of it that is asked for."""
+    place = inputs.out.device
     table, host = RowTable(rows=inputs.table), RowTable(rows=inputs.host)
     slot_of = torch.arange(len(inputs.table), dtype=torch.int32, device=place)
-    in_order = torch.sort(inputs.ids).values
-    staged = RowTable(rows=torch.empty_like(inputs.out, device="cpu").pin_memory())
+    in_order = [torch.sort(ids).values for ids in inputs.ids]
+    staged = RowTable(rows=_pinned((len(inputs.out), inputs.dim), torch.float32, place))
+    copied_s, read_s = inputs.moved_bytes / copy_rate, inputs.read_bytes / link_rate
+    by_id = RowParts(table=None, slot_of=None, host=host, is_host_by_id=True)
+    by_map = RowParts(table=table, slot_of=slot_of, host=staged)
     all_cached = RowParts(table=table, slot_of=None, host=None)
-    by_the_map = RowParts(table=table, slot_of=slot_of, host=staged)
-    in_place = RowParts(table=None, slot_of=None, host=host, is_host_by_id=True)
-    all_staged = RowParts(table=None, slot_of=None, host=staged)
-    for name, ids, parts in (
-        ("cached", inputs.ids, all_cached),
-        ("cached, by the map", inputs.ids, by_the_map),
-    ):
-        rates = _sweep(inputs, ids, parts, inputs.moved_bytes / copy_rate)
-        yield _swept(f"gather of {inputs.name} rows, {name}", rates, "% of a copy", CACHED_SHARE)
-    for name, ids, parts, num_bytes in (
-        ("in place, sorted", in_order, in_place, inputs.read_bytes),
-        ("in place, as sampled", inputs.ids, in_place, inputs.read_bytes),
-        ("staged", inputs.ids, all_staged, inputs.out.nbytes),
-    ):
-        rates = _sweep(inputs, ids, parts, num_bytes / link_rate)
-        yield _swept(f"gather of {inputs.name} rows, {name}", rates, "% of the link", HOST_SHARE)
+    yield "cached", inputs.ids, all_cached, copied_s, "a copy", CACHED_SHARE
+    yield "cached, by the map", inputs.ids, by_map, copied_s, "a copy", CACHED_SHARE
+    yield "in place, sorted", in_order, by_id, read_s, "the link", SORTED_SHARE
+    yield "in place, as sampled", inputs.ids, by_id, read_s, "the link", SAMPLED_SHARE
+    alone = RowParts(table=None, slot_of=None, host=staged)
+    yield "staged", inputs.ids, alone, inputs.out.nbytes / link_rate, "the link", STAGED_SHARE
 
 
-def _sweep(inputs: Inputs, ids: torch.Tensor, parts: RowParts, ideal_s: float) -> dict[int, float]:
-    """Return the percentage of the ideal rate with each number of programs a multiprocessor."""
-    count = torch.cuda.get_device_properties(ids.device).multi_processor_count
+def _timed(  # noqa: PLR0913 - a way is a row of a table
+    inputs: Inputs,
+    sizes: Sizes,
+    name: str,
+    ids: Sequence[torch.Tensor],
+    parts: RowParts,
+    ideal_s: float,
+    what: str,
+    least: float,
+    *,
+    is_swept: bool,
+) -> Iterator[GpuFinding]:
+    def share(programs: int | None) -> float:
+        work = in_turn(ids, partial(_gather, programs, parts, inputs.out))
+        repeats = _ID_SETS if sizes.is_gpu else 1
+        return 100 * ideal_s / seconds_of(work, sizes.place, repeats=repeats)
 
-    def gather(programs: int) -> Callable[[], None]:
-        return lambda: gather_rows(ids, parts, out=inputs.out, max_programs=programs)
-
-    return {each: 100 * ideal_s / seconds_of(gather(each * count), ids.device) for each in PROGRAMS}
-
-
-def _swept(name: str, rates: dict[int, float], unit: str, least: float) -> GpuFinding:
-    sweep = ", ".join(f"{each}: {rate:.0f}" for each, rate in rates.items())
-    note = f"by programs a multiprocessor, {sweep}"
-    return promised(name, rates[PROGRAMS_PER_MULTIPROCESSOR], unit=unit, least=least, note=note)
-
-
-def _others(inputs: Inputs, sizes: Sizes) -> Iterator[GpuFinding]:
-    """Time what is usually done instead."""
-    on_host = inputs.ids.cpu()
-
-    def index_and_copy() -> None:
-        inputs.host[on_host].to(sizes.place).float()
-
-    seconds = seconds_of(index_and_copy, sizes.place, repeats=5, warm_up=1)
-    yield _plain(f"x[ids].to(device), {inputs.name}", inputs.read_bytes / seconds / 1e9, "GB/s of rows")
-    ours = RowParts(table=None, slot_of=None, host=RowTable(rows=inputs.host), is_host_by_id=True)
-    seconds = seconds_of(lambda: gather_rows(inputs.ids, ours, out=inputs.out), sizes.place, repeats=5)
-    yield _plain(
-        f"gather_rows from the host, {inputs.name}", inputs.read_bytes / seconds / 1e9, "GB/s of rows"
-    )
-    yield _dgl(inputs, sizes)
-
-
-def _dgl(inputs: Inputs, sizes: Sizes) -> GpuFinding:
-    name = f"dgl.utils.gather_pinned_tensor_rows, {inputs.name}"
+    title, found = f"gather of {inputs.name} rows, {name}", share(None)
     if not sizes.is_gpu:
-        return not_checked(name, "there is no GPU")
-    try:
-        from dgl.utils import gather_pinned_tensor_rows, pin_memory_inplace
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from being imported
-        return not_checked(name, f"DGL is not there: {type(error).__name__}")
-    try:
-        host = inputs.host.clone()
-        handle = pin_memory_inplace(host)
-        seconds = seconds_of(lambda: gather_pinned_tensor_rows(host, inputs.ids), sizes.place)
-        del handle
-    except Exception as error:  # noqa: BLE001 - a build without CUDA says so in its own way
-        return not_checked(name, f"DGL cannot: {type(error).__name__}")
-    return _plain(name, inputs.read_bytes / seconds / 1e9, "GB/s of rows")
+        yield not_checked(title)
+        return
+    sweep = ", ".join(f"{programs}: {share(programs):.0f}" for programs in PROGRAMS) if is_swept else ""
+    note = f"by programs, {sweep}" if sweep else ""
+    yield bounded(title, found, f"% of {what}", least=least, note=note, predicted=f"at least {least:g} %")
 
 
-def _inputs(sizes: Sizes, dim: int, dtype: torch.dtype) -> Inputs:
+def _gather(programs: int | None, parts: RowParts, out: torch.Tensor, ids: torch.Tensor) -> None:
+    gather_by(programs, ids, parts, out)
+
+
+def _mixed(inputs: Inputs, sizes: Sizes, clock: Clock, link_rate: float) -> Iterator[GpuFinding]:
+    """Time batches of which a part is on the device and the others are read in place."""
+    num_nodes = len(inputs.table)
+    for hits in clock.each((0.2, 0.5, 0.8), lambda hits: f"{inputs.name}, {hits:.0%} cached"):
+        cached = int(hits * num_nodes)
+        slot_of = torch.full((num_nodes,), -1, dtype=torch.int32, device=sizes.place)
+        slot_of[:cached] = torch.arange(cached, dtype=torch.int32, device=sizes.place)
+        table, host = RowTable(rows=inputs.table[:cached]), RowTable(rows=inputs.host)
+        parts = RowParts(table=table, slot_of=slot_of, host=host, is_host_by_id=True)
+        work = in_turn(inputs.ids, partial(_gather, None, parts, inputs.out))
+        seconds = seconds_of(work, sizes.place, repeats=_ID_SETS if sizes.is_gpu else 1)
+        share = 100 * (1 - hits) * inputs.read_bytes / link_rate / seconds
+        title = f"gather of {inputs.name} rows, {hits:.0%} cached, others in place"
+        yield reported(title, share, "% of the link for the others") if sizes.is_gpu else not_checked(title)
+
+
+def in_turn(ids: Sequence[torch.Tensor], work: Callable[[torch.Tensor], Any]) -> Callable[[], Any]:
+    """Return a call of ``work`` that takes the next of ``ids`` each time."""
+    turns = itertools.cycle(ids)
+    return lambda: work(next(turns))
+
+
+def inputs_of(sizes: Sizes, dim: int, dtype: torch.dtype) -> Inputs:
+    """Return a table of ``dtype``, on the device and on the host, and ids.
+
+    Parameters
+    ----------
+    sizes : of the table and the batch
+    dim : columns
+    dtype : of the rows
+    """
     num_nodes = sizes.table_bytes // (dim * dtype.itemsize)
     num_rows = min(sizes.batch_rows, num_nodes)
-    table = torch.randn(
-        num_nodes, dim, dtype=torch.float32 if not sizes.is_gpu else dtype, device=sizes.place
-    )
-    table = table.to(dtype)
-    host = table.cpu().pin_memory() if sizes.is_gpu else table
-    ids = torch.randperm(num_nodes)[:num_rows].to(sizes.place)
+    table = torch.empty(num_nodes, dim, dtype=dtype, device=sizes.place).normal_()
+    host = _pinned((num_nodes, dim), dtype, sizes.place) if sizes.is_gpu else table
+    if sizes.is_gpu:
+        host.copy_(table)
+    ids = [torch.randint(num_nodes, (num_rows,), device=sizes.place) for _ in range(_ID_SETS)]
     out = torch.empty(num_rows, dim, device=sizes.place)
     return Inputs(dim=dim, dtype=dtype, table=table, host=host, ids=ids, out=out)
 
 
+def _pinned(shape: tuple[int, int], dtype: torch.dtype, place: torch.device) -> torch.Tensor:
+    """Return memory as that of the ring."""
+    num_bytes = shape[0] * shape[1] * dtype.itemsize
+    return torch.from_numpy(open_device(place).host_buffer(num_bytes)).view(dtype).view(shape)
+
+
 def _copy_rate(sizes: Sizes) -> float:
-    source = torch.ones(sizes.table_bytes // 4, dtype=torch.float32, device=sizes.place)
+    source = torch.ones(sizes.table_bytes // 8, dtype=torch.float32, device=sizes.place)
     target = torch.empty_like(source)
     return 2 * source.nbytes / seconds_of(lambda: target.copy_(source), sizes.place)
 
@@ -163,7 +199,3 @@ def _link_rate(sizes: Sizes) -> float:
     source = torch.ones(num_floats, dtype=torch.float32, pin_memory=sizes.is_gpu)
     target = torch.empty(num_floats, dtype=torch.float32, device=sizes.place)
     return source.nbytes / seconds_of(lambda: target.copy_(source, non_blocking=True), sizes.place)
-
-
-def _plain(name: str, value: float, unit: str) -> GpuFinding:
-    return GpuFinding(name=name, verdict="for comparison", value=value, unit=unit)
