@@ -46,17 +46,44 @@ class Adjacency:
         """(D,) float32, in-edges of each destination."""
         return self.indptr.diff().float()
 
-    @cached_property
+    @property
     def dst(self) -> torch.Tensor:
         """(E,) of the dtype of ``indices``, the destination of each edge."""
-        ids = torch.arange(self.num_dst, device=self.indptr.device, dtype=self.indices.dtype)
-        return ids.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
+        return self.pairs[0]
+
+    @cached_property
+    def pairs(self) -> torch.Tensor:
+        """(2, E) of the dtype of ``indices``, the destinations and the sources."""
+        # One kernel, without a count that depends on data. It has no public name.
+        return torch._convert_indices_from_csr_to_coo(  # noqa: SLF001
+            self.indptr, self.indices, out_int32=self.indices.dtype == torch.int32
+        )
+
+    @property
+    def pairs_and_loops(self) -> torch.Tensor:
+        """(2, E + D) as `pairs`, and behind them an edge from each destination to itself."""
+        own = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
+        return torch.cat((self.pairs, own.expand(2, -1)), dim=1)
 
     @cached_property
     def transposed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Offsets (num_src + 1,), destinations (E,) and edge numbers (E,) in the order of the sources."""
-        # Stable: the edges of a source keep their order, so that its sum rounds alike in every run.
-        sources, order = torch.sort(self.indices, stable=True)
-        bounds = torch.arange(self.num_src + 1, device=sources.device, dtype=sources.dtype)
-        offsets = torch.searchsorted(sources, bounds).to(sources.dtype)
-        return offsets, self.dst[order], order
+        order, offsets = by_source(self.indices, self.num_src)
+        return offsets, self.dst.index_select(0, order), order
+
+
+def by_source(sources: torch.Tensor, num_src: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the numbers of the edges (E,) in the order of their sources, and where each source starts (num_src + 1,).
+
+    Parameters
+    ----------
+    sources : (E,) int32 or int64, of each edge; the offsets have its dtype, the numbers are int64
+    num_src : number of sources
+    """
+    # Stable: the edges of a source keep their order, so that its sum rounds alike in every run.
+    found, order = torch.sort(sources, stable=True)
+    # Without a public name, as its reverse above.
+    offsets = torch._convert_indices_from_coo_to_csr(  # noqa: SLF001
+        found, num_src, out_int32=sources.dtype == torch.int32
+    )
+    return order, offsets

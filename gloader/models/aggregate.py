@@ -84,7 +84,9 @@ class _NeighborSum(torch.autograd.Function):
             # The gradient of a sum is a scatter to the sources; over the transposed edges it is a sum again, and in an
             # order that does not change from run to run.
             offsets, destinations, order = edges.transposed
-            grad_x = _bag(grad, destinations, offsets, None if weight is None else weight[order])
+            grad_x = _bag(
+                grad, destinations, offsets, None if weight is None else weight.index_select(0, order)
+            )
         if ctx.needs_input_grad[1]:
             grad_weight = torch.ops.aten._embedding_bag_per_sample_weights_backward(  # noqa: SLF001 - no public name
                 grad, x, edges.indices, edges.indptr, edges.dst, _SUM_MODE

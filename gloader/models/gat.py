@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency
 from gloader.models.aggregate import sum_neighbors
+from gloader.models.attention import NEGATIVE_SLOPE, attend, edge_scores, reduce_edges
 from gloader.models.conv import multiplies_first
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from gloader.models.conv import Table
     from gloader.types import DeviceBlock
-
-_NEGATIVE_SLOPE = 0.2
 
 
 class GatConv(nn.Module):
@@ -56,8 +55,8 @@ class GatConv(nn.Module):
     def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
         """Return (D, out_dim) for ``x`` (U, in_dim)."""
         edges = Adjacency.of_block(block)
-        weights = self._head_weights(slice(0, self.heads))
-        attention, own = self._attend(*self._scores(x, block.num_dst, weights), edges, block.edge_weight)
+        weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)
+        scores = self._scores(x, weights)
         project_first = multiplies_first(
             num_src=block.num_src,
             num_dst=block.num_dst,
@@ -67,62 +66,29 @@ class GatConv(nn.Module):
             input_has_grad=x.requires_grad,
             num_heads=self.heads,
         )
-        x = _as_autocast(x) if project_first else x
-        results = []
-        for head, weight in enumerate(weights):
-            values = functional.linear(x, weight) if project_first else x
-            total = sum_neighbors(values, edges, attention[:, head].contiguous())
-            if self.add_self_loops:
-                total = total + values[: block.num_dst] * own[:, head, None]
-            results.append(total if project_first else functional.linear(total, weight))
-        return self._join(results) + self.bias
+        rows = self.lin(x).view(-1, self.heads, self.head_dim) if project_first else x
+        result = attend(rows, scores, edges, importance=block.edge_weight, has_loops=self.add_self_loops)
+        return self._join(result if project_first else result @ weights.transpose(1, 2)) + self.bias
 
-    def _head_weights(self, heads: slice) -> tuple[torch.Tensor, ...]:
-        """Return the (head_dim, in_dim) projection of each head."""
-        return self.lin.weight.view(self.heads, self.head_dim, self.in_dim)[heads].unbind()
-
-    def _scores(
-        self, x: torch.Tensor, num_dst: int, weights: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scores of sources (U, heads) and destinations (D, heads), in the precision of the parameters.
+    def _scores(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return the scores (U, heads, 2) as source and as destination, in the precision of the parameters.
 
         Autocast is off: a relative error e of a score s is one of e s in the attention.
+
+        Parameters
+        ----------
+        x : (U, in_dim)
+        weights : (heads, head_dim, in_dim) the projection of each head
         """
         with torch.autocast(x.device.type, enabled=False):
-            x = x.to(self.att_src.dtype)
-            scores_src = x @ self._score_weight(self.att_src, weights)
-            return scores_src, x[:num_dst] @ self._score_weight(self.att_dst, weights)
+            # What maps an input row to its scores without projecting it.
+            vectors = torch.cat((self.att_src, self.att_dst)).transpose(0, 1) @ weights
+            scores = functional.linear(x.to(vectors.dtype), vectors.view(-1, self.in_dim))
+        return scores.view(-1, self.heads, 2)
 
-    def _score_weight(self, attention: torch.Tensor, weights: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Return (in_dim, heads): what maps an input row to its scores without projecting it."""
-        return torch.stack([a @ w for a, w in zip(attention[0], weights, strict=True)], dim=1)
-
-    def _attend(
-        self,
-        scores_src: torch.Tensor,
-        scores_dst: torch.Tensor,
-        edges: Adjacency,
-        importance: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the softmax over in-edges and self loop: (E, heads) and (D, heads)."""
-        dst = edges.dst
-        scores = functional.leaky_relu(scores_src[edges.indices] + scores_dst[dst], _NEGATIVE_SLOPE)
-        # An edge that stands for w edges is w equal terms of the sum: w exp(s) = exp(s + log w).
-        if importance is not None:
-            scores = scores + importance.log().unsqueeze(1)
-        own = functional.leaky_relu(scores_src[: edges.num_dst] + scores_dst, _NEGATIVE_SLOPE)
-        start = own if self.add_self_loops else torch.full_like(own, -torch.inf)
-        # Scores are shifted by their maximum, so that no exponential overflows. The shift cancels out of the softmax,
-        # and so does its gradient.
-        top = _segment_max(start.detach(), dst, scores.detach())
-        exp = (scores - top[dst]).exp()
-        exp_own = (own - top).exp() if self.add_self_loops else torch.zeros_like(own)
-        # Without edges and self loop the sum is zero; the smallest normal number makes that 0 / tiny = 0, not NaN.
-        total = exp_own.index_add(0, dst, exp).clamp(min=torch.finfo(exp.dtype).tiny)
-        return exp / total[dst], exp_own / total
-
-    def _join(self, results: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(results, dim=1) if self.concat else torch.stack(results).mean(dim=0)
+    def _join(self, results: torch.Tensor) -> torch.Tensor:
+        """Return (n, columns) of the ``results`` (heads, n, head_dim)."""
+        return results.transpose(0, 1).flatten(1) if self.concat else results.mean(dim=0)
 
     @property
     def column_step(self) -> int:
@@ -146,12 +112,10 @@ class GatConv(nn.Module):
         """
         first = columns.start // self.head_dim
         heads = slice(first, first + self._heads_of(columns.stop - columns.start))
-        values = [functional.linear(x, weight) for weight in self._head_weights(heads)]
-        pairs = (self.att_src[0, heads], self.att_dst[0, heads])
-        scores = [
-            torch.stack([v @ a for v, a in zip(values, attention, strict=True)], dim=1) for attention in pairs
-        ]
-        return (*values, *scores)
+        weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)[heads]
+        values = functional.linear(x, weights.flatten(0, 1)).view(len(x), -1, self.head_dim)
+        scores = [(values * attention[:, heads]).sum(2) for attention in (self.att_src, self.att_dst)]
+        return (*values.unbind(1), *scores)
 
     def propagate(
         self,
@@ -170,7 +134,7 @@ class GatConv(nn.Module):
         *values, scores_src, scores_dst = table
         scores_dst = scores_dst[nodes]
         if self.add_self_loops:
-            top = functional.leaky_relu(scores_src[nodes] + scores_dst, _NEGATIVE_SLOPE)
+            top = functional.leaky_relu(scores_src[nodes] + scores_dst, NEGATIVE_SLOPE)
             total = torch.ones_like(top)
             sums = [value[nodes] for value in values]
         else:
@@ -179,30 +143,17 @@ class GatConv(nn.Module):
             sums = [value.new_zeros(len(nodes), self.head_dim) for value in values]
         # A softmax in pieces: when a piece has a larger score, what was added up before is scaled down to it.
         for edges in pieces:
-            dst = edges.dst
-            scores = functional.leaky_relu(scores_src[edges.indices] + scores_dst[dst], _NEGATIVE_SLOPE)
-            before, top = top, _segment_max(top, dst, scores)
-            decay = (before - top).exp()
-            exp = (scores - top[dst]).exp()
-            total = (total * decay).index_add(0, dst, exp)
-            sums = [
-                s * decay[:, head, None] + sum_neighbors(value, edges, exp[:, head].contiguous())
-                for head, (s, value) in enumerate(zip(sums, values, strict=True))
-            ]
+            scores = edge_scores(scores_src, scores_dst, (edges.indices, edges.dst))
+            before, top = top, torch.maximum(top, reduce_edges(scores, edges, by="max"))
+            decay = (before - top).exp_()
+            powers = scores.sub_(top.index_select(0, edges.dst)).exp_()
+            total = (total * decay).add_(reduce_edges(powers, edges, by="sum"))
+            # Head by head: a piece of edges is as large as memory allows, and all heads at once would take it again.
+            for head, value in enumerate(values):
+                found = sum_neighbors(value, edges, powers[:, head].contiguous())
+                sums[head] = found.addcmul_(sums[head], decay[:, head, None])
         total = total.clamp(min=torch.finfo(total.dtype).tiny)
-        return self._join([s / total[:, head, None] for head, s in enumerate(sums)]) + self.bias[columns]
-
-
-def _as_autocast(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` as autocast multiplies it, once for all heads; the product of each head would make its own copy."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
-
-
-def _segment_max(start: torch.Tensor, dst: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Return the largest of ``start`` (D, heads) and of the ``scores`` (E, heads) into each destination."""
-    index = dst.long().unsqueeze(1).expand_as(scores)
-    return start.scatter_reduce(0, index, scores, reduce="amax", include_self=True)
+        return self._join(torch.stack(sums) / total.t().unsqueeze(2)) + self.bias[columns]
 
 
 def _glorot(weight: torch.Tensor) -> None:

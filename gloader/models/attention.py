@@ -1,0 +1,174 @@
+"""Sums over in-edges weighted by attention, all heads at once, that never hold one row per edge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from gloader.models.adjacency import by_source
+
+if TYPE_CHECKING:
+    from gloader.models.adjacency import Adjacency
+
+NEGATIVE_SLOPE = 0.2
+_SUM_MODE = 0
+
+
+def attend(
+    rows: torch.Tensor,
+    scores: torch.Tensor,
+    edges: Adjacency,
+    *,
+    importance: torch.Tensor | None = None,
+    has_loops: bool = True,
+) -> torch.Tensor:
+    """Return the mean row of each destination's sources, weighted by the softmax of each head's scores.
+
+    Nothing here adds with atomics or waits for the device: the same bits come out of every run. Memory beyond the
+    result and the gradients is O(E heads), never O(E F).
+
+    Parameters
+    ----------
+    rows : (U, heads, W) of each head's own, or (U, W) that all heads share; float32, or bfloat16 added up in float32
+    scores : (U, heads, 2) of a node as a source and as a destination
+    edges : E edges into the first D nodes
+    importance : (E,) how many edges each stands for in the softmax; None: one
+    has_loops : a destination is one more source of itself
+
+    Returns
+    -------
+    (heads, D, W) of the dtype of ``rows``; a destination without sources gets zeros
+    """
+    result: torch.Tensor = _Attention.apply(rows.contiguous(), scores, edges, importance, has_loops)  # type: ignore[no-untyped-call]
+    return result
+
+
+def edge_scores(
+    sources: torch.Tensor, destinations: torch.Tensor, ends: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Return the score of each edge, (E, heads).
+
+    Parameters
+    ----------
+    sources, destinations : (nodes, heads) scores as such
+    ends : source and destination of each edge, both (E,)
+    """
+    total = sources.index_select(0, ends[0]).add_(destinations.index_select(0, ends[1]))
+    return functional.leaky_relu_(total, NEGATIVE_SLOPE)
+
+
+def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Tensor:
+    """Return the "sum" or "max" of the ``values`` (E, heads) into each destination, (D, heads); of none 0 or -inf.
+
+    Edges are in the order of their destinations: each sum has one order, on every device.
+
+    Parameters
+    ----------
+    values : one row per edge
+    edges : E edges into D destinations
+    by : "sum" or "max"
+    """
+    # `unsafe` leaves out a look at the offsets, which would wait for the device.
+    result: torch.Tensor = torch.segment_reduce(values, by, offsets=edges.indptr, unsafe=True)  # type: ignore[attr-defined]
+    return result
+
+
+class _Attention(torch.autograd.Function):
+    """The softmax is left unnormalised until the rows are added up: D quotients instead of E."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: torch.Tensor,
+        scores: torch.Tensor,
+        edges: Adjacency,
+        importance: torch.Tensor | None,
+        has_loops: bool,
+    ) -> torch.Tensor:
+        num_dst, num_edges, heads = edges.num_dst, edges.num_edges, scores.shape[1]
+        # The loops stand behind all edges, where one operation takes both, and are added on by slices.
+        dst, src = edges.pairs_and_loops if has_loops else edges.pairs
+        slopes = edge_scores(scores[..., 0], scores[..., 1], (src, dst))
+        # Shifted by their maximum no exponential overflows. The shift cancels out of the softmax, and so does its
+        # gradient.
+        top = reduce_edges(slopes[:num_edges], edges, by="max")
+        top = torch.maximum(top, slopes[num_edges:]) if has_loops else top
+        powers = (slopes - top.index_select(0, dst)).exp_()
+        if importance is not None:
+            powers[:num_edges].mul_(importance.unsqueeze(1))
+        total = reduce_edges(powers[:num_edges], edges, by="sum")
+        # Without edges and loop the sum is zero; the smallest normal number makes that 0 / tiny = 0, not NaN.
+        total = total.add_(powers[num_edges:]) if has_loops else total.clamp_(torch.finfo(total.dtype).tiny)
+
+        number = torch.arange(heads, device=src.device, dtype=src.dtype).unsqueeze(1)
+        is_own = rows.dim() == 3
+        index = torch.add(number, src, alpha=heads) if is_own else src.expand(heads, -1).contiguous()
+        weights = powers.t().to(rows.dtype, memory_format=torch.contiguous_format, copy=True)
+        table = rows.view(-1, rows.shape[-1])
+        # The loops of each head are one more bag, which is dropped.
+        offsets = torch.add(edges.indptr, number, alpha=len(src))
+        sums = _bags(table, index, offsets if has_loops else offsets[:, :-1], weights)[:, :num_dst]
+        if has_loops:
+            own = rows[:num_dst].transpose(0, 1) if is_own else rows[:num_dst]
+            sums.addcmul_(own, weights[:, num_edges:].unsqueeze(2))
+        result = (sums / total.t().unsqueeze(2)).to(rows.dtype)
+        ctx.edges, ctx.ends, ctx.number = edges, (dst, src), number
+        ctx.save_for_backward(rows, index, weights, slopes, total, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        rows, index, weights, slopes, total, result = ctx.saved_tensors
+        edges: Adjacency = ctx.edges
+        (dst, src), number = ctx.ends, ctx.number
+        num_edges, num_dst, num_src = edges.num_edges, edges.num_dst, len(rows)
+        heads, width = result.shape[0], result.shape[2]
+        grad = torch.div(grads[0], total.t().unsqueeze(2), out=torch.empty_like(result))
+        # Of the quotient: what an edge adds to the sum below the line takes from every column alike.
+        common = (grad * result).sum(2, dtype=slopes.dtype)
+        at_dst = torch.add(dst, number, alpha=num_dst)
+        grad = grad.view(-1, width)
+        each = torch.ops.aten._embedding_bag_per_sample_weights_backward(  # noqa: SLF001 - no public name
+            grad, rows.view(-1, width), index.view(-1), at_dst[:, 0], at_dst.view(-1), _SUM_MODE
+        )
+        each = each.view(heads, -1) - common.index_select(1, dst)
+        grad_slopes = torch.mul(each.t(), weights.t(), out=torch.empty_like(slopes))
+        grad_edges = torch.ops.aten.leaky_relu_backward(grad_slopes, slopes, NEGATIVE_SLOPE, True)
+        grad_dst = reduce_edges(grad_edges[:num_edges], edges, by="sum")
+        if len(dst) > num_edges:
+            grad_dst.add_(grad_edges[num_edges:])
+
+        # The gradients of the sources are sums over the edges in their order: the same in every run.
+        order, bounds = by_source(src, num_src)
+        grad_src = functional.embedding_bag(order, grad_edges, bounds, mode="sum", include_last_offset=True)
+        grad_dst = functional.pad(grad_dst, (0, 0, 0, num_src - num_dst))
+        grad_rows = None
+        if ctx.needs_input_grad[0]:
+            ordered = at_dst.index_select(1, order), weights.index_select(1, order)
+            if rows.dim() == 3:
+                starts = torch.add(bounds[:-1], number, alpha=len(src))
+                grad_rows = _bags(grad, ordered[0], starts, ordered[1]).transpose(0, 1)
+            else:
+                by_edge = [part.t().contiguous() for part in ordered]
+                grad_rows = _bags(grad, by_edge[0], (bounds[:-1] * heads).unsqueeze(0), by_edge[1])[0]
+        return grad_rows, torch.stack((grad_src, grad_dst), dim=2), None, None, None
+
+
+def _bags(
+    table: torch.Tensor, index: torch.Tensor, starts: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Return the weighted sum of the table's rows in each bag, (groups, bags, W).
+
+    Parameters
+    ----------
+    table : (R, W)
+    index : one row of the table per element
+    starts : (groups, bags) where each bag starts; it ends where the next one does
+    weights : one per element, of the dtype of ``table``
+    """
+    sums = functional.embedding_bag(
+        index.view(-1), table, starts.reshape(-1), mode="sum", per_sample_weights=weights.view(-1)
+    )
+    return sums.view(*starts.shape, -1)
