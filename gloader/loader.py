@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from gloader.dataset import Dataset
+    from gloader.device import DeviceTier
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
@@ -216,6 +217,11 @@ class Loader:
     def features(self) -> FeatureSource:
         """All N feature rows, in memory where they are; usable beside the running stages, until `close`."""
         return self._held.tier.source
+
+    @property
+    def device_tier(self) -> DeviceTier:
+        """What the device holds of features and topology, and reads in place; usable until `close`."""
+        return self._held.tier.device
 
     @property
     def reports(self) -> tuple[SuperbatchReport, ...]:

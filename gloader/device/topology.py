@@ -53,13 +53,14 @@ def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool =
     """
     weights = graph.edge_weight if is_weighted else None
     return DeviceTopology(
-        indptr=_upload(graph.indptr, place),
-        indices=_upload(graph.indices, place),
-        edge_weight=None if weights is None else _upload(weights, place),
+        indptr=upload_array(graph.indptr, place),
+        indices=upload_array(graph.indices, place),
+        edge_weight=None if weights is None else upload_array(weights, place),
     )
 
 
-def _upload(array: NDArray[Any], place: torch.device) -> torch.Tensor:
+def upload_array(array: NDArray[Any], place: torch.device) -> torch.Tensor:
+    """Return ``array`` on the device ``place``, once it is there."""
     # In chunks: the arrays of a graph are read-only, which torch refuses to share, and too large to copy whole.
     step = _CHUNK_BYTES // array.itemsize
     chunk = np.empty(min(step, len(array)), dtype=array.dtype)

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from gloader.device import dry_step
+import torch
+
+from gloader.device import dry_step, open_device
 from gloader.errors import BudgetError, RankError
 from gloader.memory.available import default_budget_bytes
+from gloader.training.inference.placement import device_bytes_needed
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
 
 if TYPE_CHECKING:
-    import torch
-
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
+    from gloader.device import Device
     from gloader.loader import Loader
     from gloader.pipeline.open_device_tier import DryRun
     from gloader.training.checkpoint.save import ModelSpec
     from gloader.training.group import RankGroup
+    from gloader.types import ReadyBatch
+
+
+# Of a device's free memory, at most a quarter is left to evaluations: every batch gains by the rows that it holds
+# otherwise, and narrower slabs only cost an evaluation more passes.
+_MOST_OF_DEVICE: Final = 4
 
 
 class LoaderFactory(Protocol):
@@ -118,7 +126,12 @@ class RunLoader:
             return None
         model = self.spec.build().to(self.device)
         autocast = self.settings.step.autocast
-        return dry_step(model, lambda batch: logits_and_loss(model, batch, autocast)[1])
+        step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast)[1])
+        # The first rank evaluates; the rank with the least room counts for all of a machine.
+        if not self.group.is_first:
+            return step
+        needed = device_bytes_needed(model.layers, num_nodes=self.dataset.num_nodes)
+        return with_evaluation(step, needed, open_device(self.device))
 
     @property
     def _is_private(self) -> bool:
@@ -138,3 +151,23 @@ class RunLoader:
         """Sampling threads of one loader."""
         loaders = self.group.most_local if self._is_private else 1
         return max(1, self.settings.loader.stages.sampler_threads // loaders)
+
+
+def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:
+    """Return a dry run that takes what an evaluation will, after what a step takes: never both at once.
+
+    Parameters
+    ----------
+    step : one step of the model
+    num_bytes : of the device, that an evaluation wants; a quarter of what is free is enough
+    device : which is measured meanwhile
+    """
+
+    def run(batch: ReadyBatch) -> None:
+        step(batch)
+        # Asking also gives back what torch keeps of the step, whose memory would count beside the evaluation's.
+        num_left = min(num_bytes, device.free_bytes() // _MOST_OF_DEVICE)
+        with device.sending():
+            device.empty((num_left,), torch.uint8)
+
+    return run

@@ -295,6 +295,7 @@ class _TrainingRun:
                 features=loader.features,
                 memory_budget_bytes=budget.phase_bytes,
                 scratch=None if self.folder is None else self.folder.root,
+                tier=loader.device_tier,
             )
         return Trainer(
             recipe=TrainRecipe(

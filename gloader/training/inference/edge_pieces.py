@@ -1,20 +1,56 @@
-"""The in-edges of many nodes, in pieces of bounded size."""
+"""The in-edges of many nodes, in pieces of bounded size: cut on the host."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
 
 from gloader.models.adjacency import Adjacency
+from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from gloader.samplers import Topology
     from gloader.types import IdArray
+
+_NODES_PER_CUT: Final = 1 << 16  # nodes whose degrees are looked at together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceLimits:
+    """How much is propagated at once."""
+
+    max_edges: int  # a lone node with more of them comes in several pieces
+    max_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Output rows that are propagated together, on the device that computes."""
+
+    nodes: torch.Tensor  # (n,) int64
+    degree: torch.Tensor  # (n,) float32
+    # One adjacency, or several where a lone node has too many edges. Each has n destinations and sources in 0..N-1;
+    # together they hold every in-edge once, in order. To be taken before the next part is asked for, or not at all.
+    pieces: Iterable[Adjacency]
+
+
+class Edges(Protocol):
+    """The in-edges of all nodes, for the device that computes."""
+
+    def degree(self, start: int, stop: int) -> torch.Tensor:
+        """Return the in-degrees of nodes ``start`` to ``stop`` as float32."""
+        ...
+
+    def parts(self, targets: IdArray | range, limits: PieceLimits) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,42 +83,85 @@ def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRang
     return tuple(ranges)
 
 
-def iter_pieces(
-    graph: Topology, nodes: IdArray, *, max_edges: int, device: torch.device
-) -> Iterator[Adjacency]:
-    """Yield the in-edges of ``nodes`` (n,): one adjacency, or several where a lone node has too many.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Span:
+    """The nodes of a part, on the host."""
 
-    Each has n destinations and sources in 0..N-1; together they hold every in-edge once, in order.
+    nodes: IdArray  # (n,)
+    starts: IdArray  # (n,) the position of each one's first in-edge
+    counts: IdArray  # (n,) in-edges
 
-    Parameters
-    ----------
-    graph : the whole topology
-    nodes : (n,) destinations, of a range that `cut_rows` made
-    max_edges : of a piece of a lone node
-    device : receives the adjacencies
-    """
-    starts = graph.indptr[nodes]
-    counts = graph.indptr[nodes + 1] - starts
-    if len(nodes) == 1:
-        for first in range(0, int(counts[0]), max_edges):
-            begin = int(starts[0]) + first
-            end = min(begin + max_edges, int(starts[0] + counts[0]))
-            yield _adjacency(graph, np.arange(begin, end), np.array([end - begin]), device)
-        return
-    yield _adjacency(graph, _positions(starts, counts), counts, device)
+    @property
+    def num_edges(self) -> int:
+        """In-edges of all of them."""
+        return int(self.counts.sum())
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the nodes, and so their edges, lie one behind the other."""
+        return bool((np.diff(self.nodes) == 1).all())
+
+    def pieces(self, max_edges: int) -> Iterator[Span]:
+        """Yield the span itself, or several for a lone node with more than ``max_edges``; none where there are no edges."""
+        if len(self.nodes) > 1:
+            if self.num_edges:
+                yield self
+            return
+        for first in range(0, self.num_edges, max_edges):
+            count = min(max_edges, self.num_edges - first)
+            yield Span(nodes=self.nodes, starts=self.starts + first, counts=np.array([count]))
 
 
-def _positions(starts: IdArray, counts: IdArray) -> IdArray:
+def iter_spans(graph: Topology, targets: IdArray | range, limits: PieceLimits) -> Iterator[Span]:
+    """Yield ``targets`` (n,) in order, as many at a time as ``limits`` allow."""
+    for first in range(0, len(targets), _NODES_PER_CUT):
+        nodes = np.array(targets[first : first + _NODES_PER_CUT], dtype=np.int64)
+        starts = graph.indptr[nodes]
+        counts = graph.indptr[nodes + 1] - starts
+        for rows in cut_rows(counts, max_edges=limits.max_edges, max_rows=limits.max_rows):
+            part = slice(rows.start, rows.stop)
+            yield Span(nodes=nodes[part], starts=starts[part], counts=counts[part])
+
+
+def sources_of(graph: Topology, span: Span) -> NDArray[Any]:
+    """Return the source of each in-edge of ``span``, of one node after another; may be a view of the graph."""
+    if span.is_range and isinstance(graph, CscGraph):
+        start = int(span.starts[0])
+        return graph.indices[start : start + span.num_edges]
+    values, places = graph.sources.at(_positions(span))
+    found: NDArray[Any] = values[places]
+    return found
+
+
+class HostEdges:
+    """The in-edges as the host holds them, for computing on the CPU: each piece is cut when it is asked for."""
+
+    def __init__(self, graph: Topology) -> None:
+        self._graph = graph
+
+    def degree(self, start: int, stop: int) -> torch.Tensor:
+        """Return the in-degrees of nodes ``start`` to ``stop``."""
+        return torch.from_numpy(np.diff(self._graph.indptr[start : stop + 1]).astype(np.float32))
+
+    def parts(self, targets: IdArray | range, limits: PieceLimits) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts."""
+        for span in iter_spans(self._graph, targets, limits):
+            yield Part(
+                nodes=torch.from_numpy(span.nodes),
+                degree=torch.from_numpy(span.counts.astype(np.float32)),
+                pieces=(self._adjacency(piece) for piece in span.pieces(limits.max_edges)),
+            )
+
+    def _adjacency(self, span: Span) -> Adjacency:
+        sources = sources_of(self._graph, span)
+        # torch shares no memory that is read-only, as a graph's is.
+        sources = sources if sources.flags.writeable else sources.copy()
+        indptr = np.zeros(len(span.nodes) + 1, dtype=sources.dtype)
+        np.cumsum(span.counts, out=indptr[1:])
+        return Adjacency(torch.from_numpy(indptr), torch.from_numpy(sources), num_src=self._graph.num_nodes)
+
+
+def _positions(span: Span) -> IdArray:
     """Return ``starts[i] .. starts[i] + counts[i]`` for each i, one after another."""
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)
-
-
-def _adjacency(graph: Topology, positions: IdArray, counts: IdArray, device: torch.device) -> Adjacency:
-    values, places = graph.sources.at(positions)
-    indices = values[places]
-    indptr = np.zeros(len(counts) + 1, dtype=indices.dtype)
-    np.cumsum(counts, out=indptr[1:])
-    return Adjacency(
-        torch.from_numpy(indptr).to(device), torch.from_numpy(indices).to(device), num_src=graph.num_nodes
-    )
+    before = np.cumsum(span.counts) - span.counts
+    return np.repeat(span.starts - before, span.counts) + np.arange(span.num_edges, dtype=np.int64)

@@ -19,6 +19,19 @@ _MAX_BUFFER_BYTES = 128 << 20  # larger chunks are not faster
 _OUTPUT_BYTES = 32  # of a node whose class is asked for: its id, its position, its label, its class
 _FILE_BYTES = 8 << 20  # buffers of the files that activations are written to and read from
 
+# Of a GPU, whose pieces are worth their launches only where they are large.
+_MAX_DEVICE_BUFFER_BYTES = 512 << 20
+# Three chunks of inputs are there at a time; the one that is computed on is widened, normalised and cut off at 0.
+_DEVICE_ROW_COPIES = 6
+_DEVICE_EDGE_BYTES = (
+    64  # three pieces of sources are there at a time; of one, destinations, positions and scores
+)
+_SENT_EDGE_BYTES = (
+    48  # on the host: its position, twice, its source, and three pieces of sources on their way
+)
+# So many columns keep the passes over the inputs few; narrower ones are possible.
+_REASONABLE_COLUMNS = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
@@ -29,6 +42,7 @@ class LayerPlan:
     rows_per_piece: int  # output rows propagated at once, at most
     edges_per_piece: int  # in-edges propagated at once
     is_on_disk: bool  # the outputs go to the SSD
+    is_on_device: bool = False  # they stay on the device that computes
 
 
 def plan_inference(
@@ -63,14 +77,14 @@ def plan_inference(
         # A third: the outputs, the inputs below them and the table share what is left.
         is_on_disk = output_bytes > left // 3
         held = input_bytes + (0 if is_on_disk else output_bytes)
-        width = _slab_width(conv, num_nodes, left - held, budget_bytes)
+        width = _slab_width(conv, num_nodes, left - held)
+        if width is None:
+            raise _too_small(conv, num_nodes, left - held, budget_bytes)
         # Two buffers of inputs and the entered copy, beside the projected row.
         row_bytes = _FLOAT_BYTES * (3 * conv.in_dim + sum(conv.table_widths(width)))
         plans.append(
             LayerPlan(
-                slabs=tuple(
-                    slice(start, min(start + width, conv.out_dim)) for start in range(0, conv.out_dim, width)
-                ),
+                slabs=_slabs(conv, width),
                 rows_per_read=max(1, buffers // 2 // row_bytes),
                 rows_per_piece=max(1, buffers // 4 // (4 * _FLOAT_BYTES * width)),
                 edges_per_piece=max(1, buffers // 4 // (_EDGE_BYTES + fetch_edge_bytes)),
@@ -81,16 +95,144 @@ def plan_inference(
     return tuple(plans)
 
 
-def _slab_width(conv: Conv, num_nodes: int, left: int, budget_bytes: int) -> int:
-    """Return the most output columns whose table fits ``left`` bytes."""
+def plan_on_device(
+    convs: Sequence[Conv],
+    *,
+    num_nodes: int,
+    num_outputs: int,
+    device_bytes: int,
+    budget_bytes: int,
+    fetch_edge_bytes: int = 0,
+) -> tuple[LayerPlan, ...] | None:
+    """Return a plan for each layer with its tables on a device; None if not even the narrowest fit there. Pure.
+
+    Less memory makes slabs narrower, not the device idle. Activations stay on the device where a third of it holds
+    them, else in host memory where half of that does, else on the SSD.
+
+    Parameters
+    ----------
+    convs, num_nodes, num_outputs, fetch_edge_bytes : as of `plan_inference`
+    device_bytes : for tables, activations and buffers; what is known of the edges is not counted
+    budget_bytes : of host memory, for buffers, activations and what comes out
+    """
+    for keeps_activations in (True, False):
+        plans = _plan_on_device(
+            convs,
+            num_nodes=num_nodes,
+            num_outputs=num_outputs,
+            device=_Room(device_bytes, _MAX_DEVICE_BUFFER_BYTES),
+            host=_Room(
+                budget_bytes,
+                _MAX_BUFFER_BYTES,
+                fixed=min(budget_bytes // 8, _FILE_BYTES) + _OUTPUT_BYTES * num_outputs,
+            ),
+            fetch_edge_bytes=fetch_edge_bytes,
+            keeps_activations=keeps_activations,
+        )
+        if plans is not None:
+            return plans
+    return None
+
+
+def reasonable_device_bytes(convs: Sequence[Conv], *, num_nodes: int) -> int:
+    """Return the device memory with which no layer needs slabs of less than 16 columns. Pure.
+
+    Parameters
+    ----------
+    convs : the L layers
+    num_nodes : N
+    """
+    tables = max(
+        num_nodes * _FLOAT_BYTES * sum(conv.table_widths(_columns(conv, _REASONABLE_COLUMNS)))
+        for conv in convs
+    )
+    # A quarter of it is for buffers, up to their most.
+    return min(tables + tables // 3 + 4, tables + _MAX_DEVICE_BUFFER_BYTES)
+
+
+class _Room:
+    """Memory of a kind: buffers, and what is left for all else."""
+
+    def __init__(self, num_bytes: int, max_buffer_bytes: int, *, fixed: int = 0) -> None:
+        self.buffers = min(num_bytes // 4, max_buffer_bytes)
+        self.left = num_bytes - self.buffers - fixed
+
+
+def _plan_on_device(
+    convs: Sequence[Conv],
+    *,
+    num_nodes: int,
+    num_outputs: int,
+    device: _Room,
+    host: _Room,
+    fetch_edge_bytes: int,
+    keeps_activations: bool,
+) -> tuple[LayerPlan, ...] | None:
+    plans = []
+    input_bytes = 0  # of the activations below that the device holds
+    for depth, conv in enumerate(convs):
+        is_last = depth == len(convs) - 1
+        output_bytes = (num_outputs if is_last else num_nodes) * conv.out_dim * _FLOAT_BYTES
+        # Those of the last layer are the result, which is asked for in host memory.
+        is_on_device = keeps_activations and not is_last and output_bytes <= device.left // 3
+        held = input_bytes + (output_bytes if is_on_device else 0)
+        width = _slab_width(conv, num_nodes, device.left - held)
+        if width is None:
+            return None
+        row_bytes = _FLOAT_BYTES * (_DEVICE_ROW_COPIES * conv.in_dim + sum(conv.table_widths(width)))
+        plans.append(
+            LayerPlan(
+                slabs=_slabs(conv, width),
+                # On the host there are three buffers, for the inputs of a layer first and its outputs then, and pieces.
+                rows_per_read=max(
+                    1,
+                    min(device.buffers // 2 // row_bytes, host.buffers // 4 // (_FLOAT_BYTES * conv.in_dim)),
+                ),
+                rows_per_piece=max(
+                    1,
+                    min(
+                        device.buffers // 4 // (4 * _FLOAT_BYTES * width),
+                        host.buffers // 4 // (_FLOAT_BYTES * width),
+                    ),
+                ),
+                edges_per_piece=max(
+                    1,
+                    min(
+                        device.buffers // 4 // _DEVICE_EDGE_BYTES,
+                        host.buffers // 4 // (_SENT_EDGE_BYTES + fetch_edge_bytes),
+                    ),
+                ),
+                # Half: the inputs below share what is left.
+                is_on_disk=not is_on_device and output_bytes > host.left // 2,
+                is_on_device=is_on_device,
+            )
+        )
+        input_bytes = output_bytes if is_on_device else 0
+    return tuple(plans)
+
+
+def _slabs(conv: Conv, width: int) -> tuple[slice, ...]:
+    return tuple(slice(start, min(start + width, conv.out_dim)) for start in range(0, conv.out_dim, width))
+
+
+def _columns(conv: Conv, num_columns: int) -> int:
+    """Return ``num_columns``, rounded up to what the layer can be cut into."""
     step = conv.column_step
-    candidates = range(conv.out_dim, 0, -step)
+    return min(-(-num_columns // step) * step, conv.out_dim)
+
+
+def _slab_width(conv: Conv, num_nodes: int, left: int) -> int | None:
+    """Return the most output columns whose table fits ``left`` bytes; None if the narrowest does not."""
     # The widest first: every slab less saves a pass over the inputs.
-    for width in candidates:
+    for width in range(conv.out_dim, 0, -conv.column_step):
         if num_nodes * sum(conv.table_widths(width)) * _FLOAT_BYTES <= left:
             return width
-    needed = num_nodes * sum(conv.table_widths(step)) * _FLOAT_BYTES
-    raise BudgetError(
+    return None
+
+
+def _too_small(conv: Conv, num_nodes: int, left: int, budget_bytes: int) -> BudgetError:
+    needed = num_nodes * sum(conv.table_widths(conv.column_step)) * _FLOAT_BYTES
+    return BudgetError(
         f"full-neighbour inference keeps at least {format_bytes(needed)} for {num_nodes:,} nodes; the memory "
         f"budget of {format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Raise --memory-budget"
     )

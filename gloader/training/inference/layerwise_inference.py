@@ -1,27 +1,28 @@
-"""Full-neighbour inference, one layer for all nodes at a time, on graphs whose features exceed memory.
+"""Full-neighbour inference, one layer for all nodes at a time, on graphs whose features exceed memory, on any device.
 
 A sampled network would visit a node's neighbourhood once per batch; layer by layer every node is computed
 once. A layer is projected node by node while its inputs stream past in node order, and then propagated
 along all in-edges from the projected table, which is kept in memory, by slabs of columns where it must.
+Where rows come from, where edges come from and where activations stay follows from the memory of the device.
 """
 
 from __future__ import annotations
 
-import copy
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 
 from gloader.device.mkl_first_call import settle_vector_math
-from gloader.pipeline.channel import Channel
-from gloader.pipeline.threads import Failures, Pipeline, stage_thread
 from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
-from gloader.training.inference.activations import FeatureRows, RamRows, Rows, SsdRows
-from gloader.training.inference.edge_pieces import cut_rows, iter_pieces
-from gloader.training.inference.layer_plan import LayerPlan, plan_inference
+from gloader.training.inference.activations import RamRows, SsdRows
+from gloader.training.inference.edge_pieces import PieceLimits
+from gloader.training.inference.overlap import fetch_behind, num_ahead
+from gloader.training.inference.placement import Given, place_inference
+from gloader.training.inference.row_stream import DeviceRows, stream_rows
 from gloader.training.process import release_freed_memory
 
 if TYPE_CHECKING:
@@ -30,17 +31,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.device import Device, DeviceTier
     from gloader.models import GraphNetwork
     from gloader.models.conv import Conv, Table
     from gloader.samplers import Topology
+    from gloader.training.inference.activations import Rows
+    from gloader.training.inference.layer_plan import LayerPlan
+    from gloader.training.inference.placement import Placement
+    from gloader.training.inference.row_stream import AnyRows
     from gloader.types import FeatureSource, IdArray
 
     Progress = Callable[[float], None]
 
+_Outputs: TypeAlias = RamRows | SsdRows | DeviceRows
 SCRATCH_PREFIX = "gloader-infer-"
 # Logits of so many nodes are a few MB, and their class is taken at once.
 _ROWS_PER_RESULT = 1 << 16
-_NODES_PER_CUT = 1 << 16  # nodes whose degrees are looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +57,20 @@ class LayerwiseInference:
     ----------
     graph : the whole topology
     features : (N, F)
-    memory_budget_bytes : for tables, activations and buffers; the topology is not counted
+    memory_budget_bytes : of host memory, for tables, activations and buffers; the topology is not counted. On a GPU,
+        tables and activations take its free memory first
     scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, else the system's temporary
         folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
+    tier : what a loader's device holds and reads in place; used where it is the network's device
+    device : computes; defaults to that of the network
     """
 
     graph: Topology
     features: FeatureSource
     memory_budget_bytes: int
     scratch: Path | None = None
+    tier: DeviceTier | None = None
+    device: Device | None = None
 
     def logits(
         self, model: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
@@ -83,19 +94,11 @@ class LayerwiseInference:
         """
         # Before a thread computes: its first call must not happen in two threads at once.
         settle_vector_math()
-        plans = plan_inference(
-            model.layers,
-            num_nodes=self.graph.num_nodes,
-            num_outputs=len(nodes),
-            budget_bytes=self.memory_budget_bytes,
-            fetch_edge_bytes=self.graph.sources.fetch_bytes(1),
-        )
         was_training = model.training
         model.eval()
         try:
             with torch.no_grad(), ExitStack() as stack:
-                run = _Run(self, _on_device(model, self.graph.num_nodes, plans), stack)
-                result = run.all_layers(plans, nodes, on_progress)
+                result = self._compute(model, nodes, on_progress, stack)
                 width = model.layers[-1].out_dim
                 for start in range(0, len(nodes), _ROWS_PER_RESULT):
                     stop = min(start + _ROWS_PER_RESULT, len(nodes))
@@ -105,32 +108,50 @@ class LayerwiseInference:
         finally:
             model.train(was_training)
 
+    def _compute(self, model: GraphNetwork, nodes: IdArray, on_progress: Progress, stack: ExitStack) -> Rows:
+        given = Given(
+            graph=self.graph,
+            features=self.features,
+            budget_bytes=self.memory_budget_bytes,
+            tier=self.tier,
+            device=self.device,
+        )
+        placed = place_inference(model, given, num_outputs=len(nodes))
+        device = placed.device
+        run = _Run(self, placed, stack)
+        result = run.all_layers(nodes, on_progress)
+        del placed, run
+        # torch keeps freed memory for the stream that it was taken for; batches come on another one.
+        device.free_bytes()
+        return result
+
 
 class _Run:
     """One pass through all layers. What it opens is closed by ``stack``."""
 
-    def __init__(self, job: LayerwiseInference, model: GraphNetwork, stack: ExitStack) -> None:
-        self._job = job
-        self._graph = job.graph
-        self._model = model
+    def __init__(self, job: LayerwiseInference, placed: Placement, stack: ExitStack) -> None:
+        self._scratch_parent = job.scratch
+        self._num_nodes = job.graph.num_nodes
+        self._placed = placed
+        self._device = placed.device
         self._stack = stack
-        self._device = next(model.parameters()).device
         self._scratch: Path | None = None
 
-    def all_layers(self, plans: tuple[LayerPlan, ...], nodes: IdArray, on_progress: Progress) -> Rows:
-        """Return the activations of the last layer for ``nodes``."""
+    def all_layers(self, nodes: IdArray, on_progress: Progress) -> Rows:
+        """Return the activations of the last layer for ``nodes``, in host memory or on the SSD."""
+        plans = self._placed.plans
         steps = 2 * sum(len(plan.slabs) for plan in plans)
         done = 0
-        inputs: Rows = FeatureRows(self._job.features)
-        for depth, (conv, plan) in enumerate(zip(self._model.layers, plans, strict=True)):
-            targets = nodes if depth == len(plans) - 1 else range(self._graph.num_nodes)
+        inputs: AnyRows = self._placed.inputs
+        for depth, (conv, plan) in enumerate(zip(self._placed.model.layers, plans, strict=True)):
+            targets = nodes if depth == len(plans) - 1 else range(self._num_nodes)
             outputs = self._open_outputs(depth, plan, num_rows=len(targets), width=conv.out_dim)
             # Each slab reads all inputs again: more I/O, in order, instead of a table that does not fit.
             for columns in plan.slabs:
                 table = self._project(depth, conv, inputs, plan, columns)
                 done += 1
                 on_progress(done / steps)
-                outputs.write_slab(columns, self._propagate(conv, table, targets, plan, columns))
+                self._propagate(conv, table, targets, plan, columns, outputs)
                 del table  # before the next one is made
                 # Smaller blocks stay in the heap where they are freed: 30 MB after the slabs of a budget of 300 MB.
                 release_freed_memory()
@@ -139,14 +160,17 @@ class _Run:
             # A layer's inputs go as soon as all of its slabs are done: two layers' activations at most are held.
             inputs.close()
             inputs = outputs
-        return inputs
+        assert isinstance(outputs, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
+        return outputs
 
-    def _open_outputs(self, depth: int, plan: LayerPlan, *, num_rows: int, width: int) -> RamRows | SsdRows:
-        outputs: RamRows | SsdRows
-        if plan.is_on_disk:
+    def _open_outputs(self, depth: int, plan: LayerPlan, *, num_rows: int, width: int) -> _Outputs:
+        outputs: _Outputs
+        if plan.is_on_device:
+            outputs = DeviceRows.blank(num_rows=num_rows, width=width, place=self._device.place)
+        elif plan.is_on_disk:
             # Made with the first layer that needs it; a run that fits leaves no folder, not even an empty one.
             if self._scratch is None:
-                parent = spill_parent(self._job.scratch)
+                parent = spill_parent(self._scratch_parent)
                 remove_dead_spills(parent)
                 claim = SpillClaim(parent, prefix=SCRATCH_PREFIX)
                 self._stack.callback(claim.remove)
@@ -157,102 +181,52 @@ class _Run:
         self._stack.callback(outputs.close)
         return outputs
 
-    def _project(self, depth: int, conv: Conv, inputs: Rows, plan: LayerPlan, columns: slice) -> Table:
-        num_nodes = self._graph.num_nodes
+    def _project(self, depth: int, conv: Conv, inputs: AnyRows, plan: LayerPlan, columns: slice) -> Table:
         widths = conv.table_widths(columns.stop - columns.start)
-        table = tuple(torch.empty(num_nodes, width, device=self._device) for width in widths)
-        for start, x in _stream(inputs, num_nodes, conv.in_dim, plan.rows_per_read):
-            rows = slice(start, start + len(x))
-            entered = self._model.enter(depth, torch.from_numpy(x).to(self._device))
-            # Of the whole graph, as in training, where blocks carry it.
-            degree = self._degree(np.arange(rows.start, rows.stop))
-            for part, values in zip(table, conv.project(entered, degree, columns), strict=True):
-                part[rows] = values
+        table = tuple(torch.empty(self._num_nodes, width, device=self._device.place) for width in widths)
+        chunks = stream_rows(
+            inputs,
+            self._device,
+            shape=(self._num_nodes, conv.in_dim),
+            rows_per_read=plan.rows_per_read,
+            buffers=lambda: self._buffers,
+        )
+        with closing(chunks):
+            for start, x in chunks:
+                entered = self._placed.model.enter(depth, x)
+                # Of the whole graph, as in training, where blocks carry it.
+                degree = self._placed.edges.degree(start, start + len(x))
+                for part, values in zip(table, conv.project(entered, degree, columns), strict=True):
+                    part[start : start + len(x)] = values
         return table
 
     def _propagate(
-        self, conv: Conv, table: Table, targets: IdArray | range, plan: LayerPlan, columns: slice
-    ) -> Iterator[NDArray[np.float32]]:
-        for first in range(0, len(targets), _NODES_PER_CUT):
-            nodes = np.array(targets[first : first + _NODES_PER_CUT], dtype=np.int64)
-            counts = self._graph.indptr[nodes + 1] - self._graph.indptr[nodes]
-            for rows in cut_rows(counts, max_edges=plan.edges_per_piece, max_rows=plan.rows_per_piece):
-                chosen = nodes[rows.start : rows.stop]
-                pieces = iter_pieces(self._graph, chosen, max_edges=plan.edges_per_piece, device=self._device)
-                ids = torch.from_numpy(chosen).to(self._device)
-                yield conv.propagate(table, ids, pieces, self._degree(chosen), columns).cpu().numpy()
+        self,
+        conv: Conv,
+        table: Table,
+        targets: IdArray | range,
+        plan: LayerPlan,
+        columns: slice,
+        outputs: _Outputs,
+    ) -> None:
+        limits = PieceLimits(max_edges=plan.edges_per_piece, max_rows=plan.rows_per_piece)
+        with ExitStack() as stack:
+            parts = stack.enter_context(closing(self._placed.edges.parts(targets, limits)))
+            chunks = (conv.propagate(table, part.nodes, part.pieces, part.degree, columns) for part in parts)
+            if isinstance(outputs, DeviceRows):
+                outputs.write_slab(columns, chunks)
+            else:
+                outputs.write_slab(columns, fetch_behind(chunks, self._device, lambda: self._buffers))
 
-    def _degree(self, nodes: IdArray) -> torch.Tensor:
-        degree = self._graph.indptr[nodes + 1] - self._graph.indptr[nodes]
-        return torch.from_numpy(degree.astype(np.float32)).to(self._device)
-
-
-def _stream(
-    source: Rows, num_rows: int, width: int, rows_per_read: int
-) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield consecutive chunks and their first row; the next chunk is read while this one is used."""
-    starts = range(0, num_rows, rows_per_read)
-    to_read: Channel[int] = Channel(len(starts))
-    for start in starts:
-        to_read.put(start)
-    to_read.close()
-    # Two: one is read into while the other is computed on.
-    free: Channel[NDArray[np.float32]] = Channel(2)
-    for _ in range(2):
-        free.put(np.empty((min(rows_per_read, num_rows), width), dtype=np.float32))
-    chunks: Channel[_Chunk] = Channel(1)
-    failures = Failures(chunks.fail)
-    reader = Pipeline(
-        [stage_thread(_ReadChunk(source, num_rows, free), to_read, chunks, failures)],
-        cancels=[free, chunks],
-        failures=failures,
-        on_joined=lambda: None,
-    )
-    try:
-        reader.start()
-        for start in starts:
-            chunk = chunks.get()
-            yield start, chunk.rows
-            free.put(chunk.buffer)
-    finally:
-        reader.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    buffer: NDArray[np.float32]
-    rows: NDArray[np.float32]  # the part of it that was read
-
-
-class _ReadChunk:
-    """Reads chunks into buffers that are given back."""
-
-    name: Final = "infer"
-
-    def __init__(self, source: Rows, num_rows: int, free: Channel[NDArray[np.float32]]) -> None:
-        self._source = source
-        self._num_rows = num_rows
-        self._free = free
-
-    def process(self, start: int) -> _Chunk:
-        buffer = self._free.get()
-        rows = buffer[: self._num_rows - start]
-        self._source.read(start, start + len(rows), rows)
-        return _Chunk(buffer, rows)
-
-
-def _on_device(model: GraphNetwork, num_nodes: int, plans: tuple[LayerPlan, ...]) -> GraphNetwork:
-    """Return the network on its own device where the widest table fits there, else a copy on the CPU."""
-    device = next(model.parameters()).device
-    if device.type == "cpu":
-        return model
-    widest = max(
-        sum(conv.table_widths(columns.stop - columns.start))
-        for conv, plan in zip(model.layers, plans, strict=True)
-        for columns in plan.slabs
-    )
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    # Half of what is free: pieces of edges and their scores lie beside the table.
-    if 4 * widest * num_nodes <= free_bytes // 2:
-        return model
-    return copy.deepcopy(model).to("cpu")
+    @cached_property
+    def _buffers(self) -> list[NDArray[np.uint8]]:
+        """For inputs on their way to the device, and for outputs on their way back: never for both at a time."""
+        plans, layers = self._placed.plans, self._placed.model.layers
+        num_values = max(
+            max(
+                min(plan.rows_per_read, self._num_nodes) * conv.in_dim,
+                min(plan.rows_per_piece, self._num_nodes) * plan.slabs[0].stop,
+            )
+            for plan, conv in zip(plans, layers, strict=True)
+        )
+        return [self._device.host_buffer(4 * num_values) for _ in range(num_ahead(self._device))]

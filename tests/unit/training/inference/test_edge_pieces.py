@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
 
+from gloader.device import CpuDevice
+from gloader.device.topology import upload_topology
 from gloader.samplers import CscGraph
-from gloader.training.inference.edge_pieces import cut_rows, iter_pieces
+from gloader.training.inference import device_edges
+from gloader.training.inference.device_edges import DeviceEdges
+from gloader.training.inference.edge_pieces import HostEdges, PieceLimits, cut_rows
 
-CPU = torch.device("cpu")
+WHERE = ["host", "held", "sent"]
 COUNTS = np.array([0, 3, 0, 50, 2, 2, 0])
 
 
@@ -34,22 +40,62 @@ def test_no_rows_make_no_ranges() -> None:
     assert cut_rows(np.empty(0, np.int64), max_edges=5, max_rows=5) == ()
 
 
-def test_the_edges_of_any_nodes_come_in_their_order() -> None:
+def _edges(where: str, graph: CscGraph) -> HostEdges | DeviceEdges:
+    device = CpuDevice(rehearses=True)
+    held = upload_topology(graph, device.place)
+    match where:
+        case "host":
+            return HostEdges(graph)
+        case "held":
+            return DeviceEdges(graph, device, held.indptr, held.indices)
+        case _:
+            return DeviceEdges(graph, device, held.indptr, None)
+
+
+def _cut(edges: HostEdges | DeviceEdges, nodes, *, max_edges=100, max_rows=100):
+    limits = PieceLimits(max_edges=max_edges, max_rows=max_rows)
+    with closing(edges.parts(nodes, limits)) as parts:
+        return [(part, list(part.pieces)) for part in parts]
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("nodes", [[5, 1, 0], [1, 2, 3], [0, 0], range(7), [6]])
+def test_the_edges_of_any_nodes_come_in_their_order(where, nodes) -> None:
     graph = _graph()
-    nodes = np.array([5, 1, 0])
-    (piece,) = iter_pieces(graph, nodes, max_edges=100, device=CPU)
-    assert piece.indptr.tolist() == [0, 2, 5, 5]
+    ((part, pieces),) = _cut(_edges(where, graph), np.array(nodes))
+    counts = [COUNTS[node] for node in nodes]
+    assert part.nodes.tolist() == list(nodes)
+    assert part.degree.tolist() == counts
+    if sum(counts) == 0:
+        assert pieces == []
+        return
+    (piece,) = pieces
+    assert piece.indptr.tolist() == [0, *np.cumsum(counts)]
+    assert piece.indptr.dtype == piece.indices.dtype == torch.int32
     expected = np.concatenate([graph.indices[graph.indptr[v] : graph.indptr[v + 1]] for v in nodes])
     assert piece.indices.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("max_edges", [1, 7, 25, 50, 51])
-def test_a_hub_comes_in_pieces_that_hold_every_edge_once(max_edges) -> None:
+def test_a_hub_comes_in_pieces_that_hold_every_edge_once(where, max_edges) -> None:
     graph = _graph()
-    pieces = list(iter_pieces(graph, np.array([3]), max_edges=max_edges, device=CPU))
+    cut = _cut(_edges(where, graph), range(7), max_edges=max_edges)
+    (pieces,) = (pieces for part, pieces in cut if part.nodes.tolist() == [3])
     assert all(piece.num_edges <= max_edges and piece.num_dst == 1 for piece in pieces)
+    assert all(piece.indptr.tolist() == [0, piece.num_edges] for piece in pieces)
     assert torch.cat([piece.indices for piece in pieces]).tolist() == graph.indices[3:53].tolist()
+    assert sum(piece.num_edges for _, pieces in cut for piece in pieces) == graph.num_edges
 
 
-def test_a_lone_node_without_edges_has_no_piece() -> None:
-    assert list(iter_pieces(_graph(), np.array([0]), max_edges=10, device=CPU)) == []
+@pytest.mark.parametrize("where", WHERE)
+def test_degrees_of_consecutive_nodes(where) -> None:
+    degree = _edges(where, _graph()).degree(1, 5)
+    assert degree.dtype == torch.float32
+    assert degree.tolist() == [3, 0, 50, 2]
+
+
+def test_a_layer_that_asks_for_no_edges_is_sent_none(monkeypatch) -> None:
+    monkeypatch.setattr(device_edges, "sources_of", lambda *_: pytest.fail("edges were cut"))
+    limits = PieceLimits(max_edges=3, max_rows=2)
+    assert sum(len(part.nodes) for part in _edges("sent", _graph()).parts(range(7), limits)) == 7
