@@ -102,7 +102,7 @@ class Span:
         return bool((np.diff(self.nodes) == 1).all())
 
     def pieces(self, max_edges: int) -> Iterator[Span]:
-        """Yield the span itself, or several for a lone node with more than ``max_edges``; none where there are no edges."""
+        """Yield the span, or parts of a lone node with more than ``max_edges``; nothing where there are no edges."""
         if len(self.nodes) > 1:
             if self.num_edges:
                 yield self

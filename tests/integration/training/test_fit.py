@@ -11,11 +11,13 @@ import torch
 import yaml
 
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
+from gloader.device import CpuDevice
 from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError, StoreLockedError
 from gloader.loader import Loader
 from gloader.training import train
 from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
+from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.reporter import SilentReporter
 from gloader.training.run_identity import decisive_settings, differing
@@ -146,6 +148,21 @@ def test_the_state_of_torchs_generator_neither_matters_nor_changes(communities) 
 
 
 @pytest.mark.reliability("F8")
+@pytest.mark.parametrize("cache", ["1MB", 0])
+def test_a_device_that_holds_all_rows_is_evaluated_from(communities, monkeypatch, cache) -> None:
+    device = CpuDevice(rehearses=True)
+    expected = fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER.changed(features="ssd")).summary
+    for place in ("pipeline.open_device_tier", "training.inference.placement"):
+        monkeypatch.setattr(f"gloader.{place}.open_device", lambda place: device)
+    true, reads = FeatureRows.read, []
+    monkeypatch.setattr(FeatureRows, "read", lambda *rest: (reads.append(1), true(*rest))[1])
+    loader = LOADER.changed(features="ssd", device_cache=cache)
+    found = fit(communities, MODEL, replace(OPTIM, epochs=2), loader).summary
+    # Rows, and so accuracies, are the same bits wherever they come from; only the SSD has to be swept.
+    assert (found["valid_acc"], found["test_acc"]) == (expected["valid_acc"], expected["test_acc"])
+    assert bool(reads) == (cache == 0)
+
+
 def test_losses_are_bit_identical_from_memory_and_from_the_ssd(communities) -> None:
     settings = [{"features": "ram"}, {"features": "ssd", "cache": 0}, {"features": "ssd", "threads": 2}]
     runs = [fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER.changed(**s)).runs[0] for s in settings]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gloader.config import ModelConfig
+from gloader.device import CpuDevice
 from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
@@ -73,7 +74,27 @@ class SlabRows(RamRows):
         out[:] = self._array[start:stop, : out.shape[1]]
 
 
-def _check(name, *, graph: CscGraph, add_self_loops: bool, seed: int, budget: int, nodes: list[int]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu(CpuDevice):
+    """A rehearsed GPU with so much memory."""
+
+    rehearses: bool = True
+    free: int
+
+    def free_bytes(self) -> int:
+        return self.free
+
+
+def _check(
+    name,
+    *,
+    graph: CscGraph,
+    add_self_loops: bool,
+    seed: int,
+    budget: int,
+    nodes: list[int],
+    device: CpuDevice | None = None,
+) -> None:
     model = _model(name, add_self_loops=add_self_loops, seed=seed)
     x = np.random.default_rng(seed).normal(size=(N, F)).astype(np.float32)
     wanted = np.array(nodes, dtype=np.int64)
@@ -81,7 +102,7 @@ def _check(name, *, graph: CscGraph, add_self_loops: bool, seed: int, budget: in
     with torch.no_grad():
         expected = model.eval()(torch.tensor(x), [_whole(graph)] * 3)[nodes]
     model.train()
-    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget)
+    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget, device=device)
     try:
         found = [logits for _, logits in job.logits(model, wanted)]
     except BudgetError:
@@ -99,14 +120,23 @@ def _check(name, *, graph: CscGraph, add_self_loops: bool, seed: int, budget: in
     add_self_loops=st.booleans(),
     budget=st.sampled_from([4_000, SMALL_BUDGET, 12_000, 17_000, 1_000_000]),
     nodes=st.lists(st.integers(0, N - 1), unique=True, max_size=8) | st.just(list(range(N))),
+    free=st.sampled_from([*[None] * 6, 20_000, 10_000_000]),  # copies by threads take their time
 )
 def test_equals_the_forward_of_the_whole_graph(
-    name, seed, num_edges, hub_share, add_self_loops, budget, nodes
+    name, seed, num_edges, hub_share, add_self_loops, budget, nodes, free
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layerwise_inference, "SsdRows", SlabRows)
         graph = _graph(seed, num_edges, hub_share)
-        _check(name, graph=graph, add_self_loops=add_self_loops, seed=seed, budget=budget, nodes=nodes)
+        _check(
+            name,
+            graph=graph,
+            add_self_loops=add_self_loops,
+            seed=seed,
+            budget=budget,
+            nodes=nodes,
+            device=None if free is None else Gpu(free=free),
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)

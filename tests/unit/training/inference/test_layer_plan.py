@@ -5,7 +5,7 @@ import pytest
 from gloader.config import ModelConfig
 from gloader.errors import BudgetError
 from gloader.models import build_model
-from gloader.training.inference.layer_plan import plan_inference
+from gloader.training.inference.layer_plan import plan_inference, plan_on_device, reasonable_device_bytes
 
 N, F, H, C = 10_000, 50, 64, 7
 
@@ -87,3 +87,67 @@ def test_edges_that_are_fetched_make_pieces_smaller() -> None:
         for size in (0, 32)
     )
     assert fetched.edges_per_piece == held.edges_per_piece // 2
+
+
+def _on_device(convs, device_bytes, *, num_outputs=N, budget=1 << 30):
+    return plan_on_device(
+        convs, num_nodes=N, num_outputs=num_outputs, device_bytes=device_bytes, budget_bytes=budget
+    )
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
+@pytest.mark.parametrize("device_bytes", [2 << 20, 4 << 20, 8 << 20, 64 << 20])
+def test_everything_held_on_a_device_fits_it(name, device_bytes) -> None:
+    convs = _convs(name)
+    plans = _on_device(convs, device_bytes)
+    if plans is None:
+        assert (name, device_bytes) == ("gat", 2 << 20)
+        return
+    worst, inputs = 0, 0
+    for conv, plan in zip(convs, plans, strict=True):
+        outputs = 4 * N * conv.out_dim if plan.is_on_device else 0
+        widths = sum(conv.table_widths(plan.slabs[0].stop))
+        rows = 4 * plan.rows_per_read * (3 * conv.in_dim + widths)
+        pieces = 3 * 8 * plan.edges_per_piece + 4 * plan.rows_per_piece * plan.slabs[0].stop
+        worst = max(worst, inputs + outputs + 4 * N * widths + max(rows, pieces))
+        inputs = outputs
+    assert worst <= device_bytes
+
+
+def test_slabs_get_narrower_with_the_devices_memory_until_one_step_does_not_fit() -> None:
+    convs = _convs()
+    sizes = [64 << 20, 4 << 20, 2 << 20, 1 << 20, 200_000]
+    counts = [sum(len(plan.slabs) for plan in _on_device(convs, size)) for size in sizes]
+    assert counts == sorted(set(counts))
+    assert counts[0] == len(convs)
+    # A step takes 8 bytes a node, a quarter of all is for buffers.
+    assert _on_device(convs, 8 * N * 4 // 3 + 1) is not None
+    assert _on_device(convs, 8 * N * 4 // 3 - 1) is None
+
+
+def test_activations_leave_the_device_before_a_layer_does() -> None:
+    """Two thirds hold the narrowest table of attention that is averaged, and not beside its inputs."""
+    convs = _convs("gat", num_layers=2)
+    narrowest = 4 * N * sum(convs[1].table_widths(convs[1].out_dim))
+    for device_bytes in range(narrowest, 8 * narrowest, narrowest // 8):
+        plans = _on_device(convs, device_bytes)
+        if plans is not None:
+            break
+    assert device_bytes <= narrowest * 3 // 2
+    assert not plans[0].is_on_device
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
+def test_the_reasonable_memory_gives_slabs_of_16_columns_and_no_less_does(name) -> None:
+    convs = _convs(name)
+
+    def narrowest(device_bytes: int) -> bool:
+        plans = _on_device(convs, device_bytes)
+        return plans is not None and all(
+            plan.slabs[0].stop >= min(16, conv.out_dim) for conv, plan in zip(convs, plans, strict=True)
+        )
+
+    needed = reasonable_device_bytes(convs, num_nodes=N)
+    assert narrowest(needed)
+    # Activations that stay on the device may take a third of what slabs would be wider by.
+    assert not narrowest(needed * 98 // 100)
