@@ -71,7 +71,7 @@ def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Te
     by : "sum" or "max"
     """
     # `unsafe` leaves out a look at the offsets, which would wait for the device.
-    result: torch.Tensor = torch.segment_reduce(values, by, offsets=edges.indptr, unsafe=True)  # type: ignore[attr-defined]
+    result: torch.Tensor = torch.segment_reduce(values, by, offsets=edges.indptr, unsafe=True)
     return result
 
 
