@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import logging
+import threading
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from gloader.device.host_memory import pack, pack_offsets, pin_in_place, unpack
-from gloader.device.row_gather import gather_rows, has_triton
+from gloader.core.aligned_memory import warm_bytes
+from gloader.core.units import format_bytes
+from gloader.device.host_memory import pack, pack_offsets, pin_in_place, pinned_bytes, unpack
+from gloader.device.row_gather import gather_rows
+from gloader.device.row_table import RowParts, RowTable
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,11 +25,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device.host_memory import PinnedArray
-    from gloader.device.row_table import RowParts
+    from gloader.device.row_gather import LaunchGather
 
+logger = logging.getLogger("gloader")
 
-# Priority of the sending stream, above the model's: its kernels are small, and the next step waits for them.
-_SEND_FIRST: Final = -1
+_WARM_UP_ROWS: Final = 16
+_DEVICE_POINTER: Final = 3  # CU_POINTER_ATTRIBUTE_DEVICE_POINTER
 
 
 class CudaMark:
@@ -69,9 +77,13 @@ class CudaDevice:
         if not 0 <= index < torch.cuda.device_count():
             raise ConfigError(f"device={str(place)!r}: there are {torch.cuda.device_count()} GPUs")
         self._place = torch.device("cuda", index)
-        self._stream = torch.cuda.Stream(self._place, priority=_SEND_FIRST)  # type: ignore[no-untyped-call]
+        # Of the model's own priority: its kernels wait for the host's memory, and must not be preferred for that.
+        self._stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         # Not the one that sends: a gather over the link would keep every hop behind it waiting.
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
+        self._host_memory = CudaHostMemory(self._place)
+        self._registers = True  # until the system refuses a buffer
+        self._uploads = _UploadBlocks(self)
 
     @property
     def place(self) -> torch.device:
@@ -84,9 +96,15 @@ class CudaDevice:
         return True
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return pinned memory; it is freed with the array."""
-        found: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
-        return found
+        """Return memory on pages of its own, pinned in place; unpinned and unmapped when its last view goes.
+
+        Where the system refuses that, torch pins it, which may take twice as much and keep it; else it is ordinary.
+        """
+        memory = pinned_bytes(num_bytes, self._host_memory) if self._registers else None
+        if memory is None:
+            self._registers = False  # once is enough: the log has its line
+            memory = _bytes_of_torch(num_bytes)
+        return memory
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return memory of the GPU that belongs to this thread's current stream."""
@@ -128,42 +146,195 @@ class CudaDevice:
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
         """Copy ``arrays`` to the device by one copy out of pinned memory."""
         offsets = pack_offsets(arrays)
-        # torch's allocator of pinned memory does not give the block out again before the copy from it is over.
-        block = torch.empty(offsets[-1], dtype=torch.uint8, pin_memory=True)
-        pack(arrays, offsets, block.numpy())
-        return unpack(block.to(self._place, non_blocking=True), arrays, offsets)
+        with self._uploads.lend(offsets[-1]) as block:
+            pack(arrays, offsets, block)
+            sent = torch.from_numpy(block).to(self._place, non_blocking=True)
+        return unpack(sent, arrays, offsets)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy by the copy engine, beside the model's kernels."""
         out.copy_(rows, non_blocking=True)
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-        """Gather by one kernel."""
-        gather_rows(ids, parts, out=out)
+        """Gather by one kernel, or by operations of torch where it cannot be launched."""
+        gather_rows(ids, parts, out=out, launch=gather_kernel(self._place))
+
+    @property
+    def can_launch(self) -> bool:
+        """Whether the kernel of the gather runs here; it is tried once a process."""
+        return gather_kernel(self._place) is not None
 
     def mark_computing(self) -> CudaMark:
         """Return an event behind everything that this thread's stream was given so far."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._place))
-        return CudaMark(event, self._place)
+        return self._mark_on(torch.cuda.current_stream(self._place))
 
     def mark(self) -> CudaMark:
         """Return an event behind everything that the sending stream was given so far."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(self._stream)
+        return self._mark_on(self._stream)
+
+    def _mark_on(self, stream: torch.cuda.Stream) -> CudaMark:
+        with torch.cuda.device(self._place):
+            # Blocking: a thread that waits sleeps, where it would else ask again and again, and take a core.
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record(stream)
         return CudaMark(event, self._place)
 
     def pin(self, array: NDArray[Any]) -> PinnedArray | None:
-        """Pin ``array`` in place; None if that fails, or without Triton, whose kernel would read it."""
-        if not has_triton():
+        """Pin ``array`` in place; None if that fails, or without the kernel, which would read it."""
+        if not self.can_launch:
             return None
-        pinned = pin_in_place(array, torch.cuda.cudart())  # type: ignore[no-untyped-call]
-        if pinned is None:
-            forget_error(self._place)
+        pinned = pin_in_place(array, self._host_memory)
+        if pinned is not None and not self._host_memory.is_one_array(pinned.starts):
+            logger.warning(
+                "%s of features do not lie in one piece for %s, which cannot read them in place: each batch is gathered "
+                "into pinned buffers instead",
+                format_bytes(array.nbytes),
+                self._place,
+            )
+            pinned.close()
+            return None
         return pinned
 
 
-def forget_error(place: torch.device) -> None:
-    """Drop the last error of the CUDA runtime, which would otherwise raise it at the next, innocent kernel."""
-    with suppress(RuntimeError):
-        torch.zeros(1, device=place)
+class CudaHostMemory:
+    """The calls of the CUDA runtime that pin memory, made for one GPU. A `CudaRuntime`.
+
+    Each is made with that GPU as the thread's current one. A thread that has none yet would open a context on the first,
+    which takes some 0.4 GB there, whichever rank it belongs to.
+
+    Parameters
+    ----------
+    place : the GPU
+    """
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int, /) -> Any:  # noqa: N802 - CUDA's name
+        """Pin memory; return 0 or CUDA's error.
+
+        Parameters
+        ----------
+        address : of the first byte
+        num_bytes : of one piece
+        flags : 0: plain pinned memory
+        """
+        with torch.cuda.device(self._place):
+            return self._noted(torch.cuda.cudart().cudaHostRegister(address, num_bytes, flags))  # type: ignore[no-untyped-call]
+
+    def cudaHostUnregister(self, address: int, /) -> Any:  # noqa: N802 - CUDA's name
+        """Unpin memory that was pinned from ``address`` on."""
+        with torch.cuda.device(self._place):
+            return self._noted(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
+
+    def cudaGetErrorString(self, status: Any, /) -> str:  # noqa: N802 - CUDA's name
+        """Return what an error of these calls means."""
+        return str(torch.cuda.cudart().cudaGetErrorString(status))  # type: ignore[no-untyped-call]
+
+    def is_one_array(self, starts: Sequence[int]) -> bool:
+        """Return whether memory that was pinned in pieces is one array to the GPU too.
+
+        Triton asks for the GPU's address of an array's first byte. Where that is the host's own, as on Linux with
+        x86, every piece follows the one before it. Elsewhere a piece may lie anywhere; so it may where nobody can say.
+
+        Parameters
+        ----------
+        starts : addresses of the pieces
+        """
+        with torch.cuda.device(self._place):
+            shifts = {_device_address(start) - start for start in starts} if len(starts) > 1 else set()
+        return len(shifts) <= 1
+
+    def _noted(self, status: Any) -> Any:
+        if int(status) != 0:
+            # The runtime keeps its last error, and would raise it at the next, innocent kernel.
+            with suppress(RuntimeError):
+                torch.zeros(1, device=self._place)
+        return status
+
+
+class _UploadBlocks:
+    """Pinned blocks that small arrays are copied from, each lent again when the GPU has read it. Thread-safe.
+
+    As many as are under way at a time, of the largest size so far.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._sent: list[tuple[CudaMark, NDArray[np.uint8]]] = []
+
+    @contextmanager
+    def lend(self, num_bytes: int) -> Iterator[NDArray[np.uint8]]:
+        """Lend a block (num_bytes,) to a copy that is sent inside of the ``with``, on this thread's stream."""
+        block = self._take_read(num_bytes)
+        if block is None:
+            # With room for batches somewhat larger than this one.
+            block = self._device.host_buffer(max(num_bytes + num_bytes // 4, 1))
+        try:
+            yield block[:num_bytes]
+        finally:
+            mark = self._device.mark_computing()
+            with self._lock:
+                self._sent.append((mark, block))
+
+    def _take_read(self, num_bytes: int) -> NDArray[np.uint8] | None:
+        """Return a block that the GPU has read, if one is large enough; drop those that are too small by now."""
+        with self._lock:
+            for number in reversed(range(len(self._sent))):
+                if self._sent[number][0].is_reached():
+                    _, block = self._sent.pop(number)
+                    if len(block) >= num_bytes:
+                        return block
+        return None
+
+
+@cache
+def gather_kernel(place: torch.device) -> LaunchGather | None:
+    """Return the kernel of the gather, where ``place`` has run it and got the right rows; else None, and the log says why.
+
+    Triton may be there and still unable to launch: it compiles its launcher with a C compiler and Python's headers,
+    which slim images lack, and its kernels for GPUs that are new enough.
+    """
+    try:
+        from gloader.device.triton_kernels import launch_gather  # Triton looks for a GPU when it is imported
+
+        with torch.cuda.device(place):
+            rows = torch.arange(2 * _WARM_UP_ROWS, dtype=torch.float32, device=place).reshape(-1, 2)
+            ids = torch.arange(_WARM_UP_ROWS, device=place).flip(0)
+            out = torch.zeros_like(rows)
+            launch_gather(ids, RowParts(table=RowTable(rows=rows), slot_of=None, host=None), out, None)
+            if not torch.equal(out, rows.flip(0)):
+                raise RuntimeError("it brought other rows than were asked for")  # noqa: TRY301 - as any other failure
+    except Exception as error:  # noqa: BLE001 - whatever it is, torch can gather
+        reason = (str(error).splitlines() or [""])[0]
+        logger.warning(
+            "gloader's gather kernel does not run on %s (%s: %s): operations of torch gather instead, which is slower, and "
+            "features are not read in place. Triton wants itself (pip install triton), a C compiler and Python's headers "
+            "(apt-get install gcc python3-dev), and a GPU that it knows",
+            place,
+            type(error).__name__,
+            reason,
+        )
+        return None
+    return launch_gather
+
+
+def _bytes_of_torch(num_bytes: int) -> NDArray[np.uint8]:
+    """Return memory that torch pins; ordinary memory where it cannot."""
+    try:
+        found: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+    except RuntimeError as error:
+        logger.warning("buffers are not pinned, and copies from them slower (%s)", str(error).splitlines()[0])
+        return warm_bytes(num_bytes)
+    return found
+
+
+def _device_address(address: int) -> int:
+    """Return where the current GPU sees pinned host memory; 0 where the driver cannot be asked."""
+    found = ctypes.c_uint64(0)
+    with suppress(OSError, AttributeError):
+        ask = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+        if ask(ctypes.byref(found), _DEVICE_POINTER, ctypes.c_uint64(address)) != 0:
+            return 0
+    return found.value

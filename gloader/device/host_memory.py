@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import weakref
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
 
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.signals import close_in_finalizer
 from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -69,10 +73,10 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
 
 
 class CudaRuntime(Protocol):
-    """The two calls of the CUDA runtime that pinning needs; ``torch.cuda.cudart()`` has them."""
+    """The calls of the CUDA runtime that pinning needs; ``torch.cuda.cudart()`` has them."""
 
     def cudaHostRegister(self, address: int, num_bytes: int, flags: int, /) -> Any:  # noqa: N802 - CUDA's name
-        """Pin memory; return 0 or CUDA's error code.
+        """Pin memory; return 0 or CUDA's error.
 
         Parameters
         ----------
@@ -86,32 +90,65 @@ class CudaRuntime(Protocol):
         """Unpin memory that was pinned from ``address`` on."""
         ...
 
+    def cudaGetErrorString(self, status: Any, /) -> str:  # noqa: N802 - CUDA's name
+        """Return what an error of these calls means."""
+        ...
+
 
 class PinnedArray:
     """An array that is pinned in place until `close`. Made by `pin_in_place`.
+
+    Until then the process keeps it alive, for memory that was unmapped while it is pinned would be the device's still.
 
     Parameters
     ----------
     array : the memory; kept alive
     runtime : unpins it
-    starts : addresses of the pinned pieces
     """
 
-    def __init__(self, array: NDArray[Any], runtime: CudaRuntime, starts: list[int]) -> None:
+    def __init__(self, array: NDArray[Any], runtime: CudaRuntime) -> None:
         self._array: NDArray[Any] = array
         self._runtime = runtime
-        self._starts = starts
+        self._process = os.getpid()
+        self.starts: list[int] = []  # addresses of the pinned pieces
 
     @property
     def array(self) -> NDArray[Any]:
         """The memory."""
         return self._array
 
+    def pin(self, start: int, num_bytes: int) -> Any:
+        """Pin a piece; return 0 or CUDA's error.
+
+        Noted piece by piece, so that `close` undoes exactly what was done when a later piece is refused.
+        """
+        _PINNED.add(self)
+        status = self._runtime.cudaHostRegister(start, num_bytes, 0)
+        if int(status) == 0:
+            self.starts.append(start)
+        return status
+
     def close(self) -> None:
-        """Unpin it. Idempotent."""
-        starts, self._starts = self._starts, []
-        for start in starts:
-            self._runtime.cudaHostUnregister(start)
+        """Unpin it. Idempotent; a forked child leaves it to its parent, whose memory it is."""
+        if os.getpid() == self._process:
+            while self.starts:
+                # Forgotten after it is done: a Ctrl-C in between has it done twice, which the runtime refuses.
+                self._runtime.cudaHostUnregister(self.starts[-1])
+                self.starts.pop()
+        _PINNED.discard(self)
+
+
+_PINNED: Final[set[PinnedArray]] = set()
+
+
+def _unpin_all() -> None:
+    for pinned in tuple(_PINNED):
+        pinned.close()
+
+
+# Finalizers run in the order opposite to that in which they were made when the process ends. This one is older than
+# any loader's, so that by then nobody sends any more.
+weakref.finalize(PinnedArray, _unpin_all)
 
 
 def pin_in_place(
@@ -119,7 +156,7 @@ def pin_in_place(
 ) -> PinnedArray | None:
     """Pin ``array`` piece by piece. If the system refuses a piece, unpin the others and return None.
 
-    A refusal is no error: the log says why, and rows are gathered into pinned buffers first.
+    A refusal is no error: the log says why, and the rows take another way.
 
     Parameters
     ----------
@@ -127,21 +164,37 @@ def pin_in_place(
     runtime : pins and unpins
     chunk_bytes : bytes of one piece, a multiple of the page size
     """
-    pinned = PinnedArray(array, runtime, [])
+    pinned = PinnedArray(array, runtime)
     for start, num_bytes in _pieces(array.ctypes.data, array.nbytes, chunk_bytes):
-        status = int(runtime.cudaHostRegister(start, num_bytes, 0))
-        if status != 0:
+        status = pinned.pin(start, num_bytes)
+        if int(status) != 0:
             pinned.close()
             logger.warning(
-                "%s of features cannot be pinned where they are (CUDA error %d; is the limit of locked memory, ulimit "
-                "-l, too low?): each batch is gathered into pinned buffers instead",
+                "%s of host memory cannot be pinned in place (CUDA error %d: %s): its rows take another way to the device",
                 format_bytes(array.nbytes),
-                status,
+                int(status),
+                runtime.cudaGetErrorString(status),
             )
             return None
-        # Noted piece by piece, so that `close` undoes exactly what was done when a later piece is refused.
-        pinned._starts.append(start)  # noqa: SLF001 - built here
     return pinned
+
+
+def pinned_bytes(num_bytes: int, runtime: CudaRuntime) -> NDArray[np.uint8] | None:
+    """Return touched memory (num_bytes,) that starts on a page and is pinned; None if the system refuses that.
+
+    No more is pinned than was asked for, but for the rest of the last page. When the last view of it goes, it is unpinned,
+    and then unmapped.
+    """
+    memory = mapped_bytes(num_bytes)
+    # In one piece: a copy must not go over the border of two.
+    pinned = pin_in_place(memory, runtime, chunk_bytes=memory.nbytes + _PAGE_BYTES)
+    if pinned is None:
+        return None
+    # Through a memoryview, so that every later view holds this one: see `BufferRing.acquire`.
+    lease = np.frombuffer(memory.data, dtype=np.uint8, count=num_bytes)
+    # When the process ends, `_unpin_all` does it: a loader's threads may still send from here.
+    weakref.finalize(lease, close_in_finalizer, pinned.close).atexit = False
+    return lease
 
 
 def _pieces(address: int, num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:

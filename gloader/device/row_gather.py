@@ -1,9 +1,10 @@
-"""The gather: ids in, rows out, from the device's own rows and those of the host. One kernel if Triton is there."""
+"""The gather: ids in, rows out, from the device's own rows and those of the host. One kernel where it can run."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 
@@ -12,31 +13,47 @@ from gloader.errors import ShapeError
 if TYPE_CHECKING:
     from gloader.device.row_table import RowParts, RowTable
 
-# Enough to keep the memory of a large device busy, few enough that a program that waits for the host's memory leaves
-# most of a multiprocessor's warps to the model. Not yet measured on a GPU.
-PROGRAMS_PER_MULTIPROCESSOR: Final = 4
+# Programs that read the host's memory. A link of 55 GB/s that answers after 1.5 us has 82 KB on their way when it is
+# busy. A program asks for 8 KB at a time, but for part of its time it waits for ids and slots or writes: 17 to 24 of them
+# fill the link. More would only hold registers that the model's kernels wait for. Not yet measured on a GPU.
+HOST_PROGRAMS: Final = 24
+
+
+class LaunchGather(Protocol):
+    """The kernel: `gloader.device.triton_kernels.launch_gather`."""
+
+    def __call__(
+        self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int | None, /
+    ) -> None:
+        """Run it on the current stream.
+
+        Parameters
+        ----------
+        ids, parts, out : as of `gather_rows`, which checks them
+        max_programs : most programs of the kernel; None: one for each tile of rows
+        """
+        ...
 
 
 def has_triton() -> bool:
-    """Return whether Triton is installed."""
+    """Return whether Triton is installed; whether its kernels run here, `CudaDevice.can_launch` knows."""
     return importlib.util.find_spec("triton") is not None
 
 
 def gather_rows(
-    ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor, max_programs: int | None = None
+    ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor, launch: LaunchGather | None = None
 ) -> None:
     """Gather the rows of a batch without waiting for the device.
 
-    One Triton kernel on a GPU; operations of torch on a CPU, without Triton, or if the host's rows are not pinned. The
-    kernel reads the host's rows in place: they must stay as they are until it has run.
+    By the kernel, which reads the host's rows in place: they must stay as they are until it has run. By operations of
+    torch without it, and where the host's rows are not pinned.
 
     Parameters
     ----------
     ids : (U,) int32 or int64 node ids
     parts : the tables that hold the rows
     out : (U, F) float32, contiguous
-    max_programs : most programs of the kernel at a time, so that the model keeps its share of the device; None:
-        `PROGRAMS_PER_MULTIPROCESSOR` for each multiprocessor
+    launch : the kernel, where the device can run it
 
     Raises
     ------
@@ -44,13 +61,23 @@ def gather_rows(
         ``out`` or the host's rows do not fit the ids.
     """
     _check(ids, parts, out)
-    if ids.device.type == "cuda" and has_triton() and (parts.host is None or _is_reachable(parts.host.rows)):
-        from gloader.device.triton_kernels import launch_gather  # Triton looks for a GPU when it is imported
-
-        count = torch.cuda.get_device_properties(ids.device).multi_processor_count
-        launch_gather(ids, parts, out, max_programs or PROGRAMS_PER_MULTIPROCESSOR * count)
+    if launch is not None and (parts.host is None or _is_reachable(parts.host.rows)):
+        launch(ids, parts, out, most_programs(parts))
     else:
         gather_rows_in_torch(ids, parts, out=out)
+
+
+def most_programs(parts: RowParts) -> int | None:
+    """Return how many programs gather at a time, so that the model keeps its share of the device; None: no matter. Pure.
+
+    Programs that wait for the link are few. The more rows the device holds, the fewer of a program's rows come over the
+    link, so that more programs are needed to keep it busy. Rows of the device alone take no time that a limit would save.
+    """
+    if parts.host is None:
+        return None
+    num_held = 0 if parts.table is None else len(parts.table.rows)
+    num_nodes = num_held if parts.slot_of is None else len(parts.slot_of)
+    return math.ceil(HOST_PROGRAMS * num_nodes / (num_nodes - num_held)) if num_nodes > num_held else HOST_PROGRAMS
 
 
 def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor) -> None:

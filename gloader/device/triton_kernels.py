@@ -19,7 +19,8 @@ _WARPS: Final = 4
 _MOST_COLUMNS: Final = 512
 
 
-@triton.jit
+# Its number of rows is another in every batch: a compilation of its own for 1, or for multiples of 16, gains nothing.
+@triton.jit(do_not_specialize=["num_rows"])
 def _gather_kernel(  # type: ignore[no-untyped-def]
     ids,
     slot_of,
@@ -90,13 +91,13 @@ def block_shape(dim: int) -> tuple[int, int]:
     return max(_TILE // columns, 1), columns
 
 
-def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int) -> None:
+def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int | None) -> None:
     """Run the kernel on the current stream.
 
     Parameters
     ----------
     ids, parts, out : as of `gloader.device.row_gather.gather_rows`, which checks them
-    max_programs : most programs of the kernel
+    max_programs : most programs of the kernel; None: one for each tile of rows
     """
     num_rows = len(ids)
     if num_rows == 0:
@@ -113,7 +114,8 @@ def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_pro
         out if host is None or host.scale is None else host.scale,
         out,
     ]
-    _gather_kernel[(min(triton.cdiv(num_rows, rows), max_programs),)](
+    num_tiles = triton.cdiv(num_rows, rows)
+    _gather_kernel[(num_tiles if max_programs is None else min(num_tiles, max_programs),)](
         *pointers,
         num_rows,
         DIM=parts.dim,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gloader.device.cuda import forget_error
+from gloader.device.cuda import CudaHostMemory
 from gloader.device.host_memory import pin_in_place
 
 if TYPE_CHECKING:
@@ -59,16 +59,9 @@ def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray 
 
     Returns
     -------
-    The pinned memory; None without CUDA, or if the limit of locked memory is too low: copies then are slower.
+    The pinned memory; None without CUDA, or if the system refuses it: copies then are slower.
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
     # In one piece: a copy must not go over the border of two.
-    pinned = pin_in_place(
-        memory,
-        torch.cuda.cudart(),  # type: ignore[no-untyped-call]
-        chunk_bytes=memory.nbytes + mmap.PAGESIZE,
-    )
-    if pinned is None:
-        forget_error(device)
-    return pinned
+    return pin_in_place(memory, CudaHostMemory(device), chunk_bytes=memory.nbytes + mmap.PAGESIZE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
@@ -228,7 +229,11 @@ def with_features(tier: DeviceTier, features: RamFeatures, form: RowFormat) -> D
     pinned = tier.device.pin(features.array)
     if pinned is None:
         return tier
-    return replace(tier, features=reach_features(tier.device, pinned, form), pinned=pinned)
+    with ExitStack() as undo:
+        undo.callback(pinned.close)
+        table = reach_features(tier.device, pinned, form)
+        undo.pop_all()
+    return replace(tier, features=table, pinned=pinned)
 
 
 def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:

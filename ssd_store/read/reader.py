@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
+from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import ShapeError, StoreError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.format.format import (
@@ -371,7 +372,9 @@ class FeatureStore:
             As `read_into`.
         """
         ids = np.arange(self.num_rows) if rows is None else rows
-        array = np.empty((ids.shape[0], self.dim), self._dtype)
+        # On a page: rows of a power of two then touch no more lines of the link, or of a cache, than they fill.
+        memory = aligned_bytes(ids.shape[0] * self.row_bytes)
+        array = memory.view(self._dtype).reshape(ids.shape[0], self.dim)
         step = max(1, _LOAD_BYTES // self.row_bytes)
         for start in range(0, ids.shape[0], step):
             self.read_into(ids[start : start + step], array[start : start + step])

@@ -1,126 +1,47 @@
-"""The CUDA device over a stand-in for CUDA: what it asks for, in which order."""
+"""The CUDA device over a fake of torch.cuda that behaves: streams that lag, pinned pages, a current GPU a thread."""
 
-from collections.abc import Callable
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+import inspect
+import logging
+import os
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+from fake_cuda import PAGE, FakeCuda, FakeCudart, faked_cuda, modelled
 
-from gloader.device import open_device
-from gloader.device.cuda import CudaDevice
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.device import cuda, open_device
+from gloader.device.cuda import CudaDevice, CudaHostMemory
+from gloader.device.host_memory import pin_in_place
+from gloader.device.row_gather import HOST_PROGRAMS, most_programs
+from gloader.device.row_table import RowParts, RowTable
 from gloader.device.seam import Device
+from gloader.distributed.shared_memory import create_segment, pin_segment
 from gloader.errors import ConfigError
+from gloader.pipeline.buffers import BufferRing
 from gloader.testing.device_suite import DeviceSuite
 
-
-class Cuda:
-    """Stands for ``torch.cuda`` with one GPU; writes down what it is asked for."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-        self.reserved = [100, 900]  # now, and at most
-        self.register_status = 0
-        self.is_done = False
-
-    def is_available(self) -> bool:
-        return True
-
-    def device_count(self) -> int:
-        return 1
-
-    def current_device(self) -> int:
-        return 0
-
-    def Stream(self, place: torch.device, *, priority: int) -> str:  # noqa: N802 - torch's name
-        assert priority < 0
-        return "sending stream"
-
-    def Event(self) -> Any:  # noqa: N802 - torch's name
-        return SimpleNamespace(
-            record=lambda stream: self.log.append(f"record on {stream}"),
-            query=lambda: self.is_done,
-            synchronize=self.wait_for_event,
-        )
-
-    def wait_for_event(self) -> None:
-        self.log.append("wait for the event")
-        self.is_done = True
-
-    def current_stream(self, place: torch.device) -> Any:
-        return SimpleNamespace(wait_event=lambda event: self.log.append("computing waits"))
-
-    @contextmanager
-    def device(self, place: torch.device) -> Any:
-        self.log.append(f"on {place}")
-        yield
-
-    @contextmanager
-    def stream(self, stream: str) -> Any:
-        self.log.append(f"in {stream}")
-        yield
-
-    def mem_get_info(self) -> tuple[int, int]:
-        return 700, 1000
-
-    def memory_reserved(self) -> int:
-        return self.reserved[0]
-
-    def max_memory_reserved(self) -> int:
-        return self.reserved[1]
-
-    def cudart(self) -> Any:
-        return SimpleNamespace(
-            cudaHostRegister=lambda *_: self.register_status, cudaHostUnregister=lambda _: 0
-        )
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda: self.log.append(name)
-
-
-class Torch:
-    """Torch, but for CUDA: nothing is pinned, and the GPU's memory is the CPU's."""
-
-    def __init__(self, cuda: Cuda) -> None:
-        self.cuda = cuda
-        self.zeros_fails = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def empty(self, *shape: int, pin_memory: bool = False, **settings: Any) -> torch.Tensor:
-        self.cuda.log.append("pinned memory" if pin_memory else "memory")
-        return torch.empty(*shape, **settings)
-
-    def zeros(self, *shape: int, **_: Any) -> torch.Tensor:
-        self.cuda.log.append("zeros")
-        if self.zeros_fails:
-            raise RuntimeError("CUDA error: out of memory")
-        return torch.zeros(*shape)
+SECOND = torch.device("cuda", 1)
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Torch:
-    shim = Torch(Cuda())
-    monkeypatch.setattr("gloader.device.cuda.torch", shim)
-    monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda self, stream: shim.cuda.log.append("used by it")
-    )
-    return shim
+def fake() -> Iterator[FakeCuda]:
+    """Two GPUs, of which a new thread's own is the first."""
+    with faked_cuda() as fake:
+        yield fake
 
 
 @pytest.fixture
-def device(fake: Torch) -> CudaDevice:
-    opened = open_device(torch.device("cuda"))
+def device(fake: FakeCuda) -> CudaDevice:
+    """The second of them: a call without a guard goes to the first."""
+    opened = open_device(SECOND)
     assert isinstance(opened, CudaDevice)
-    assert opened.place == torch.device("cuda", 0)
-    opened._place = torch.device("cpu")
     return opened
 
 
-class TestOverTheStandIn(DeviceSuite):
+class TestOverTheFake(DeviceSuite):
     """The suite with the module's `device`; on a real GPU it takes `make_device` alone."""
 
     @pytest.fixture
@@ -128,60 +49,331 @@ class TestOverTheStandIn(DeviceSuite):
         return device
 
 
-def test_a_gpu_that_is_not_there_is_refused(fake: Torch) -> None:
-    with pytest.raises(ConfigError, match="device='cuda:3': there are 1 GPUs"):
+class TestOverTheFakeThatLags(TestOverTheFake):
+    """The suite where the GPU does everything late."""
+
+    @pytest.fixture
+    def device(self, device: CudaDevice, fake: FakeCuda) -> Device:
+        assert device.can_launch
+        fake.lags = True
+        return device
+
+    def test_a_mark_is_reached_after_waiting_for_it(self, device: Device) -> None:
+        """As in the suite, but that the fake's host does not wait for the GPU where it reads a tensor."""
+        with device.sending():
+            tensors = device.upload([np.arange(1000, dtype=np.int64)])
+            mark = device.mark()
+        mark.precede(tensors)
+        assert not mark.is_reached()
+        assert int(tensors[0].sum()) != 499_500
+        mark.wait()
+        assert int(tensors[0].sum()) == 499_500
+        assert mark.is_reached()
+
+
+def test_a_gpu_that_is_not_there_is_refused(fake: FakeCuda) -> None:
+    with pytest.raises(ConfigError, match="device='cuda:3': there are 2 GPUs"):
         open_device(torch.device("cuda", 3))
     with pytest.raises(ConfigError, match="device='meta' is neither 'cpu' nor 'cuda'"):
         open_device(torch.device("meta"))
+    assert open_device(torch.device("cuda")).place == torch.device("cuda", 0)
 
 
-def test_small_arrays_go_by_one_copy_out_of_pinned_memory(device: CudaDevice, fake: Torch) -> None:
-    arrays = [np.arange(4), np.ones(3, dtype=np.float32)]
+# The fake
+
+
+def test_the_fake_has_the_names_and_signatures_of_torch(fake: FakeCuda) -> None:
+    with pytest.raises(AttributeError, match="sychronize"):
+        torch.cuda.sychronize()  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="blockng"):
+        torch.cuda.Event(blockng=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="too many positional"):
+        torch.cuda.empty_cache(1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing a required argument"):
+        torch.cuda.cudart().cudaHostRegister(0, 1)
+    with pytest.raises(AttributeError, match="cudaHostPin"):
+        torch.cuda.cudart().cudaHostPin(0)
+    with pytest.raises(TypeError):
+        torch.ones(1).record_stream()  # type: ignore[call-arg]
+    for name, real, does in modelled():
+        if name in {"device", "Event"}:  # classes, whose arguments the fake hands on
+            continue
+        own = inspect.signature(does).parameters
+        assert list(own) == [each for each in real.parameters if each != "kwargs"], name
+
+
+def test_the_fake_sees_memory_that_is_unmapped_while_it_is_pinned(fake: FakeCuda) -> None:
+    memory = mapped_bytes(16 << 20)
+    start = memory.ctypes.data
+    assert int(FakeCudart(fake).cudaHostRegister(start, memory.nbytes, 0)) == 0
+    fake.check()
+    del memory
+    with pytest.raises(AssertionError, match="unmapped while it was pinned"):
+        fake.check()
+    fake.faults.clear()
+    fake.registered.clear()
+
+
+def test_the_fake_sees_a_page_that_is_pinned_twice(fake: FakeCuda) -> None:
+    memory = np.zeros(3 * PAGE, np.uint8)
+    cudart = FakeCudart(fake)
+    cudart.cudaHostRegister(memory.ctypes.data, PAGE, 0)
+    status = cudart.cudaHostRegister(memory.ctypes.data + PAGE // 2, PAGE, 0)
+    assert (int(status), cudart.cudaGetErrorString(status)) == (
+        712,
+        "part or all of the requested memory range is already mapped",
+    )
+    with pytest.raises(AssertionError, match="pinned twice"):
+        fake.check()
+    fake.faults.clear()
+    fake.registered.clear()
+
+
+# Guards: whichever thread calls, only the device's own GPU gets a context.
+
+
+def test_no_thread_opens_a_context_on_another_gpu(device: CudaDevice, fake: FakeCuda) -> None:
+    features = np.zeros((3, 2), dtype=np.float32)
+    descriptor, memory = create_segment(PAGE)
+
+    def work() -> None:
+        buffer = device.host_buffer(10)
+        del buffer
+        pinned = device.pin(features)
+        assert pinned is not None
+        pinned.close()
+        segment = pin_segment(memory, SECOND)
+        assert segment is not None
+        segment.close()
+        device.free_bytes()
+        device.most_bytes_of(lambda: None)
+        device.mark_computing().wait()
+        with device.sending():
+            device.upload([np.arange(3)])
+        device.mark().wait()
+
+    os.close(descriptor)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert fake.contexts == {1}
+    assert {"cudaHostRegister", "cudaHostUnregister", "cudaEventRecord", "mem_get_info"} <= set(fake.calls)
+    fake.check()
+
+
+def test_a_thread_that_waits_for_the_gpu_sleeps(device: CudaDevice, fake: FakeCuda) -> None:
+    device.mark().wait()
+    device.mark_computing().wait()
+    assert fake.faults == []
+    torch.cuda.Event().synchronize()  # type: ignore[no-untyped-call]
+    assert fake.faults == ["a thread waits busily: its event is not blocking"]
+    fake.faults.clear()
+
+
+def test_the_sending_stream_has_the_priority_of_the_models(device: CudaDevice, fake: FakeCuda) -> None:
     with device.sending():
-        found = device.upload(arrays)
-    assert [tensor.tolist() for tensor in found] == [[0, 1, 2, 3], [1, 1, 1]]
-    assert fake.cuda.log == ["on cpu", "in sending stream", "pinned memory"]
-    assert device.host_buffer(5).shape == (5,)
-    assert fake.cuda.log[3:] == ["pinned memory"]
+        stream = torch.cuda.current_stream()
+    assert stream is not torch.cuda.default_stream(SECOND)
+    assert stream.priority == 0  # type: ignore[attr-defined]
 
 
-def test_computing_waits_for_the_sending_stream_and_keeps_the_memory(device: CudaDevice, fake: Torch) -> None:
+def test_computing_waits_for_the_sending_stream_and_keeps_the_memory(
+    device: CudaDevice, fake: FakeCuda
+) -> None:
     mark = device.mark()
-    assert not mark.is_reached()
-    mark.precede([torch.ones(1), torch.ones(1)])
-    assert fake.cuda.log == ["record on sending stream", "computing waits", "used by it", "used by it"]
-    fake.cuda.is_done = True
-    assert mark.is_reached()
-    mark.wait()
-    assert fake.cuda.log[-1] == "wait for the event"
+    tensors = [torch.ones(1), torch.ones(1)]
+    mark.precede(tensors)
+    computing = torch.cuda.default_stream(SECOND)
+    assert [(stream, event) for stream, event in fake.waits] == [(computing, mark._event)]
+    assert [(id(tensor), stream) for tensor, stream in fake.recorded] == [
+        (id(tensor), computing) for tensor in tensors
+    ]
 
 
-def test_a_step_is_measured_from_what_was_taken_before(device: CudaDevice, fake: Torch) -> None:
+def test_a_step_is_measured_from_what_was_taken_before(device: CudaDevice, fake: FakeCuda) -> None:
     steps: list[int] = []
     assert device.most_bytes_of(lambda: steps.append(1)) == 800
     assert steps == [1]
-    assert fake.cuda.log.index("reset_peak_memory_stats") > fake.cuda.log.index("empty_cache")
+    assert fake.calls.index("reset_peak_memory_stats") > fake.calls.index("empty_cache")
     assert device.free_bytes() == 700
 
 
-def test_features_are_pinned_where_there_is_a_kernel_to_read_them(
-    device: CudaDevice, fake: Torch, monkeypatch: pytest.MonkeyPatch
+# Pinned memory
+
+
+def test_a_buffer_pins_what_was_asked_for_and_gives_it_back_with_its_last_view(
+    device: CudaDevice, fake: FakeCuda
 ) -> None:
-    features = np.zeros((3, 2), dtype=np.float32)
-    monkeypatch.setattr("gloader.device.cuda.has_triton", lambda: False)
-    assert device.pin(features) is None
-    monkeypatch.setattr("gloader.device.cuda.has_triton", lambda: True)
+    size = (3 << 20) + 1
+    buffer = device.host_buffer(size)
+    assert buffer.ctypes.data % PAGE == 0
+    assert size <= fake.pinned_bytes() <= 1.05 * size
+    assert len(fake.registered) == 1
+    view = torch.from_numpy(buffer[100:].view()[::2])
+    assert view.is_pinned()
+    del buffer
+    assert len(fake.registered) == 1  # the view holds it
+    del view
+    assert fake.registered == {}
+    fake.check()
+
+
+def test_a_ring_that_drops_a_buffer_unpins_it_first(device: CudaDevice, fake: FakeCuda) -> None:
+    ring = BufferRing(dim=256, rows=16, max_bytes=3 << 20, allocate=device.host_buffer)
+    ring.acquire(16)
+    assert fake.pinned_bytes() == 16 << 10
+    larger = ring.acquire(1024)
+    assert fake.pinned_bytes() == 1 << 20
+    fake.check()
+    del ring
+    assert len(fake.registered) == 1
+    larger[:] = 1
+    del larger
+    assert fake.registered == {}
+    fake.check()
+
+
+def test_what_is_pinned_is_not_unmapped_when_nobody_unpins_it(device: CudaDevice, fake: FakeCuda) -> None:
+    pinned = device.pin(np.zeros(1 << 22))
+    del pinned
+    fake.check()
+    assert len(fake.registered) == 1
+
+
+def test_a_refused_buffer_is_pinned_by_torch_or_ordinary_and_said_once(
+    device: CudaDevice, fake: FakeCuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.refuse_from = 0
+    buffers = [device.host_buffer(PAGE), device.host_buffer(PAGE)]
+    assert fake.num_registrations == 1
+    assert fake.pinned_by_torch == 2 * PAGE
+    assert fake.last_error == 0  # not left for the next kernel
+    (line,) = caplog.messages
+    assert "cannot be pinned in place (CUDA error 2: out of memory)" in line
+    fake.torch_refuses_to_pin = True
+    buffers.append(device.host_buffer(PAGE))
+    assert "buffers are not pinned" in caplog.messages[-1]
+    assert [len(buffer) for buffer in buffers] == [PAGE] * 3
+
+
+def test_features_that_cannot_be_pinned_leave_no_error_behind(
+    device: CudaDevice, fake: FakeCuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert device.can_launch
+    fake.refuse_from = 0
+    assert device.pin(np.zeros((3, 2), dtype=np.float32)) is None
+    assert fake.last_error == 0
+    assert "ulimit" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("shift_of", "is_read_in_place"),
+    [(lambda _: 0, True), (lambda _: 1 << 40, True), (lambda address: address % (3 * PAGE), False)],
+)
+def test_pieces_that_lie_apart_for_the_gpu_are_not_read_in_place(
+    device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, shift_of: object, is_read_in_place: bool
+) -> None:
+    monkeypatch.setattr("gloader.device.cuda.pin_in_place", _in_pieces)
+    fake.shift_of = shift_of  # type: ignore[assignment]
+    pinned = device.pin(np.zeros(4 * PAGE))
+    assert (pinned is not None) == is_read_in_place
+    assert bool(fake.registered) == is_read_in_place
+
+
+def test_pieces_are_not_read_in_place_where_the_driver_cannot_be_asked(
+    fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr("gloader.device.cuda.ctypes.CDLL", fail)
+    host = CudaHostMemory(SECOND)
+    assert not host.is_one_array([PAGE, 2 * PAGE])
+    assert host.is_one_array([PAGE])
+
+
+def _in_pieces(array: np.ndarray, runtime: CudaHostMemory) -> object:
+    return pin_in_place(array, runtime, chunk_bytes=PAGE)
+
+
+# Small arrays
+
+
+def test_a_block_is_not_written_before_the_gpu_has_read_it(device: CudaDevice, fake: FakeCuda) -> None:
+    fake.lags = True
+    with device.sending():
+        sent = [device.upload([np.full(1000, number)]) for number in range(3)]
+    assert len(fake.registered) == 3
+    fake.catch_up()
+    assert [set(tensor.tolist()) for (tensor,) in sent] == [{0}, {1}, {2}]
+
+
+def test_blocks_that_were_read_are_used_again(device: CudaDevice, fake: FakeCuda) -> None:
+    with device.sending():
+        for size in (1000, 1200, 100):
+            (tensor,) = device.upload([np.arange(size)])
+            assert tensor.tolist() == list(range(size))
+        assert fake.num_registrations == 1
+        device.upload([np.arange(5000)])
+    assert fake.num_registrations == 2
+    assert len(fake.registered) == 1  # the one that was too small is gone
+    assert fake.pinned_by_torch == 0
+
+
+# The kernel
+
+
+def _in_place(rows: np.ndarray) -> RowParts:
+    return RowParts(table=None, slot_of=None, host=RowTable(rows=torch.from_numpy(rows)), is_host_by_id=True)
+
+
+def test_a_gather_launches_the_kernel_where_the_hosts_rows_are_pinned(
+    device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[int | None] = []
+
+    def launch(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int | None) -> None:
+        launched.append(max_programs)
+        out.fill_(7)
+
+    monkeypatch.setattr(cuda, "gather_kernel", lambda place: launch)
+    features = np.arange(8, dtype=np.float32).reshape(4, 2)
+    ids, out = torch.tensor([3, 1]), torch.empty(2, 2)
+    device.gather(ids, _in_place(features), out)
+    assert (launched, out.tolist()) == ([], [[6, 7], [2, 3]])  # in torch: the kernel cannot reach them
     pinned = device.pin(features)
     assert pinned is not None
-    assert pinned.array is features
+    device.gather(ids, _in_place(features), out)
+    device.gather(ids, RowParts(table=RowTable(rows=torch.zeros(4, 2)), slot_of=None, host=None), out)
+    assert launched == [HOST_PROGRAMS, None]
     pinned.close()
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_error_of_pinning_is_not_left_for_the_next_kernel(
-    device: CudaDevice, fake: Torch, monkeypatch: pytest.MonkeyPatch, fails: bool
+def test_few_programs_wait_for_the_link() -> None:
+    table, host = RowTable(rows=torch.zeros(90, 2)), RowTable(rows=torch.zeros(100, 2))
+    slot_of = torch.zeros(100, dtype=torch.int32)
+    assert most_programs(RowParts(table=None, slot_of=None, host=host)) == HOST_PROGRAMS
+    # One row in ten comes over the link: ten times the programs keep it as busy.
+    assert most_programs(RowParts(table=table, slot_of=slot_of, host=host)) == 10 * HOST_PROGRAMS
+    assert most_programs(RowParts(table=table, slot_of=None, host=None)) is None
+
+
+def test_a_kernel_that_brings_other_rows_is_not_used(
+    device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gloader.device.cuda.has_triton", lambda: True)
-    fake.cuda.register_status, fake.zeros_fails = 2, fails
-    assert device.pin(np.zeros((3, 2), dtype=np.float32)) is None
-    assert fake.cuda.log[-1] == "zeros"
+    monkeypatch.setattr("gloader.device.triton_kernels.launch_gather", lambda *_: None)
+    assert not device.can_launch
+    assert not CudaDevice(SECOND).can_launch
+    (line,) = caplog.messages
+    assert "gather kernel does not run on cuda:1 (RuntimeError: it brought other rows" in line
+    features = np.arange(8, dtype=np.float32).reshape(4, 2)
+    assert device.pin(features) is None
+    assert fake.registered == {}
+    out = torch.empty(2, 2)
+    device.gather(torch.tensor([3, 1]), _in_place(features), out)
+    assert out.tolist() == [[6, 7], [2, 3]]
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="gloader")

@@ -43,6 +43,7 @@ class Runtime:
     def __init__(self, fails_at: int = 1000) -> None:
         self.pinned: dict[int, int] = {}
         self.calls = 0
+        self.is_interrupted = False
         self._fails_at = fails_at
 
     def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:  # noqa: N802 - CUDA's name
@@ -57,8 +58,14 @@ class Runtime:
         return 0
 
     def cudaHostUnregister(self, address: int) -> int:  # noqa: N802 - CUDA's name
+        if self.is_interrupted:
+            self.is_interrupted = False
+            raise KeyboardInterrupt
         del self.pinned[address]
         return 0
+
+    def cudaGetErrorString(self, status: int) -> str:  # noqa: N802 - CUDA's name
+        return "out of memory"
 
 
 @pytest.mark.parametrize("shift", [0, 4, 4092])
@@ -84,8 +91,32 @@ def test_what_cannot_be_pinned_whole_is_not_pinned_at_all(caplog: pytest.LogCapt
         assert pin_in_place(np.zeros(10 * PAGE, np.uint8), runtime, chunk_bytes=2 * PAGE) is None
     assert runtime.calls == 3
     assert runtime.pinned == {}
-    assert "CUDA error 2" in caplog.text
-    assert "ulimit" in caplog.text
+    assert "41.0 kB of host memory cannot be pinned in place (CUDA error 2: out of memory)" in caplog.text
+
+
+def test_an_interrupted_close_can_be_finished() -> None:
+    runtime = Runtime()
+    pinned = pin_in_place(np.zeros(4 * PAGE, np.uint8), runtime, chunk_bytes=2 * PAGE)
+    assert pinned is not None
+    runtime.is_interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        pinned.close()
+    pinned.close()
+    assert runtime.pinned == {}
+
+
+def test_a_forked_child_leaves_pinned_memory_to_its_parent() -> None:
+    runtime = Runtime()
+    pinned = pin_in_place(np.zeros(PAGE, np.uint8), runtime)
+    assert pinned is not None
+
+    def close() -> bool:
+        pinned.close()
+        return len(runtime.pinned) == 1
+
+    assert in_child(close)
+    pinned.close()
+    assert runtime.pinned == {}
 
 
 def test_nothing_needs_no_pinning() -> None:
