@@ -232,6 +232,7 @@ class FakeCuda:
         self.num_registrations = 0
         self.last_error = 0
         self.shift_of: Callable[[int], int] = lambda _: 0  # the GPU's address of host memory, less the host's
+        self.allocations_left = 1 << 60  # on all GPUs together, before they are full
         self.free_bytes = 700
         self.reserved = [100, 900]  # now, and at most
         self.calls: list[str] = []
@@ -317,6 +318,9 @@ class FakeCuda:
     def put_on(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
         """Let ``tensor`` say that it is on a GPU."""
         self.contexts.add(index)
+        self.allocations_left -= 1
+        if self.allocations_left < 0:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
         storage = tensor.untyped_storage()
         if storage.data_ptr() and storage.data_ptr() not in self._places:
             self._places[storage.data_ptr()] = index
@@ -447,11 +451,13 @@ def faked_cuda(num_devices: int = 2) -> Iterator[FakeCuda]:
     with pytest.MonkeyPatch.context() as patch:
         fake = FakeCuda(num_devices)
         install(patch, fake)
-        yield fake
-        fake.check()
-        # What the test still holds cannot be unpinned later: the fake is gone then.
-        for pinned in tuple(host_memory._PINNED):
-            pinned.close()
+        try:
+            yield fake
+            fake.check()
+        finally:
+            # What the test still holds cannot be unpinned later: the fake is gone then.
+            for pinned in tuple(host_memory._PINNED):
+                pinned.close()
         fake.check()
 
 

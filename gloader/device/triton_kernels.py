@@ -19,6 +19,16 @@ _WARPS: Final = 4
 _MOST_COLUMNS: Final = 512
 
 
+@triton.jit
+def _widened(values):  # type: ignore[no-untyped-def]
+    """Return ``values`` as float32; bfloat16 by its bits, which keeps those of a NaN and, interpreted, of a subnormal."""
+    if values.dtype == tl.bfloat16:  # noqa: SIM108 - decided when it is compiled; a conditional expression is not
+        widened = (values.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    else:
+        widened = values.to(tl.float32)
+    return widened
+
+
 # Its number of rows is another in every batch: a compilation of its own for 1, or for multiples of 16, gains nothing.
 @triton.jit(do_not_specialize=["num_rows"])
 def _gather_kernel(  # type: ignore[no-untyped-def]
@@ -64,14 +74,18 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
             to = position[:, None] * DIM + column[None, :]
             # Both parts are asked for before either is waited for.
             if HAS_TABLE:
-                cached = tl.load(
-                    table + slot[:, None] * DIM + column[None, :],
-                    mask=is_cached[:, None] & is_column[None, :],
-                ).to(tl.float32)
+                cached = _widened(
+                    tl.load(
+                        table + slot[:, None] * DIM + column[None, :],
+                        mask=is_cached[:, None] & is_column[None, :],
+                    )
+                )
             if HAS_HOST:
-                other = tl.load(
-                    host + place[:, None] * DIM + column[None, :], mask=is_host[:, None] & is_column[None, :]
-                ).to(tl.float32)
+                other = _widened(
+                    tl.load(
+                        host + place[:, None] * DIM + column[None, :], mask=is_host[:, None] & is_column[None, :]
+                    )
+                )
             if IS_TABLE_SCALED:
                 cached *= tl.load(table_scale + slot, mask=is_cached)[:, None]
             if IS_HOST_SCALED:

@@ -1,12 +1,14 @@
-"""Compiles the gather for a GPU that need not be there, and prints the loads and stores of the result."""
+"""Compiles the gather for a GPU that need not be there, and prints its loads and stores, and how often it is compiled."""
 
 import json
 import re
 import sys
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
 
 from gloader.device.triton_kernels import _gather_kernel, block_shape
 
@@ -42,5 +44,15 @@ def loads_and_stores(capability: int, dim: int, table: str, host: str, *, is_by_
     return re.findall(r"(?:ld|st)\.global[.\w:]*", compiled.asm["ptx"])
 
 
+def compilations(capability: int, *nums: int) -> int:
+    """Return how many kernels serve batches of ``nums`` rows: Triton compiles one for each specialisation."""
+    backend = make_backend(GPUTarget("cuda", capability, 32))
+    bind = create_function_from_signature(_gather_kernel.signature, _gather_kernel.params, backend)
+    pointers = [torch.empty(16)] * len(POINTERS)
+    constants = (len(_gather_kernel.params) - len(pointers) - 1) * [1]
+    return len({str(bind(*pointers, num, *constants)[1]) for num in nums})
+
+
 if __name__ == "__main__":
     print(json.dumps(loads_and_stores(*json.loads(sys.argv[1]), is_by_id=json.loads(sys.argv[2]))))
+    print(compilations(json.loads(sys.argv[1])[0], 1, 16, 17))

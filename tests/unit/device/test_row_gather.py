@@ -15,6 +15,13 @@ from gloader.errors import ShapeError
 
 NUM_NODES, NUM_CACHED, BATCH = 50, 20, 37
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
+# Bits of a NaN with a payload, a signalling one, both infinities, -0, and the smallest, a middle and the largest subnormal.
+SPECIAL = {
+    torch.float32: (0x7FC12345, 0x7F812345, 0x7F800000, 0xFF800000, 0x80000000, 1, 0x80012345, 0x007FFFFF),
+    torch.float16: (0x7E12, 0x7C12, 0x7C00, 0xFC00, 0x8000, 1, 0x8123, 0x03FF),
+    torch.bfloat16: (0x7FD2, 0x7F92, 0x7F80, 0xFF80, 0x8000, 1, 0x8012, 0x007F),
+}
+_INTEGER = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 
 Gather = Callable[[torch.Tensor, RowParts, torch.Tensor], None]
 
@@ -22,7 +29,16 @@ Gather = Callable[[torch.Tensor, RowParts, torch.Tensor], None]
 def _table(num: int, dim: int, dtype: torch.dtype, seed: int) -> RowTable:
     generator = torch.Generator().manual_seed(seed)
     rows = (20 * torch.randn(num, dim, generator=generator)).to(dtype)
-    return RowTable(rows=rows, scale=torch.rand(num, generator=generator) if dtype == torch.int8 else None)
+    if dtype == torch.int8:
+        scale = torch.rand(num, generator=generator)
+        scale[::7] *= 1e-42  # a subnormal factor
+        return RowTable(rows=rows, scale=scale)
+    # Every third row begins with a special value, another one in each.
+    bits = np.array(SPECIAL[dtype], dtype=np.uint32 if dtype == torch.float32 else np.uint16)
+    places = range(0, num, 3)
+    chosen = torch.from_numpy(np.resize(bits, len(places)).view(f"i{bits.itemsize}"))
+    rows.view(_INTEGER[dtype])[list(places), 0] = chosen
+    return RowTable(rows=rows)
 
 
 def _cases(dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, dict[str, RowParts]]:
@@ -81,8 +97,13 @@ def interpreted() -> Iterator[Gather]:
             os.environ["TRITON_INTERPRET"] = before
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+def _same_bits(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Return whether rows that are stored as ``dtype`` are the same, bit for bit.
+
+    A NaN that is widened from float16 need only stay one: a GPU's conversion gives each the same bits.
+    """
+    is_nan = torch.isnan(a) & torch.isnan(b) & (dtype == torch.float16)
+    return torch.equal(a.view(torch.int32).masked_fill(is_nan, 0), b.view(torch.int32).masked_fill(is_nan, 0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -92,7 +113,7 @@ def test_torch_brings_every_row_from_where_it_is(dim: int, dtype: torch.dtype) -
     for (name, parts), id_dtype in itertools.product(cases.items(), (torch.int64, torch.int32)):
         out = torch.empty(BATCH, dim)
         gather_rows(ids.to(id_dtype), parts, out=out)
-        assert _same_bits(out, _expected(ids, parts)), name
+        assert _same_bits(out, _expected(ids, parts), dtype), name
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -104,7 +125,7 @@ def test_the_kernel_brings_the_same_bits(interpreted: Gather, dim: int, dtype: t
     for (name, parts), id_dtype in itertools.product(cases.items(), (torch.int64, torch.int32)):
         out = torch.full((BATCH + 1, dim), 7.0)
         interpreted(ids.to(id_dtype), parts, out[:BATCH])
-        assert _same_bits(out[:BATCH], _expected(ids, parts)), name
+        assert _same_bits(out[:BATCH], _expected(ids, parts), dtype), name
         assert (out[BATCH] == 7).all(), name  # nothing behind the batch is written
 
 
@@ -134,7 +155,17 @@ def test_rows_that_are_held_are_filled_in() -> None:
     assert parts.slot_of is not None
     out = parts.host.rows.clone()
     fill_cached(ids, parts.table, parts.slot_of, out=out)
-    assert _same_bits(out, _expected(ids, parts))
+    assert _same_bits(out, _expected(ids, parts), torch.float16)
+
+
+def test_the_special_values_are_among_the_rows() -> None:
+    for dtype, bits in SPECIAL.items():
+        values = _table(NUM_NODES, 4, dtype, 0).rows[::3, 0].float()
+        tiny = torch.finfo(dtype).tiny
+        assert int(torch.isnan(values[: len(bits)]).sum()) == 2
+        assert int(torch.isinf(values[: len(bits)]).sum()) == 2
+        assert int(((values[: len(bits)].abs() < tiny) & (values[: len(bits)] != 0)).sum()) == 3
+        assert bool(torch.signbit(values[4]))
 
 
 def test_what_does_not_fit_is_refused() -> None:

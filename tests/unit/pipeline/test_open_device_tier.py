@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from fake_cuda import faked_cuda
 
 from gloader.cache import automatic_bytes
 from gloader.config import DeviceSettings
 from gloader.core.order import EpochOrder
-from gloader.device import CpuDevice, RowFormat
+from gloader.device import CpuDevice, DeviceTier, RowFormat, open_device
 from gloader.pipeline.open_device_tier import Workload, open_device_tier, with_features
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
@@ -104,6 +106,19 @@ def test_all_rows_go_there_where_they_fit(monkeypatch: pytest.MonkeyPatch, workl
         with_features(tier, RamFeatures(FEATURES), FORM) is tier
     )  # nothing is pinned for a device that has all
     np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES)
+
+
+def test_features_are_unpinned_where_the_device_has_no_room_for_their_factors() -> None:
+    with faked_cuda() as fake:
+        device = open_device(torch.device("cuda", 1))
+        form = RowFormat(dtype=np.dtype(np.int8), dim=DIM, scale=np.ones(NUM_NODES, np.float32))
+        features = RamFeatures(np.zeros((NUM_NODES, DIM), np.int8), scale=form.scale)
+        assert device.can_launch
+        fake.allocations_left = 0
+        with pytest.raises(torch.OutOfMemoryError):
+            with_features(DeviceTier(device=device), features, form)
+        assert "cudaHostRegister" in fake.calls
+        assert fake.registered == {}
 
 
 def test_no_room_means_no_cache(monkeypatch: pytest.MonkeyPatch, workload: Workload) -> None:
