@@ -1,13 +1,14 @@
 """A stand-in for ``torch.cuda`` on a machine without a GPU: real names, real signatures, and the behaviour that counts.
 
-`faked_cuda` puts it in the place of the real module. A name that torch.cuda does not have raises AttributeError, a call that
-does not fit the real signature raises TypeError. What it behaves as:
+`faked_cuda` puts it in the place of the real module. A name that torch.cuda does not have raises AttributeError, a call
+that does not fit the real signature raises TypeError. What it behaves as:
 
-- each thread has a current GPU, the first until it takes another; a call that uses it opens a context there (`contexts`),
-- tensors "on a GPU" lie in the memory of the host and say that they are on the GPU,
-- streams do their work at once; with ``lags`` copies that need not be waited for are made when somebody waits for an event
-  behind them, or at `catch_up`: until then events are not reached,
-- host memory is pinned in ranges of whole pages (`registered`); a page is pinned once, and has to be mapped while it is.
+- Each thread has a current GPU, the first until it takes another. A call that uses it opens a context there
+  (`contexts`).
+- Tensors "on a GPU" lie in the memory of the host and say that they are on the GPU.
+- Streams do their work at once. With ``lags`` they do copies out of pinned memory when somebody waits for an event
+  behind them, or at `catch_up`; until then events are not reached.
+- Host memory is pinned in whole pages (`registered`). A page is pinned once, and has to be mapped while it is.
 
 `check` tells what went wrong and raised nothing where it happened.
 """
@@ -35,8 +36,8 @@ PAGE = 4096
 _REAL = torch.cuda
 _TENSOR_DEVICE = torch.Tensor.device
 
-# Functions in C have no signature that Python could ask for. As torch 2.13 binds them (torch/csrc/cuda/shared/cudart.cpp,
-# torch/_tensor_docs.py) and as CUDA's headers have them.
+# Functions in C have no signature that Python could ask for. As torch 2.13 binds them (cudart.cpp, _tensor_docs.py),
+# and as CUDA's headers have them.
 CUDART = {
     "cudaHostRegister": "ptr, size, flags, /",
     "cudaHostUnregister": "ptr, /",
@@ -47,7 +48,11 @@ CUDART = {
     "cudaStreamCreate": "ptr, /",
     "cudaStreamDestroy": "ptr, /",
 }
-TENSOR = {"record_stream": "self, stream, /", "is_pinned": "self, device=None", "pin_memory": "self, device=None"}
+TENSOR = {
+    "record_stream": "self, stream, /",
+    "is_pinned": "self, device=None",
+    "pin_memory": "self, device=None",
+}
 DRIVER = {"cuPointerGetAttribute": "data, attribute, ptr, /"}
 
 ERRORS = {
@@ -328,7 +333,9 @@ class FakeCuda:
         return tensor
 
     def place_of(self, tensor: torch.Tensor) -> torch.device:
-        index = self._places.get(tensor.untyped_storage().data_ptr()) if tensor.layout == torch.strided else None
+        index = (
+            self._places.get(tensor.untyped_storage().data_ptr()) if tensor.layout == torch.strided else None
+        )
         return _TENSOR_DEVICE.__get__(tensor) if index is None else torch.device("cuda", index)
 
     def _set_device(self, device: Any) -> None:
@@ -380,7 +387,7 @@ class FakeCuda:
 class FakeCudart:
     """Stands for ``torch.cuda.cudart()``: what torch binds, by position alone."""
 
-    cudaError = CudaError
+    cudaError = CudaError  # noqa: N815 - CUDA's name
 
     def __init__(self, fake: FakeCuda) -> None:
         self._fake = fake
@@ -440,9 +447,7 @@ def is_mapped(address: int, num_bytes: int) -> bool:
     pages = _pages(address, num_bytes)
     found = (ctypes.c_ubyte * len(pages))()
     libc = ctypes.CDLL(None, use_errno=True)
-    return (
-        libc.mincore(ctypes.c_void_p(pages.start * PAGE), ctypes.c_size_t(len(pages) * PAGE), found) == 0
-    )
+    return libc.mincore(ctypes.c_void_p(pages.start * PAGE), ctypes.c_size_t(len(pages) * PAGE), found) == 0
 
 
 @contextmanager
@@ -473,7 +478,8 @@ def install(patch: pytest.MonkeyPatch, fake: FakeCuda) -> None:
         "to": _to(fake, torch.Tensor.to),
         "copy_": _copy(fake, torch.Tensor.copy_),
         "record_stream": checked(
-            signature_of(TENSOR["record_stream"]), lambda tensor, stream: fake.recorded.append((tensor, stream))
+            signature_of(TENSOR["record_stream"]),
+            lambda tensor, stream: fake.recorded.append((tensor, stream)),
         ),
         "is_pinned": checked(
             signature_of(TENSOR["is_pinned"]), lambda tensor, device=None: fake.is_pinned(tensor)
@@ -498,9 +504,7 @@ def _driver(fake: FakeCuda) -> Any:
         data._obj.value = address + fake.shift_of(address)
         return 0
 
-    return SimpleNamespace(
-        cuPointerGetAttribute=checked(signature_of(DRIVER["cuPointerGetAttribute"]), ask)
-    )
+    return SimpleNamespace(cuPointerGetAttribute=checked(signature_of(DRIVER["cuPointerGetAttribute"]), ask))
 
 
 def _made_on(fake: FakeCuda, name: str, real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -528,7 +532,11 @@ def _made_on(fake: FakeCuda, name: str, real: Callable[..., torch.Tensor]) -> Ca
 def _to(fake: FakeCuda, real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def to(tensor: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
         place = keywords.get("device", args[0] if args else None)
-        if isinstance(place, torch.dtype | torch.Tensor) or place is None or torch.device(place).type != "cuda":
+        if (
+            isinstance(place, torch.dtype | torch.Tensor)
+            or place is None
+            or torch.device(place).type != "cuda"
+        ):
             return real(tensor, *args, **keywords)
         found = fake.put_on(real(tensor, "cpu", copy=True), fake.index_of(place))
         return _sent(fake, tensor, found, is_late=bool(keywords.get("non_blocking")))

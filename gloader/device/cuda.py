@@ -166,16 +166,16 @@ class CudaDevice:
 
     def mark_computing(self) -> CudaMark:
         """Return an event behind everything that this thread's stream was given so far."""
-        return self._mark_on(torch.cuda.current_stream(self._place))
+        return self._mark_on(torch.cuda.current_stream(self._place), is_timed=True)
 
     def mark(self) -> CudaMark:
         """Return an event behind everything that the sending stream was given so far."""
         return self._mark_on(self._stream)
 
-    def _mark_on(self, stream: torch.cuda.Stream) -> CudaMark:
+    def _mark_on(self, stream: torch.cuda.Stream, *, is_timed: bool = False) -> CudaMark:
         with torch.cuda.device(self._place):
             # Blocking: a thread that waits sleeps, where it would else ask again and again, and take a core.
-            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(enable_timing=is_timed, blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return CudaMark(event, self._place)
 
@@ -186,8 +186,8 @@ class CudaDevice:
         pinned = pin_in_place(array, self._host_memory)
         if pinned is not None and not self._host_memory.is_one_array(pinned.starts):
             logger.warning(
-                "%s of features do not lie in one piece for %s, which cannot read them in place: each batch is gathered "
-                "into pinned buffers instead",
+                "%s of features do not lie in one piece for %s, which cannot read them in place: each batch is "
+                "gathered into pinned buffers instead",
                 format_bytes(array.nbytes),
                 self._place,
             )
@@ -199,8 +199,8 @@ class CudaDevice:
 class CudaHostMemory:
     """The calls of the CUDA runtime that pin memory, made for one GPU. A `CudaRuntime`.
 
-    Each is made with that GPU as the thread's current one. A thread that has none yet would open a context on the first,
-    which takes some 0.4 GB there, whichever rank it belongs to.
+    Each is made with that GPU as the thread's current one. A thread that has none yet would open a context on the
+    first, which takes some 0.4 GB there, whichever rank it belongs to.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ class _UploadBlocks:
 
 @cache
 def gather_kernel(place: torch.device) -> LaunchGather | None:
-    """Return the kernel of the gather, where ``place`` has run it and got the right rows; else None, and the log says why.
+    """Return the kernel of the gather, if ``place`` has run it and got the right rows; else None, and the log says why.
 
     Triton may be there and still unable to launch: it compiles its launcher with a C compiler and Python's headers,
     which slim images lack, and its kernels for GPUs that are new enough.
@@ -309,9 +309,9 @@ def gather_kernel(place: torch.device) -> LaunchGather | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, torch can gather
         reason = (str(error).splitlines() or [""])[0]
         logger.warning(
-            "gloader's gather kernel does not run on %s (%s: %s): operations of torch gather instead, which is slower, and "
-            "features are not read in place. Triton wants itself (pip install triton), a C compiler and Python's headers "
-            "(apt-get install gcc python3-dev), and a GPU that it knows",
+            "gloader's gather kernel does not run on %s (%s: %s): operations of torch gather instead, which is slower, "
+            "and features are not read in place. It needs Triton (pip install triton), a C compiler and Python's "
+            "headers (apt-get install gcc python3-dev), and a GPU that Triton knows",
             place,
             type(error).__name__,
             reason,

@@ -170,7 +170,7 @@ def pin_in_place(
         if int(status) != 0:
             pinned.close()
             logger.warning(
-                "%s of host memory cannot be pinned in place (CUDA error %d: %s): its rows take another way to the device",
+                "%s of host memory cannot be pinned in place (CUDA error %d: %s): its rows take a slower way",
                 format_bytes(array.nbytes),
                 int(status),
                 runtime.cudaGetErrorString(status),
@@ -182,7 +182,7 @@ def pin_in_place(
 def pinned_bytes(num_bytes: int, runtime: CudaRuntime) -> NDArray[np.uint8] | None:
     """Return touched memory (num_bytes,) that starts on a page and is pinned; None if the system refuses that.
 
-    No more is pinned than was asked for, but for the rest of the last page. When the last view of it goes, it is unpinned,
+    No more is pinned than was asked for, but for the rest of the last page. When its last view goes, it is unpinned,
     and then unmapped.
     """
     memory = mapped_bytes(num_bytes)

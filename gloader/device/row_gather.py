@@ -13,9 +13,9 @@ from gloader.errors import ShapeError
 if TYPE_CHECKING:
     from gloader.device.row_table import RowParts, RowTable
 
-# Programs that read the host's memory. A link of 55 GB/s that answers after 1.5 us has 82 KB on their way when it is
-# busy. A program asks for 8 KB at a time, but for part of its time it waits for ids and slots or writes: 17 to 24 of them
-# fill the link. More would only hold registers that the model's kernels wait for. Not yet measured on a GPU.
+# Programs that read the host's memory. A link of 55 GB/s that answers after 1.5 us is busy with 82 KB on their way. A
+# program asks for 8 KB at a time, and for part of its time waits for ids and slots or writes: 17 to 24 of them fill the
+# link. More would only hold registers that the model's kernels wait for. Not yet measured on a GPU.
 HOST_PROGRAMS: Final = 24
 
 
@@ -68,16 +68,20 @@ def gather_rows(
 
 
 def most_programs(parts: RowParts) -> int | None:
-    """Return how many programs gather at a time, so that the model keeps its share of the device; None: no matter. Pure.
+    """Return how many programs gather at a time, so that the model keeps its share of the device; None: any. Pure.
 
-    Programs that wait for the link are few. The more rows the device holds, the fewer of a program's rows come over the
-    link, so that more programs are needed to keep it busy. Rows of the device alone take no time that a limit would save.
+    Few wait for the link. The more rows the device holds, the fewer of a program's rows come over the link, and the
+    more programs keep it busy. Rows of the device alone take no time that a limit would save.
     """
     if parts.host is None:
         return None
     num_held = 0 if parts.table is None else len(parts.table.rows)
     num_nodes = num_held if parts.slot_of is None else len(parts.slot_of)
-    return math.ceil(HOST_PROGRAMS * num_nodes / (num_nodes - num_held)) if num_nodes > num_held else HOST_PROGRAMS
+    return (
+        math.ceil(HOST_PROGRAMS * num_nodes / (num_nodes - num_held))
+        if num_nodes > num_held
+        else HOST_PROGRAMS
+    )
 
 
 def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor) -> None:

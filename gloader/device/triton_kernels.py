@@ -21,8 +21,8 @@ _MOST_COLUMNS: Final = 512
 
 @triton.jit
 def _widened(values):  # type: ignore[no-untyped-def]
-    """Return ``values`` as float32; bfloat16 by its bits, which keeps those of a NaN and, interpreted, of a subnormal."""
-    if values.dtype == tl.bfloat16:  # noqa: SIM108 - decided when it is compiled; a conditional expression is not
+    """Return ``values`` as float32; bfloat16 by its bits: a NaN keeps them, and interpreted a subnormal too."""
+    if values.dtype == tl.bfloat16:
         widened = (values.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         widened = values.to(tl.float32)
@@ -83,7 +83,8 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
             if HAS_HOST:
                 other = _widened(
                     tl.load(
-                        host + place[:, None] * DIM + column[None, :], mask=is_host[:, None] & is_column[None, :]
+                        host + place[:, None] * DIM + column[None, :],
+                        mask=is_host[:, None] & is_column[None, :],
                     )
                 )
             if IS_TABLE_SCALED:

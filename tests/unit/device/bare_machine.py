@@ -15,7 +15,9 @@ def say(name: str, value: object) -> None:
     print(json.dumps([name, value]))
 
 
-atexit.register(lambda: say("pinned at the end", len(fake.registered)))  # the first, so that it is called last
+atexit.register(
+    lambda: say("pinned at the end", len(fake.registered))
+)  # the first, so that it is called last
 
 import ctypes  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Compiles the gather for a GPU that need not be there, and prints its loads and stores, and how often it is compiled."""
+"""Compiles the gather for a GPU that need not be there; prints its loads and stores, and how often it is compiled."""
 
 import json
 import re

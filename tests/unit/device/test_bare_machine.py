@@ -24,7 +24,12 @@ def test_without_a_c_compiler_torch_gathers_and_one_line_says_so(tmp_path: Path)
         "TRITON_LIBCUDA_PATH": str(tmp_path),  # Triton asks for the driver first
     }
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, str(SCRIPT)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     assert (done.returncode, done.stderr) == (0, "")
     said = [json.loads(line) for line in done.stdout.splitlines()]

@@ -271,7 +271,11 @@ def test_features_that_cannot_be_pinned_leave_no_error_behind(
     [(lambda _: 0, True), (lambda _: 1 << 40, True), (lambda address: address % (3 * PAGE), False)],
 )
 def test_pieces_that_lie_apart_for_the_gpu_are_not_read_in_place(
-    device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, shift_of: object, is_read_in_place: bool
+    device: CudaDevice,
+    fake: FakeCuda,
+    monkeypatch: pytest.MonkeyPatch,
+    shift_of: object,
+    is_read_in_place: bool,
 ) -> None:
     monkeypatch.setattr("gloader.device.cuda.pin_in_place", _in_pieces)
     fake.shift_of = shift_of  # type: ignore[assignment]

@@ -15,7 +15,7 @@ from gloader.errors import ShapeError
 
 NUM_NODES, NUM_CACHED, BATCH = 50, 20, 37
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
-# Bits of a NaN with a payload, a signalling one, both infinities, -0, and the smallest, a middle and the largest subnormal.
+# Bits of a NaN with a payload, a signalling one, both infinities, -0, the smallest, a middle and the largest subnormal.
 SPECIAL = {
     torch.float32: (0x7FC12345, 0x7F812345, 0x7F800000, 0xFF800000, 0x80000000, 1, 0x80012345, 0x007FFFFF),
     torch.float16: (0x7E12, 0x7C12, 0x7C00, 0xFC00, 0x8000, 1, 0x8123, 0x03FF),
