@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from gpu_findings import GpuFinding, compared, not_checked
+from gpu_place import device_of, gather_by
 
 from gloader.device import RowParts, RowTable, has_triton
-from gloader.device.row_gather import gather_rows, gather_rows_in_torch
+from gloader.device.row_gather import gather_rows_in_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ def _differing(ids: torch.Tensor, parts: RowParts, expected: torch.Tensor, sizes
                 yield "kernel"
         return
     pinned = _placed(parts, place, host_place=None)
-    gather_rows(ids.to(place), pinned, out=out)
+    gather_by(None, ids.to(place), pinned, out)
     if not _same(out, expected):
         yield "kernel"
     out.fill_(torch.nan)
@@ -122,14 +123,12 @@ def _far_rows(sizes: Sizes, where: str) -> GpuFinding:
     rows = RowTable(rows=table, scale=torch.ones(num_nodes, device=sizes.place))
     pinned = None
     if where == "host":
-        from gpu_place import device_of
-
         pinned = device_of(sizes).pin(table.numpy())
         parts = RowParts(table=None, slot_of=None, host=rows, is_host_by_id=True)
     else:
         parts = RowParts(table=rows, slot_of=None, host=None)
     out = torch.full((len(ids), dim), torch.nan, device=sizes.place)
-    gather_rows(ids.to(sizes.place), parts, out=out)
+    gather_by(None, ids.to(sizes.place), parts, out)
     expected = (torch.arange(len(ids)) - 12).float()[:, None].expand(-1, dim)
     is_same = torch.equal(out.cpu(), expected)
     if pinned is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from gpu_findings import GpuFinding, bounded, not_checked
-from gpu_rates import gather_by
+from gpu_place import gather_by
 
 from gloader.device import RowParts, RowTable
 

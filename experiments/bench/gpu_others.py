@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from gpu_findings import GpuFinding, bounded, not_checked, reported
-from gpu_rates import SHAPES, gather_by, in_turn, inputs_of
+from gpu_place import gather_by
+from gpu_rates import SHAPES, in_turn, inputs_of
 from gpu_sizes import seconds_of
 
 from gloader.device import RowParts, RowTable

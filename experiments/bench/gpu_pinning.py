@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from gpu_findings import GpuFinding, bounded, compared, not_checked, reported, required
+from gpu_place import gather_by
 
-from gloader.device import RowParts, RowTable, gather_rows, open_device
+from gloader.device import RowParts, RowTable, open_device
 from gloader.device.host_memory import pin_in_place
 
 if TYPE_CHECKING:
@@ -123,11 +124,11 @@ def _in_place(sizes: Sizes) -> Iterator[GpuFinding]:
     parts = RowParts(table=None, slot_of=None, host=rows, is_host_by_id=True)
     out = torch.empty(len(ids), 16, device=sizes.place)
     expected = torch.from_numpy(features[ids.cpu().numpy()])
-    gather_rows(ids, parts, out=out)
+    gather_by(None, ids, parts, out)
     yield compared("features pinned in place, in several pieces", torch.equal(out.cpu(), expected))
     again = open_device(sizes.place).pin(features)
     yield compared("memory that cannot be pinned is left as it is", again is None)
     out.zero_()
-    gather_rows(ids, parts, out=out)
+    gather_by(None, ids, parts, out)
     yield compared("gather after pinning failed", torch.equal(out.cpu(), expected))
     pinned.close()

@@ -13,7 +13,8 @@ import torch
 
 from gloader import Dataset, Loader
 from gloader.bench.graphs import synthetic_graph
-from gloader.device import CpuDevice, open_device
+from gloader.device import CpuDevice, gather_rows, open_device
+from gloader.device.cuda import gather_kernel
 from gloader.memory.available import available_memory_bytes
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from gpu_sizes import Sizes
 
-    from gloader.device import Device
+    from gloader.device import Device, RowParts
     from gloader.types import ReadyBatch
 
 DIM, NUM_CLASSES = 128, 16
@@ -30,6 +31,23 @@ DIM, NUM_CLASSES = 128, 16
 def device_of(sizes: Sizes) -> Device:
     """Return the GPU, or a CPU that goes its way."""
     return open_device(sizes.place) if sizes.is_gpu else CpuDevice(rehearses=True, reaches_features=True)
+
+
+def gather_by(programs: int | None, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+    """Gather with so many programs on the whole device; None: as many as gloader takes.
+
+    Parameters
+    ----------
+    programs : at most
+    ids : of a batch
+    parts : where its rows are
+    out : receives them
+    """
+    kernel = gather_kernel(out.device) if out.device.type == "cuda" else None
+    if kernel is None or programs is None:
+        gather_rows(ids, parts, out=out, launch=kernel)
+    else:
+        kernel(ids, parts, out, programs)
 
 
 @contextmanager
