@@ -35,16 +35,18 @@ def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
     return memory
 
 
-def mapped_bytes(num_bytes: int, *, touch: bool = True) -> NDArray[np.uint8]:
+def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) -> NDArray[np.uint8]:
     """Return whole pages of memory, ``num_bytes`` rounded up, that are unmapped when their last view goes.
 
     Large memory goes back to the system at once this way; numpy's allocator might keep it. Pages are touched now
     unless ``touch`` is false, so that later uses need not wait for the system to find them. A forked child has a
-    copy of its own.
+    copy of its own; nothing at these addresses unless ``inherited``.
     """
     size = -(-num_bytes // _PAGE_BYTES) * _PAGE_BYTES
     # Private, which is not the default: a forked child must not read its rows into the memory of its parent's.
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if not inherited:
+        mapping.madvise(mmap.MADV_DONTFORK)
     if size >= _HUGE_PAGE_BYTES:
         try:
             mapping.madvise(mmap.MADV_HUGEPAGE)

@@ -83,7 +83,7 @@ class CudaDevice:
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         self._host_memory = CudaHostMemory(self._place)
         self._registers = True  # until the system refuses a buffer
-        self._uploads = _UploadBlocks(self)
+        self._uploads = _UploadBlocks()
 
     @property
     def place(self) -> torch.device:
@@ -146,7 +146,7 @@ class CudaDevice:
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
         """Copy ``arrays`` to the device by one copy out of pinned memory."""
         offsets = pack_offsets(arrays)
-        with self._uploads.lend(offsets[-1]) as block:
+        with self._uploads.lend(offsets[-1], self) as block:
             pack(arrays, offsets, block)
             sent = torch.from_numpy(block).to(self._place, non_blocking=True)
         return unpack(sent, arrays, offsets)
@@ -259,22 +259,21 @@ class _UploadBlocks:
     As many as are under way at a time, of the largest size so far.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
-        self._device = device
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sent: list[tuple[CudaMark, NDArray[np.uint8]]] = []
 
     @contextmanager
-    def lend(self, num_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    def lend(self, num_bytes: int, device: CudaDevice) -> Iterator[NDArray[np.uint8]]:
         """Lend a block (num_bytes,) to a copy that is sent inside of the ``with``, on this thread's stream."""
         block = self._take_read(num_bytes)
         if block is None:
             # With room for batches somewhat larger than this one.
-            block = self._device.host_buffer(max(num_bytes + num_bytes // 4, 1))
+            block = device.host_buffer(max(num_bytes + num_bytes // 4, 1))
         try:
             yield block[:num_bytes]
         finally:
-            mark = self._device.mark_computing()
+            mark = device.mark_computing()
             with self._lock:
                 self._sent.append((mark, block))
 

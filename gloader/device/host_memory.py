@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -118,14 +119,13 @@ class PinnedArray:
         return self._array
 
     def pin(self, start: int, num_bytes: int) -> Any:
-        """Pin a piece; return 0 or CUDA's error.
-
-        Noted piece by piece, so that `close` undoes exactly what was done when a later piece is refused.
-        """
+        """Pin a piece; return 0 or CUDA's error."""
         _PINNED.add(self)
+        # Noted before it is done, so that `close` undoes it after a Ctrl-C too, which comes when the call returns.
+        self.starts.append(start)
         status = self._runtime.cudaHostRegister(start, num_bytes, 0)
-        if int(status) == 0:
-            self.starts.append(start)
+        if int(status) != 0:
+            self.starts.pop()
         return status
 
     def close(self) -> None:
@@ -165,17 +165,19 @@ def pin_in_place(
     chunk_bytes : bytes of one piece, a multiple of the page size
     """
     pinned = PinnedArray(array, runtime)
-    for start, num_bytes in _pieces(array.ctypes.data, array.nbytes, chunk_bytes):
-        status = pinned.pin(start, num_bytes)
-        if int(status) != 0:
-            pinned.close()
-            logger.warning(
-                "%s of host memory cannot be pinned in place (CUDA error %d: %s): its rows take a slower way",
-                format_bytes(array.nbytes),
-                int(status),
-                runtime.cudaGetErrorString(status),
-            )
-            return None
+    with ExitStack() as undo:
+        undo.callback(pinned.close)
+        for start, num_bytes in _pieces(array.ctypes.data, array.nbytes, chunk_bytes):
+            status = pinned.pin(start, num_bytes)
+            if int(status) != 0:
+                logger.warning(
+                    "%s of host memory cannot be pinned in place (CUDA error %d: %s): its rows take a slower way",
+                    format_bytes(array.nbytes),
+                    int(status),
+                    runtime.cudaGetErrorString(status),
+                )
+                return None
+        undo.pop_all()
     return pinned
 
 
@@ -185,7 +187,9 @@ def pinned_bytes(num_bytes: int, runtime: CudaRuntime) -> NDArray[np.uint8] | No
     No more is pinned than was asked for, but for the rest of the last page. When its last view goes, it is unpinned,
     and then unmapped.
     """
-    memory = mapped_bytes(num_bytes)
+    # Not inherited: the first who writes a page that a child shares gets a copy of it, and with older kernels the
+    # device goes on reading the page that was pinned.
+    memory = mapped_bytes(num_bytes, inherited=False)
     # In one piece: a copy must not go over the border of two.
     pinned = pin_in_place(memory, runtime, chunk_bytes=memory.nbytes + _PAGE_BYTES)
     if pinned is None:

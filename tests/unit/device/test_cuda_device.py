@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from fake_cuda import PAGE, FakeCuda, FakeCudart, faked_cuda, modelled
+from fake_cuda import PAGE, FakeCuda, FakeCudart, faked_cuda, is_mapped, modelled
+from forking import in_child
 
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.device import cuda, open_device
@@ -233,6 +234,21 @@ def test_a_ring_that_drops_a_buffer_unpins_it_first(device: CudaDevice, fake: Fa
     fake.check()
 
 
+def test_memory_that_is_copied_from_is_pinned_in_one_piece(
+    device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = pin_in_place.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "chunk_bytes", PAGE)
+    descriptor, memory = create_segment(3 * PAGE)
+    os.close(descriptor)
+    buffer, segment = device.host_buffer(3 * PAGE), pin_segment(memory, SECOND)
+    assert list(fake.registered.values()) == [3 * PAGE] * 2
+    assert segment is not None
+    segment.close()
+    assert list(fake.registered) == [buffer.ctypes.data]
+
+
 def test_what_is_pinned_is_not_unmapped_when_nobody_unpins_it(device: CudaDevice, fake: FakeCuda) -> None:
     pinned = device.pin(np.zeros(1 << 22))
     del pinned
@@ -282,6 +298,7 @@ def test_pieces_that_lie_apart_for_the_gpu_are_not_read_in_place(
     pinned = device.pin(np.zeros(4 * PAGE))
     assert (pinned is not None) == is_read_in_place
     assert bool(fake.registered) == is_read_in_place
+    assert fake.contexts == {1}
 
 
 def test_pieces_are_not_read_in_place_where_the_driver_cannot_be_asked(
@@ -322,6 +339,35 @@ def test_blocks_that_were_read_are_used_again(device: CudaDevice, fake: FakeCuda
     assert fake.num_registrations == 2
     assert len(fake.registered) == 1  # the one that was too small is gone
     assert fake.pinned_by_torch == 0
+
+
+def test_a_device_takes_its_blocks_along(fake: FakeCuda) -> None:
+    device = CudaDevice(SECOND)
+    with device.sending():
+        device.upload([np.arange(3)])
+    assert len(fake.registered) == 1
+    del device
+    assert fake.registered == {}
+
+
+def test_a_forked_child_has_no_copy_of_pinned_memory(device: CudaDevice) -> None:
+    buffer = device.host_buffer(PAGE)
+    start = buffer.ctypes.data
+    assert is_mapped(start, PAGE)
+
+    def look() -> None:
+        assert not is_mapped(start, PAGE)
+
+    assert in_child(look) == 0
+
+
+def test_a_block_stays_lent_after_a_failure_too(device: CudaDevice, fake: FakeCuda) -> None:
+    fake.lags = True
+    with device.sending():
+        with pytest.raises(ValueError, match="in the middle"), device._uploads.lend(10, device):
+            raise ValueError("in the middle")
+        with device._uploads.lend(10, device):
+            assert len(fake.registered) == 2
 
 
 # The kernel
@@ -365,9 +411,14 @@ def test_few_programs_wait_for_the_link() -> None:
 def test_a_kernel_that_brings_other_rows_is_not_used(
     device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gloader.device.triton_kernels.launch_gather", lambda *_: None)
+    launched_on: list[int] = []
+    monkeypatch.setattr(
+        "gloader.device.triton_kernels.launch_gather",
+        lambda *_: launched_on.append(torch.cuda.current_device()),
+    )
     assert not device.can_launch
     assert not CudaDevice(SECOND).can_launch
+    assert launched_on == [1]  # tried once, on its own GPU
     (line,) = caplog.messages
     assert "gather kernel does not run on cuda:1 (RuntimeError: it brought other rows" in line
     features = np.arange(8, dtype=np.float32).reshape(4, 2)

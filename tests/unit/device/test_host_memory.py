@@ -45,6 +45,7 @@ class Runtime:
         self.pinned: dict[int, int] = {}
         self.calls = 0
         self.is_interrupted = False
+        self.interrupted_at = 0
         self._fails_at = fails_at
 
     def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:  # noqa: N802 - CUDA's name
@@ -56,6 +57,8 @@ class Runtime:
             taken = range(other // PAGE, -(-(other + size) // PAGE))
             assert not set(pages) & set(taken), "a page is pinned twice"
         self.pinned[address] = num_bytes
+        if self.calls == self.interrupted_at:
+            raise KeyboardInterrupt
         return 0
 
     def cudaHostUnregister(self, address: int) -> int:  # noqa: N802 - CUDA's name
@@ -93,6 +96,14 @@ def test_what_cannot_be_pinned_whole_is_not_pinned_at_all(caplog: pytest.LogCapt
     assert runtime.calls == 3
     assert runtime.pinned == {}
     assert "41 KB of host memory cannot be pinned in place (CUDA error 2: out of memory)" in caplog.text
+
+
+def test_what_was_pinned_before_an_interrupt_is_unpinned() -> None:
+    runtime = Runtime()
+    runtime.interrupted_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        pin_in_place(np.zeros(10 * PAGE, np.uint8), runtime, chunk_bytes=2 * PAGE)
+    assert (runtime.calls, runtime.pinned) == (2, {})
 
 
 def test_an_interrupted_close_can_be_finished() -> None:
