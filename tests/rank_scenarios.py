@@ -19,6 +19,7 @@ from gloader.device import CpuDevice
 from gloader.distributed import device_agreement
 from gloader.pipeline import open_device_tier
 from gloader.pipeline.transfer import Transfer
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import ReadyBatch
 
 DEFAULTS: dict[str, Any] = {"fanouts": [4, 3], "memory_budget": "200MB", "threads": 2}
@@ -225,7 +226,7 @@ def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str
 
 def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **settings: Any) -> Any:
     """Do the scenario ``then`` on devices of these sizes that go the way of a GPU."""
-    device = CpuDevice(rehearses=settings.pop("rehearses", True))
+    device = RehearsedDevice() if settings.pop("rehearses", True) else CpuDevice()
     open_device_tier.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
     return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)

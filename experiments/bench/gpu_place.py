@@ -16,6 +16,7 @@ from gloader.bench.graphs import synthetic_graph
 from gloader.device import CpuDevice, gather_rows, open_device
 from gloader.device.cuda import gather_kernel
 from gloader.memory.available import available_memory_bytes
+from gloader.testing.rehearsed_device import RehearsedDevice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ DIM, NUM_CLASSES = 128, 16
 
 def device_of(sizes: Sizes) -> Device:
     """Return the GPU, or a CPU that goes its way."""
-    return open_device(sizes.place) if sizes.is_gpu else CpuDevice(rehearses=True, reaches_features=True)
+    return open_device(sizes.place) if sizes.is_gpu else RehearsedDevice(reads_in_place=True)
 
 
 def gather_by(programs: int | None, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:

@@ -1,22 +1,22 @@
-"""The CPU as the compute device: batches are in its memory already. It can rehearse what a GPU does."""
+"""The CPU as the compute device: batches are in its memory already."""
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from gloader.core.aligned_memory import warm_bytes
-from gloader.device.host_memory import pack, pack_offsets, unpack
 from gloader.device.row_gather import gather_rows
 from gloader.memory.available import available_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.device.row_table import RowParts
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CpuMark:
     """Reached at once: the CPU does one thing after another."""
+
+    at_s: float = field(default_factory=time.perf_counter)
 
     def is_reached(self) -> bool:
         """Return True."""
@@ -36,29 +38,14 @@ class CpuMark:
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
         """Do nothing."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostArray:
-    """An array that needs no pinning."""
-
-    array: NDArray[Any]
-
-    def close(self) -> None:
-        """Do nothing."""
+    def seconds_since(self, other: CpuMark) -> float:
+        """Return the seconds between the two."""
+        return self.at_s - other.at_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CpuDevice:
-    """Hands host memory on as it is.
-
-    Parameters
-    ----------
-    rehearses : take a GPU's path instead: packed copies, a sending thread, a gather into new memory. For tests
-    reaches_features : read features in place that are in memory, without gathering them first. For tests
-    """
-
-    rehearses: bool = False
-    reaches_features: bool = False
+    """Hands host memory on as it is."""
 
     @property
     def place(self) -> torch.device:
@@ -67,8 +54,8 @@ class CpuDevice:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether a GPU is rehearsed."""
-        return self.rehearses
+        """False: the host is the device."""
+        return False
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return ordinary memory, touched."""
@@ -98,14 +85,8 @@ class CpuDevice:
         yield
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Return tensors over the same memory; over a packed copy if a GPU is rehearsed."""
-        if not self.rehearses:
-            return tuple(torch.from_numpy(array) for array in arrays)
-        # The copy of `CudaDevice.upload`, from memory to memory.
-        offsets = pack_offsets(arrays)
-        block = np.empty(offsets[-1], dtype=np.uint8)
-        pack(arrays, offsets, block)
-        return unpack(torch.from_numpy(block), arrays, offsets)
+        """Return tensors over the same memory."""
+        return tuple(torch.from_numpy(array) for array in arrays)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy at once."""
@@ -123,6 +104,5 @@ class CpuDevice:
         """Return a mark that is reached already."""
         return CpuMark()
 
-    def pin(self, array: NDArray[Any]) -> HostArray | None:
-        """Return ``array`` if features are read in place, else None."""
-        return HostArray(array=array) if self.reaches_features else None
+    def pin(self, array: NDArray[Any]) -> None:
+        """Return None: rows are gathered first."""

@@ -56,6 +56,10 @@ class CudaMark:
         for tensor in tensors:
             tensor.record_stream(stream)
 
+    def seconds_since(self, other: CudaMark) -> float:
+        """Return the seconds of the device between two events of `CudaDevice.mark_computing`."""
+        return float(other._event.elapsed_time(self._event)) / 1e3
+
 
 class CudaDevice:
     """One GPU. Not yet measured on one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gloader.device.cpu import CpuDevice
 from gloader.device.cuda import CudaDevice
@@ -35,6 +35,10 @@ class Mark(Protocol):
 
         The memory of ``tensors`` is not given out again before that computation is over.
         """
+        ...
+
+    def seconds_since(self, other: Self) -> float:
+        """Return the seconds that the device took from ``other``, both made by `mark_computing` and reached."""
         ...
 
 

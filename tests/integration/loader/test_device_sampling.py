@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gloader.device import CpuDevice, has_triton
+from gloader.device import has_triton
 from gloader.errors import ConfigError
+from gloader.testing.rehearsed_device import RehearsedDevice
 
 from .conftest import NUM_NODES, Written
 from .test_device_tier import MAP, ROW
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from gloader.pipeline.tiers import FeatureTier
 
-GPU = CpuDevice(rehearses=True)
+GPU = RehearsedDevice()
 
 
 @pytest.fixture

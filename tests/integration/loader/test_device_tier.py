@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,20 +10,21 @@ import pytest
 import torch
 
 import gloader
-from gloader.device import CpuDevice
+from gloader.device import CpuDevice, Device
 from gloader.errors import ConfigError
+from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
 from gloader.types import ReadyBatch
 
 from .conftest import DIM, NUM_NODES, Written
-from .test_loader import _loader, _stream
+from .test_loader import _digest, _loader, _stream
 
 ROW = DIM * 4
 MAP = 4 * NUM_NODES
 
-DEVICES = {
-    "cpu": CpuDevice(),
-    "like a GPU": CpuDevice(rehearses=True),
-    "like a GPU that reads the host's features": CpuDevice(rehearses=True, reaches_features=True),
+DEVICES: dict[str, Callable[[], Device]] = {
+    "cpu": CpuDevice,
+    "like a GPU": RehearsedDevice,
+    "like a GPU that reads the host's features": partial(RehearsedDevice, reads_in_place=True),
 }
 PLACES: list[dict[str, Any]] = [
     {"features": "ram"},
@@ -34,13 +36,33 @@ PLACES: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[CpuDevice], None]:
-    """Return a function that puts another device in the CPU's place."""
+def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
+    """Return a function that puts another device in the CPU's place; buffers that come back are overwritten."""
 
-    def put(device: CpuDevice) -> None:
+    def put(device: Device) -> None:
         monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
+        if device.is_asynchronous:
+            monkeypatch.setattr("gloader.pipeline.open_tiers.BufferRing", OverwritingRing)
 
     return put
+
+
+def _stream_late(loader: gloader.Loader, device: Device, epochs: int = 1) -> list[str]:
+    """Return the digests of a loop that only launches, and keeps nothing; on the CPU of one that computes."""
+    if not isinstance(device, RehearsedDevice):
+        return _stream(loader, epochs)
+    found: list[str] = []
+
+    def note(batch: ReadyBatch) -> None:
+        found.append(_digest(batch))
+
+    with device.computing():
+        for _ in range(epochs):
+            for batch in loader:
+                device.launch(note, batch)
+                del batch
+    device.finish()
+    return found
 
 
 @pytest.mark.reliability("F3")
@@ -48,16 +70,17 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[CpuDevice], None]:
 @pytest.mark.parametrize("rows", [0, 150, NUM_NODES])
 @pytest.mark.parametrize("place", PLACES)
 def test_one_stream_whatever_the_device_holds(
-    tiny: Written, on_device: Callable[[CpuDevice], None], name: str, rows: int, place: dict[str, Any]
+    tiny: Written, on_device: Callable[[Device], None], name: str, rows: int, place: dict[str, Any]
 ) -> None:
     with _loader(tiny, features="ram") as loader:
         expected = _stream(loader)
-    on_device(DEVICES[name])
+    device = DEVICES[name]()
+    on_device(device)
     size = rows * ROW + (MAP if rows not in (0, NUM_NODES) else 0)
     with _loader(tiny, device_cache=size, **place) as loader:
         cache = loader._held.tier.device.cache
         assert (0 if cache is None else len(cache.plan.rows)) == rows
-        assert _stream(loader) == expected
+        assert _stream(loader, 1) + _stream_late(loader, device) == expected
         stats = loader.stats
         assert stats.rows_gathered == stats.device_hits + stats.cache_hits + stats.rows_read
         assert (stats.device_hits == stats.rows_gathered) == (rows == NUM_NODES)
@@ -65,6 +88,8 @@ def test_one_stream_whatever_the_device_holds(
         assert (f"device: {rows:,} rows" in loader.explain()) == (0 < rows < NUM_NODES)
         assert ("device: all 600 rows" in loader.explain()) == (rows == NUM_NODES)
     assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
+    if isinstance(device, RehearsedDevice):
+        assert (device.faults, device.num_blocks) == ([], 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
@@ -72,7 +97,7 @@ def test_one_stream_whatever_the_device_holds(
 @pytest.mark.parametrize("features", ["ram", "ssd"])
 def test_narrow_rows_stay_narrow_on_the_device_and_are_widened_alike(
     write_dataset: Callable[..., Written],
-    on_device: Callable[[CpuDevice], None],
+    on_device: Callable[[Device], None],
     dtype: str,
     name: str,
     features: str,
@@ -81,20 +106,19 @@ def test_narrow_rows_stay_narrow_on_the_device_and_are_widened_alike(
     written = _narrowed(stored, dtype) if dtype in ("bfloat16", "int8") else stored
     with _loader(written, features="ram") as loader:
         expected = _stream(loader)
-    on_device(DEVICES[name])
+    device = DEVICES[name]()
+    on_device(device)
     with _loader(written, features=features, device_cache=MAP + 4000, cache=0) as loader:
         cache = loader._held.tier.device.cache
         assert cache is not None
         assert cache.table.rows.element_size() == (1 if dtype == "int8" else 2)
         assert 0 < len(cache.plan.rows) < NUM_NODES
-        assert _stream(loader) == expected
+        assert _stream(loader, 1) + _stream_late(loader, device) == expected
 
 
 @pytest.mark.reliability("D13")
-def test_a_sent_batch_that_is_held_keeps_its_rows(
-    tiny: Written, on_device: Callable[[CpuDevice], None]
-) -> None:
-    on_device(DEVICES["like a GPU"])
+def test_a_sent_batch_that_is_held_keeps_its_rows(tiny: Written, on_device: Callable[[Device], None]) -> None:
+    on_device(RehearsedDevice())
     held: list[ReadyBatch] = []
     with _loader(tiny, features="ssd", cache=60 * ROW, device_cache=MAP + 100 * ROW) as loader:
         for batch in loader:
@@ -105,17 +129,18 @@ def test_a_sent_batch_that_is_held_keeps_its_rows(
 
 @pytest.mark.reliability("D2")
 def test_a_failure_of_sending_is_named_and_ends_everything(
-    tiny: Written, on_device: Callable[[CpuDevice], None], monkeypatch: pytest.MonkeyPatch
+    tiny: Written, on_device: Callable[[Device], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_device(DEVICES["like a GPU"])
-    calls = iter(range(100))
+    device = RehearsedDevice()
+    on_device(device)
+    gather, calls = device.gather, iter(range(100))
 
-    def fail(ids: Any, parts: Any, *, out: torch.Tensor) -> None:
+    def fail(*arguments: Any) -> None:
         if next(calls) == 2:
             raise RuntimeError("the device is gone")
-        out.zero_()
+        gather(*arguments)
 
-    monkeypatch.setattr("gloader.device.cpu.gather_rows", fail)
+    monkeypatch.setattr(device, "gather", fail)
     loader = _loader(tiny, features="ssd", cache=60 * ROW, device_cache=MAP + 100 * ROW)
     delivered = 0
     with pytest.raises(RuntimeError, match="the device is gone") as caught:

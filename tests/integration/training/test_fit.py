@@ -11,9 +11,9 @@ import torch
 import yaml
 
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
-from gloader.device import CpuDevice
 from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError, StoreLockedError
 from gloader.loader import Loader
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import train
 from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
@@ -150,7 +150,7 @@ def test_the_state_of_torchs_generator_neither_matters_nor_changes(communities) 
 @pytest.mark.reliability("F8")
 @pytest.mark.parametrize("cache", ["1MB", 0])
 def test_a_device_that_holds_all_rows_is_evaluated_from(communities, monkeypatch, cache) -> None:
-    device = CpuDevice(rehearses=True)
+    device = RehearsedDevice()
     expected = fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER.changed(features="ssd")).summary
     for place in ("pipeline.open_device_tier", "training.inference.placement"):
         monkeypatch.setattr(f"gloader.{place}.open_device", lambda place: device)

@@ -1,4 +1,4 @@
-"""The CPU passes the conformance suite of devices, as it is and where it rehearses a GPU."""
+"""The CPU passes the conformance suite of devices, and so does the rehearsal of a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gloader.device.cpu import CpuDevice
 from gloader.testing.device_suite import DeviceSuite
+from gloader.testing.rehearsed_device import RehearsedDevice
 
 if TYPE_CHECKING:
     from gloader.device.seam import Device
@@ -18,9 +19,9 @@ class TestCpu(DeviceSuite):
 
 class TestRehearsal(DeviceSuite):
     def make_device(self) -> Device:
-        return CpuDevice(rehearses=True)
+        return RehearsedDevice()
 
 
 class TestFeaturesInPlace(DeviceSuite):
     def make_device(self) -> Device:
-        return CpuDevice(rehearses=True, reaches_features=True)
+        return RehearsedDevice(reads_in_place=True)

@@ -16,10 +16,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gloader.device import CpuDevice, has_triton, upload_topology
+from gloader.device import has_triton, upload_topology
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
 from gloader.samplers.rng import bounded, node_key
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.testing.sampler_suite import SamplerSuite, batch_bytes, require_same
 from gloader.types import BatchId
 
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.skipif(
     reason="nothing samples on a device: Triton is missing (pip install -e '.[gpu]' -c constraints.txt)",
 )
 COMPILES = Path(__file__).with_name("compile_sampling.py")
-CPU = CpuDevice(rehearses=True)
+CPU = RehearsedDevice()
 DEGREES = (0, 1, 2, 5, 63, 64, 65, 200)  # around the switches between the CPU's kernels
 NUM_NODES = 120
 SEEDS = np.array([7, 3, 0, 4, 63, 14, 119, 6])

@@ -13,12 +13,13 @@ from gloader.errors import ConfigError
 from gloader.pipeline import open_device_sampler as module
 from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.samplers import CscGraph, make_sampler
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from gloader.types import SampledBatch, Sampler
 
-GPU = CpuDevice(rehearses=True)
+GPU = RehearsedDevice()
 GRAPH = CscGraph(
     indptr=np.arange(0, 401, 4), indices=(np.arange(400) * 7 % 100).astype(np.int32), edge_weight=np.ones(400)
 )

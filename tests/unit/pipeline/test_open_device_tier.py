@@ -18,6 +18,7 @@ from gloader.device import CpuDevice, DeviceTier, RowFormat, open_device
 from gloader.pipeline.open_device_tier import Workload, open_device_tier, with_features
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId, ReadyBatch
 
 NUM_NODES, DIM = 500, 8
@@ -32,7 +33,7 @@ class SmallDevice:
     free: int
     step_bytes: int = 0
     steps: int = 0
-    inner: CpuDevice = field(default_factory=lambda: CpuDevice(rehearses=True, reaches_features=True))
+    inner: RehearsedDevice = field(default_factory=lambda: RehearsedDevice(reads_in_place=True))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -1,7 +1,7 @@
 """Sending: nothing of the host's memory is used again before the device has read it."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,54 +10,18 @@ import torch
 from numpy.typing import NDArray
 
 from gloader.cache import DeviceCachePlan, no_device_cache
-from gloader.device import CpuDevice, DeviceTier, RowFormat, StaticCache
+from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_tier import hold_rows
 from gloader.pipeline.transfer import Transfer, transfer
 from gloader.ssd_store import RamFeatures
-from gloader.types import BatchId, Block, SampledBatch
+from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
+from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 DIM = 3
 FEATURES = np.arange(60, dtype=np.float32).reshape(20, DIM)
 LABELS = np.array([4, 2])
-
-
-class SlowMark:
-    """Reached when a test says so."""
-
-    def __init__(self) -> None:
-        self.reached = False
-        self.guarded: list[torch.Tensor] = []
-
-    def is_reached(self) -> bool:
-        return self.reached
-
-    def wait(self) -> None:
-        self.reached = True
-
-    def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        self.guarded += tensors
-
-
-@dataclass(frozen=True)
-class SlowDevice:
-    """A device that has not read anything until its marks say so."""
-
-    marks: list[SlowMark] = field(default_factory=list)
-    uploaded: list[NDArray[Any]] = field(default_factory=list)
-    inner: CpuDevice = field(default_factory=lambda: CpuDevice(rehearses=True))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def mark(self) -> SlowMark:
-        self.marks.append(SlowMark())
-        return self.marks[-1]
-
-    def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        self.uploaded.extend(arrays)
-        return self.inner.upload(arrays)
 
 
 def _batch(x: NDArray[np.float32], nodes: Sequence[int], *, weights: bool = False) -> HostBatch:
@@ -78,61 +42,79 @@ def _batch(x: NDArray[np.float32], nodes: Sequence[int], *, weights: bool = Fals
 
 
 def _ring(max_bytes: int = 3 * 5 * DIM * 4) -> BufferRing:
-    return BufferRing(dim=DIM, rows=5, max_bytes=max_bytes, patience_s=0.1)
+    return OverwritingRing(
+        dim=DIM, rows=5, max_bytes=max_bytes, patience_s=0.1, allocate=RehearsedDevice().host_buffer
+    )
+
+
+def _sender(device: RehearsedDevice) -> Transfer:
+    return Transfer(DeviceTier(device=device))
 
 
 @pytest.mark.reliability("D13")
 def test_a_buffer_comes_back_when_the_device_has_read_it_and_not_before() -> None:
-    device, ring = SlowDevice(), _ring()
-    sender = Transfer(DeviceTier(device=device))  # type: ignore[arg-type]
+    device, ring = RehearsedDevice(), _ring()
+    sender = _sender(device)
     first = ring.acquire(5)
     address = first.ctypes.data
     sent = sender.send(_batch(first, [1, 2, 3, 4, 5]), LABELS)
     del first
     second = ring.acquire(5)
     assert second.ctypes.data != address
-    sent.receive()  # the consumer has it, and the copy still runs
+    with device.computing():
+        sent.receive()  # the consumer has it, and the copy still runs
     sender.release()
     third = ring.acquire(5)
     assert third.ctypes.data != address
-    device.marks[0].reached = True
+    device.finish()
     sender.release()
     assert ring.acquire(5).ctypes.data == address
     np.testing.assert_array_equal(sent.ready.x.numpy(), FEATURES[1:6])
 
 
 @pytest.mark.reliability("D13")
-def test_what_the_consumer_computes_comes_behind_the_mark() -> None:
-    device = SlowDevice()
-    sender = Transfer(DeviceTier(device=device))  # type: ignore[arg-type]
-    sent = sender.send(_batch(_ring().acquire(5), [1, 2, 3, 4, 5], weights=True), LABELS)
-    assert device.marks[0].guarded == []
-    ready = sent.receive()
-    guarded = {tensor.untyped_storage().data_ptr() for tensor in device.marks[0].guarded}
-    block = ready.blocks[0]
-    assert block.edge_weight is not None
-    tensors = (
-        ready.x,
-        ready.y,
-        block.indptr,
-        block.indices,
-        block.src_degree,
-        block.edge_weight,
-    )
-    assert {tensor.untyped_storage().data_ptr() for tensor in tensors} == guarded
+@pytest.mark.parametrize("has_table", [False, True])
+def test_what_the_consumer_computes_comes_behind_the_batch_and_before_its_memory_is_used_again(
+    has_table: bool,
+) -> None:
+    device = RehearsedDevice()
+    sender = Transfer(_tier(device, rows=(2, 4, 19)) if has_table else DeviceTier(device=device))
+    seen: list[ReadyBatch] = []
+    host = _batch(_ring().acquire(5), [1, 2, 3, 4, 5], weights=True)
+    sent = sender.send(host, LABELS)
+    assert device.num_blocks == 2
+    with device.computing():
+        ready = sent.receive()
+        # A copy, at the time the step runs: of all that a batch has, in the order of the fields.
+        device.launch(lambda batch: seen.append(copy.deepcopy(batch)), ready)
+        del sent, ready
+        assert device.num_blocks == 2  # the loop dropped the batch, and the device still needs it
+    device.finish()
+    assert (device.num_blocks, device.faults) == (0, [])
+    _same(seen[0], host)
 
 
 @pytest.mark.parametrize("rows", [(), (2, 4)])
-def test_no_more_is_sent_than_the_device_needs(rows: tuple[int, ...]) -> None:
-    device = SlowDevice()
+def test_no_more_is_sent_than_the_device_needs(
+    monkeypatch: pytest.MonkeyPatch, rows: tuple[int, ...]
+) -> None:
+    device, uploaded = RehearsedDevice(), []
+    upload = device.upload
+
+    def count(arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
+        uploaded.extend(arrays)
+        return upload(arrays)
+
+    monkeypatch.setattr(device, "upload", count)
     source, form = RamFeatures(FEATURES), RowFormat(dtype=FEATURES.dtype, dim=DIM)
     plan = DeviceCachePlan(num_nodes=20, rows=np.array(rows, dtype=np.int64))
-    tier = hold_rows(device, plan, source=source, form=form)  # type: ignore[arg-type]
+    tier = hold_rows(device, plan, source=source, form=form)
     host = _batch(np.empty((5, DIM), dtype=np.float32), [4, 2, 9, 19, 0])
-    ready = Transfer(tier).send(host, LABELS).receive()
+    sender = Transfer(tier)
+    ready = sender.send(host, LABELS).receive()
     ids = [np.int32] if rows else []  # nothing is looked up by them without a cache
     block = [np.int32, np.int32]
-    assert [array.dtype for array in device.uploaded] == [np.int64, np.float32, *ids, *block, *block]
+    assert [array.dtype for array in uploaded] == [np.int64, np.float32, *ids, *block, *block]
     np.testing.assert_array_equal(ready.x.numpy(), FEATURES[ready.nodes])
     assert ready.nodes.dtype == np.int64
     assert [hop.edge_ids.tolist() for hop in ready.blocks] == [[7, 9]] * 2
@@ -142,7 +124,7 @@ def test_ids_that_need_64_bits_have_them() -> None:
     form = RowFormat(dtype=FEATURES.dtype, dim=DIM)
     for num_nodes, is_short in ((2**31, True), (2**31 + 1, False)):
         plan = no_device_cache(num_nodes)
-        device = CpuDevice(rehearses=True)
+        device = RehearsedDevice()
         tier = hold_rows(device, plan, source=RamFeatures(FEATURES), form=form)
         assert tier.has_short_ids == is_short
     assert not hold_rows(
@@ -151,31 +133,25 @@ def test_ids_that_need_64_bits_have_them() -> None:
 
 
 def test_waiting_lets_go_of_everything() -> None:
-    device, ring = SlowDevice(), _ring(max_bytes=5 * DIM * 4)
-    sender = Transfer(DeviceTier(device=device))  # type: ignore[arg-type]
+    device, ring = RehearsedDevice(), _ring(max_bytes=5 * DIM * 4)
+    sender = _sender(device)
     sender.send(_batch(ring.acquire(5), [1, 2, 3, 4, 5]), LABELS)
     sender.wait()
     ring.acquire(5)
 
 
-@pytest.mark.parametrize("rehearses", [False, True])
-@pytest.mark.parametrize("rows", [(), (2, 4, 19), tuple(range(20))])
-def test_a_sent_batch_is_the_gathered_one(rehearses: bool, rows: tuple[int, ...]) -> None:
-    tier = DeviceTier(device=CpuDevice(rehearses=rehearses))
-    if rows:
-        plan = DeviceCachePlan(num_nodes=20, rows=np.array(rows))
-        form = RowFormat(dtype=FEATURES.dtype, dim=DIM)
-        cache = StaticCache(plan, source=RamFeatures(FEATURES), form=form, place=torch.device("cpu"))
-        tier = DeviceTier(device=tier.device, cache=cache)
-    nodes = [4, 2, 9, 19, 0]
-    host = _batch(np.empty((5, DIM), dtype=np.float32), nodes, weights=True)
-    for position, node in enumerate(nodes):
-        if node in rows:
-            host.x[position] = np.nan  # what the host does not bring
-    sent = Transfer(tier).send(host, LABELS)
-    assert (sent.superbatch, sent.ends_superbatch) == (5, True)
-    ready = sent.receive()
-    np.testing.assert_array_equal(ready.x.numpy(), FEATURES[nodes])
+def _tier(device: Device, rows: Sequence[int]) -> DeviceTier:
+    """Return ``device`` with these rows in a table."""
+    if not rows:
+        return DeviceTier(device=device)
+    plan = DeviceCachePlan(num_nodes=20, rows=np.array(rows))
+    form = RowFormat(dtype=FEATURES.dtype, dim=DIM)
+    cache = StaticCache(plan, source=RamFeatures(FEATURES), form=form, place=torch.device("cpu"))
+    return DeviceTier(device=device, cache=cache)
+
+
+def _same(ready: ReadyBatch, host: HostBatch) -> None:
+    np.testing.assert_array_equal(ready.x.numpy(), FEATURES[host.sampled.nodes])
     np.testing.assert_array_equal(ready.y.numpy(), LABELS)
     for block, given in zip(ready.blocks, host.sampled.blocks, strict=True):
         np.testing.assert_array_equal(block.indptr.numpy(), given.indptr)
@@ -184,6 +160,22 @@ def test_a_sent_batch_is_the_gathered_one(rehearses: bool, rows: tuple[int, ...]
         np.testing.assert_array_equal(block.src_degree.numpy(), host.src_degree)
         assert block.edge_weight is not None
         np.testing.assert_array_equal(block.edge_weight.numpy(), [0.5, 1.5])
+
+
+@pytest.mark.parametrize("kind", [CpuDevice, RehearsedDevice])
+@pytest.mark.parametrize("rows", [(), (2, 4, 19), tuple(range(20))])
+def test_a_sent_batch_is_the_gathered_one(kind: type[Device], rows: tuple[int, ...]) -> None:
+    nodes = [4, 2, 9, 19, 0]
+    host = _batch(np.empty((5, DIM), dtype=np.float32), nodes, weights=True)
+    for position, node in enumerate(nodes):
+        if node in rows:
+            host.x[position] = np.nan  # what the host does not bring
+    sender = Transfer(
+        _tier(kind(), rows)
+    )  # holds the table and the host's rows until the device has read them
+    sent = sender.send(host, LABELS)
+    assert (sent.superbatch, sent.ends_superbatch) == (5, True)
+    _same(sent.receive(), host)
 
 
 def test_on_the_cpu_the_features_are_not_copied() -> None:

@@ -10,22 +10,20 @@ import pytest
 import torch
 from unit.testing.broken import must_fail
 
-from gloader.device.cpu import CpuDevice, CpuMark, HostArray
 from gloader.testing.device_suite import DeviceSuite
+from gloader.testing.rehearsed_device import RehearsedDevice, RehearsedMark, RehearsedPin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from gloader.device.seam import Mark, Pinned
 
-
-class Rehearsal(CpuDevice):
+class Rehearsal(RehearsedDevice):
     """What the mutants are made from: passes the suite, see tests/unit/device/test_conformance.py."""
 
     def __init__(self) -> None:
-        super().__init__(rehearses=True, reaches_features=True)
+        super().__init__(reads_in_place=True)
 
 
 class IsNotThere(Rehearsal):
@@ -73,12 +71,12 @@ class SharesWhatItSends(Rehearsal):
 
 
 class NeverArrives(Rehearsal):
-    def mark(self) -> Mark:
-        class Late(CpuMark):
+    def mark(self) -> RehearsedMark:
+        class Late(RehearsedMark):
             def is_reached(self) -> bool:
                 return False
 
-        return Late()
+        return Late(self, None)
 
 
 class SendsOnce(Rehearsal):
@@ -113,8 +111,8 @@ class AnswersLessThanNothing(Rehearsal):
 
 
 class PinsACopy(Rehearsal):
-    def pin(self, array: NDArray[Any]) -> Pinned | None:
-        return HostArray(array=array.copy())
+    def pin(self, array: NDArray[Any]) -> RehearsedPin:
+        return RehearsedPin(self, array.copy())
 
 
 PLACE = DeviceSuite.test_tensors_can_be_made_where_batches_are_delivered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gloader.config import ModelConfig
-from gloader.device import CpuDevice
 from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills
 from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import layerwise_inference
 from gloader.training.inference.activations import RamRows
 from gloader.training.inference.layer_plan import plan_inference
@@ -74,12 +74,12 @@ class SlabRows(RamRows):
         out[:] = self._array[start:stop, : out.shape[1]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu(CpuDevice):
+class Gpu(RehearsedDevice):
     """A rehearsed GPU with so much memory."""
 
-    rehearses: bool = True
-    free: int
+    def __init__(self, *, free: int) -> None:
+        super().__init__()
+        self.free = free
 
     def free_bytes(self) -> int:
         return self.free
@@ -93,7 +93,7 @@ def _check(
     seed: int,
     budget: int,
     nodes: list[int],
-    device: CpuDevice | None = None,
+    device: Gpu | None = None,
 ) -> None:
     model = _model(name, add_self_loops=add_self_loops, seed=seed)
     x = np.random.default_rng(seed).normal(size=(N, F)).astype(np.float32)

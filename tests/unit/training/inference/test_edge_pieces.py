@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.device import CpuDevice
 from gloader.device.topology import upload_topology
 from gloader.samplers import CscGraph
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import device_edges
 from gloader.training.inference.device_edges import DeviceEdges
 from gloader.training.inference.edge_pieces import HostEdges, PieceLimits, cut_rows
@@ -41,7 +41,7 @@ def test_no_rows_make_no_ranges() -> None:
 
 
 def _edges(where: str, graph: CscGraph) -> HostEdges | DeviceEdges:
-    device = CpuDevice(rehearses=True)
+    device = RehearsedDevice()
     held = upload_topology(graph, device.place)
     match where:
         case "host":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,11 +11,12 @@ import torch
 
 from gloader.cache import DeviceCachePlan
 from gloader.config import ModelConfig
-from gloader.device import CpuDevice, DeviceTier, RowFormat, StaticCache, reach_features
+from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache, reach_features
 from gloader.device.topology import upload_topology
 from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import device_edges, placement
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 
@@ -26,12 +26,12 @@ CPU = torch.device("cpu")
 NODES = np.random.default_rng(5).permutation(N)[:120]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu(CpuDevice):
+class Gpu(RehearsedDevice):
     """A rehearsed GPU with so much memory."""
 
-    rehearses: bool = True
-    free: int = PLENTY
+    def __init__(self, *, free: int = PLENTY, reads_in_place: bool = False) -> None:
+        super().__init__(reads_in_place=reads_in_place)
+        self.free = free
 
     def free_bytes(self) -> int:
         return self.free
@@ -74,7 +74,7 @@ def _logits(graph, features, *, name="graphsage", nodes=NODES, budget=PLENTY, **
     return torch.cat([logits for _, logits in job.logits(_model(name), nodes)])
 
 
-def _tier(features: RamFeatures, device: CpuDevice, **parts) -> DeviceTier:
+def _tier(features: RamFeatures, device: Device, **parts) -> DeviceTier:
     """A device that holds all rows."""
     form = RowFormat(dtype=features.dtype, dim=F, scale=features._scale)
     plan = DeviceCachePlan(num_nodes=N, rows=np.arange(N))
@@ -100,7 +100,7 @@ def test_nothing_is_read_where_the_device_holds_all_rows(graph, features, device
 
 
 def test_features_in_pinned_memory_are_copied_from_there(graph, features) -> None:
-    device = Gpu(reaches_features=True)
+    device = Gpu(reads_in_place=True)
     form = RowFormat(dtype=features.dtype, dim=F, scale=features._scale)
     pinned = device.pin(features.array)
     tier = DeviceTier(device=device, features=reach_features(device, pinned, form), pinned=pinned)
