@@ -133,6 +133,12 @@ class LoaderClient:
         finally:
             self._does_consumer_wait = False
 
+    def has_batch(self) -> bool:
+        """Return whether `next_batch` would not wait."""
+        while self._receive(0.0):
+            pass
+        return bool(self._inbox)
+
     def next_batch(self, batch_id: BatchId) -> HostBatch:
         """Return the next batch of the run, waiting for it.
 
@@ -146,8 +152,7 @@ class LoaderClient:
             The host shows no sign of life.
         """
         # Everything that came, first: an error that must be heard at once may be behind batches.
-        while self._receive(0.0):
-            pass
+        self.has_batch()
         self._wait_until(lambda: bool(self._inbox), batch_id, None)
         found = self._inbox.popleft()
         if isinstance(found, RankError):

@@ -20,7 +20,7 @@ from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
 from gloader.pipeline.open_tiers import open_store
-from gloader.pipeline.send import Send
+from gloader.pipeline.send import Send, SendFeed
 from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
 from gloader.pipeline.transfer import Transfer
 
@@ -93,11 +93,17 @@ class ClientRun:
         self._has_ended_well = True
         # Before any thread: `begin` receives in this one, and only one thread may receive at a time.
         client.begin(self.consumer.next_id)
+
+        def release() -> None:
+            send.close()  # the host uses the buffers again as soon as they are given back
+            client.leave()
+
+        feed = SendFeed(inbox, send)
         self._pipeline = Pipeline(
-            [stage_thread(send, inbox, self._sent, self._failures)] if is_sending else [],
-            cancels=[client, self._sent],
+            [stage_thread(send, feed, self._sent, self._failures)] if is_sending else [],
+            cancels=[client, send.pace, self._sent],
             failures=self._failures,
-            on_joined=client.leave,
+            on_joined=release,
         )
         try:
             self._watchdog.start()
@@ -149,6 +155,10 @@ class _Inbox:
         self._stream = stream
         self._is_read_at_once = is_read_at_once
         self._position = 0
+
+    def has_next(self) -> bool:
+        """Return whether `get` would return a batch at once."""
+        return self._stream.has(self._position) and self._client.has_batch()
 
     def get(self) -> HostBatch:
         """Return the next batch, waiting for it; errors as `LoaderClient.next_batch`.

@@ -61,7 +61,7 @@ class Instruments:
             for old in [known for known in self._recorders if known < epoch]:
                 del self._recorders[old]
 
-    def working(self, stage: WorkName, batch: BatchId, *, batches: int = 1) -> Work:
+    def working(self, stage: WorkName, batch: BatchId, *, batches: int = 1, is_counted: bool = True) -> Work:
         """Return a context in which a stage works; an exception that leaves it gets a note on where it happened.
 
         Parameters
@@ -69,8 +69,9 @@ class Instruments:
         stage : which one
         batch : what it works on, or the first of several; the time counts for its epoch
         batches : how many
+        is_counted : add its time to the epoch's; false where another clock measures it
         """
-        return Work(self, stage, batch, batches)
+        return Work(self, stage, batch, batches, is_counted=is_counted)
 
 
 class Work:
@@ -79,7 +80,7 @@ class Work:
     Parameters
     ----------
     instruments : where it is counted
-    stage, batch, batches : as of `Instruments.working`
+    stage, batch, batches, is_counted : as of `Instruments.working`
     """
 
     # Written by hand: a context manager made of a generator would cost as much as the measuring does. And without a
@@ -89,6 +90,7 @@ class Work:
         "_bytes_read",
         "_bytes_written",
         "_instruments",
+        "_is_counted",
         "_notes",
         "_recorder",
         "_started_ns",
@@ -100,11 +102,14 @@ class Work:
         "thread_id",
     )
 
-    def __init__(self, instruments: Instruments, stage: WorkName, batch: BatchId, batches: int) -> None:
+    def __init__(
+        self, instruments: Instruments, stage: WorkName, batch: BatchId, batches: int, *, is_counted: bool
+    ) -> None:
         self.stage = stage
         self.batch = batch
         self.batches = batches
         self._instruments = instruments
+        self._is_counted = is_counted
         self._recorder = instruments.recorder(batch.epoch)
         self._notes: dict[str, NoteValue] | None = None
         self._bytes_read = 0
@@ -127,7 +132,8 @@ class Work:
         if instruments.watchdog is not None:
             instruments.watchdog.leave(self, ended_ns)
         self.seconds = (ended_ns - self._started_ns) / 1e9
-        self._recorder.add_seconds(self.stage, self.seconds)
+        if self._is_counted:
+            self._recorder.add_seconds(self.stage, self.seconds)
         if error is not None:
             self._note_on(error)
         if instruments.timeline is not None:

@@ -36,6 +36,11 @@ class Channel(Generic[T]):
         """Take the oldest item, waiting while the channel is empty."""
         return self._changed.when(lambda: self._items or self._is_closed, self._popleft)
 
+    def has_next(self) -> bool:
+        """Return whether `get` would return an item at once."""
+        with self._changed.lock:
+            return bool(self._items)
+
     def close(self, error: BaseException | None = None) -> None:
         """End the stream, with ``error`` where there is one. Idempotent: the first end stays."""
         with self._changed.lock:

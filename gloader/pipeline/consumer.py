@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import ChannelClosedError, ForkError, LoaderClosedError
+from gloader.pipeline.pace import BATCHES_AHEAD
+from gloader.pipeline.step_times import StepTimes
 from gloader.pipeline.transfer import SentBatch
 from gloader.types import BatchId, ReadyBatch
 
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
     from gloader.pipeline.send import Send
     from gloader.pipeline.threads import Failures, Feed
 
-# Batches that wait on the device for the consumer: each more would take as much device memory again, and hide nothing
-# while sending takes less than computing.
-SENT_AHEAD: Final = 1
+# Batches between the thread that sends and the loop: as many as `Pace` lets be there, so that it never waits here,
+# where it would hold host memory that the device has read.
+SENT_AHEAD: Final = BATCHES_AHEAD
 
 
 class WaitObserver(Protocol):
@@ -75,6 +77,8 @@ class Consumer:
         self._instruments = instruments
         self._feedback = feedback
         self._computing: Work | None = None
+        # None where the host is the device: its clock is the device's.
+        self._times = StepTimes(send.device, feedback) if send.device.is_asynchronous else None
         self.num_taken = 0  # batches handed out
 
     @property
@@ -102,9 +106,12 @@ class Consumer:
             Whatever a stage raised, with a note that names stage, epoch and batch.
         """
         batch_id = self.next_id
+        times = self._times
         if self._ring is not None:
             self._ring.take_back()
-        with self._instruments.working("wait", batch_id) as waiting:
+        if times is not None:
+            times.ask()
+        with self._instruments.working("wait", batch_id, is_counted=times is None) as waiting:
             found = self._take()
         # Where no thread sends, the host is the device: nothing could be hidden behind the computation.
         sent = found if isinstance(found, SentBatch) else self._send.process(found)
@@ -112,17 +119,33 @@ class Consumer:
         if self._ring is not None:
             self._ring.lend(ready.x)
         self.num_taken += 1
-        self._feedback.delivered(found, wait_s=waiting.seconds)
-        self._computing = self._instruments.working("compute", batch_id).begin()
+        if times is None:
+            self._feedback.delivered(
+                sent.superbatch, ends_superbatch=sent.ends_superbatch, wait_s=waiting.seconds
+            )
+        else:
+            self._send.pace.begun(times.begin(sent, self._instruments.recorder(batch_id.epoch)))
+        self._computing = self._instruments.working("compute", batch_id, is_counted=times is None).begin()
         return ready
+
+    def came_back(self) -> None:
+        """Note that the loop asks for another batch: what it launched since it got the last one is its computation."""
+        self.end_compute()
+        if self._times is not None:
+            self._times.end()
 
     def end_compute(self) -> None:
         """Note that the loop is done with the batch it got last. Idempotent."""
-        # Called as the loop asks for the next batch: what it did since the last one is its computation.
         if self._computing is not None:
             self._computing.end()
-            self._feedback.computed(self._computing.seconds)
+            if self._times is None:
+                self._feedback.computed(self._computing.seconds)
             self._computing = None
+
+    def settle(self) -> None:
+        """Complete the figures of an epoch that is over: wait for what the device still computes."""
+        if self._times is not None:
+            self._times.settle()
 
     def _take(self) -> HostBatch | SentBatch:
         try:
@@ -227,12 +250,13 @@ class EpochIterator(Iterator[ReadyBatch]):
         if (current := self._open) is None:
             raise StopIteration
         consumer = current.run.consumer
-        consumer.end_compute()
-        if self._num_left == 0:
-            self._finish(is_complete=True)
-            raise StopIteration
+        batch = None
         try:
-            batch = consumer.next_batch()
+            consumer.came_back()
+            if self._num_left:
+                batch = consumer.next_batch()
+            else:
+                consumer.settle()
         except BaseException as error:
             # Closed meanwhile, by another thread: whoever waits is told by whom, not by what it waited on.
             if self._open is None and isinstance(error, ChannelClosedError):
@@ -241,6 +265,9 @@ class EpochIterator(Iterator[ReadyBatch]):
                 ) from None
             self._finish(is_complete=False, error=error)
             raise
+        if batch is None:
+            self._finish(is_complete=True)
+            raise StopIteration
         self._num_left -= 1
         self._recorder.add_batch(batch.num_seeds)
         self._on_batch(batch.id)

@@ -15,9 +15,7 @@ from gloader.ssd_store.cost.device_clock import DeviceClock
 from gloader.ssd_store.cost.strategy import Calibration
 
 if TYPE_CHECKING:
-    from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.superbatch import StagedSuperbatch
-    from gloader.pipeline.transfer import SentBatch
 
 # Reports, for `explain`: a run of more superbatches forgets the oldest.
 _REMEMBERED = 4096
@@ -102,20 +100,27 @@ class RunFeedback:
         with self._lock:
             self._sums[number].retrieval_s += seconds
 
-    def delivered(self, host: HostBatch | SentBatch, *, wait_s: float) -> None:
-        """Count the consumer's wait for a batch."""
+    def delivered(self, superbatch: int, *, ends_superbatch: bool, wait_s: float) -> None:
+        """Count the consumer's wait for a batch.
+
+        Parameters
+        ----------
+        superbatch : its number
+        ends_superbatch : whether the batch is its last
+        wait_s : seconds
+        """
         with self._lock:
-            sums = self._sums.get(host.superbatch)
+            sums = self._sums.get(superbatch)
             # Features in memory have no superbatches, and a run that was closed has taken its own along.
             if sums is None:
                 return
-            if self._current != host.superbatch:
+            if self._current != superbatch:
                 # Here rather than with its last batch, which another rank may have got.
-                self._finish_before(host.superbatch)
-                self._current = host.superbatch
+                self._finish_before(superbatch)
+                self._current = superbatch
                 sums.cpu_since = time.process_time()
             sums.step_s += wait_s
-            self._is_last_of_current = host.ends_superbatch
+            self._is_last_of_current = ends_superbatch
 
     def computed(self, seconds: float) -> None:
         """Count what the consumer did with the batch delivered last; with its last batch a superbatch is done."""

@@ -23,6 +23,7 @@ from gloader.device import (
 )
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_sampler import open_device_sampler
+from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, ReadyBatch, SampledBatch, Sampler
 
 T = TypeVar("T")
-
-# On the device, beside the one that is computed on: one waits, one is being sent.
-BATCHES_AHEAD: Final = 2
 
 # Budgets are planned for batches this much larger than the largest of the few that are sampled to know their size: a
 # larger one comes late in an epoch, when nothing can be given back any more.

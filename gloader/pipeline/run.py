@@ -15,7 +15,7 @@ from gloader.pipeline.inspect import Inspect
 from gloader.pipeline.read import ReadMisses
 from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, SampleWhole
 from gloader.pipeline.sampler_pool import SamplerPool
-from gloader.pipeline.send import Send
+from gloader.pipeline.send import Send, SendFeed
 from gloader.pipeline.stage import StageMisses
 from gloader.pipeline.superbatch_flow import (
     BatchFeed,
@@ -259,10 +259,17 @@ class PipelineRun:
         if self._ranks is not None:
             threads = [*threads, self._ranks.sharing_thread(self._gathered, self._own, self._failures)]
         if self._is_sending:
-            threads = [*threads, stage_thread(self._send, self._own, self._sent, self._failures)]
+            feed = SendFeed(self._own, self._send)
+            threads = [*threads, stage_thread(self._send, feed, self._sent, self._failures)]
+        send = self._send
+
+        def release() -> None:
+            send.close()
+            on_joined()
+
         return Pipeline(
             threads,
-            cancels=[*cancels, self._ring, self._gathered, self._own, self._last],
+            cancels=[*cancels, self._ring, self._gathered, self._own, send.pace, self._last],
             failures=self._failures,
-            on_joined=on_joined,
+            on_joined=release,
         )

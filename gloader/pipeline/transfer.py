@@ -11,14 +11,14 @@ import torch
 
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
-from gloader.types import DeviceBlock, ReadyBatch
+from gloader.types import BatchId, DeviceBlock, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from gloader.device import Mark
+    from gloader.device import Device, Mark
     from gloader.pipeline.gather import HostBatch
     from gloader.types import Block, IdArray, LocalArray
 
@@ -79,16 +79,39 @@ class Transfer:
             blocks_of_memory=(x, y) if there is None else (x, y, *there.tensors()),
         )
 
+    @property
+    def device(self) -> Device:
+        """Where batches are sent to."""
+        return self._tier.device
+
+    @property
+    def num_sending(self) -> int:
+        """Batches whose host memory is held."""
+        return len(self._sending)
+
+    @property
+    def oldest(self) -> BatchId:
+        """The first of these."""
+        return self._sending[0][1].sampled.id
+
     def release(self) -> None:
         """Let go of the host's memory that the device has read."""
         while self._sending and self._sending[0][0].is_reached():
             self._sending.popleft()
 
+    def wait_for_oldest(self) -> None:
+        """Wait until the device has read the first batch whose memory is held, and let go of it."""
+        self._sending[0][0].wait()
+        self._sending.popleft()
+
     def wait(self) -> None:
         """Wait until the device has read everything that was sent, and let go of it."""
         while self._sending:
-            self._sending[0][0].wait()
-            self._sending.popleft()
+            self.wait_for_oldest()
+
+    def forget(self) -> None:
+        """Let go of everything: the device has failed, and reads nothing any more."""
+        self._sending.clear()
 
     def _features(self, batch: HostBatch, nodes: torch.Tensor | None) -> torch.Tensor:
         """Return the rows (U, F) of the batch on the device, where ``nodes`` are what `DeviceTier.ids_of` says."""
