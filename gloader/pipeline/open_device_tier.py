@@ -24,7 +24,7 @@ from gloader.device import (
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.pipeline.pace import BATCHES_AHEAD
-from gloader.pipeline.transfer import Transfer
+from gloader.pipeline.transfer import ROOMIER, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +179,7 @@ def room_for_rows(
     if isinstance(device, CpuDevice) or largest is None:
         return 0
     batch = _blank_batch(largest, dim)
-    batch_bytes = math.ceil(LARGER_THAN_PROBED * _num_bytes(batch))
+    batch_bytes = math.ceil(LARGER_THAN_PROBED * ROOMIER * _num_bytes(batch))
     free = device.free_bytes()
     step_bytes = None
     if dry_run is not None:

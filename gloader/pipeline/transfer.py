@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gloader.device import Device, Mark
     from gloader.pipeline.gather import HostBatch
     from gloader.types import Block, IdArray, LocalArray
+
+ROOMIER: Final = 1.125
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +124,23 @@ class Transfer:
             if nodes is not None and cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
             return host
-        x = tier.device.empty((len(batch.sampled.nodes), host.shape[1]), torch.float32)
+        num_rows = len(batch.sampled.nodes)
+        x = tier.device.empty((roomy(num_rows), host.shape[1]), torch.float32)[:num_rows]
         if nodes is None:
             tier.device.copy(host, x)
         else:
             tier.device.gather(nodes, tier.parts(host), x)
         return x
+
+
+def roomy(num_rows: int) -> int:
+    """Return for how many rows memory is asked where ``num_rows`` are needed: at most `ROOMIER` times as many. Pure.
+
+    There are eight such numbers between one power of two and the next. The allocator of a GPU keeps memory in the sizes
+    that it was asked for, and a piece that is too small for the largest batch so far is of no use to it.
+    """
+    step = 1 << max(num_rows.bit_length() - 4, 0)
+    return -(-num_rows // step) * step
 
 
 def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> ReadyBatch:

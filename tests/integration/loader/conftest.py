@@ -9,6 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gloader import Dataset
+from gloader.device import Device
+from gloader.testing.rehearsed_device import OverwritingRing
 
 NUM_NODES, DIM, NUM_CLASSES = 600, 24, 5
 
@@ -65,3 +67,15 @@ def write_dataset(tmp_path: Path) -> Callable[..., Written]:
 def tiny(write_dataset: Callable[..., Written]) -> Written:
     """A dataset of 600 nodes, 4,000 edges and 100 training nodes."""
     return write_dataset()
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
+    """Return a function that puts another device in the CPU's place; buffers that come back are overwritten."""
+
+    def put(device: Device) -> None:
+        monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
+        if device.is_asynchronous:
+            monkeypatch.setattr("gloader.pipeline.open_tiers.BufferRing", OverwritingRing)
+
+    return put

@@ -12,7 +12,7 @@ import torch
 import gloader
 from gloader.device import CpuDevice, Device
 from gloader.errors import ConfigError
-from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import ReadyBatch
 
 from .conftest import DIM, NUM_NODES, Written
@@ -33,18 +33,6 @@ PLACES: list[dict[str, Any]] = [
     {"features": "ssd", "cache": 60 * ROW, "policy": "static"},
     {"features": "ssd", "cache": 60 * ROW, "policy": "sieve", "superbatch": 3},
 ]
-
-
-@pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
-    """Return a function that puts another device in the CPU's place; buffers that come back are overwritten."""
-
-    def put(device: Device) -> None:
-        monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
-        if device.is_asynchronous:
-            monkeypatch.setattr("gloader.pipeline.open_tiers.BufferRing", OverwritingRing)
-
-    return put
 
 
 def _stream_late(loader: gloader.Loader, device: Device, epochs: int = 1) -> list[str]:

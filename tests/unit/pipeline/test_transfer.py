@@ -14,7 +14,7 @@ from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_tier import hold_rows
-from gloader.pipeline.transfer import Transfer, transfer
+from gloader.pipeline.transfer import ROOMIER, Transfer, roomy, transfer
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
@@ -176,6 +176,30 @@ def test_a_sent_batch_is_the_gathered_one(kind: type[Device], rows: tuple[int, .
     sent = sender.send(host, LABELS)
     assert (sent.superbatch, sent.ends_superbatch) == (5, True)
     _same(sent.receive(), host)
+
+
+def test_batches_of_changing_size_ask_for_memory_of_few_sizes() -> None:
+    sizes = np.array([roomy(rows) for rows in range(1, 5000)])
+    asked = np.arange(1, 5000)
+    assert (sizes >= asked).all()
+    assert (sizes <= ROOMIER * asked).all()
+    assert len(np.unique(sizes[999:1999])) == 9
+    device = RehearsedDevice()
+    sender, most = _sender(device), []
+    for rows in (1000, 1010, 1024):
+        nodes = np.arange(rows) % 20
+        sampled = SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=2, blocks=())
+        host = HostBatch(
+            sampled=sampled,
+            x=FEATURES[nodes],
+            src_degree=np.ones(rows, dtype=np.float32),
+            superbatch=0,
+            ends_superbatch=False,
+        )
+        ready = sender.send(host, LABELS).receive()
+        np.testing.assert_array_equal(ready.x.numpy(), FEATURES[nodes])
+        most.append(ready.x.untyped_storage().nbytes())
+    assert len(set(most)) == 1
 
 
 def test_on_the_cpu_the_features_are_not_copied() -> None:
