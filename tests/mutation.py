@@ -31,7 +31,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 # The folders that hold the package's code; `gloader/` links to the other three.
@@ -85,8 +85,7 @@ class Outcome:
 def main() -> int:
     """Run the pass; the status is 1 if a mutant survived."""
     asked = _arguments()
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    _FORKS.set_forkserver_preload(["numba", "pytest", "torch"])
+    prepare()
     files = asked.files or changed_files(asked.since)
     draw = random.Random(asked.seed)  # noqa: S311 - a sample, not a secret
     stacks = []
@@ -108,6 +107,12 @@ def main() -> int:
         if one.outcome not in ("killed", "timeout"):
             print(f"  {one.file}:{one.line}: {one.change} ({one.outcome})")
     return int(killed < len(outcomes))
+
+
+def prepare() -> None:
+    """Make the processes that run tests start from one that has imported the slow packages."""
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    _FORKS.set_forkserver_preload(["numba", "pytest", "torch"])
 
 
 def changed_files(since: str) -> list[str]:
@@ -206,8 +211,10 @@ def tests_of(file: str) -> list[str]:
     return [str(test.relative_to(ROOT)) for test in found][:_NEAREST]
 
 
-def run_all(mutants: Sequence[Mutant], *, jobs: int, timeout_s: float) -> list[Outcome]:
-    """Run the tests of every mutant, ``jobs`` at a time, each in a copy of the tree."""
+def run_all(
+    mutants: Sequence[Mutant], *, jobs: int, timeout_s: float, tests: Callable[[str], list[str]] | None = None
+) -> list[Outcome]:
+    """Run ``tests`` of every mutant's file, or the nearest, ``jobs`` at a time, each in a copy of the tree."""
     with tempfile.TemporaryDirectory(prefix="gloader-mutation-") as folder:
         trees: SimpleQueue[Path] = SimpleQueue()
         for job in range(jobs):
@@ -218,7 +225,7 @@ def run_all(mutants: Sequence[Mutant], *, jobs: int, timeout_s: float) -> list[O
         def run(mutant: Mutant) -> Outcome:
             tree, began = trees.get(), time.monotonic()
             try:
-                outcome, by = _judge(tree, mutant, timeout_s)
+                outcome, by = _judge(tree, mutant, timeout_s, (tests or tests_of)(mutant.file))
             finally:
                 trees.put(tree)
             one = Outcome(
@@ -240,9 +247,9 @@ def run_all(mutants: Sequence[Mutant], *, jobs: int, timeout_s: float) -> list[O
         return _confirmed(trees.get(), outcomes)
 
 
-def _judge(tree: Path, mutant: Mutant, timeout_s: float) -> tuple[str, str]:
+def _judge(tree: Path, mutant: Mutant, timeout_s: float, tests: list[str]) -> tuple[str, str]:
     """Return what the tests say of ``mutant``, and the one that failed."""
-    tests, place = tests_of(mutant.file), tree / mutant.file
+    place = tree / mutant.file
     if not tests:
         return "untested", ""
     original = place.read_text("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -16,7 +17,7 @@ from torch import distributed
 
 import gloader
 from gloader.device import CpuDevice
-from gloader.distributed import device_agreement
+from gloader.distributed import client, device_agreement
 from gloader.pipeline import open_device_tier
 from gloader.pipeline.transfer import Transfer
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -229,7 +230,18 @@ def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **setting
     device = RehearsedDevice() if settings.pop("rehearses", True) else CpuDevice()
     open_device_tier.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
-    return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)
+    if isinstance(device, RehearsedDevice):
+        client.pin_segment = lambda memory, place: device.pin_memory(memory)
+    else:
+        return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)
+    try:
+        # A loop that fails only launches: nobody waits for the batches that it got.
+        with device.computing() if then == "failing" else contextlib.nullcontext():
+            return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)
+    finally:
+        # What was under way as the loader was closed is done now: its memory must have been there until then.
+        device.finish()
+        assert (device.faults, device.num_pinned) == ([], 0)
 
 
 def held(dataset: str, *, epochs: int = 2, **settings: Any) -> dict[str, Any]:

@@ -218,6 +218,14 @@ class RehearsedDevice:
         with self._settled():
             return len(self._held)
 
+    @property
+    def num_pinned(self) -> int:
+        """Arrays that are pinned."""
+        with self._settled():
+            return sum(
+                block.is_host and address not in self._leases for address, block in self._blocks.items()
+            )
+
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return memory that is overwritten as soon as it is dropped."""
         return self._allocate(num_bytes, None, is_host=True)[:num_bytes]

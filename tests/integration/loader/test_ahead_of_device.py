@@ -149,6 +149,7 @@ def test_a_run_that_is_left_waits_for_what_is_under_way(
     on_device(device)
     found: list[str] = []
     loader = _loader(tiny, features="ram", device_cache=MAP + 100 * ROW)
+    assert device.num_pinned == reads_in_place
     with device.computing():
         batches = iter(loader)
         device.launch(partial(_note, found), next(batches))
@@ -167,10 +168,42 @@ def test_a_run_that_is_left_waits_for_what_is_under_way(
     # Only now does anything run that nobody had to wait for: it must find its memory, and that of the table.
     device.finish()
     assert found == expected[:1]
-    assert (device.faults, device.num_blocks) == ([], 0)
+    assert (device.faults, device.num_blocks, device.num_pinned) == ([], 0, 0)
     if how == "break":
         assert found_again == expected[num_batches:]
     assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
+
+
+@pytest.mark.reliability("D2")
+def test_a_batch_is_whole_whose_successor_cannot_be_sent(
+    tiny: Written, on_device: Callable[[Device], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _loader(tiny, features="ram") as loader:
+        expected = _stream(loader, 1)
+    device = RehearsedDevice(reads_in_place=True)
+    on_device(device)
+    gather, calls = device.gather, iter(range(100))
+
+    def fail(*arguments: Any) -> None:
+        if next(calls) == 2:
+            raise OSError("the third cannot be sent")
+        gather(*arguments)
+
+    monkeypatch.setattr(device, "gather", fail)
+    found: list[str] = []
+    loader = _loader(tiny, features="ram", device_cache=MAP + 100 * ROW)
+
+    def train() -> None:
+        with device.computing():
+            for batch in loader:
+                device.launch(partial(_note, found), batch)
+
+    with pytest.raises(OSError, match="the third"):
+        train()
+    loader.close()
+    device.finish()
+    assert found == expected[:2]
+    assert (device.faults, device.num_pinned) == ([], 0)
 
 
 @pytest.mark.reliability("D2")

@@ -59,6 +59,7 @@ def test_a_batch_comes_with_its_labels_and_leaves_its_buffer_before_the_next_is_
     gathered.close()
     with pytest.raises(ChannelClosedError):
         feed.get()
+    ring.note_wait(is_waiting=True)
     assert ring.acquire(4).shape == (4, DIM)  # the only one, while the stream is over
     ready = sent.receive()
     np.testing.assert_array_equal(ready.x.numpy(), FEATURES[1:5])
@@ -140,6 +141,7 @@ def test_the_end_waits_for_what_is_under_way() -> None:
     ring, send = _ring(device, 1), _send(device)
     sent = send.process(_host(ring, 0))
     send.close()
+    ring.note_wait(is_waiting=True)
     ring.acquire(4)[:] = -1
     np.testing.assert_array_equal(sent.receive().x.numpy(), FEATURES[:4])
     send.close()
