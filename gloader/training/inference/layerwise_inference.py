@@ -8,6 +8,7 @@ Where rows come from, where edges come from and where activations stay follows f
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_
 from gloader.training.inference.activations import RamRows, SsdRows
 from gloader.training.inference.edge_pieces import PieceLimits
 from gloader.training.inference.overlap import fetch_behind, num_ahead
-from gloader.training.inference.placement import Given, place_inference
+from gloader.training.inference.placement import FIRST_SHARE, Given, place_inference
 from gloader.training.inference.row_stream import DeviceRows, stream_rows
 from gloader.training.process import release_freed_memory
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     Progress = Callable[[float], None]
 
 _Outputs: TypeAlias = RamRows | SsdRows | DeviceRows
+logger = logging.getLogger("gloader")
+
 SCRATCH_PREFIX = "gloader-infer-"
 # Logits of so many nodes are a few MB, and their class is taken at once.
 _ROWS_PER_RESULT = 1 << 16
@@ -116,14 +119,28 @@ class LayerwiseInference:
             tier=self.tier,
             device=self.device,
         )
-        placed = place_inference(model, given, num_outputs=len(nodes))
-        device = placed.device
-        run = _Run(self, placed, stack)
-        result = run.all_layers(nodes, on_progress)
-        del placed, run
-        # torch keeps freed memory for the stream that it was taken for; batches come on another one.
-        device.free_bytes()
-        return result
+        share = FIRST_SHARE
+        while True:
+            placed = place_inference(model, given, num_outputs=len(nodes), share=share)
+            device = placed.device
+            # Of this attempt: a folder that it leaves is gone before the next one begins.
+            with ExitStack() as attempt:
+                try:
+                    result = _Run(self, placed, attempt).all_layers(nodes, on_progress)
+                except torch.OutOfMemoryError:
+                    if not device.is_asynchronous:
+                        raise
+                    result = None
+                else:
+                    stack.push(attempt.pop_all())
+                # What is left of it on the device must not count as taken.
+                del placed
+            # torch keeps freed memory for the stream that it was taken for; batches come on another one.
+            device.free_bytes()
+            if result is not None:
+                return result
+            share *= 2
+            logger.warning("evaluation ran out of memory on %s: again, in half of it", device.place)
 
 
 class _Run:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Of the device's free memory: the loader brings the next batches meanwhile, and torch leaves holes.
-_SHARE: Final = 2
+# Of the device's free memory, half: the loader brings the next batches meanwhile, and torch leaves holes.
+FIRST_SHARE: Final = 2
 # Of that, for the topology, which every slab of every layer would be sent otherwise.
 _TOPOLOGY_SHARE: Final = 3
 
@@ -61,7 +61,9 @@ class Given:
     device: Device | None  # None: that of the network
 
 
-def place_inference(model: GraphNetwork, given: Given, *, num_outputs: int) -> Placement:
+def place_inference(
+    model: GraphNetwork, given: Given, *, num_outputs: int, share: int = FIRST_SHARE
+) -> Placement:
     """Choose where to compute: on the network's device, in slabs that fit, else on the CPU, with a line in the log.
 
     Parameters
@@ -69,6 +71,7 @@ def place_inference(model: GraphNetwork, given: Given, *, num_outputs: int) -> P
     model : the network, on its device
     given : graph, features and memory
     num_outputs : nodes whose logits are wanted
+    share : of the device's free memory, one part in so many is taken
 
     Raises
     ------
@@ -77,7 +80,7 @@ def place_inference(model: GraphNetwork, given: Given, *, num_outputs: int) -> P
     """
     device = given.device or open_device(next(model.parameters()).device)
     if device.is_asynchronous:
-        placed = _on_device(model, given, device, num_outputs)
+        placed = _on_device(model, given, device, num_outputs, share)
         if placed is not None:
             return placed
         model, device = copy.deepcopy(model).to("cpu"), open_device(torch.device("cpu"))
@@ -92,7 +95,7 @@ def device_bytes_needed(convs: Sequence[Conv], *, num_nodes: int) -> int:
     convs : the L layers
     num_nodes : N
     """
-    return _SHARE * (reasonable_device_bytes(convs, num_nodes=num_nodes) + _offset_bytes(num_nodes))
+    return FIRST_SHARE * (reasonable_device_bytes(convs, num_nodes=num_nodes) + _offset_bytes(num_nodes))
 
 
 def _on_cpu(model: GraphNetwork, given: Given, device: Device, num_outputs: int) -> Placement:
@@ -116,39 +119,39 @@ def _on_cpu(model: GraphNetwork, given: Given, device: Device, num_outputs: int)
     )
 
 
-def _on_device(model: GraphNetwork, given: Given, device: Device, num_outputs: int) -> Placement | None:
+def _on_device(
+    model: GraphNetwork, given: Given, device: Device, num_outputs: int, share: int
+) -> Placement | None:
     """Return a placement on ``device``; None, with a line in the log, if not one step of columns fits there."""
     graph = given.graph
     tier = _tier_at(device, given)
     free = device.free_bytes()
-    room = free // _SHARE
+    room = free // share
     held = None if tier is None else tier.topology
-    edge_bytes = 0
+    offset_bytes = 0 if held is not None else _offset_bytes(graph.num_nodes)
+    sent_whole: CscGraph | None = None
     if held is None and isinstance(graph, CscGraph):
-        edge_bytes = (
-            graph.indices.nbytes
-            if graph.indptr.nbytes + graph.indices.nbytes <= room // _TOPOLOGY_SHARE
-            else 0
-        )
+        fits = offset_bytes + graph.indices.nbytes <= room // _TOPOLOGY_SHARE
+        sent_whole = graph if fits else None
     plans = plan_on_device(
         model.layers,
         num_nodes=graph.num_nodes,
         num_outputs=num_outputs,
-        device_bytes=room - edge_bytes - (_offset_bytes(graph.num_nodes) if held is None else 0),
+        device_bytes=room - offset_bytes - (0 if sent_whole is None else sent_whole.indices.nbytes),
         budget_bytes=given.budget_bytes,
         fetch_edge_bytes=graph.sources.fetch_bytes(1),
     )
     if plans is None:
         logger.warning(
-            "evaluation computes on the CPU: of %s free on %s, half is not enough for one step of columns of %s nodes; "
-            "a smaller --device-cache leaves more",
-            format_bytes(free),
+            "evaluation computes on the CPU: it may take %s of %s, which is not enough for one step of columns of %s "
+            "nodes; a smaller --device-cache leaves more",
+            format_bytes(room),
             device.place,
             f"{graph.num_nodes:,}",
         )
         return None
-    if held is None and edge_bytes and isinstance(graph, CscGraph):
-        held = upload_topology(graph, device.place)
+    if sent_whole is not None:
+        held = upload_topology(sent_whole, device.place)
     if held is not None:
         edges = DeviceEdges(graph, device, held.indptr, held.indices)
     else:

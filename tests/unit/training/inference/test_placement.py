@@ -14,6 +14,7 @@ from gloader.config import ModelConfig
 from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache, reach_features
 from gloader.device.topology import upload_topology
 from gloader.models import build_model
+from gloader.models.sage import SageConv
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -202,9 +203,32 @@ def test_less_memory_makes_more_slabs_and_the_cpu_is_the_last_resort(sparse, mon
     assert not made[-1].device.is_asynchronous
     (message,) = caplog.messages
     assert message == (
-        "evaluation computes on the CPU: of 9 KB free on cpu, half is not enough for one step of columns of 300 "
+        "evaluation computes on the CPU: it may take 4.5 KB of cpu, which is not enough for one step of columns of 300 "
         "nodes; a smaller --device-cache leaves more"
     )
+
+
+def test_a_device_that_is_out_of_memory_gets_another_chance(sparse, monkeypatch, caplog, tmp_path) -> None:
+    features = RamFeatures(np.random.default_rng(2).normal(size=(N, F)).astype(np.float32))
+    expected = _logits(sparse, features)
+    made = _plans_of(monkeypatch)
+    true, calls = SageConv.propagate, []
+
+    def propagate(self, table, *rest):
+        calls.append(table)
+        if len(calls) == 3:  # while activations are on the disk
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return true(self, table, *rest)
+
+    monkeypatch.setattr(SageConv, "propagate", propagate)
+    with caplog.at_level(logging.WARNING, logger="gloader"):
+        found = _logits(sparse, features, device=Gpu(free=40_000), budget=30_000, scratch=tmp_path)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+    first, second = (placed.plans[0] for placed in made)
+    assert first.is_on_disk
+    assert len(second.slabs) > len(first.slabs)
+    assert caplog.messages == ["evaluation ran out of memory on cpu: again, in half of it"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_activations_stay_on_the_device_where_they_fit_else_in_memory_else_on_the_disk(
