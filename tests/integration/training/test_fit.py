@@ -391,6 +391,19 @@ def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch
         predict(communities, checkpoint=SimpleNamespace(spec=spec), memory_budget_bytes=10**6)
 
 
+def test_a_prediction_on_a_device_is_that_of_the_cpu(communities, monkeypatch) -> None:
+    model = ModelSpec(config=MODEL, in_dim=6, num_classes=3, num_layers=2, add_self_loops=True).build()
+    checkpoint = SimpleNamespace(spec=SimpleNamespace(in_dim=6, num_classes=3), model=lambda: model)
+    expected = predict(communities, checkpoint)
+    opened = []
+    monkeypatch.setattr(
+        "gloader.training.inference.placement.open_device",
+        lambda place: (opened.append(place), CpuDevice(rehearses=True))[1],
+    )
+    assert np.array_equal(predict(communities, checkpoint, device="cpu"), expected)
+    assert opened == [torch.device("cpu")]
+
+
 def test_a_checkpoint_of_another_dataset_is_refused(communities, tmp_path) -> None:
     fit(communities, MODEL, replace(OPTIM, epochs=1), LOADER, out=tmp_path)
     checkpoint = load_checkpoint(tmp_path)

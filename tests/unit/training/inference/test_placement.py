@@ -111,7 +111,8 @@ def test_features_in_pinned_memory_are_copied_from_there(graph, features) -> Non
 
 
 def test_what_another_device_holds_is_left_alone(graph, features) -> None:
-    elsewhere = DeviceTier(device=_Elsewhere(), topology=upload_topology(graph, CPU))
+    nothing = CscGraph(indptr=np.zeros(N + 1, np.int64), indices=np.empty(0, np.int32))
+    elsewhere = DeviceTier(device=_Elsewhere(), topology=upload_topology(nothing, CPU))
     assert torch.equal(_logits(graph, features, device=Gpu(), tier=elsewhere), _logits(graph, features))
 
 
