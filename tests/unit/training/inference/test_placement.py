@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gloader.cache import DeviceCachePlan
 from gloader.config import ModelConfig
@@ -48,10 +49,10 @@ class NoFeatures(RamFeatures):
 @pytest.fixture(scope="module")
 def graph() -> CscGraph:
     rng = np.random.default_rng(0)
-    destinations = np.sort(np.where(rng.random(2500) < 0.3, 7, rng.integers(0, N - 3, 2500)))
+    destinations = np.sort(np.where(rng.random(800) < 0.3, 7, rng.integers(0, N - 3, 800)))
     indptr = np.zeros(N + 1, dtype=np.int64)
     np.cumsum(np.bincount(destinations, minlength=N), out=indptr[1:])
-    return CscGraph(indptr=indptr, indices=rng.integers(0, N, 2500).astype(np.int32))
+    return CscGraph(indptr=indptr, indices=rng.integers(0, N, 800).astype(np.int32))
 
 
 @pytest.fixture(params=["float32", "float16", "int8"], scope="module")
@@ -155,14 +156,18 @@ def test_a_topology_that_fits_goes_to_the_device_for_the_evaluation(graph, monke
     assert cuts.threads == []
 
 
+def _too_little_for(graph: CscGraph) -> int:
+    """A third of the half is a byte short."""
+    return 2 * (3 * (graph.indptr.nbytes + graph.indices.nbytes) - 1)
+
+
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
 def test_edges_that_do_not_fit_are_cut_and_sent_by_a_thread(graph, monkeypatch, name) -> None:
     features = RamFeatures(np.random.default_rng(2).normal(size=(N, F)).astype(np.float32))
     expected = _logits(graph, features, name=name)
     monkeypatch.setattr(placement, "upload_topology", lambda *_: pytest.fail("it does not fit"))
     cuts = Cuts(monkeypatch)
-    topology_bytes = graph.indptr.nbytes + graph.indices.nbytes
-    small = Gpu(free=2 * (3 * topology_bytes - 1))  # a third of the half is a byte short
+    small = Gpu(free=_too_little_for(graph))
     torch.testing.assert_close(
         _logits(graph, features, name=name, device=small), expected, atol=2e-5, rtol=1e-4
     )
@@ -256,3 +261,23 @@ def test_an_error_of_the_thread_that_reads_is_the_callers(graph) -> None:
     features = Broken(np.zeros((N, F), np.float32))
     with pytest.raises(OSError, match="the disk is gone"):
         _logits(graph, features, device=Gpu())
+
+
+class NoWaits(TorchDispatchMode):
+    """Refuses operations for whose result, or its size, a host waits for its device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2"}
+        assert name != "repeat_interleave" or (kwargs or {}).get("output_size") is not None
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
+@pytest.mark.parametrize("holds_edges", [True, False])
+def test_no_operation_waits_for_the_device(sparse, name, holds_edges) -> None:
+    features = RamFeatures(np.random.default_rng(2).normal(size=(N, F)).astype(np.float32))
+    tier = DeviceTier(device=Gpu(), topology=upload_topology(sparse, CPU) if holds_edges else None)
+    device = Gpu(free=PLENTY if holds_edges else _too_little_for(sparse))
+    with NoWaits():
+        _logits(sparse, features, name=name, device=device, tier=tier)
