@@ -258,11 +258,12 @@ class Loader:
             In a forked child.
         """
         stats, plan = self.stats, self.memory_plan
-        row_bytes = 4 * self._dataset.feature_dim
+        row_bytes, tier = 4 * self._dataset.feature_dim, self._held.tier
+        threads = self._settings.stages.sampler_threads
         return find_bottleneck(
             stats,
             cores=len(os.sched_getaffinity(0)),
-            sampler_threads=self._settings.stages.sampler_threads,
+            sampler_threads=threads if isinstance(tier, RemoteTier) else tier.sampler_threads,
             curve=self._held.tier.miss_curve(stats),
             row_bytes=row_bytes,
             cache_bytes=plan.cache_rows * row_bytes,

@@ -53,7 +53,9 @@ class DeviceSampler:
         self, sampler: NeighborSampler | MergedBlockSampler, *, graph: DeviceTopology, device: Device
     ) -> None:
         self._is_merged = isinstance(sampler, MergedBlockSampler)
-        self._sampler = sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
+        uniform = sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
+        # Not the sampler itself, whose maps of nodes would stay in the host's memory.
+        self._fanouts, self._seed, self._is_replaced = uniform.fanouts, uniform.seed, uniform.replace
         self.graph = graph
         self._device = device
         self._lock = threading.Lock()
@@ -93,24 +95,24 @@ class DeviceSampler:
         self, batch_id: BatchId, seeds: IdArray, labels: torch.Tensor
     ) -> tuple[torch.Tensor, list[_Hop]]:
         """Return the nodes (U,) of a batch in first-seen order, and its hops, next to the seeds first."""
-        sampler, graph = self._sampler, self.graph
-        num_hops = len(sampler.fanouts)
-        keys = [layer_key(sampler.seed, batch_id.epoch, batch_id.index, hop) for hop in range(num_hops)]
+        graph = self.graph
+        num_hops = len(self._fanouts)
+        keys = [layer_key(self._seed, batch_id.epoch, batch_id.index, hop) for hop in range(num_hops)]
         head = np.array([len(seeds), *np.array(keys, dtype=np.uint64).view(np.int64)])
         # In one copy, which is over when this returns.
         sent = torch.from_numpy(np.concatenate([head, seeds])).to(self._device.place)
         num_nodes, words, nodes = sent[:1], sent[1 : len(head)], sent[len(head) :]
         hops: list[_Hop] = []
         total = 0
-        for number, fanout in enumerate(sampler.fanouts):
+        for number, fanout in enumerate(self._fanouts):
             first = hops[-1].last if hops and self._is_merged else 0
             to = sampling_kernels.launch_count(
-                graph, labels, nodes, num_nodes, first=first, fanout=fanout, is_replaced=sampler.replace
+                graph, labels, nodes, num_nodes, first=first, fanout=fanout, is_replaced=self._is_replaced
             )
             last, num_edges = torch.cat([num_nodes, to.offsets[-1:]]).tolist()  # waits
             most_nodes = min(last + num_edges, graph.num_nodes)
             total = num_edges + (total if self._is_merged else 0)
-            checked_total(max(total, most_nodes), number, batch_id, sampler.fanouts)
+            checked_total(max(total, most_nodes), number, batch_id, self._fanouts)
             to = to.cut(last - first)
             grown = nodes.new_empty(most_nodes)
             grown[:last] = nodes[:last]
@@ -127,9 +129,10 @@ class DeviceSampler:
                     edge_ids,
                     hop=number,
                     fanout=fanout,
-                    is_replaced=sampler.replace,
+                    is_replaced=self._is_replaced,
                 )
-                num_nodes = last + sampling_kernels.launch_relabel(labels, sources, nodes, last, indices)
+                new = sampling_kernels.launch_relabel(labels, sources, nodes, last, indices)
+                num_nodes = new.long() + last
         return nodes[: int(num_nodes)], hops  # waits
 
     def _layered_blocks(

@@ -234,8 +234,9 @@ def _demand(
         batch_rows=min(math.ceil(LARGER_THAN_PROBED * _most_rows(work.probe)), dataset.num_nodes),
         batch_edges=math.ceil(LARGER_THAN_PROBED * _most_edges(work.probe)),
         batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
-        sampler_threads=work.threads,
-        sampler_node_bytes=workspace_node_bytes(settings.sampling.sampler),
+        sampler_threads=_sampler_threads(settings, device),
+        # A device that samples has its map of nodes with it.
+        sampler_node_bytes=workspace_node_bytes(settings.sampling.sampler) if device.sampler is None else 0,
         sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * _most_call_bytes(settings.sampling.sampler, work)),
         store_bytes=store.resident_bytes,
         stored_row_bytes=store.row_bytes,
