@@ -27,13 +27,13 @@ from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.open_device_tier import (
-    BATCHES_AHEAD,
     LARGER_THAN_PROBED,
     Workload,
     open_device_tier,
     row_format,
     with_features,
 )
+from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.tiers import FeatureTier, SsdTier
 from gloader.samplers import CscGraph, call_bytes, make_sampler, workspace_node_bytes

@@ -398,7 +398,7 @@ def test_a_prediction_on_a_device_is_that_of_the_cpu(communities, monkeypatch) -
     opened = []
     monkeypatch.setattr(
         "gloader.training.inference.placement.open_device",
-        lambda place: (opened.append(place), CpuDevice(rehearses=True))[1],
+        lambda place: (opened.append(place), RehearsedDevice())[1],
     )
     assert np.array_equal(predict(communities, checkpoint, device="cpu"), expected)
     assert opened == [torch.device("cpu")]
