@@ -57,14 +57,14 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/transfer.py",
         "the record of the rows' memory",
-        "blocks_of_memory=(x, nodes)",
-        "blocks_of_memory=(nodes,)",
+        "blocks_of_memory=(x, y) if",
+        "blocks_of_memory=(y,) if",
     ),
     (
         "gloader/pipeline/transfer.py",
         "the record of the small arrays' memory",
-        "blocks_of_memory=(x, nodes)",
-        "blocks_of_memory=(x,)",
+        "blocks_of_memory=(x, y) if",
+        "blocks_of_memory=(x,) if",
     ),
     (
         "gloader/pipeline/transfer.py",
@@ -202,8 +202,8 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/distributed/client_run.py",
         "the copy of the ids that the loop gets",
-        "nodes=batch.sampled.nodes.copy()",
-        "nodes=batch.sampled.nodes",
+        "nodes=sampled.nodes.copy()",
+        "nodes=sampled.nodes",
     ),
     (
         "gloader/distributed/client.py",

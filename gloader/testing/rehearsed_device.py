@@ -405,8 +405,9 @@ class RehearsedDevice:
         if not tensor.numel():
             return lambda: torch.empty(shape, dtype=dtype)
         block = self._block_of(tensor)
-        if block is None:  # a table: its memory is torch's, and must not be gone
-            held = weakref.ref(tensor)
+        if block is None:
+            # A table: its memory is torch's, and must not be gone. What else a test brings along is the host's.
+            held = weakref.ref(tensor) if self._current() is self._sending else lambda: tensor
             return lambda: cast("torch.Tensor", held()) if held() is not None else self._fault(shape, dtype)
         touches.add(block.address)
         start = tensor.data_ptr() - block.address
@@ -432,7 +433,7 @@ class RehearsedDevice:
         poison(memory)
         block = _Block(memory, num_bytes, stream, is_host)
         # Through a memoryview: every view then holds the lease, and not the memory behind it. See `BufferRing`.
-        lease = np.frombuffer(memory.data, dtype=np.uint8)
+        lease = np.frombuffer(memory.data, dtype=np.uint8, count=max(num_bytes, 1))
         with self._settled():
             if not is_host:
                 if self._bytes_held() + num_bytes > self._num_bytes:

@@ -171,6 +171,14 @@ def test_a_thread_that_waits_for_the_gpu_sleeps(device: CudaDevice, fake: FakeCu
     fake.faults.clear()
 
 
+def test_seconds_between_two_marks_of_the_computation_are_the_gpus(
+    device: CudaDevice, fake: FakeCuda
+) -> None:
+    first, second = device.mark_computing(), device.mark_computing()
+    second.wait()
+    assert second.seconds_since(first) == 1e-3  # the fake's clock goes on by a millisecond with every event
+
+
 def test_the_sending_stream_has_the_priority_of_the_models(device: CudaDevice, fake: FakeCuda) -> None:
     with device.sending():
         stream = torch.cuda.current_stream()
