@@ -83,6 +83,7 @@ def test_what_the_consumer_computes_comes_behind_the_batch_and_before_its_memory
     host = _batch(_ring().acquire(5), [1, 2, 3, 4, 5], weights=True)
     sent = sender.send(host, LABELS)
     assert device.num_blocks == 2
+    assert sent.ready.x.isnan().all()  # a stream of its own brings it: nothing is done on that of this thread
     with device.computing():
         ready = sent.receive()
         # A copy, at the time the step runs: of all that a batch has, in the order of the fields.
