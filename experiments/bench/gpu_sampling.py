@@ -9,8 +9,9 @@ import numpy as np
 from gpu_findings import GpuFinding, Sizes, compared, not_checked
 
 from gloader.bench.graphs import GraphSpec
-from gloader.device import CpuDevice, has_triton, open_device, upload_topology
+from gloader.device import has_triton, open_device, upload_topology
 from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _samplers(
 
     layered = NeighborSampler(graph, fanouts, seed=7, replace=is_replaced)
     sampler = MergedBlockSampler(layered) if layout == "merged" else layered
-    device = open_device(place) if place.type == "cuda" else CpuDevice(rehearses=True)
+    device = open_device(place) if place.type == "cuda" else RehearsedDevice()
     topology = upload_topology(graph, place)
     return DeviceSampler(sampler, graph=topology, device=device), sampler
 

@@ -172,7 +172,7 @@ def test_an_error_of_cuda_may_be_the_models(text: str) -> None:
         device.launch(partial(_fail, text=text))
         send.pace.begun(device.mark_computing())
     with pytest.raises(RuntimeError, match=text) as caught:
-        for index in range(5):
+        for index in range(1 + BATCHES_AHEAD):
             send.process(_host(_ring(device, 1), index))
     told = [note for note in getattr(caught.value, "__notes__", []) if "CUDA_LAUNCH_BLOCKING=1" in note]
     assert len(told) == text.startswith("CUDA")
