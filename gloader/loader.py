@@ -204,6 +204,12 @@ class Loader:
         return self._held.tier.plan
 
     @property
+    def borrowed_bytes(self) -> int:
+        """Bytes that this process maps of the memory of the rank that loads for it, where they are counted."""
+        tier = self._held.tier
+        return tier.borrowed_bytes if isinstance(tier, RemoteTier) else 0
+
+    @property
     def seeds(self) -> IdArray:
         """(n,) int64 the seeds of an epoch, in no particular order."""
         return self._order.seeds

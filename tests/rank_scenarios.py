@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import hashlib
+import mmap
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ from torch import distributed
 import gloader
 from gloader.device import CpuDevice
 from gloader.distributed import client, device_agreement
-from gloader.pipeline import open_device_tier
+from gloader.errors import RankError
+from gloader.pipeline import gather, open_device_tier
 from gloader.pipeline.transfer import Transfer
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import ReadyBatch
@@ -227,7 +231,8 @@ def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str
 
 def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **settings: Any) -> Any:
     """Do the scenario ``then`` on devices of these sizes that go the way of a GPU."""
-    device = RehearsedDevice() if settings.pop("rehearses", True) else CpuDevice()
+    reaches = settings.pop("reaches", [False] * len(sizes))[rank]
+    device = RehearsedDevice(reads_in_place=reaches) if settings.pop("rehearses", True) else CpuDevice()
     open_device_tier.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
     if isinstance(device, RehearsedDevice):
@@ -267,6 +272,79 @@ def held(dataset: str, *, epochs: int = 2, **settings: Any) -> dict[str, Any]:
             "stats": dataclasses.asdict(loader.stats),
             "text": loader.explain(),
         }
+
+
+def reached(dataset: str, *, batch_size: int, **settings: Any) -> dict[str, Any]:
+    """Return the digests of an epoch, how many rows the host gathered, and in which shared memory the features are."""
+    pages = -(-gloader.Dataset.open(dataset).feature_bytes // mmap.PAGESIZE)
+    gathered: list[int] = []
+    inner = gather.gather_whole
+
+    def gather_whole(nodes: Any, *args: Any, **kwargs: Any) -> Any:
+        gathered.append(len(nodes))
+        return inner(nodes, *args, **kwargs)
+
+    gather.gather_whole = gather_whole
+    with build(dataset, batch_size=batch_size, **_without_place(settings)) as loader:
+        digests = [digest(batch) for batch in loader]
+        inode = _features_of(loader)
+        borrowed = loader.borrowed_bytes
+        maps = [name for start, end, name, _ in _mappings() if end - start == pages * mmap.PAGESIZE]
+        text = loader.explain()
+    distributed.barrier()
+    del loader
+    gc.collect()
+    return {
+        "digests": digests,
+        "gathered": sum(gathered),
+        "inode": inode,
+        "maps": maps.count("/memfd:gloader (deleted)"),
+        "borrowed": borrowed,
+        "left": _is_mapped(inode),
+        "text": text,
+    }
+
+
+def survived(dataset: str, **settings: Any) -> dict[str, Any]:
+    """Iterate until the test kills the other rank; return what is raised, and whether the features are still mapped."""
+    inodes: list[int] = []
+    inner = globals()["build"]
+
+    def build(*args: Any, **kwargs: Any) -> gloader.Loader:
+        loader = inner(*args, **kwargs)
+        inodes.append(_features_of(loader))
+        return loader
+
+    globals()["build"] = build
+    try:
+        killed(dataset, **settings)
+    except RankError as error:
+        text = str(error)
+    gc.collect()
+    return {"error": text, "inode": inodes[0], "left": _is_mapped(inodes[0])}
+
+
+def _features_of(loader: gloader.Loader) -> int:
+    """Return the inode of the shared memory that the features are reached in; 0 if they are not."""
+    held = loader._held.tier.device.features
+    if held is None:
+        return 0
+    address = held.rows.data_ptr()
+    for start, end, name, inode in _mappings():
+        if start <= address < end:
+            return inode if name.startswith("/memfd:gloader") else 0
+    return 0
+
+
+def _is_mapped(inode: int) -> bool:
+    return any(found == inode for *_, found in _mappings())
+
+
+def _mappings() -> Iterator[tuple[int, int, str, int]]:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        places, _, _, _, inode, *name = line.split()
+        start, end = (int(place, 16) for place in places.split("-"))
+        yield start, end, " ".join(name), int(inode)
 
 
 def unable(dataset: str, rank: int, on: int, how: str, **settings: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -126,6 +126,11 @@ class DeviceTier:
     def explain(self) -> str:
         """Return lines that say what the device holds, reads in place and samples; empty for a CPU without a cache."""
         return "\n".join(filter(None, [self._explain_rows(), self.where_sampled]))
+
+    def out_of_reach(self) -> DeviceTier:
+        """Return the tier without the host's features, which are unpinned."""
+        self.close()
+        return replace(self, features=None, pinned=None)
 
     def close(self) -> None:
         """Unpin the features. Idempotent."""

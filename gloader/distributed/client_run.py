@@ -212,7 +212,6 @@ class RemoteTier:
         self._open_store = partial(open_store, dataset, settings.reading)
         self._stall_timeout_s = settings.stages.stall_timeout_s
         self._host = team.ranks[0]
-        self._stack = ExitStack()
         follower = FollowerDevice(
             settings.device,
             num_nodes=dataset.num_nodes,
@@ -220,16 +219,19 @@ class RemoteTier:
             open_store=self._open_store,
             dry_run=dry_run,
         )
-        # Its constructor answers the host's questions through `follower`, which holds the device's rows afterwards.
-        self._client = LoaderClient(
-            team,
-            dim=dataset.feature_dim,
-            device=torch.device(settings.device.device),
-            answer=follower.answer,
-            stall_timeout_s=self._stall_timeout_s,
-        )
-        self._stack.callback(self._client.close)
-        self.device = follower.tier
+        with ExitStack() as stack:
+            stack.callback(follower.close)
+            # Its constructor answers the host's questions through `follower`, which has the device's rows afterwards.
+            self._client = LoaderClient(
+                team,
+                dim=dataset.feature_dim,
+                device=torch.device(settings.device.device),
+                answer=follower.answer,
+                stall_timeout_s=self._stall_timeout_s,
+            )
+            stack.callback(self._client.close)
+            self.device = follower.tier
+            self._stack = stack.pop_all()
         self.plan = self._client.welcome.plan
 
     @cached_property
@@ -241,6 +243,11 @@ class RemoteTier:
     def source(self) -> FeatureSource:
         """All N feature rows, on the SSD."""
         return self._stack.enter_context(self._open_store())
+
+    @property
+    def borrowed_bytes(self) -> int:
+        """Bytes of the host's memory that this rank's device reads in place; the plan counts them once."""
+        return 0 if self.device.features is None else self.device.features.rows.nbytes
 
     def explain(self) -> str:
         """Return lines that say which rank loads, with what, and what the device of this one holds."""

@@ -1,4 +1,4 @@
-"""Agreement on the rows that the devices of a machine's ranks hold: the same ones, while their one loader opens."""
+"""Agreement on the rows that the devices of a machine's ranks hold and reach: the same ones, while a loader opens."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ import torch
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
 from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
-from gloader.distributed.messages import Answer, Failed, HoldRows, TryStep
-from gloader.distributed.shared_memory import create_segment, take_segment
+from gloader.distributed.messages import Answer, Failed, HoldRows, ReachFeatures, SettleFeatures, TryStep
+from gloader.distributed.shared_memory import create_segment, seal_contents, take_segment
 from gloader.errors import RankError
-from gloader.pipeline.open_device_tier import hold_rows, room_for_rows, row_format
+from gloader.pipeline.open_device_tier import hold_rows, room_for_rows, row_format, with_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
 
     from gloader.config import DeviceSettings
     from gloader.device import Device
     from gloader.distributed.messages import Message
     from gloader.distributed.wire import Connection, Received
-    from gloader.pipeline.open_device_tier import DryRun
+    from gloader.pipeline.open_device_tier import DryRun, LoadedFeatures
     from gloader.ssd_store import FeatureStore
     from gloader.types import SampledBatch
 
@@ -97,6 +99,38 @@ class PeerDevices:
             _answer_of(rank, connection)
         return held
 
+    def reach_same_features(
+        self, device: Device, num_bytes: int, own: Callable[[NDArray[np.uint8] | None], LoadedFeatures]
+    ) -> LoadedFeatures:
+        """Have the features loaded to memory that every device then reads in place; all do, or none does.
+
+        Parameters
+        ----------
+        device : of this rank
+        num_bytes : of all rows as stored
+        own : loads them, to the memory that it gets or to its own, and makes this rank's device reach them
+
+        Raises
+        ------
+        RankError
+            Another rank is gone.
+        """
+        # Where batches are not sent, rows are gathered into the buffers of every rank, on the cores that compute too.
+        if not device.is_asynchronous:
+            return own(None).out_of_reach()
+        descriptor, memory = create_segment(num_bytes, is_touched=False)
+        try:
+            # Told first: the others pin the memory while it is filled.
+            self._tell(ReachFeatures(), descriptor)
+            loaded = own(memory)
+            answers = [_answer_of(rank, connection) for rank, connection in self._connections.items()]
+            seal_contents(descriptor)
+        finally:
+            os.close(descriptor)
+        by_all = loaded.is_reached and all(answer.reaches for answer in answers)
+        self._tell(SettleFeatures(by_all=by_all))
+        return loaded if by_all else loaded.out_of_reach()
+
     def _tell(self, message: Message, descriptor: int | None = None) -> None:
         for rank, connection in self._connections.items():
             try:
@@ -112,7 +146,7 @@ class PeerDevices:
 
 
 class FollowerDevice:
-    """The device of a client; holds what the host's `PeerDevices` say. For one thread; owns nothing.
+    """The device of a client; holds what the host's `PeerDevices` say. For one thread; owns its tier until `close`.
 
     Parameters
     ----------
@@ -173,7 +207,16 @@ class FollowerDevice:
             case HoldRows():
                 self._hold(self._plan(received.message, received.descriptor))
                 return Answer()
+            case ReachFeatures() if received.descriptor is not None:
+                return Answer(reaches=self._reach(received.descriptor))
+            case SettleFeatures(by_all=False):
+                self._tier = self.tier.out_of_reach()
         return None
+
+    def close(self) -> None:
+        """Let go of the features. Idempotent."""
+        if self._tier is not None:
+            self._tier.close()
 
     def _room(self, shape: BatchShape | None, descriptor: int | None) -> int:
         largest = None
@@ -198,6 +241,16 @@ class FollowerDevice:
             return
         with self._open_store() as store:
             self._tier = hold_rows(self._device, plan, source=store, form=row_format(store))
+
+    def _reach(self, descriptor: int) -> bool:
+        """Make the device reach the rows in the host's memory, if it can; return whether it does."""
+        # Writable, as the rings are: not every driver pins memory that is mapped for reading alone.
+        memory = take_segment(descriptor, is_touched=False)
+        with self._open_store() as store:
+            form = row_format(store)
+        rows = memory[: self._num_nodes * form.row_bytes].view(form.dtype).reshape(self._num_nodes, form.dim)
+        self._tier = with_features(self.tier, rows, form)
+        return self._tier.features is not None
 
 
 def _answer_of(rank: int, connection: Connection) -> Answer:

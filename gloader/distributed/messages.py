@@ -45,10 +45,23 @@ class HoldRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReachFeatures:
+    """The host asks the client's device to reach all rows in place, in the shared memory that comes with this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleFeatures:
+    """The host tells whether every device reaches the rows; if not, none reads them in place."""
+
+    by_all: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A client did what was asked for its device."""
 
     room: int | None = None  # bytes, in answer to `TryStep`
+    reaches: bool = False  # in answer to `ReachFeatures`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +181,8 @@ Message: TypeAlias = (
     Hello
     | TryStep
     | HoldRows
+    | ReachFeatures
+    | SettleFeatures
     | Answer
     | Welcome
     | Begin
@@ -189,6 +204,8 @@ _KINDS: Final[dict[str, type[Message]]] = {
     "hello": Hello,
     "try": TryStep,
     "hold": HoldRows,
+    "reach": ReachFeatures,
+    "settle": SettleFeatures,
     "answer": Answer,
     "welcome": Welcome,
     "begin": Begin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from gloader.pipeline.transfer import ROOMIER, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceSettings
@@ -62,6 +64,23 @@ class Workload:
     dry_run: DryRun | None = None  # one step of the model, to see what it takes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedFeatures:
+    """All features, in memory, and the device tier, which may read them there."""
+
+    source: RamFeatures
+    tier: DeviceTier
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the device reads them in place."""
+        return self.tier.features is not None
+
+    def out_of_reach(self) -> LoadedFeatures:
+        """Return the same where the device does not read them in place, after it let go of them."""
+        return LoadedFeatures(source=self.source, tier=self.tier.out_of_reach())
+
+
 class OtherDevices(Protocol):
     """The devices of the ranks that this one loads for: all of them hold the same rows; see `gloader.distributed`."""
 
@@ -71,6 +90,19 @@ class OtherDevices(Protocol):
 
     def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
         """Make every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned."""
+        ...
+
+    def reach_same_features(
+        self, device: Device, num_bytes: int, own: Callable[[NDArray[np.uint8] | None], LoadedFeatures]
+    ) -> LoadedFeatures:
+        """Have ``own`` load the features, to memory that it is given or to its own; every device reaches them or none.
+
+        Parameters
+        ----------
+        device : of this rank
+        num_bytes : of the features
+        own : loads them and makes ``device`` reach them, if it can
+        """
         ...
 
 
@@ -84,6 +116,15 @@ class NoOtherDevices:
     def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:  # noqa: ARG002 - the seam's
         """Return what ``own`` returns."""
         return own()
+
+    def reach_same_features(
+        self,
+        device: Device,  # noqa: ARG002 - the seam's
+        num_bytes: int,  # noqa: ARG002 - the seam's
+        own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
+    ) -> LoadedFeatures:
+        """Return what ``own`` returns, which finds memory by itself."""
+        return own(None)
 
 
 def open_device_tier(
@@ -213,18 +254,40 @@ def row_format(store: FeatureStore) -> RowFormat:
     return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=stored.is_bfloat16, scale=stored.scale)
 
 
-def with_features(tier: DeviceTier, features: RamFeatures, form: RowFormat) -> DeviceTier:
+def load_features(
+    store: FeatureStore, tier: DeviceTier, *, others: OtherDevices | None = None
+) -> LoadedFeatures:
+    """Load all features, where the device, and every one of the ``others``, reads them in place if all of them can.
+
+    Parameters
+    ----------
+    store : holds them; is closed
+    tier : what the device holds so far
+    others : the devices of the other ranks that this one loads for; defaults to none
+    """
+    form = row_format(store)
+
+    def load(memory: NDArray[np.uint8] | None) -> LoadedFeatures:
+        source = store.load(into=memory)
+        store.close()
+        return LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
+
+    others = others or NoOtherDevices()
+    return others.reach_same_features(tier.device, form.row_bytes * store.num_rows, load)
+
+
+def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> DeviceTier:
     """Return ``tier`` where the device reads ``features`` in place, if it can and does not hold all of them.
 
     Parameters
     ----------
     tier : what the device holds so far
-    features : all N rows in host memory, which are pinned
+    rows : (N, F) as stored, all of them, in host memory, which is pinned
     form : how these rows are stored
     """
     if tier.cache is not None and tier.cache.plan.holds_all:
         return tier
-    pinned = tier.device.pin(features.array)
+    pinned = tier.device.pin(rows)
     if pinned is None:
         return tier
     with ExitStack() as undo:

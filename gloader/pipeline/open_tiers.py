@@ -29,9 +29,9 @@ from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.open_device_tier import (
     LARGER_THAN_PROBED,
     Workload,
+    load_features,
     open_device_tier,
     row_format,
-    with_features,
 )
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.stage import MissRetrieval
@@ -141,7 +141,7 @@ def open_feature_tier(
         if plan.features == "ssd":
             ssd = _open_ssd(files, plan, topology, settings, device, stack, staging_bytes=spare)
         else:
-            source, device = _settle_in_memory(files, device, stack, num_ranks=num_ranks)
+            source, device = _settle_in_memory(files, device, stack, others=others)
         return FeatureTier(
             topology=topology,
             sampler=device.sampler or work.sampler,
@@ -285,16 +285,13 @@ def _plan(
 
 
 def _settle_in_memory(
-    files: _Files, device: DeviceTier, stack: ExitStack, *, num_ranks: int
+    files: _Files, device: DeviceTier, stack: ExitStack, *, others: OtherDevices | None
 ) -> tuple[FeatureSource, DeviceTier]:
-    """Return all rows in memory, and the device, which reads them there if it can; the disk is left alone."""
+    """Return all rows in memory, and the device, which reads them there if all can; the disk is left alone."""
     source: FeatureSource = files.store
     if not device.holds_all:
-        form = row_format(files.store)
-        source = loaded = files.store.load()
-        files.store.close()
-        # With several ranks the host gathers for all of them, so that no device reads the rows in place.
-        device = with_features(device, loaded, form) if num_ranks == 1 else device
+        loaded = load_features(files.store, device, others=others)
+        source, device = loaded.source, loaded.tier
         stack.callback(device.close)
     # Nothing will be packed: the folder is not left on the disk for the whole run.
     if files.spill is not None:

@@ -268,7 +268,8 @@ class _TrainingRun:
     ) -> RunResult:
         """Return what came of the training, and what it took; collective."""
         is_on_ssd = loader.memory_plan.features == "ssd"
-        peaks = self.group.gather(self.peak.peak_bytes)
+        # Features that several ranks map are one memory.
+        peaks = self.group.gather(max(self.peak.peak_bytes - loader.borrowed_bytes, 0))
         return RunResult(
             seed=self.settings.loader.sampling.seed,
             best_epoch=outcome.best_epoch,

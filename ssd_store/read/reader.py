@@ -363,8 +363,10 @@ class FeatureStore:
             )
         return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
-    def load(self, rows: IdArray | None = None) -> RamFeatures:
+    def load(self, rows: IdArray | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
         """Read ``rows`` (all of them by default) into memory, as they are stored. Thread-safe.
+
+        ``into`` is memory for them, starting at a multiple of an element, and longer perhaps; by default it is new.
 
         Raises
         ------
@@ -372,8 +374,9 @@ class FeatureStore:
             As `read_into`.
         """
         ids = np.arange(self.num_rows) if rows is None else rows
+        num_bytes = ids.shape[0] * self.row_bytes
         # On a page: rows of a power of two then touch no more lines of the link, or of a cache, than they fill.
-        memory = aligned_bytes(ids.shape[0] * self.row_bytes)
+        memory = aligned_bytes(num_bytes) if into is None else into[:num_bytes]
         array = memory.view(self._dtype).reshape(ids.shape[0], self.dim)
         step = max(1, _LOAD_BYTES // self.row_bytes)
         for start in range(0, ids.shape[0], step):

@@ -46,6 +46,6 @@ def run(server: RankServer, dataset: Path) -> Callable[..., list[Ended]]:
     """Return a function that runs a scenario on several ranks of this machine."""
 
     def run(scenario: str, **settings: Any) -> list[Ended]:
-        return server.run(scenario, dataset=str(dataset), **settings)
+        return server.run(scenario, **({"dataset": str(dataset)} | settings))
 
     return run

@@ -13,7 +13,7 @@ import pytest
 from forking import in_child
 
 from gloader.distributed.messages import Bye, Failed, Hello, Leave, Pong, Release, Segment
-from gloader.distributed.shared_memory import create_segment, map_segment
+from gloader.distributed.shared_memory import create_segment, map_segment, seal_contents
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import RankError
 
@@ -103,6 +103,19 @@ def test_memory_is_shared_and_stays_after_its_descriptor(ends) -> None:
     other[5] = 9
     assert other[5] == 9
     assert np.shares_memory(other, other[3:])
+
+
+def test_memory_that_is_full_is_mapped_for_writing_no_more() -> None:
+    descriptor, memory = create_segment(10_000, is_touched=False)
+    other = map_segment(descriptor)
+    seal_contents(descriptor)
+    memory[:] = 7
+    assert (other[:10_000] == 7).all()  # mappings that are there stay as they are
+    with pytest.raises(PermissionError):
+        map_segment(descriptor)
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, 1)
+    os.close(descriptor)
 
 
 def test_a_forked_child_neither_speaks_for_its_parent_nor_keeps_its_connection(ends) -> None:

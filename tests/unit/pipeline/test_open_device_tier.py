@@ -103,9 +103,7 @@ def test_all_rows_go_there_where_they_fit(monkeypatch: pytest.MonkeyPatch, workl
     tier = _open(monkeypatch, SmallDevice(free=10**6), workload)
     assert tier.cache.plan.holds_all
     assert tier.cache.slot_of is None
-    assert (
-        with_features(tier, RamFeatures(FEATURES), FORM) is tier
-    )  # nothing is pinned for a device that has all
+    assert with_features(tier, FEATURES, FORM) is tier  # nothing is pinned for a device that has all
     np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES)
 
 

@@ -108,6 +108,19 @@ def test_load_keeps_some_rows_in_memory(path: Path) -> None:
     assert same_bits(read(some, [2, 0, 1]), FEATURES[[2, 4000, 2]])
 
 
+def test_rows_are_loaded_to_memory_that_is_given(tmp_path: Path) -> None:
+    num_bytes = 100 * 128 * 4
+    memory = np.full(num_bytes + 4096, 7, dtype=np.uint8)
+    with FeatureStore.create(tmp_path / "s", FEATURES[:100]) as store:
+        loaded, own = store.load(into=memory), store.load()
+        assert np.shares_memory(loaded.array, memory[:num_bytes])
+        assert (memory[num_bytes:] == 7).all()
+        assert same_bits(read(loaded, range(100)), FEATURES[:100])
+        assert (
+            own.array.ctypes.data % 4096 == 0
+        )  # a device that reads a row in place reads no line more than it has
+
+
 def test_another_column_of_a_dataset(tmp_path: Path) -> None:
     with NewDirectory(tmp_path / "d", manifest_name="dataset.json") as directory:
         with directory.features("features", num_rows=10, dim=128, dtype="float32") as writer:
