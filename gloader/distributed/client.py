@@ -28,7 +28,7 @@ from gloader.distributed.messages import (
     Unmap,
     Welcome,
 )
-from gloader.distributed.shared_memory import pin_segment, take_segment
+from gloader.distributed.shared_memory import take_segment
 from gloader.distributed.wire import CONNECT_S, Connection
 from gloader.errors import ChannelClosedError, RankError, StallError
 from gloader.pipeline.gather import HostBatch
@@ -36,10 +36,9 @@ from gloader.pipeline.gather import HostBatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
     from numpy.typing import NDArray
 
-    from gloader.device.host_memory import PinnedArray
+    from gloader.device import Pinned
     from gloader.distributed.agree import Team
     from gloader.distributed.messages import Message
     from gloader.distributed.wire import Received
@@ -60,7 +59,7 @@ class LoaderClient:
     ----------
     team : the ranks of this machine
     dim : F
-    device : batches go there; shared memory is pinned for it
+    pin : pins the features of batches for the device, in place; returns None where it copies from them as they are
     answer : answers what the host asks while it opens the loader; None: it asked nothing of a device
     stall_timeout_s : seconds that a sign of life may take; 0: for ever
 
@@ -77,16 +76,16 @@ class LoaderClient:
         team: Team,
         *,
         dim: int,
-        device: torch.device,
+        pin: Callable[[NDArray[np.uint8]], Pinned | None],
         answer: Callable[[Received], Message | None],
         stall_timeout_s: float,
     ) -> None:
         self._host = team.ranks[0]
         self._dim = dim
-        self._device = device
+        self._pin = pin
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}
-        self._pinned: dict[int, PinnedArray] = {}
+        self._pinned: dict[int, Pinned | None] = {}  # of the segments that features came in
         self._inbox: deque[HostBatch | RankError] = deque()
         # Runs are numbered on both sides, so that messages of an old run are told from those of the one under way.
         self._run = 0
@@ -318,10 +317,12 @@ class LoaderClient:
             self._inbox.append(error)
 
     def _map(self, number: int, descriptor: int) -> None:
-        memory = take_segment(descriptor)
-        self._segments[number] = memory
-        if (pinned := pin_segment(memory, self._device)) is not None:
-            self._pinned[number] = pinned
+        self._segments[number] = take_segment(descriptor)
+
+    def _pin_once(self, number: int) -> None:
+        # At the first features in it: topologies are packed by the CPU, and their memory stays as it is.
+        if number not in self._pinned:
+            self._pinned[number] = self._pin(self._segments[number])
 
     def _unmap(self, number: int) -> None:
         if (pinned := self._pinned.pop(number, None)) is not None:
@@ -334,6 +335,8 @@ class LoaderClient:
             return  # of a run that this rank left: dropping the leases gives the buffers back
         sampled, degrees = read_batch(batch.shape, topology)
         rows = batch.rows
+        if rows:
+            self._pin_once(batch.segments[0])
         x = features[: 4 * rows * self._dim].view(np.float32).reshape(rows, self._dim)
         self._num_received += 1
         self._inbox.append(

@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-import torch
-
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import FEW_BYTES, open_topology
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.device_agreement import FollowerDevice
+from gloader.distributed.shared_memory import pin_segment
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
@@ -225,7 +224,8 @@ class RemoteTier:
             self._client = LoaderClient(
                 team,
                 dim=dataset.feature_dim,
-                device=torch.device(settings.device.device),
+                # By the opened device, which knows its number: the thread that sends has a current device of its own.
+                pin=lambda memory: pin_segment(memory, follower.tier.device.place),
                 answer=follower.answer,
                 stall_timeout_s=self._stall_timeout_s,
             )

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 
 from gloader.distributed.agree import Team
+from gloader.distributed.batch_layout import BatchShape, write_batch
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.client_run import ClientRun
 from gloader.distributed.messages import (
     Answer,
+    Batch,
     Begin,
     ErrorReport,
     Failed,
@@ -22,15 +25,17 @@ from gloader.distributed.messages import (
     Message,
     Ping,
     Pong,
+    Segment,
     Started,
     TryStep,
     Welcome,
 )
+from gloader.distributed.shared_memory import create_segment
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import ChannelClosedError, RankError
 from gloader.memory.plan import MemoryPlan
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
-from gloader.types import BatchId
+from gloader.types import BatchId, Block, SampledBatch
 
 HERE, NEXT = BatchId(epoch=0, index=0), BatchId(epoch=0, index=1)
 PLAN = MemoryPlan(
@@ -50,6 +55,26 @@ PLAN = MemoryPlan(
 )
 
 
+FEATURE_BYTES = 8192
+pinned_bytes: list[int] = []  # sizes of what was pinned
+
+
+class Pinned:
+    """Host memory that counts as pinned until it is closed."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+        pinned_bytes.append(array.nbytes)
+
+    def close(self) -> None:
+        """Unpin it."""
+        pinned_bytes.remove(self.array.nbytes)
+
+
+def _pin(memory: NDArray[np.uint8]) -> Pinned:
+    return Pinned(memory)
+
+
 class Host:
     """The other side, as far as a test needs it: welcomes, starts runs, and keeps what it was told."""
 
@@ -57,12 +82,26 @@ class Host:
         self.heard: list[Message] = []
         self.pinged = threading.Semaphore(0)
         self._listener = listener
+        self._has_sent = False
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
+
+    def send(self, sampled: SampledBatch, *, rows: int) -> None:
+        """Send a batch in the segments 1, of features, and 2, of the topology."""
+        shape = BatchShape.of(sampled)
+        if not self._has_sent:
+            for number, size in ((1, FEATURE_BYTES), (2, 4096)):
+                descriptor, memory = create_segment(size)
+                write_batch(sampled, np.ones(shape.num_nodes, dtype=np.float32), shape, memory)
+                self.connection.send(Segment(segment=number), descriptor=descriptor)
+                os.close(descriptor)
+        self._has_sent = True
+        self.connection.send(Batch(run=1, segments=(1, 2), rows=rows, shape=shape))
 
     def _serve(self) -> None:
         connection = self._listener.accept(5.0)
         assert connection is not None
+        self.connection = connection
         try:
             self._welcome(connection)
             while True:
@@ -99,7 +138,7 @@ def _client(listener: Listener) -> LoaderClient:
     return LoaderClient(
         _team(listener),
         dim=1,
-        device=torch.device("cpu"),
+        pin=_pin,
         answer=lambda received: Answer(room=7) if received.message == TryStep(shape=None) else None,
         stall_timeout_s=5.0,
     )
@@ -150,6 +189,26 @@ def test_what_the_host_asks_at_the_start_is_answered(both: tuple[LoaderClient, H
     assert client.welcome == Welcome(plan=PLAN, text="all is well")
 
 
+def test_memory_is_pinned_where_the_device_copies_features_from_it(both: tuple[LoaderClient, Host]) -> None:
+    client, host = both
+    one = Block(
+        indptr=np.array([0, 1], dtype=np.int32),
+        indices=np.array([1], dtype=np.int32),
+        edge_ids=np.array([3]),
+        num_src=2,
+        num_dst=1,
+    )
+    for index in range(3):
+        sampled = SampledBatch(
+            id=BatchId(epoch=0, index=index), nodes=np.array([5, 6]), num_seeds=1, blocks=(one,)
+        )
+        host.send(sampled, rows=0 if index == 0 else 2)
+        client.next_batch(sampled.id)
+        assert pinned_bytes == ([] if index == 0 else [FEATURE_BYTES])
+    client.close()
+    assert pinned_bytes == []
+
+
 def test_an_answer_that_cannot_be_given_is_told_and_raised() -> None:
     listener = Listener()
     told: list[Any] = []
@@ -169,7 +228,7 @@ def test_an_answer_that_cannot_be_given_is_told_and_raised() -> None:
         raise MemoryError("the device is full")
 
     with pytest.raises(MemoryError, match="the device is full"):
-        LoaderClient(_team(listener), dim=1, device=torch.device("cpu"), answer=refuse, stall_timeout_s=5.0)
+        LoaderClient(_team(listener), dim=1, pin=_pin, answer=refuse, stall_timeout_s=5.0)
     thread.join()
     listener.close()
     assert told[0].message == Failed(text="MemoryError: the device is full")
@@ -196,7 +255,7 @@ def test_a_host_that_refuses_is_heard_although_nothing_can_be_answered() -> None
         return Answer()
 
     with pytest.raises(RankError, match="rank 0 failed: no disk") as caught:
-        LoaderClient(_team(listener), dim=1, device=torch.device("cpu"), answer=answer, stall_timeout_s=5.0)
+        LoaderClient(_team(listener), dim=1, pin=_pin, answer=answer, stall_timeout_s=5.0)
     assert caught.value.__notes__ == ["after lunch"]
     thread.join()
     listener.close()
