@@ -23,7 +23,9 @@ _SCALE_BYTES: Final = 4  # a row's factor, of int8 features
 _STEP_MARGIN: Final = 1.2  # batches are larger than the one that was tried
 # Of what is free, if no step was tried: a guess that leaves the model the other half.
 _UNTRIED_SHARE: Final = 0.5
-_SLACK_BYTES: Final = 512 << 20  # workspaces of libraries, fragmentation, communication
+_SLACK_BYTES: Final = 512 << 20  # workspaces of libraries, fragmentation
+# Several ranks: NCCL takes 0.5 to 1.6 GB, of which what it sends later comes when it is first sent.
+_SLACK_OF_RANKS_BYTES: Final = 2 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +108,14 @@ def cache_bytes(num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: boo
     return mapped + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
 
 
-def automatic_bytes(free_bytes: int, *, step_bytes: int | None, batch_bytes: int, batches_ahead: int) -> int:
+def automatic_bytes(
+    free_bytes: int,
+    *,
+    step_bytes: int | None,
+    batch_bytes: int,
+    batches_ahead: int,
+    has_other_ranks: bool = False,
+) -> int:
     """Return how many bytes of a device a cache may take. Pure.
 
     What is free, less the most that one step of the model took, the batches that are there beside the one it works
@@ -118,11 +127,13 @@ def automatic_bytes(free_bytes: int, *, step_bytes: int | None, batch_bytes: int
     step_bytes : the most that a step took beyond that, its batch included; None: none was tried
     batch_bytes : features and blocks of one batch
     batches_ahead : batches on the device beside the step's own
+    has_other_ranks : whether the device talks to those of other ranks
     """
+    slack = _SLACK_OF_RANKS_BYTES if has_other_ranks else _SLACK_BYTES
     ahead = batches_ahead * batch_bytes
     if step_bytes is None:
         return max(int(_UNTRIED_SHARE * free_bytes) - ahead - batch_bytes, 0)
-    return max(free_bytes - int(_STEP_MARGIN * (step_bytes + ahead)) - _SLACK_BYTES, 0)
+    return max(free_bytes - int(_STEP_MARGIN * (step_bytes + ahead)) - slack, 0)
 
 
 def plan_device_cache(

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import distributed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.types import ReadyBatch
+
+
+def has_other_ranks() -> bool:
+    """Return whether this process belongs to a group of several ranks, whose devices talk."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def dry_step(
@@ -29,8 +35,10 @@ def dry_step(
         devices = [] if batch.x.device.type == "cpu" else [batch.x.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
-        # An Adam that has not stepped yet will hold twice the parameters: the same bytes are held during the step.
-        state = [torch.empty((2, *p.shape), dtype=p.dtype, device=p.device) for p in model.parameters()]
+        # What training holds beside a step is held during it: an Adam that has not stepped yet will take twice the
+        # parameters, and with other ranks DDP takes their gradients once more, in the buckets that it sends.
+        copies = 3 if has_other_ranks() else 2
+        state = [torch.empty((copies, *p.shape), dtype=p.dtype, device=p.device) for p in model.parameters()]
         with torch.random.fork_rng(devices=devices):
             try:
                 model.train()

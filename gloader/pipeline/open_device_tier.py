@@ -21,6 +21,7 @@ from gloader.device import (
     open_device,
     reach_features,
 )
+from gloader.device.dry_run import has_other_ranks
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.pipeline.pace import BATCHES_AHEAD
@@ -225,7 +226,13 @@ def room_for_rows(
     step_bytes = None
     if dry_run is not None:
         step_bytes = _step_bytes(device, dry_run, batch)
-    return automatic_bytes(free, step_bytes=step_bytes, batch_bytes=batch_bytes, batches_ahead=BATCHES_AHEAD)
+    return automatic_bytes(
+        free,
+        step_bytes=step_bytes,
+        batch_bytes=batch_bytes,
+        batches_ahead=BATCHES_AHEAD,
+        has_other_ranks=has_other_ranks(),
+    )
 
 
 def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, form: RowFormat) -> DeviceTier:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gloader.device import dry_step
+from gloader.training.step_memory import LiveBytes
 
 
 def test_a_dry_step_leaves_the_model_as_it_was() -> None:
@@ -29,6 +30,25 @@ def test_a_dry_step_leaves_the_model_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize(("ranks", "copies"), [(1, 2), (4, 3)])
+def test_what_training_holds_beside_a_step_is_held_during_it(
+    ranks: int, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two copies of the parameters, for Adam; with other ranks one more, in which DDP sends the gradients."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: ranks)
+    model = torch.nn.Linear(40, 30, bias=False)
+    held: list[int] = []
+    with LiveBytes() as live:
+
+        def loss_of(batch: Any) -> torch.Tensor:
+            held.append(live._live_bytes)
+            return model(batch.x).sum()
+
+        dry_step(model, loss_of)(SimpleNamespace(x=torch.ones(1, 40)))  # type: ignore[arg-type]
+    assert copies * 4 * 40 * 30 <= held[0] < (copies + 1) * 4 * 40 * 30
 
 
 def test_a_step_that_fails_leaves_no_trace_either() -> None:
