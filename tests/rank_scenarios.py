@@ -20,7 +20,7 @@ from torch import distributed
 
 import gloader
 from gloader.device import CpuDevice
-from gloader.distributed import client, device_agreement
+from gloader.distributed import agree, client_run, device_agreement, own_gpus
 from gloader.errors import RankError
 from gloader.pipeline import gather, open_device_tier
 from gloader.pipeline.transfer import Transfer
@@ -236,7 +236,7 @@ def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **setting
     open_device_tier.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
     if isinstance(device, RehearsedDevice):
-        client.pin_segment = lambda memory, place: device.pin_memory(memory)
+        client_run.pin_segment = lambda memory, place: device.pin_memory(memory)
     else:
         return scenario(dataset, rank=rank, device_cache=sizes[rank], **settings)
     try:
@@ -272,6 +272,40 @@ def held(dataset: str, *, epochs: int = 2, **settings: Any) -> dict[str, Any]:
             "stats": dataclasses.asdict(loader.stats),
             "text": loader.explain(),
         }
+
+
+def meeting(dataset: str, *, batch_size: int, gpu: str, rank: int, **settings: Any) -> dict[str, Any]:
+    """Build a loader on a device with little memory, the ``gpu`` of every rank; return what was done in which order."""
+    done: list[str] = []
+    inner, little = distributed.all_reduce, RehearsedDevice()
+
+    class Small:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(little, name)
+
+        def free_bytes(self) -> int:
+            done.append("measured")
+            return 2 << 30  # what several ranks leave to those that talk
+
+        def most_bytes_of(self, step: Any) -> int:
+            step()
+            return 0
+
+    def all_reduce(tensor: torch.Tensor) -> None:
+        done.append("talked")
+        inner(tensor)
+
+    own_gpus.distributed.all_reduce = all_reduce
+    agree.gpu_of = lambda place: gpu.format(rank=rank) or None
+    open_device_tier.open_device = device_agreement.open_device = lambda place: Small()
+    with build(
+        dataset,
+        batch_size=batch_size,
+        device_dry_run=lambda batch: done.append("tried"),
+        **_without_place(settings),
+    ) as loader:
+        cache = loader._held.tier.device.cache
+        return {"done": done, "rows": 0 if cache is None else len(cache.plan.rows)}
 
 
 def reached(dataset: str, *, batch_size: int, **settings: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def infer(
     # After the kernels were compiled in another process: torch beside that would be too much.
     from gloader.training.checkpoint.save import load_checkpoint
     from gloader.training.evaluate import predict
-    from gloader.training.train import resolve_device
+    from gloader.training.own_device import resolve_device
 
     loaded = load_checkpoint(checkpoint)
     with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:

@@ -99,15 +99,13 @@ def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
     from torch import distributed
     from torch.distributed.rendezvous import rendezvous
 
-    is_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    from gloader.training.own_device import resolve_device
+
+    place = resolve_device(device, local_rank=launch.local_rank)
+    is_cuda = place.type == "cuda"
     # Before anything else touches a GPU: the first use of CUDA makes a context on the current device.
     if is_cuda:
-        if launch.local_rank >= torch.cuda.device_count():
-            raise ConfigError(
-                f"rank {launch.local_rank} of this machine has no GPU: torch sees {torch.cuda.device_count()}; start "
-                "as many ranks, or use --device cpu"
-            )
-        torch.cuda.set_device(launch.local_rank)
+        torch.cuda.set_device(place)
     # The store of an earlier attempt may still hold its keys after a restart: the ranks agree on a fresh one.
     try:
         found, rank, world_size = next(rendezvous("env://", timeout=timeout))

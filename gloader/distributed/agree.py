@@ -18,6 +18,7 @@ from torch import distributed
 from gloader.config import Sharing
 from gloader.core.flag_values import require_choice
 from gloader.core.version import __version__
+from gloader.distributed.own_gpus import collective_device, connect, gpu_of, require_own_gpus
 from gloader.distributed.wire import Listener
 from gloader.errors import ConfigError, RankError, RankSettingsError
 from gloader.ssd_store.spill.owner import SpillOwner
@@ -90,6 +91,8 @@ class Facts:
 
     batches: Mapping[str, Any]  # JSON values that the batches follow from; the same on every rank
     machine: Mapping[str, Any]  # of the loader itself; the same on the ranks that share it
+    place: torch.device  # of this rank
+    is_cache_sized: bool  # whether the device cache was asked for by its size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
         local = [card for card in cards if card["machine_id"] == own["machine_id"]]
         if membership.is_shared:
             _require_equal(local, "machine", "on every rank of a machine")
+        _meet_devices(cards, facts.place)
     except BaseException:
         listener.close()
         raise
@@ -173,7 +177,23 @@ def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[
         "error": None,
         "batches": common | dict(facts.batches),
         "machine": dict(facts.machine),
+        "device": {
+            "type": facts.place.type,
+            "gpu": gpu_of(facts.place),
+            "is_cache_sized": facts.is_cache_sized,
+        },
     }
+
+
+def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> None:
+    """Let the devices of all ranks talk, each of them another rank's; collective."""
+    devices = {card["rank"]: card["device"] for card in cards}
+    gpus = {rank: device["gpu"] for rank, device in devices.items()}
+    require_own_gpus(gpus, may_share=all(device["is_cache_sized"] for device in devices.values()))
+    # A device that is not there is refused when it is opened; nobody may wait for it here.
+    kinds = {(device["type"], device["gpu"] is not None) for device in devices.values()}
+    if kinds in ({("cpu", False)}, {("cuda", True)}):
+        connect(place)
 
 
 def machine_name() -> str:
@@ -226,12 +246,6 @@ def _require_able(cards: Sequence[Mapping[str, Any]]) -> None:
 
 def _require_equal(cards: Sequence[Mapping[str, Any]], part: str, where: str) -> None:
     require_equal({card["rank"]: card[part] for card in cards}, where)
-
-
-def collective_device() -> torch.device:
-    """Return the device that tensors of a collective have to be on."""
-    is_cuda = distributed.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if is_cuda else torch.device("cpu")
 
 
 def gather_bytes(own: bytes) -> list[bytes]:

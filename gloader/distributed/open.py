@@ -7,6 +7,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from gloader.distributed.agree import Facts, assemble, refuse
 from gloader.distributed.client_run import RemoteTier
 from gloader.distributed.host import LoaderHost
@@ -114,4 +116,9 @@ def _facts(dataset: Dataset, order: EpochOrder, settings: LoaderSettings) -> Fac
         "sampling_device": settings.device.sampling_device,
         "stall_timeout_s": settings.stages.stall_timeout_s,
     }
-    return Facts(batches=batches, machine=machine)
+    return Facts(
+        batches=batches,
+        machine=machine,
+        place=torch.device(settings.device.device),
+        is_cache_sized=settings.device.device_cache != "auto",
+    )

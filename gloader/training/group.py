@@ -261,7 +261,7 @@ def _broadcast_size(own: int) -> int:
     import torch
     from torch import distributed
 
-    from gloader.distributed.agree import collective_device
+    from gloader.distributed.own_gpus import collective_device
 
     size = torch.tensor([own], device=collective_device())
     distributed.broadcast(size, 0)
@@ -272,7 +272,7 @@ def _broadcast_bytes(own: bytes, size: int) -> bytes:
     import torch
     from torch import distributed
 
-    from gloader.distributed.agree import collective_device
+    from gloader.distributed.own_gpus import collective_device
 
     sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(collective_device())
     distributed.broadcast(sent, 0)

@@ -19,6 +19,7 @@ from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.optimizer import check_optim
+from gloader.training.own_device import require_own_gpu, resolve_device
 from gloader.training.process import own_cores, private_randomness
 from gloader.training.replica import check_step
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
@@ -111,7 +112,8 @@ def fit(
     _agree_on(group, recorded, files)
     _check(settings, files)
     check_step(settings.step, world_size=group.world_size)
-    target = resolve_device(device, group)
+    target = resolve_device(device, local_rank=group.local_rank)
+    require_own_gpu(group, target, asked=device)
     folder = None if files.out is None else RunFolder(files.out)
     with ExitStack() as stack:
         run_id = ""
@@ -151,37 +153,6 @@ def fit(
     if folder is not None and group.is_first:
         folder.write_result(summary)
     return FitResult(runs=tuple(results), summary=summary)
-
-
-def resolve_device(device: str, group: RankGroup | None = None) -> torch.device:
-    """Return the device that "auto" or a torch device's name stands for; with several ranks, each has its own GPU.
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown, the device is not there, or several ranks would have the same one.
-    """
-    local_rank, most_local = (group.local_rank, group.most_local) if group is not None else (0, 1)
-    if device == "auto":
-        device = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda":
-        device = f"cuda:{local_rank}"
-    elif device.startswith("cuda:") and most_local > 1:
-        raise ConfigError(
-            f"device {device!r} cannot be that of {most_local} ranks; use 'auto' or 'cuda', which give each its own GPU"
-        )
-    try:
-        target = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"device {device!r} is not known; allowed: auto, cpu, cuda:0, cuda:1, ..."
-        ) from error
-    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device {device!r} is not there: torch sees {torch.cuda.device_count()} GPUs; start as many ranks, or "
-            "use the device 'cpu'"
-        )
-    return target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,3 +159,21 @@ def test_a_device_that_is_not_there_is_named_on_all_ranks(run: Run) -> None:
 def test_ranks_that_rank_rows_differently_all_raise(run: Run) -> None:
     for how in run("building", batch_size=8, odd={"device_hotness": "degree"}):
         assert "device_hotness is 'presampled' on rank 0 and 'degree' on rank 1" in how.error
+
+
+@pytest.mark.parametrize("sharing", ["shared", "private"])
+def test_devices_talk_before_their_memory_is_measured(run: Run, sharing: str) -> None:
+    for found in _results(run("meeting", batch_size=8, gpu="", sharing=sharing)):
+        assert found["done"] == ["talked", "measured", "tried"]
+        assert found["rows"] == 0  # all of it is left to those that talk
+
+
+@pytest.mark.parametrize("size", ["auto", 0])
+def test_two_ranks_on_one_gpu_are_refused_unless_they_say_how_much_each_takes(run: Run, size: Any) -> None:
+    assert _results(run("meeting", batch_size=8, gpu="uuid-{rank}", device_cache=size))
+    ended = run("meeting", batch_size=8, gpu="uuid", device_cache=size)
+    if size != "auto":
+        assert _results(ended)
+        return
+    for how in ended:
+        assert how.error.startswith("gloader.errors.RankSettingsError: ranks 0 and 1 are on one GPU (uuid)")

@@ -19,9 +19,10 @@ from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
 from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.own_device import resolve_device
 from gloader.training.reporter import SilentReporter
 from gloader.training.run_identity import decisive_settings, differing
-from gloader.training.train import FitResult, RunFiles, resolve_device
+from gloader.training.train import FitResult, RunFiles
 
 MODEL = ModelConfig(name="graphsage", hidden=16, dropout=0.3)
 OPTIM = OptimConfig(epochs=4, lr=0.02)

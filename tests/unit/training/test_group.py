@@ -7,9 +7,8 @@ import logging
 import pytest
 import torch
 
-from gloader.errors import ConfigError, RankError
+from gloader.errors import RankError
 from gloader.training.group import RankGroup
-from gloader.training.train import resolve_device
 
 
 def test_a_process_without_a_group_is_alone() -> None:
@@ -79,8 +78,3 @@ def test_other_errors_stay_and_are_announced_with_their_rank(caplog: pytest.LogC
     ):
         raise error
     assert caplog.messages == ["rank 1 failed: RuntimeError: shapes do not fit (in stage compute)"]
-
-
-def test_several_ranks_cannot_have_one_gpu() -> None:
-    with pytest.raises(ConfigError, match=r"device 'cuda:0' cannot be that of 2 ranks; use 'auto' or 'cuda'"):
-        resolve_device("cuda:0", RankGroup(rank=0, machines=["a", "a"]))
