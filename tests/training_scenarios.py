@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -16,7 +17,9 @@ from typing import Any
 
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
+from gloader.errors import RankError
 from gloader.loader import Loader
+from gloader.training import rank_watch
 from gloader.training.group import RankGroup
 from gloader.training.train import RunFiles, fit
 from gloader.types import ReadyBatch
@@ -142,6 +145,45 @@ def leaving(*, rank: int, dataset: str, world: int, folder: Path) -> None:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     group.gather(rank)
+
+
+def on_devices(*, rank: int, dataset: str, world: int, folder: Path) -> list[Any]:
+    """Wait for a rank that is killed, as for GPUs: only an abort of the process group ends that."""
+    group = RankGroup.current()
+    aborted = threading.Event()
+    rank_watch._abort = aborted.set
+    began = time.monotonic()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        with group.lost_rank_errors(), group.watching():
+            if not aborted.wait(15.0):
+                raise TimeoutError("nobody aborted the process group")
+            raise RuntimeError("CUDA error: unspecified launch failure")
+    except RankError as error:
+        seconds = time.monotonic() - began
+        time.sleep(1.0)  # as `gloader train` does: the others hear of the lost rank first
+        return [str(error), seconds]
+
+
+def done_first(*, rank: int, dataset: str, world: int, folder: Path) -> bool:
+    """Return whether a rank that was done, and ended, counted as lost."""
+    group = RankGroup.current()
+    aborted = threading.Event()
+    rank_watch._abort = aborted.set
+    rank_watch._LOOK_EVERY_S = 0.02
+    gather = group.gather
+
+    def late(value: Any) -> list[Any]:
+        found = gather(value)
+        if rank == 0:
+            time.sleep(0.3)
+        return found
+
+    group.gather = late
+    with group.watching():
+        pass
+    return aborted.is_set()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gloader.errors import RankError
+from gloader.training.rank_watch import RankWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ class RankGroup:
     ) -> None:
         self.rank = rank
         self._processes = processes
+        self._lost: list[int] = []  # ranks of this machine, as `watching` saw
         self.world_size = len(machines)
         self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
         self.local_rank = machines[:rank].count(machines[rank])
@@ -136,15 +138,34 @@ class RankGroup:
         require_equal(dict(enumerate(cards)), "on every rank")
 
     @contextmanager
+    def watching(self) -> Iterator[None]:
+        """End collectives that wait for a rank of this machine whose process has ended, inside the block; collective.
+
+        Use it inside `lost_rank_errors`, which tells who it was.
+        """
+        if self.is_alone:
+            yield
+            return
+        watch = RankWatch(self._processes)
+        try:
+            yield
+            # Told to look no more before the ranks meet: one may end its process as soon as they have.
+            watch.end()
+            self.gather(None)
+        finally:
+            self._lost = watch.lost
+            watch.close()
+
+    @contextmanager
     def lost_rank_errors(self) -> Iterator[None]:
         """Turn the errors of a process group that lost a rank into RankError."""
         try:
             yield
         # gloo and NCCL raise RuntimeError for everything; only texts of theirs that name a lost rank are turned.
         except RuntimeError as error:
-            if self.is_alone or not _is_loss(error):
+            if self.is_alone or not (self._lost or _is_loss(error)):
                 raise
-            lost = self._find_lost()
+            lost = self._lost or self._find_lost()
             who = _have_ended(lost) if lost else "another rank ended, failed or did not answer in time"
             text = " ".join(str(error).split())[:200]
             # Not `from error`: a traceback would begin with the transport's text, which names its source files.

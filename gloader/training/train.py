@@ -147,7 +147,7 @@ def fit(
                 loader_factory=loader_factory,
                 peak=peak,
             )
-            with group.lost_rank_errors():
+            with group.lost_rank_errors(), group.watching():
                 results.append(training.run(number))
     summary = summarize(results)
     if folder is not None and group.is_first:

@@ -168,3 +168,16 @@ def test_a_rank_that_is_killed_in_a_collective_is_named_on_all_others(run: Run) 
         )
         assert other.error.count("RankError") == 1  # the transport's text is behind ours
         assert other.seconds < SOON_S
+
+
+@pytest.mark.reliability("J13")
+def test_a_lost_rank_ends_what_waits_for_it_on_a_device(run: Run) -> None:
+    ended = run("on_devices", world=3)
+    assert ended[2].status == -9
+    for text, seconds in _results(ended[:2]):
+        assert text.startswith("rank 2 has ended; see what it or torchrun says")
+        assert seconds < 5.0
+
+
+def test_a_rank_that_is_done_is_not_lost(run: Run) -> None:
+    assert _results(run("done_first")) == [False, False]
