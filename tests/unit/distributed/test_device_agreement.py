@@ -1,9 +1,11 @@
 """What the devices of several ranks agree on: the room of the least of them, and one set of rows."""
 
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -11,11 +13,13 @@ import pytest
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.config import DeviceSettings
-from gloader.device import CpuDevice
+from gloader.device import CpuDevice, DeviceTier, RowFormat
 from gloader.distributed.device_agreement import FollowerDevice, PeerDevices
 from gloader.distributed.messages import Answer, Failed, Message, Pong
 from gloader.distributed.wire import Connection
 from gloader.errors import RankError
+from gloader.pipeline.open_device_tier import LoadedFeatures, with_features
+from gloader.ssd_store import RamFeatures
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 40, 3
@@ -37,7 +41,9 @@ class SmallDevice:
     """A device with little memory; no CPU by its type, so that "auto" looks at what is free."""
 
     free: int
-    inner: CpuDevice = field(default_factory=CpuDevice)
+    inner: CpuDevice = field(default_factory=lambda: CpuDevice(rehearses=True))
+    can_pin: bool = True
+    pinned: list["PinnedRows"] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -48,6 +54,23 @@ class SmallDevice:
     def most_bytes_of(self, step: Callable[[], object]) -> int:
         step()
         return 100
+
+    def pin(self, array: Any) -> "PinnedRows | None":
+        if not self.can_pin:
+            return None
+        self.pinned.append(PinnedRows(array))
+        return self.pinned[-1]
+
+
+class PinnedRows:
+    """Memory that is pinned until it is closed."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.is_pinned = True
+
+    def close(self) -> None:
+        self.is_pinned = False
 
 
 class Store:
@@ -81,8 +104,10 @@ class Follower:
         monkeypatch: pytest.MonkeyPatch,
         *,
         dry_run: Any = None,
+        can_pin: bool = True,
         **settings: Any,
     ) -> None:
+        self.gpu = SmallDevice(free if isinstance(free, int) else 0, can_pin=can_pin)
         self.host_end, self._end = (
             Connection(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         )
@@ -98,7 +123,7 @@ class Follower:
         def opened(_: object) -> Any:
             if isinstance(free, BaseException):
                 raise free
-            return SmallDevice(free)
+            return self.gpu
 
         monkeypatch.setattr("gloader.distributed.device_agreement.open_device", opened)
         self.thread = threading.Thread(target=self._answer)
@@ -210,6 +235,77 @@ def test_a_device_that_was_told_nothing_holds_nothing() -> None:
     )
     with pytest.raises(RankError, match="did not say what to hold"):
         _ = device.tier
+
+
+def _loaded(device: SmallDevice, memory: Any) -> LoadedFeatures:
+    """Load the features to ``memory``, and pin them for ``device``."""
+    rows = (
+        np.empty_like(FEATURES)
+        if memory is None
+        else memory[: FEATURES.nbytes].view(np.float32).reshape(-1, DIM)
+    )
+    rows[:] = FEATURES
+    form = RowFormat(dtype=FEATURES.dtype, dim=DIM)
+    tier = with_features(DeviceTier(device=device), rows, form)  # type: ignore[arg-type]
+    return LoadedFeatures(source=RamFeatures(rows), tier=tier)
+
+
+@pytest.mark.parametrize("own_can", [True, False])
+@pytest.mark.parametrize("other_can", [True, False])
+def test_all_devices_reach_the_features_in_one_memory_or_none_does(
+    follow: Callable[..., Follower], own_can: bool, other_can: bool
+) -> None:
+    own, other = SmallDevice(0, can_pin=own_can), follow(0, can_pin=other_can)
+    peers = PeerDevices({1: other.host_end})
+    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None)
+    loaded = peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory))  # type: ignore[arg-type]
+    other.end()
+    both = own_can and other_can
+    tier = other.device.tier
+    assert (loaded.is_reached, tier.features is not None) == (both, both)
+    np.testing.assert_array_equal(loaded.source.array, FEATURES)
+    assert [pinned.is_pinned for pinned in own.pinned + other.gpu.pinned] == [both] * (own_can + other_can)
+    if tier.features is not None:
+        np.testing.assert_array_equal(tier.features.rows.numpy(), FEATURES)
+        loaded.source.array[7] = 5.0  # it is one memory
+        assert (tier.features.rows[7] == 5.0).all()
+        other.device.close()
+        assert [pinned.is_pinned for pinned in other.gpu.pinned] == [False]
+
+
+def test_features_that_cannot_be_loaded_leave_nothing_open(follow: Callable[..., Follower]) -> None:
+    follower = follow(0)
+    peers = PeerDevices({1: follower.host_end})
+    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None)
+
+    def fail(_: object) -> LoadedFeatures:
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        peers.reach_same_features(SmallDevice(0), FEATURES.nbytes, fail)  # type: ignore[arg-type]
+    follower.end()
+    follower.device.close()
+    assert not any(pinned.is_pinned for pinned in follower.gpu.pinned)
+    del follower.gpu.pinned[:], follower.device
+    gc.collect()
+    assert "memfd:gloader" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_device_that_gathers_as_it_computes_takes_its_rows_from_the_rings(
+    follow: Callable[..., Follower],
+) -> None:
+    follower = follow(0)
+    own = SmallDevice(0, inner=CpuDevice())
+    seen: list[object] = []
+    peers = PeerDevices({1: follower.host_end})
+
+    def load(memory: Any) -> LoadedFeatures:
+        seen.append(memory)
+        return _loaded(own, memory)
+
+    assert not peers.reach_same_features(own, FEATURES.nbytes, load).is_reached  # type: ignore[arg-type]
+    assert seen == [None]
+    assert [pinned.is_pinned for pinned in own.pinned] == [False]
 
 
 @pytest.mark.parametrize("answer", [Answer(), Pong()])
