@@ -15,7 +15,7 @@ from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
 from gloader.distributed.messages import Answer, Failed, HoldRows, ReachFeatures, SettleFeatures, TryStep
 from gloader.distributed.shared_memory import create_segment, seal_contents, take_segment
 from gloader.errors import RankError
-from gloader.pipeline.open_device_tier import hold_rows, room_for_rows, row_format, with_features
+from gloader.pipeline.open_device_tier import bare_tier, hold_rows, room_for_rows, row_format, with_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -237,7 +237,7 @@ class FollowerDevice:
 
     def _hold(self, plan: DeviceCachePlan) -> None:
         if not len(plan.rows):
-            self._tier = DeviceTier(device=self._device)
+            self._tier = bare_tier(self._device, num_nodes=self._num_nodes)
             return
         with self._open_store() as store:
             self._tier = hold_rows(self._device, plan, source=store, form=row_format(store))

@@ -245,14 +245,15 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, f
     source : all N feature rows
     form : how these rows are stored
     """
-    cache = None
-    if len(plan.rows):
-        cache = StaticCache(plan, source=source, form=form, place=device.place)
-    return DeviceTier(
-        device=device,
-        cache=cache,
-        has_short_ids=device.is_asynchronous and plan.num_nodes <= _SHORT_IDS,
-    )
+    tier = bare_tier(device, num_nodes=plan.num_nodes)
+    if not len(plan.rows):
+        return tier
+    return replace(tier, cache=StaticCache(plan, source=source, form=form, place=device.place))
+
+
+def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
+    """Return ``device`` as it is before it holds or reaches any of the N rows."""
+    return DeviceTier(device=device, has_short_ids=device.is_asynchronous and num_nodes <= _SHORT_IDS)
 
 
 def row_format(store: FeatureStore) -> RowFormat:

@@ -10,13 +10,16 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+import torch
+from fake_cuda import faked_cuda
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.config import DeviceSettings
 from gloader.device import CpuDevice, DeviceTier, RowFormat
 from gloader.distributed.device_agreement import FollowerDevice, PeerDevices
-from gloader.distributed.messages import Answer, Failed, Message, Pong
-from gloader.distributed.wire import Connection
+from gloader.distributed.messages import Answer, Failed, HoldRows, Message, Pong, ReachFeatures
+from gloader.distributed.shared_memory import create_segment, pin_segment
+from gloader.distributed.wire import Connection, Received
 from gloader.errors import RankError
 from gloader.pipeline.open_device_tier import LoadedFeatures, with_features
 from gloader.ssd_store import RamFeatures
@@ -306,6 +309,34 @@ def test_a_device_that_gathers_as_it_computes_takes_its_rows_from_the_rings(
     assert not peers.reach_same_features(own, FEATURES.nbytes, load).is_reached  # type: ignore[arg-type]
     assert seen == [None]
     assert [pinned.is_pinned for pinned in own.pinned] == [False]
+
+
+def test_every_thread_of_a_rank_pins_for_the_gpu_that_was_opened() -> None:
+    """A thread's own current GPU is the first, whichever the rank's is; a context there takes 0.4 GB of another's."""
+    follower = FollowerDevice(
+        DeviceSettings(device="cuda"),
+        num_nodes=NUM_NODES,
+        dim=DIM,
+        open_store=Store,  # type: ignore[arg-type]
+    )
+    descriptor, memory = create_segment(1 << 16)
+    pinned: list[Any] = []
+    with faked_cuda(num_devices=2) as fake:
+        torch.cuda.set_device(1)
+        follower.answer(Received(message=HoldRows(count=0, hit_rate=None), descriptor=None))
+        follower.answer(Received(message=ReachFeatures(), descriptor=descriptor))
+        tier = follower.tier
+        assert (tier.device.place, tier.has_short_ids) == (torch.device("cuda:1"), True)
+        assert tier.features is not None
+        assert len(fake.registered) == 1
+        thread = threading.Thread(target=lambda: pinned.append(pin_segment(memory, tier.device.place)))
+        thread.start()
+        thread.join()
+        assert len(fake.registered) == 2
+        pinned[0].close()
+        follower.close()
+        assert fake.registered == {}
+        assert fake.contexts == {1}
 
 
 @pytest.mark.parametrize("answer", [Answer(), Pong()])

@@ -111,7 +111,7 @@ def test_features_are_unpinned_where_the_device_has_no_room_for_their_factors() 
     with faked_cuda() as fake:
         device = open_device(torch.device("cuda", 1))
         form = RowFormat(dtype=np.dtype(np.int8), dim=DIM, scale=np.ones(NUM_NODES, np.float32))
-        features = RamFeatures(np.zeros((NUM_NODES, DIM), np.int8), scale=form.scale)
+        features = np.zeros((NUM_NODES, DIM), np.int8)
         assert device.can_launch
         fake.allocations_left = 0
         with pytest.raises(torch.OutOfMemoryError):
@@ -148,7 +148,7 @@ def test_a_topology_there_counts_beside_rows_that_take_what_is_free(
     assert len(before.cache.plan.rows) - len(tier.cache.plan.rows) == 1280 // (4 * DIM)
     assert (tier.sampler, tier.topology) == (found.sampler, found.topology)
     assert tier.explain().endswith("\nsampling: there")
-    kept = with_features(tier, RamFeatures(FEATURES), FORM)
+    kept = with_features(tier, FEATURES, FORM)
     assert (kept.topology, kept.sampler) == (found.topology, found.sampler)
     # Rows of a given size stay, and what is left beside them counts.
     sized = _open(monkeypatch, SmallDevice(free=60_000), workload, device_cache=10_000)
