@@ -23,6 +23,7 @@ from gloader.distributed.wire import Connection, Received
 from gloader.errors import RankError
 from gloader.pipeline.open_device_tier import LoadedFeatures, with_features
 from gloader.ssd_store import RamFeatures
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 40, 3
@@ -44,7 +45,7 @@ class SmallDevice:
     """A device with little memory; no CPU by its type, so that "auto" looks at what is free."""
 
     free: int
-    inner: CpuDevice = field(default_factory=lambda: CpuDevice(rehearses=True))
+    inner: Any = field(default_factory=RehearsedDevice)
     can_pin: bool = True
     pinned: list["PinnedRows"] = field(default_factory=list)
 
