@@ -66,6 +66,7 @@ PARTS: Final = {
     "steps": Part(module="gpu_steps", check="check_steps", seconds=50),
     "bags": Part(module="gpu_steps", check="check_bags", seconds=20),
     "auto": Part(module="gpu_auto", check="check_auto", seconds=40),
+    "training": Part(module="gpu_training", check="check_training", seconds=90),
     "loader": Part(module="gpu_loader", check="check_loader", seconds=90),
 }
 _GRACE_S: Final = (

@@ -31,7 +31,12 @@ DIM, NUM_CLASSES = 128, 16
 
 def device_of(sizes: Sizes) -> Device:
     """Return the GPU, or a CPU that goes its way."""
-    return open_device(sizes.place) if sizes.is_gpu else RehearsedDevice(reads_in_place=True)
+    return open_device(sizes.place) if sizes.is_gpu else rehearsing()
+
+
+def rehearsing() -> Device:
+    """Return a CPU that goes the way of a GPU."""
+    return RehearsedDevice(reads_in_place=True)
 
 
 def gather_by(programs: int | None, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
@@ -73,8 +78,8 @@ def loader_on(sizes: Sizes, dataset: Dataset, **settings: Any) -> Iterator[Loade
     given |= settings
     if given.get("features") == "ssd":
         given.setdefault("cache", dataset.num_nodes * DIM * 4 // 10)
-    rehearsing = None if sizes.is_gpu else CpuDevice() if "device" in settings else device_of(sizes)
-    with devices_opened_as(rehearsing), Loader(dataset, **given) as loader:
+    other = None if sizes.is_gpu else CpuDevice() if "device" in settings else rehearsing()
+    with devices_opened_as(other), Loader(dataset, **given) as loader:
         yield loader
 
 

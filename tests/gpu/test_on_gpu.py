@@ -34,6 +34,7 @@ CHECKED = (
     "ranks",
     "ends",
     "auto",
+    "training",
     "loader",
 )
 SECONDS = 100.0  # of a part; pytest ends a test after 120
