@@ -231,7 +231,8 @@ class FakeCuda:
         self.waits: list[tuple[FakeStream, FakeEvent]] = []
         self.recorded: list[tuple[torch.Tensor, FakeStream]] = []  # by `Tensor.record_stream`
         self.registered: dict[int, int] = {}  # address -> bytes
-        self.pinned_by_torch = 0  # bytes, as its allocator rounds them
+        self.pinned_by_torch = 0  # bytes that its allocator took, as it rounds them
+        self._of_torch: dict[int, int] = {}  # address -> bytes
         self.refuse_from = 1 << 60  # the number of the call of cudaHostRegister from which on it is refused
         self.torch_refuses_to_pin = False
         self.num_registrations = 0
@@ -318,7 +319,19 @@ class FakeCuda:
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         first, last = tensor.data_ptr(), tensor.data_ptr() + max(tensor.nbytes - 1, 0)
-        return any(start <= first and last < start + size for start, size in self.registered.items())
+        ranges = (*self.registered.items(), *self._of_torch.items())
+        return any(start <= first and last < start + size for start, size in ranges)
+
+    def pin_by_torch(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Let new memory count as pinned by torch, which rounds to a power of two and keeps what is freed."""
+        if self.torch_refuses_to_pin:
+            raise RuntimeError("CUDA error: out of memory")
+        self.use_context("cudaHostAlloc")
+        self.pinned_by_torch += 1 << max(tensor.nbytes - 1, 0).bit_length()
+        storage = tensor.untyped_storage()
+        self._of_torch[storage.data_ptr()] = storage.nbytes()
+        weakref.finalize(storage, self._of_torch.pop, storage.data_ptr(), None).atexit = False
+        return tensor
 
     def put_on(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
         """Let ``tensor`` say that it is on a GPU."""
@@ -484,6 +497,9 @@ def install(patch: pytest.MonkeyPatch, fake: FakeCuda) -> None:
         "is_pinned": checked(
             signature_of(TENSOR["is_pinned"]), lambda tensor, device=None: fake.is_pinned(tensor)
         ),
+        "pin_memory": checked(
+            signature_of(TENSOR["pin_memory"]), lambda tensor, device=None: fake.pin_by_torch(tensor.clone())
+        ),
     }.items():
         patch.setattr(torch.Tensor, name, does)
     real_library = ctypes.CDLL
@@ -510,12 +526,7 @@ def _driver(fake: FakeCuda) -> Any:
 def _made_on(fake: FakeCuda, name: str, real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def make(*args: Any, **keywords: Any) -> torch.Tensor:
         if keywords.pop("pin_memory", False):
-            if fake.torch_refuses_to_pin:
-                raise RuntimeError("CUDA error: out of memory")
-            fake.use_context("cudaHostAlloc")
-            found = real(*args, **keywords)
-            fake.pinned_by_torch += 1 << max(found.nbytes - 1, 0).bit_length()
-            return found
+            return fake.pin_by_torch(real(*args, **keywords))
         place = keywords.get("device")
         if place is None and name.endswith("_like") and args[0].device.type == "cuda":
             return fake.put_on(real(*args, **keywords), args[0].device.index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import threading
+from collections import deque
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -264,8 +264,8 @@ class _UploadBlocks:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sent: list[tuple[CudaMark, NDArray[np.uint8]]] = []
+        # Each that is looked at is taken out first, in one step: no two threads get the same.
+        self._sent: deque[tuple[CudaMark, NDArray[np.uint8]]] = deque()
 
     @contextmanager
     def lend(self, num_bytes: int, device: CudaDevice) -> Iterator[NDArray[np.uint8]]:
@@ -277,18 +277,17 @@ class _UploadBlocks:
         try:
             yield block[:num_bytes]
         finally:
-            mark = device.mark_computing()
-            with self._lock:
-                self._sent.append((mark, block))
+            self._sent.append((device.mark_computing(), block))
 
     def _take_read(self, num_bytes: int) -> NDArray[np.uint8] | None:
         """Return a block that the GPU has read, if one is large enough; drop those that are too small by now."""
-        with self._lock:
-            for number in reversed(range(len(self._sent))):
-                if self._sent[number][0].is_reached():
-                    _, block = self._sent.pop(number)
-                    if len(block) >= num_bytes:
-                        return block
+        for _ in range(len(self._sent)):
+            with suppress(IndexError):  # another thread took the last
+                mark, block = self._sent.popleft()
+                if not mark.is_reached():
+                    self._sent.append((mark, block))
+                elif len(block) >= num_bytes:
+                    return block
         return None
 
 

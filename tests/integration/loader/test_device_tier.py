@@ -1,5 +1,6 @@
 """A device cache never changes a batch: every way a row can reach the device gives the same bits."""
 
+import gc
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_cuda import faked_cuda
 
 import gloader
 from gloader.device import CpuDevice, Device
@@ -78,6 +80,31 @@ def test_one_stream_whatever_the_device_holds(
     assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
     if isinstance(device, RehearsedDevice):
         assert (device.faults, device.num_blocks) == ([], 0)
+
+
+@pytest.mark.reliability("F3")
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"features": "ram", "device_cache": MAP + 150 * ROW},
+        {"features": "ssd", "cache": 60 * ROW, "device_cache": MAP + 150 * ROW},
+        {"features": "ssd", "cache": 60 * ROW},
+    ],
+)
+def test_the_loader_goes_the_way_of_cuda(tiny: Written, place: dict[str, Any]) -> None:
+    with _loader(tiny, features="ram") as loader:
+        expected = _stream(loader)
+    with faked_cuda() as fake:
+        with _loader(tiny, device="cuda:1", sampling_device="cpu", **place) as loader:
+            assert _stream(loader) == expected
+            tier = loader._held.tier.device
+            assert (tier.features is not None) == (place["features"] == "ram")
+            assert fake.registered
+        assert fake.contexts == {1}
+        fake.check()
+        del loader, tier
+        gc.collect()
+        assert fake.registered == {}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])

@@ -151,6 +151,9 @@ def test_no_thread_opens_a_context_on_another_gpu(device: CudaDevice, fake: Fake
         device.mark_computing().wait()
         with device.sending():
             device.upload([np.arange(3)])
+        with device.sampling():
+            device.upload([np.arange(3)])
+            assert torch.cuda.current_stream() is not torch.cuda.default_stream()
         device.mark().wait()
 
     os.close(descriptor)
