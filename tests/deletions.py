@@ -1,6 +1,7 @@
 """`python tests/deletions.py`: deletes each wait, record, lease and guard of the device's path, and runs the tests.
 
-Each makes a loader wrong on a GPU, now and then. Over a `RehearsedDevice` it is wrong every time. Works as
+Each makes a loader wrong on a GPU, now and then. Over a `RehearsedDevice`, or over a fake of torch.cuda, it is wrong every
+time. Works as
 `tests/mutation.py` does: in copies of the tree, and the status is 1 if no test noticed a deletion.
 """
 
@@ -15,6 +16,7 @@ import mutation
 _PIPELINE = [f"tests/unit/pipeline/test_{name}.py" for name in ("send", "transfer", "step_times")]
 _LOADER = ["tests/integration/loader/test_ahead_of_device.py"]
 _RANKS = ["tests/integration/distributed/test_shared_devices.py"]
+_CUDA = ["tests/unit/device/test_cuda_device.py"]
 # The tests that meet the deletions of a file.
 TESTS = {
     "gloader/pipeline/transfer.py": [*_PIPELINE, *_LOADER],
@@ -25,6 +27,15 @@ TESTS = {
     "gloader/pipeline/run.py": _LOADER,
     "gloader/pipeline/buffers.py": ["tests/unit/pipeline/test_buffers.py", *_PIPELINE],
     "gloader/device/tier.py": _LOADER,
+    "gloader/device/cuda.py": _CUDA,
+    "gloader/device/row_gather.py": _CUDA,
+    "gloader/device/host_memory.py": [
+        *_CUDA,
+        "tests/unit/device/test_host_memory.py",
+        "tests/unit/device/test_bare_machine.py",
+    ],
+    "gloader/distributed/shared_memory.py": _CUDA,
+    "gloader/pipeline/open_device_tier.py": ["tests/unit/pipeline/test_open_device_tier.py"],
     "gloader/distributed/client_run.py": _RANKS,
     "gloader/distributed/client.py": _RANKS,
 }
@@ -210,6 +221,181 @@ DELETIONS: list[tuple[str, str, str, str]] = [
         "the lease that every view of a shared buffer holds",
         "        lease = np.frombuffer(self._segments[number].data, dtype=np.uint8)\n",
         "        lease = self._segments[number].view()\n",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU that pins",
+        "        with torch.cuda.device(self._place):\n            return self._noted(torch.cuda.cudart().cudaHostRegister",
+        "        if True:\n            return self._noted(torch.cuda.cudart().cudaHostRegister",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU that unpins",
+        "        with torch.cuda.device(self._place):\n            return self._noted(torch.cuda.cudart().cudaHostUnregister",
+        "        if True:\n            return self._noted(torch.cuda.cudart().cudaHostUnregister",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU that is asked for an address",
+        "        with torch.cuda.device(self._place):\n            shifts",
+        "        if True:\n            shifts",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU of an event",
+        "        with torch.cuda.device(self._place):\n            # Blocking",
+        "        if True:\n            # Blocking",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU whose free memory is asked for",
+        "        with torch.cuda.device(self._place):\n            torch.cuda.synchronize()\n            torch.cuda.empty_cache()\n            return",
+        "        if True:\n            torch.cuda.synchronize()\n            torch.cuda.empty_cache()\n            return",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU whose step is measured",
+        "        with torch.cuda.device(self._place):\n            torch.cuda.synchronize()\n            torch.cuda.empty_cache()\n            # Reserved",
+        "        if True:\n            torch.cuda.synchronize()\n            torch.cuda.empty_cache()\n            # Reserved",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU that tries the kernel",
+        "        with torch.cuda.device(place):\n            rows",
+        "        if True:\n            rows",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU and the stream that send",
+        "with torch.cuda.device(self._place), torch.cuda.stream(self._stream):",
+        "if True:",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the GPU and the stream that sample",
+        "with torch.cuda.device(self._place), torch.cuda.stream(self._sampling_stream):",
+        "if True:",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the sleep of a thread that waits",
+        "enable_timing=is_timed, blocking=True",
+        "enable_timing=is_timed",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the wait of the computing stream",
+        "        stream.wait_event(self._event)\n",
+        "",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the record of the computing stream",
+        "            tensor.record_stream(stream)\n",
+        "            pass\n",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the lease of an upload's block",
+        "                if not mark.is_reached():\n",
+        "                if False:\n",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the hold of an upload's block",
+        "            self._sent.append((device.mark_computing(), block))\n",
+        "            pass\n",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the runtime's last error taken away",
+        "                torch.zeros(1, device=self._place)\n",
+        "                pass\n",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the comparison of the first rows",
+        "if not torch.equal(out, rows.flip(0)):",
+        "if False:",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the question whether the kernel runs",
+        "        if not self.can_launch:\n            return None\n",
+        "",
+    ),
+    (
+        "gloader/device/cuda.py",
+        "the question whether pieces are one array",
+        "if pinned is not None and not self._host_memory.is_one_array(pinned.starts):",
+        "if False:",
+    ),
+    (
+        "gloader/device/row_gather.py",
+        "the question whether the kernel reaches the host's rows",
+        "(parts.host is None or _is_reachable(parts.host.rows))",
+        "True",
+    ),
+    (
+        "gloader/device/host_memory.py",
+        "the hold of pinned memory until it is unpinned",
+        "        _PINNED.add(self)\n",
+        "",
+    ),
+    (
+        "gloader/device/host_memory.py",
+        "the unpinning with the last view",
+        "    weakref.finalize(lease, close_in_finalizer, pinned.close).atexit = False\n",
+        "",
+    ),
+    (
+        "gloader/device/host_memory.py",
+        "the lease that every view of pinned memory holds",
+        "np.frombuffer(memory.data, dtype=np.uint8, count=num_bytes)",
+        "memory[:num_bytes]",
+    ),
+    (
+        "gloader/device/host_memory.py",
+        "the unpinning at the end of the process",
+        "weakref.finalize(PinnedArray, _unpin_all)\n",
+        "",
+    ),
+    (
+        "gloader/device/host_memory.py",
+        "its place behind the end of loaders",
+        "pinned.close).atexit = False",
+        "pinned.close)",
+    ),
+    (
+        "gloader/device/host_memory.py",
+        "the child that leaves memory to its parent",
+        "        if os.getpid() == self._process:\n",
+        "        if True:\n",
+    ),
+    ("gloader/device/host_memory.py", "the child that has no copy of pinned memory", ", inherited=False", ""),
+    (
+        "gloader/device/host_memory.py",
+        "the unpinning of pieces after a refusal or an interrupt",
+        "        undo.callback(pinned.close)\n",
+        "",
+    ),
+    (
+        "gloader/device/host_memory.py",
+        "the one piece of a buffer",
+        "runtime, chunk_bytes=memory.nbytes + _PAGE_BYTES)",
+        "runtime)",
+    ),
+    (
+        "gloader/distributed/shared_memory.py",
+        "the one piece of a segment",
+        ", chunk_bytes=memory.nbytes + mmap.PAGESIZE",
+        "",
+    ),
+    (
+        "gloader/pipeline/open_device_tier.py",
+        "the unpinning of features whose factors have no room",
+        "        undo.callback(pinned.close)\n",
+        "",
     ),
 ]
 
