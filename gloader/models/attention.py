@@ -103,38 +103,43 @@ class _Attention(torch.autograd.Function):
         total = total.add_(powers[num_edges:]) if has_loops else total.clamp_(torch.finfo(total.dtype).tiny)
 
         number = torch.arange(heads, device=src.device, dtype=src.dtype).unsqueeze(1)
-        is_own = rows.dim() == 3
-        index = torch.add(number, src, alpha=heads) if is_own else src.expand(heads, -1).contiguous()
-        weights = powers.t().to(rows.dtype, memory_format=torch.contiguous_format, copy=True)
-        table = rows.view(-1, rows.shape[-1])
-        # The loops of each head are one more bag, which is dropped.
-        offsets = torch.add(edges.indptr, number, alpha=len(src))
-        sums = _bags(table, index, offsets if has_loops else offsets[:, :-1], weights)[:, :num_dst]
+        weights = powers.to(rows.dtype)
+        sums = _bags(
+            rows.view(-1, rows.shape[-1]),
+            _of_heads(rows, edges.indices, number),
+            torch.add(edges.indptr[:-1], number, alpha=num_edges),
+            weights[:num_edges].t().contiguous(),
+        )
         if has_loops:
-            own = rows[:num_dst].transpose(0, 1) if is_own else rows[:num_dst]
-            sums.addcmul_(own, weights[:, num_edges:].unsqueeze(2))
-        result = (sums / total.t().unsqueeze(2)).to(rows.dtype)
+            own = rows[:num_dst].transpose(0, 1) if rows.dim() == 3 else rows[:num_dst]
+            sums.addcmul_(own, weights[num_edges:].t().unsqueeze(2))
+        result = sums.div_(total.t().unsqueeze(2))
         ctx.edges, ctx.ends, ctx.number = edges, (dst, src), number
-        ctx.save_for_backward(rows, index, weights, slopes, total, result)
+        ctx.save_for_backward(rows, weights, slopes, total, result)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        rows, index, weights, slopes, total, result = ctx.saved_tensors
+        rows, weights, slopes, total, result = ctx.saved_tensors
         edges: Adjacency = ctx.edges
         (dst, src), number = ctx.ends, ctx.number
         num_edges, num_dst, num_src = edges.num_edges, edges.num_dst, len(rows)
-        heads, width = result.shape[0], result.shape[2]
+        heads, _, width = result.shape
         grad = torch.div(grads[0], total.t().unsqueeze(2), out=torch.empty_like(result))
         # Of the quotient: what an edge adds to the sum below the line takes from every column alike.
         common = (grad * result).sum(2, dtype=slopes.dtype)
-        at_dst = torch.add(dst, number, alpha=num_dst)
         grad = grad.view(-1, width)
+        at_dst = torch.add(dst, number, alpha=num_dst)
         each = torch.ops.aten._embedding_bag_per_sample_weights_backward(  # noqa: SLF001 - no public name
-            grad, rows.view(-1, width), index.view(-1), at_dst[:, 0], at_dst.view(-1), _SUM_MODE
+            grad,
+            rows.view(-1, width),
+            _of_heads(rows, src, number).view(-1),
+            at_dst[:, 0],
+            at_dst.view(-1),
+            _SUM_MODE,
         )
         each = each.view(heads, -1) - common.index_select(1, dst)
-        grad_slopes = torch.mul(each.t(), weights.t(), out=torch.empty_like(slopes))
+        grad_slopes = torch.mul(each.t(), weights, out=torch.empty_like(slopes))
         grad_edges = torch.ops.aten.leaky_relu_backward(grad_slopes, slopes, NEGATIVE_SLOPE, True)
         grad_dst = reduce_edges(grad_edges[:num_edges], edges, by="sum")
         if len(dst) > num_edges:
@@ -146,14 +151,32 @@ class _Attention(torch.autograd.Function):
         grad_dst = functional.pad(grad_dst, (0, 0, 0, num_src - num_dst))
         grad_rows = None
         if ctx.needs_input_grad[0]:
-            ordered = at_dst.index_select(1, order), weights.index_select(1, order)
+            ordered = weights.index_select(0, order)
             if rows.dim() == 3:
                 starts = torch.add(bounds[:-1], number, alpha=len(src))
-                grad_rows = _bags(grad, ordered[0], starts, ordered[1]).transpose(0, 1)
+                at_dst = at_dst.index_select(1, order)
+                grad_rows = _bags(grad, at_dst, starts, ordered.t().contiguous()).transpose(0, 1)
             else:
-                by_edge = [part.t().contiguous() for part in ordered]
-                grad_rows = _bags(grad, by_edge[0], (bounds[:-1] * heads).unsqueeze(0), by_edge[1])[0]
+                # All heads of an edge lie in one bag.
+                at_dst = torch.add(dst.index_select(0, order).unsqueeze(1), number.t(), alpha=num_dst)
+                grad_rows = _bags(grad, at_dst, (bounds[:-1] * heads).unsqueeze(0), ordered)[0]
         return grad_rows, torch.stack((grad_src, grad_dst), dim=2), None, None, None
+
+
+def _of_heads(rows: torch.Tensor, src: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    """Return the place of each head's source row (heads, E) in the table of all ``rows``.
+
+    Parameters
+    ----------
+    rows : (U, heads, W), or (U, W) that all heads share
+    src : (E,) sources
+    number : (heads, 1) of the heads
+    """
+    return (
+        torch.add(number, src, alpha=len(number))
+        if rows.dim() == 3
+        else src.expand(len(number), -1).contiguous()
+    )
 
 
 def _bags(
