@@ -11,7 +11,7 @@ from torch.nn import functional
 from gloader.models.adjacency import Adjacency
 from gloader.models.aggregate import sum_neighbors
 from gloader.models.attention import NEGATIVE_SLOPE, attend, edge_scores, reduce_edges
-from gloader.models.conv import multiplies_first
+from gloader.models.conv import gather_cost, multiplies_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,6 +64,7 @@ class GatConv(nn.Module):
             in_dim=self.in_dim,
             out_dim=self.heads * self.head_dim,
             input_has_grad=x.requires_grad,
+            gather_cost=gather_cost(x.device.type),
             num_heads=self.heads,
         )
         rows = self.lin(x).view(-1, self.heads, self.head_dim) if project_first else x

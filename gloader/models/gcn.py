@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency
 from gloader.models.aggregate import sum_neighbors
-from gloader.models.conv import multiplies_first
+from gloader.models.conv import gather_cost, multiplies_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +52,7 @@ class GcnConv(nn.Module):
             in_dim=self.in_dim,
             out_dim=self.out_dim,
             input_has_grad=x.requires_grad,
+            gather_cost=gather_cost(x.device.type),
         ):
             result = self._spread(self.lin(x), edges, block)
         else:

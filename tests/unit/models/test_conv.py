@@ -6,7 +6,7 @@ import torch
 from gloader.config import ModelConfig
 from gloader.models import gat, gcn, sage
 from gloader.models.build import build_model
-from gloader.models.conv import multiplies_first
+from gloader.models.conv import gather_cost, multiplies_first
 
 LAYER = {"num_src": 96_000, "num_dst": 11_000, "num_edges": 110_000}
 
@@ -34,6 +34,16 @@ def test_every_head_is_one_more_aggregation() -> None:
     layer = {**LAYER, "in_dim": 200, "out_dim": 128, "input_has_grad": False}
     assert not multiplies_first(**layer)
     assert multiplies_first(**layer, num_heads=8)
+
+
+def test_a_gpu_multiplies_sooner_and_autocast_changes_nothing_on_a_cpu() -> None:
+    assert gather_cost("cuda") > gather_cost("cpu")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert gather_cost("cpu") == 15
+    # A gather that costs more than the products it saves: rows are multiplied first, and gathered narrow.
+    layer = {**LAYER, "in_dim": 1632, "out_dim": 128, "input_has_grad": False}
+    assert not multiplies_first(**layer)
+    assert multiplies_first(**layer, gather_cost=300)
 
 
 @pytest.mark.parametrize(("name", "module"), [("graphsage", sage), ("gcn", gcn), ("gat", gat)])
