@@ -36,6 +36,8 @@ TESTS = {
     ],
     "gloader/distributed/shared_memory.py": _CUDA,
     "gloader/pipeline/open_device_tier.py": ["tests/unit/pipeline/test_open_device_tier.py"],
+    "gloader/training/inference/overlap.py": ["tests/unit/training/inference/test_overlap.py"],
+    "gloader/training/inference/row_stream.py": ["tests/unit/training/inference/test_overlap.py"],
     "gloader/distributed/client_run.py": _RANKS,
     "gloader/distributed/client.py": _RANKS,
 }
@@ -191,6 +193,36 @@ DELETIONS: list[tuple[str, str, str, str]] = [
         "the hold of the reference that gives a buffer back",
         "        self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))\n",
         "        weakref.ref(lease, partial(self._free.put, buffer))\n",
+    ),
+    (
+        "gloader/training/inference/overlap.py",
+        "the wait for what was computed from a buffer before it is filled again",
+        "            slot.computed.wait()\n",
+        "            pass\n",
+    ),
+    (
+        "gloader/training/inference/overlap.py",
+        "the computing stream's wait for what was sent ahead",
+        "            found.mark.precede(found.tensors)\n",
+        "",
+    ),
+    (
+        "gloader/training/inference/overlap.py",
+        "the record of the memory that was sent ahead",
+        "found.mark.precede(found.tensors)",
+        "found.mark.precede(())",
+    ),
+    (
+        "gloader/training/inference/overlap.py",
+        "the wait for the last copy before its buffer goes",
+        "            self._last.wait()\n",
+        "            pass\n",
+    ),
+    (
+        "gloader/training/inference/row_stream.py",
+        "the sending stream of an evaluation",
+        "    with device.sending():\n",
+        "    if True:\n",
     ),
     (
         "gloader/device/tier.py",
