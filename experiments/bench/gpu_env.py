@@ -15,6 +15,7 @@ from gpu_findings import GpuFinding, not_checked, reported, required
 
 from gloader.core.units import format_bytes
 from gloader.device import has_triton
+from gloader.device.cuda import gather_kernel
 from gloader.memory.available import available_memory_bytes
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ def check_env(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     if not sizes.is_gpu:
         yield not_checked("link of the GPU")
         return
+    is_run = gather_kernel(sizes.place) is not None
+    yield required(
+        "the kernel of the gather", is_run == can_compile, "run where it can be compiled", note=str(is_run)
+    )
     done = subprocess.run(
         ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"],
         capture_output=True,

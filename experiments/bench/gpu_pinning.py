@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from gpu_findings import GpuFinding, bounded, compared, not_checked, reported, required
-from gpu_place import gather_by
 
 from gloader.device import RowParts, RowTable, open_device
+from gloader.device.cuda import CudaHostMemory
 from gloader.device.host_memory import pin_in_place
 
 if TYPE_CHECKING:
@@ -115,20 +115,22 @@ def _locked_bytes() -> int:
 
 def _in_place(sizes: Sizes) -> Iterator[GpuFinding]:
     features = np.arange(1_000_000 * 16, dtype=np.float32).reshape(-1, 16)
-    pinned = pin_in_place(features, _runtime(), chunk_bytes=1 << 24)
+    pinned = pin_in_place(features, CudaHostMemory(sizes.place), chunk_bytes=1 << 24)
     if pinned is None:
-        yield not_checked("features pinned in place", "the system does not let memory be pinned")
+        yield not_checked(
+            "features pinned in place", "the system does not let memory be pinned; the log says why"
+        )
         return
     ids = torch.randint(len(features), (50_000,), device=sizes.place)
     rows = RowTable(rows=torch.from_numpy(features))
     parts = RowParts(table=None, slot_of=None, host=rows, is_host_by_id=True)
-    out = torch.empty(len(ids), 16, device=sizes.place)
+    out, device = torch.empty(len(ids), 16, device=sizes.place), open_device(sizes.place)
     expected = torch.from_numpy(features[ids.cpu().numpy()])
-    gather_by(None, ids, parts, out)
+    device.gather(ids, parts, out)
     yield compared("features pinned in place, in several pieces", torch.equal(out.cpu(), expected))
-    again = open_device(sizes.place).pin(features)
+    again = device.pin(features)
     yield compared("memory that cannot be pinned is left as it is", again is None)
     out.zero_()
-    gather_by(None, ids, parts, out)
+    device.gather(ids, parts, out)
     yield compared("gather after pinning failed", torch.equal(out.cpu(), expected))
     pinned.close()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from gpu_findings import GpuFinding, bounded, not_checked, reported
-from gpu_place import gather_by
 from gpu_sizes import seconds_of
 
 from gloader.device import RowParts, RowTable, open_device
 from gloader.device.cuda import gather_kernel
+from gloader.device.row_gather import gather_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +55,23 @@ class Inputs:
         return self.read_bytes + self.out.nbytes
 
 
+def gather_by(programs: int | None, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+    """Gather with at most so many programs; None: as many as a loader takes.
+
+    Parameters
+    ----------
+    programs : at most
+    ids : of a batch
+    parts : where its rows are
+    out : receives them
+    """
+    launch = gather_kernel(ids.device) if ids.device.type == "cuda" else None
+    if programs is None or launch is None:
+        gather_rows(ids, parts, out=out, launch=launch)
+    else:
+        launch(ids, parts, out, programs)
+
+
 def check_rates(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     """Time the gather of cached rows beside a copy, that of host rows beside the link, and both together."""
     copy_rate, link_rate = _copy_rate(sizes), _link_rate(sizes)
@@ -68,7 +85,7 @@ def check_rates(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
         yield not_checked("gather of cached rows", must_be=f"at least {CACHED_SHARE:g} % of a copy")
         yield not_checked("gather of host rows", must_be=f"at least {SAMPLED_SHARE:g} % of the link")
     if sizes.is_gpu and gather_kernel(sizes.place) is None:
-        yield not_checked("rates of the kernel", "it does not run here; the log says why")
+        yield not_checked("rates of the kernel", "the kernel does not run: the log says why")
         return
     for number, shape in enumerate(clock.each(SHAPES)):
         inputs = inputs_of(sizes, *shape)
