@@ -9,7 +9,7 @@ import torch
 from gpu_findings import GpuFinding, compared, not_checked
 from gpu_place import device_of
 
-from gloader.device import RowParts, RowTable, has_triton
+from gloader.device import RowParts, RowTable, has_triton, open_device
 from gloader.device.cuda import gather_kernel
 from gloader.device.row_gather import gather_rows_in_torch
 
@@ -124,7 +124,7 @@ def _placed(parts: RowParts, place: torch.device, host_place: torch.device | Non
     def move(table: RowTable | None, where: torch.device | None) -> RowTable | None:
         if table is None:
             return None
-        rows = table.rows.pin_memory() if where is None else table.rows.to(where)
+        rows = _pinned(table.rows, place) if where is None else table.rows.to(where)
         return RowTable(rows=rows, scale=None if table.scale is None else table.scale.to(place))
 
     return RowParts(
@@ -133,6 +133,12 @@ def _placed(parts: RowParts, place: torch.device, host_place: torch.device | Non
         host=move(parts.host, host_place),
         is_host_by_id=parts.is_host_by_id,
     )
+
+
+def _pinned(rows: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """Return a copy of ``rows`` in memory as that of the ring."""
+    buffer = torch.from_numpy(open_device(place).host_buffer(rows.nbytes))
+    return buffer.view(rows.dtype).view(rows.shape).copy_(rows)
 
 
 def _far_rows(sizes: Sizes, where: str) -> GpuFinding:

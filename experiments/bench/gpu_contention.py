@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from gpu_findings import GpuFinding, bounded, not_checked
-from gpu_place import gather_by
+from gpu_place import factor_of, gather_by
+from gpu_rates import pinned
 
 from gloader.device import RowParts, RowTable
 
@@ -50,14 +51,14 @@ def check_contention(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
 
 def _sweep(sizes: Sizes, clock: Clock, priority: int) -> Iterator[tuple[int, tuple[float, float]]]:
     """Yield for each number of programs the GB/s of the gather, and how much longer a product takes, in percent."""
-    host = RowTable(rows=torch.randn(4_000_000, DIM).pin_memory())
+    host = RowTable(rows=pinned((sizes.table_bytes // (4 * DIM), DIM), torch.float32, sizes.place).fill_(1))
     ids = [torch.randint(len(host.rows), (sizes.batch_rows,), device=sizes.place) for _ in range(_GATHERS)]
     out = torch.empty(sizes.batch_rows, DIM, device=sizes.place)
     parts = RowParts(table=None, slot_of=None, host=host, is_host_by_id=True)
-    factor = torch.randn(4096, 4096, device=sizes.place, dtype=torch.bfloat16)
+    factor = factor_of(sizes).bfloat16()
     gather_by(PROGRAMS[0], ids[0], parts, out)  # compiled before anything is timed
-    _products(factor)
-    alone = _products(factor)
+    _products(factor, sizes)
+    alone = _products(factor, sizes)
     new_stream: Any = torch.cuda.Stream
     new_event: Any = torch.cuda.Event
     side = new_stream(sizes.place, priority=priority)
@@ -69,15 +70,15 @@ def _sweep(sizes: Sizes, clock: Clock, priority: int) -> Iterator[tuple[int, tup
             for each in itertools.islice(itertools.cycle(ids), _GATHERS):
                 gather_by(programs, each, parts, out)
             end.record()
-        beside = _products(factor)
+        beside = _products(factor, sizes)
         torch.cuda.synchronize(sizes.place)
         rate = _GATHERS * out.nbytes / begin.elapsed_time(end) / 1e6
         yield programs, (rate, 100 * (beside / alone - 1))
 
 
-def _products(factor: torch.Tensor) -> float:
+def _products(factor: torch.Tensor, sizes: Sizes) -> float:
     began = time.perf_counter()
     for _ in range(_PRODUCTS):
         torch.mm(factor, factor)
-    torch.cuda.current_stream(factor.device).synchronize()
+    torch.cuda.current_stream(sizes.place).synchronize()
     return time.perf_counter() - began

@@ -51,8 +51,12 @@ def check_env(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     yield required(
         "the kernel of the gather", is_run == can_compile, "run where it can be compiled", note=str(is_run)
     )
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        yield not_checked("link of the GPU", "nvidia-smi is not there")
+        return
     done = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"],
+        [program, f"--query-gpu={_QUERY}", "--format=csv,noheader"],
         capture_output=True,
         text=True,
         check=False,

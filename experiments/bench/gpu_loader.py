@@ -83,7 +83,7 @@ def _exposed(dataset: Dataset, sizes: Sizes, features: str) -> GpuFinding:
         for _ in range(num // 2):
             next(batches)
         load_s = _seconds_a_batch(batches, lambda _: None, num, sizes)
-        once, factor = _multiplication(sizes.place)
+        once, factor = _multiplication(sizes)
         one_s = _seconds_alone(once, 20, sizes)
         repeats = max(round(1.3 * load_s / one_s), 1)
 
@@ -108,9 +108,9 @@ def _exposed(dataset: Dataset, sizes: Sizes, features: str) -> GpuFinding:
     )
 
 
-def _multiplication(place: torch.device) -> tuple[Any, torch.Tensor]:
-    side = 2048 if place.type == "cuda" else 64
-    factor, out = torch.randn(side, side, device=place), torch.empty(side, side, device=place)
+def _multiplication(sizes: Sizes) -> tuple[Any, torch.Tensor]:
+    side = sizes.factor_side // 2  # short beside a step
+    factor, out = (torch.ones(side, side, device=sizes.place) for _ in range(2))
     return (lambda: torch.mm(factor, factor, out=out)), factor
 
 

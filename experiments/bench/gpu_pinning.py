@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ALREADY_REGISTERED: Final = 712
-_ODD_BYTES: Final = (1 << 28) + 1  # a power of two and a byte more
 
 
 def check_pinned(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
@@ -74,8 +73,8 @@ def _memfd(_sizes: Sizes) -> Iterator[GpuFinding]:
     os.close(fd)
 
 
-def _rate(_sizes: Sizes) -> Iterator[GpuFinding]:
-    runtime, memory = _runtime(), np.ones(1 << 31, dtype=np.uint8)
+def _rate(sizes: Sizes) -> Iterator[GpuFinding]:
+    runtime, memory = _runtime(), np.ones(min(1 << 31, sizes.table_bytes), dtype=np.uint8)
     began = time.perf_counter()
     status = int(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0))
     rate = memory.nbytes / (time.perf_counter() - began) / 1e9
@@ -86,19 +85,20 @@ def _rate(_sizes: Sizes) -> Iterator[GpuFinding]:
 
 def _buffer(sizes: Sizes) -> Iterator[GpuFinding]:
     """Compare what a buffer of the ring takes of the host with what was asked for."""
-    name, before, resident = "pinned memory for 256 MiB + 1", _locked_bytes(), _resident_bytes()
-    buffer: NDArray[Any] = open_device(sizes.place).host_buffer(_ODD_BYTES)
+    name, before, resident = "pinned memory of a buffer", _locked_bytes(), _resident_bytes()
+    asked = min(1 << 28, sizes.table_bytes) + 1  # a power of two and a byte more
+    buffer: NDArray[Any] = open_device(sizes.place).host_buffer(asked)
     buffer[:] = 1
     yield required(f"{name}: is pinned", torch.from_numpy(buffer).is_pinned(), "yes")
     address = buffer.ctypes.data % 4096
     yield required(f"{name}: on a page", address == 0, "at byte 0 of a page", note=f"at byte {address}")
-    taken = (_locked_bytes() - before) / _ODD_BYTES
+    taken = (_locked_bytes() - before) / asked
     yield bounded(
-        name, taken, "of the size asked for", most=1.05, note="0: not torch's allocator", predicted="0"
+        name, taken, "of what was asked for", most=1.05, note="of torch's own allocator", predicted="0"
     )
 
     del buffer
-    left = (_resident_bytes() - resident) / _ODD_BYTES
+    left = (_resident_bytes() - resident) / asked
     yield bounded(f"{name}: kept when nobody uses it", left, "of it", most=0.1, predicted="0")
 
 

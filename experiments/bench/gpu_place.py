@@ -138,8 +138,7 @@ def sync(sizes: Sizes) -> None:
 
 def factor_of(sizes: Sizes) -> torch.Tensor:
     """Return a matrix whose multiplication keeps a GPU busy for a while."""
-    side = 4096 if sizes.is_gpu else 16
-    return torch.randn(side, side, device=sizes.place)
+    return torch.ones(sizes.factor_side, sizes.factor_side, device=sizes.place)
 
 
 def burn(factor: torch.Tensor, times: int) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from gpu_findings import GpuFinding, bounded, not_checked, reported
+from gpu_place import gather_by
 from gpu_sizes import seconds_of
 
 from gloader.device import RowParts, RowTable, open_device
 from gloader.device.cuda import gather_kernel
-from gloader.device.row_gather import gather_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,23 +55,6 @@ class Inputs:
         return self.read_bytes + self.out.nbytes
 
 
-def gather_by(programs: int | None, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-    """Gather with at most so many programs; None: as many as a loader takes.
-
-    Parameters
-    ----------
-    programs : at most
-    ids : of a batch
-    parts : where its rows are
-    out : receives them
-    """
-    launch = gather_kernel(ids.device) if ids.device.type == "cuda" else None
-    if programs is None or launch is None:
-        gather_rows(ids, parts, out=out, launch=launch)
-    else:
-        launch(ids, parts, out, programs)
-
-
 def check_rates(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     """Time the gather of cached rows beside a copy, that of host rows beside the link, and both together."""
     copy_rate, link_rate = _copy_rate(sizes), _link_rate(sizes)
@@ -103,7 +86,7 @@ def _ways(inputs: Inputs, copy_rate: float, link_rate: float) -> Iterator[Way]:
     table, host = RowTable(rows=inputs.table), RowTable(rows=inputs.host)
     slot_of = torch.arange(len(inputs.table), dtype=torch.int32, device=place)
     in_order = [torch.sort(ids).values for ids in inputs.ids]
-    staged = RowTable(rows=_pinned((len(inputs.out), inputs.dim), torch.float32, place))
+    staged = RowTable(rows=pinned((len(inputs.out), inputs.dim), torch.float32, place))
     copied_s, read_s = inputs.moved_bytes / copy_rate, inputs.read_bytes / link_rate
     by_id = RowParts(table=None, slot_of=None, host=host, is_host_by_id=True)
     by_map = RowParts(table=table, slot_of=slot_of, host=staged)
@@ -180,7 +163,7 @@ def inputs_of(sizes: Sizes, dim: int, dtype: torch.dtype) -> Inputs:
     num_nodes = sizes.table_bytes // (dim * dtype.itemsize)
     num_rows = min(sizes.batch_rows, num_nodes)
     table = torch.empty(num_nodes, dim, dtype=dtype, device=sizes.place).normal_()
-    host = _pinned((num_nodes, dim), dtype, sizes.place) if sizes.is_gpu else table
+    host = pinned((num_nodes, dim), dtype, sizes.place) if sizes.is_gpu else table
     if sizes.is_gpu:
         host.copy_(table)
     ids = [torch.randint(num_nodes, (num_rows,), device=sizes.place) for _ in range(_ID_SETS)]
@@ -188,8 +171,14 @@ def inputs_of(sizes: Sizes, dim: int, dtype: torch.dtype) -> Inputs:
     return Inputs(dim=dim, dtype=dtype, table=table, host=host, ids=ids, out=out)
 
 
-def _pinned(shape: tuple[int, int], dtype: torch.dtype, place: torch.device) -> torch.Tensor:
-    """Return memory as that of the ring."""
+def pinned(shape: tuple[int, int], dtype: torch.dtype, place: torch.device) -> torch.Tensor:
+    """Return memory as that of the ring.
+
+    Parameters
+    ----------
+    shape, dtype : of its rows
+    place : the device that reads it
+    """
     num_bytes = shape[0] * shape[1] * dtype.itemsize
     return torch.from_numpy(open_device(place).host_buffer(num_bytes)).view(dtype).view(shape)
 

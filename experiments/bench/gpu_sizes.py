@@ -28,6 +28,7 @@ class Sizes:
     batch_size: int
     small_nodes: int  # of the graph that correctness is checked on, with fifteen edges a node
     streamed: int  # batches whose bits are checked behind a slow computation
+    factor_side: int  # of the square matrices whose products keep the device busy
     hidden: int
     workdir: Path
 
@@ -57,6 +58,7 @@ def sizes_of(is_gpu: bool, *, workdir: Path, scale: float) -> Sizes:
             batch_size=64,
             small_nodes=2000,
             streamed=8,
+            factor_side=16,
             hidden=16,
             workdir=workdir,
         )
@@ -71,6 +73,7 @@ def sizes_of(is_gpu: bool, *, workdir: Path, scale: float) -> Sizes:
         batch_size=1024,
         small_nodes=200_000,
         streamed=400,
+        factor_side=4096,
         hidden=256,
         workdir=workdir,
     )

@@ -60,7 +60,7 @@ def check_bags(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     block = _batch(sizes).blocks[0]
     place, edges = sizes.place, len(block.indices)
     for dim in clock.each((100, 256), lambda dim: f"{dim} columns"):
-        x = torch.randn(block.num_src, dim, device=place)
+        x = torch.ones(block.num_src, dim, device=place)
         ones = torch.ones(edges, device=place)
         csr = torch.sparse_csr_tensor(block.indptr, block.indices, ones, size=(block.num_dst, block.num_src))
         ways = _ways_to_add(block, x, csr)
