@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from gpu_findings import GpuFinding, Sizes, compared, not_checked
+from gpu_findings import GpuFinding, compared, not_checked, reported
+from gpu_place import device_of
 
 from gloader.bench.graphs import GraphSpec
-from gloader.device import has_triton, open_device, upload_topology
+from gloader.device import has_triton, upload_topology
 from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
-from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
+    from gpu_sizes import Clock, Sizes
 
     from gloader.device.device_sampler import DeviceSampler
     from gloader.types import IdArray, SampledBatch, Sampler
@@ -30,58 +31,41 @@ TIMED_BATCHES = 100
 INTERPRETED_NODES, INTERPRETED_SEEDS = 2_000, 16  # the interpreter takes its time
 
 
-def check_sampling(sizes: Sizes) -> Iterator[GpuFinding]:
+def check_sampling(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     """Sample on the device and on the CPU: the same bits, for every layout and way to draw; then the edges a second."""
-    yield from sampling_findings(
-        sizes.place,
-        num_nodes=sizes.graph_nodes if sizes.is_gpu else INTERPRETED_NODES,
-        num_edges=sizes.graph_edges if sizes.is_gpu else 15 * INTERPRETED_NODES,
-        batch_size=sizes.batch_size if sizes.is_gpu else INTERPRETED_SEEDS,
-    )
-
-
-def sampling_findings(
-    place: torch.device, *, num_nodes: int, num_edges: int, batch_size: int
-) -> Iterator[GpuFinding]:
-    """Yield what is found at ``place``; on the CPU, under Triton's interpreter, no rates.
-
-    Parameters
-    ----------
-    place : a GPU, or the CPU
-    num_nodes, num_edges : of an R-MAT graph
-    batch_size : seeds of a batch
-    """
     if not has_triton():
-        yield not_checked(
-            "sampling on the device", "Triton is missing: pip install -e '.[gpu]' -c constraints.txt"
-        )
+        why = "Triton is missing: pip install -e '.[gpu]' -c constraints.txt"
+        yield not_checked("sampling on the device", why)
         return
-    is_gpu = place.type == "cuda"
-    graph = GraphSpec(num_nodes=num_nodes, num_edges=num_edges).make()
+    num_nodes = sizes.graph_nodes if sizes.is_gpu else INTERPRETED_NODES
+    graph = GraphSpec(num_nodes=num_nodes, num_edges=15 * num_nodes).make()
     wide = CscGraph(indptr=graph.indptr, indices=graph.indices.astype(np.int64))
-    for layout in ("layered", "merged"):
-        for is_replaced in (False, True):
-            # Ids of either size, in turn.
-            of = wide if is_replaced == (layout == "merged") else graph
-            wrong = list(_differing(of, place, batch_size, layout=layout, is_replaced=is_replaced))
-            how = "the device" if is_gpu else "the interpreter"
-            name = f"{layout} batches{', with replacement' if is_replaced else ''}: {how}"
-            yield compared(name, not wrong, "; ".join(wrong))
-    if is_gpu:
-        yield from _rates(graph, place, batch_size)
-    else:
-        yield not_checked("edges sampled a second", "there is no GPU")
+    for layout, is_replaced in clock.each(itertools.product(("layered", "merged"), (False, True))):
+        # Ids of either size, in turn.
+        of = wide if is_replaced == (layout == "merged") else graph
+        wrong = list(_differing(of, sizes, clock, layout=layout, is_replaced=is_replaced))
+        how = "the device" if sizes.is_gpu else "the interpreter"
+        name = f"{layout} batches{', with replacement' if is_replaced else ''}: {how}"
+        yield compared(name, not wrong, "; ".join(wrong))
+    if not sizes.is_gpu:
+        yield not_checked("edges sampled a second")
+        return
+    for rates in clock.each((_rates,), lambda _: "edges sampled a second"):
+        yield from rates(graph, sizes)
 
 
 def _differing(
-    graph: CscGraph, place: torch.device, batch_size: int, *, layout: str, is_replaced: bool
+    graph: CscGraph, sizes: Sizes, clock: Clock, *, layout: str, is_replaced: bool
 ) -> Iterator[str]:
     """Yield the fan-outs and batches that the device samples otherwise."""
     from gloader.device.device_sampler import blocks_on_host
 
-    seeds = _seed_batches(graph, COMPARED_BATCHES if place.type == "cuda" else 1, batch_size)
-    for fanouts in CASES:
-        samplers = _samplers(graph, place, fanouts, layout=layout, is_replaced=is_replaced)
+    if sizes.is_gpu:
+        seeds = _seed_batches(graph, COMPARED_BATCHES, sizes.batch_size)
+    else:
+        seeds = _seed_batches(graph, 1, INTERPRETED_SEEDS)
+    for fanouts in clock.each(CASES, lambda fanouts: f"fan-outs {fanouts}"):
+        samplers = _samplers(graph, sizes, fanouts, layout=layout, is_replaced=is_replaced)
         for index in range(len(seeds)):
             found, expected = (
                 sampler.sample(BatchId(epoch=0, index=index), seeds[index]) for sampler in samplers
@@ -90,11 +74,11 @@ def _differing(
                 yield f"fan-outs {fanouts}, batch {index}"
 
 
-def _rates(graph: CscGraph, place: torch.device, batch_size: int) -> Iterator[GpuFinding]:
+def _rates(graph: CscGraph, sizes: Sizes) -> Iterator[GpuFinding]:
     """Time the device, and one core of the CPU, in turn."""
-    on_device, on_cpu = _samplers(graph, place, TIMED_FANOUTS)
+    on_device, on_cpu = _samplers(graph, sizes, TIMED_FANOUTS)
     ids = [BatchId(epoch=0, index=index) for index in range(TIMED_BATCHES)]
-    seeds = _seed_batches(graph, TIMED_BATCHES, batch_size)
+    seeds = _seed_batches(graph, TIMED_BATCHES, sizes.batch_size)
     batches = map(on_cpu.sample, ids, seeds)
     num_edges = sum(block.num_edges for batch in batches for block in batch.blocks)
 
@@ -107,19 +91,15 @@ def _rates(graph: CscGraph, place: torch.device, batch_size: int) -> Iterator[Gp
     on_device.sample(ids[0], seeds[0])  # kernels are compiled
     pairs = [(seconds(on_device), seconds(on_cpu)) for _ in range(3)]
     device_s, cpu_s = (sorted(times)[1] for times in zip(*pairs, strict=True))
-    note = f"fan-outs {TIMED_FANOUTS}, batches of {batch_size:,}, each waited for"
+    note = f"fan-outs {TIMED_FANOUTS}, batches of {sizes.batch_size:,}, each waited for"
     for name, taken in (("the device", device_s), ("one core of the CPU", cpu_s)):
-        yield _rate(f"edges sampled by {name}", num_edges / taken / 1e6, "M/s", note)
-    yield _rate("a batch sampled by the device", 1e3 * device_s / TIMED_BATCHES, "ms", note)
-
-
-def _rate(name: str, value: float, unit: str, note: str) -> GpuFinding:
-    return GpuFinding(name=name, verdict="for comparison", value=value, unit=unit, note=note)
+        yield reported(f"edges sampled by {name}", num_edges / taken / 1e6, "M/s", note=note)
+    yield reported("a batch sampled by the device", 1e3 * device_s / TIMED_BATCHES, "ms", note=note)
 
 
 def _samplers(
     graph: CscGraph,
-    place: torch.device,
+    sizes: Sizes,
     fanouts: tuple[int, ...],
     *,
     layout: str = "layered",
@@ -129,8 +109,8 @@ def _samplers(
 
     layered = NeighborSampler(graph, fanouts, seed=7, replace=is_replaced)
     sampler = MergedBlockSampler(layered) if layout == "merged" else layered
-    device = open_device(place) if place.type == "cuda" else RehearsedDevice()
-    topology = upload_topology(graph, place)
+    device = device_of(sizes)
+    topology = upload_topology(graph, sizes.place)
     return DeviceSampler(sampler, graph=topology, device=device), sampler
 
 

@@ -13,8 +13,8 @@ sys.path.append(str(Path(__file__).parents[3] / "experiments" / "bench"))
 import gpu_check
 
 SCRIPT = Path(gpu_check.__file__)
-# `tests/integration/distributed` and `test_ends.py` start ranks and send signals, and compilation takes its time.
-LONG = ("compile", "ranks", "ends")
+# Their subjects have tests of their own: ranks, signals, the device's sampler. Compilation and training take their time.
+LONG = ("compile", "sampling", "ranks", "ends", "training")
 
 
 def _check(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
@@ -69,6 +69,6 @@ def test_the_check_runs_without_a_gpu_and_says_what_it_left_out(tmp_path: Path) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", LONG)
-def test_parts_that_start_processes_or_compile(tmp_path: Path, part: str) -> None:
+def test_parts_that_take_their_time(tmp_path: Path, part: str) -> None:
     findings = _check(tmp_path, "--only", part)
-    assert {finding["verdict"] for finding in findings} == {"ok", "for comparison"}
+    assert {finding["verdict"] for finding in findings} - {"not checked"} == {"ok", "for comparison"}
