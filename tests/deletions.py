@@ -1,9 +1,10 @@
 """`python tests/deletions.py`: deletes each wait, record, lease and guard of the device's path, and runs the tests.
 
-Each makes a loader wrong on a GPU, now and then. Over a `RehearsedDevice`, or over a fake of torch.cuda, it is wrong every
-time. Works as
-`tests/mutation.py` does: in copies of the tree, and the status is 1 if no test noticed a deletion.
+Each makes a loader wrong on a GPU, now and then. Over a `RehearsedDevice`, or over a fake of torch.cuda, it is wrong
+every time. Works as `tests/mutation.py` does: in copies of the tree, and the status is 1 if no test noticed a deletion.
 """
+
+# ruff: noqa: E501 - lines of code, as they stand
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[3] / "experiments" / "bench"))
 import gpu_check
 
 SCRIPT = Path(gpu_check.__file__)
-# Their subjects have tests of their own: ranks, signals, the device's sampler. Compilation and training take their time.
+# Their subjects have tests of their own: ranks, signals, the device's sampler. Compilation and training take long.
 LONG = ("compile", "sampling", "ranks", "ends", "training")
 
 
