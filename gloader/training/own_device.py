@@ -38,7 +38,7 @@ def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
         target = torch.device("cuda", 0 if count == 1 else local_rank)
     if target.index >= count:
         raise ConfigError(
-            f"device {device!r} of rank {local_rank} of this machine is not there: torch sees {count} GPUs; start as "
+            f"device {device!r} is not there: torch sees {count} GPUs, for rank {local_rank} of this machine; start as "
             "many ranks, show each rank one GPU (CUDA_VISIBLE_DEVICES), or use the device 'cpu'"
         )
     return target

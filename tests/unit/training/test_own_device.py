@@ -34,7 +34,7 @@ def test_a_named_device_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("device", "count", "what"),
     [
-        ("auto", 2, r"device 'cuda' of rank 2 .* torch sees 2 GPUs.*CUDA_VISIBLE_DEVICES"),
+        ("auto", 2, r"device 'cuda' is not there: torch sees 2 GPUs, for rank 2 .*CUDA_VISIBLE_DEVICES"),
         ("cuda:2", 2, "device 'cuda:2' .* torch sees 2 GPUs"),
         ("cuda", 0, "torch sees 0 GPUs.*use the device 'cpu'"),
         ("gpu", 1, "device 'gpu' is not known; allowed: auto, cpu, cuda:0"),
