@@ -29,6 +29,8 @@ MOST_THREADS: Final = 2
 # Sampled batches on the device: those of the threads, of the queue behind them, and of the stages up to the model.
 _BATCHES: Final = 8
 _LABEL_BYTES: Final = 4  # of a node
+# Of an edge of the hop that is sampled: its destination, draw, source, and whether and in which place it found a node.
+_EDGE_BYTES: Final = 33
 # Of what rows could have. They lose few hits by it, and the host all of its sampling.
 _MOST_OF_ROOM: Final = 0.25
 
@@ -137,7 +139,11 @@ def _is_weighted(sampler: NeighborSampler | MergedBlockSampler) -> bool:
 def _needed_bytes(graph: CscGraph, probe: SampledBatch | None) -> int:
     """Return the most that sampling holds on a device. Pure."""
     held = graph.indptr.nbytes + graph.indices.nbytes + _LABEL_BYTES * graph.num_nodes
-    return held + (0 if probe is None else _BATCHES * _block_bytes(probe))
+    if probe is None:
+        return held
+    return (
+        held + _BATCHES * _block_bytes(probe) + _EDGE_BYTES * max(block.num_edges for block in probe.blocks)
+    )
 
 
 def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) -> None:

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gloader.core.hashing import GOLDEN, unmix64
 from gloader.device import has_triton, upload_topology
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
@@ -155,6 +156,22 @@ def test_draws_below_any_bound_are_those_of_the_cpu() -> None:
             for node, number, bound in zip(nodes, draws, bounds, strict=True)
         ]
     assert draw(int(key), nodes, draws, bounds).tolist() == expected
+
+
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_the_first_of_the_bits_that_decide_is_one_of_them(is_rejected: bool) -> None:
+    from unit.device.draw_kernel import draw
+
+    node, bound = 11, 2**31 + 1
+    # The key of a layer in which draw 0 of the node has a product that just reaches the threshold, or just does not.
+    low = (2**32 - bound) % bound - is_rejected
+    half = low * pow(bound, -1, 2**32) % 2**32
+    golden = int(GOLDEN)
+    of_node = (int(unmix64(np.uint64(half))) - golden) % 2**64
+    key = int(unmix64(np.uint64(of_node))) ^ ((node * golden + 1) % 2**64)
+    (found, *_) = draw(key, np.full(256, node), np.zeros(256, dtype=np.int64), np.full(256, bound))
+    assert found == bounded(np.uint64(node_key(np.uint64(key), node)), 0, bound)
+    assert (found == half * bound >> 32) == (not is_rejected)
 
 
 def test_a_call_that_fails_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

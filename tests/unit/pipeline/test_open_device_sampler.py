@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.core.units import format_bytes
 from gloader.device import CpuDevice, has_triton
 from gloader.errors import ConfigError
 from gloader.pipeline import open_device_sampler as module
@@ -59,12 +60,12 @@ def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows() -> None:
     size = found.num_bytes
     assert size > TABLES
     assert found.topology.num_bytes == 8 * 101 + 4 * 400
-    assert text == f"sampling: on cpu, with {size / 1000:.2f} KB of topology and batches there"
+    assert text == f"sampling: on cpu, with {format_bytes(size)} of topology and batches there"
     assert _open("auto", room_bytes=4 * size)[0] is not None
     found, text = _open("auto", room_bytes=4 * size - 4)
     assert found is None
     assert text.startswith("sampling: on the CPU: topology and batches would take ")
-    assert text.endswith("more than 25% of the 38.4 KB for rows")
+    assert text.endswith(f"more than 25% of the {format_bytes(4 * size - 4)} for rows")
     assert _open("auto", room_bytes=2 * size, all_rows_bytes=size)[0] is not None
     assert _open("auto", room_bytes=2 * size - 1, all_rows_bytes=size)[0] is None
     # Who asks for it gets it.
