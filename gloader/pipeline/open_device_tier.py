@@ -155,6 +155,7 @@ def open_device_tier(
     RankError
         Another rank cannot open its device, or cannot hold the rows.
     """
+    serves_ranks = others is not None
     others = others or NoOtherDevices()
     device = open_device(torch.device(settings.device))
     largest = max(workload.probe, key=lambda batch: len(batch.nodes), default=None)
@@ -175,7 +176,7 @@ def open_device_tier(
         all_rows_bytes=None
         if is_sized
         else cache_bytes(num_nodes, num_nodes=num_nodes, row_bytes=form.row_bytes, has_scale=has_scale),
-        serves_ranks=not isinstance(others, NoOtherDevices),
+        serves_ranks=serves_ranks,
     )
     if sampling is not None and not is_sized:
         num_bytes = max(num_bytes - sampling.num_bytes, 0)

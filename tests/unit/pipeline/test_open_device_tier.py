@@ -15,7 +15,8 @@ from gloader.cache import automatic_bytes
 from gloader.config import DeviceSettings
 from gloader.core.order import EpochOrder
 from gloader.device import CpuDevice, DeviceTier, RowFormat, open_device
-from gloader.pipeline.open_device_tier import Workload, open_device_tier, with_features
+from gloader.errors import ConfigError
+from gloader.pipeline.open_device_tier import NoOtherDevices, Workload, open_device_tier, with_features
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -156,6 +157,26 @@ def test_a_topology_there_counts_beside_rows_that_take_what_is_free(
     assert [(named["room_bytes"], named["all_rows_bytes"]) for named in asked[1:]] == [(50_000, None)]
     assert before.cache.num_bytes <= asked[0]["room_bytes"] < 30_000
     assert asked[0]["all_rows_bytes"] == FEATURES.nbytes
+
+
+class _OtherRanks(NoOtherDevices):
+    """Devices of other ranks, which have as much room as this one's."""
+
+
+def test_a_rank_that_loads_for_others_samples_in_its_own_memory(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload
+) -> None:
+    monkeypatch.setattr(
+        "gloader.pipeline.open_device_tier.open_device", lambda place: SmallDevice(free=60_000)
+    )
+    with pytest.raises(ConfigError, match="one rank loads for all of this machine.*sharing='private'"):
+        open_device_tier(
+            DeviceSettings(sampling_device="cuda"),
+            workload,
+            source=RamFeatures(FEATURES),
+            form=FORM,
+            others=_OtherRanks(),
+        )
 
 
 @pytest.mark.parametrize("hotness", ["presampled", "vip", "degree"])
