@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ from gloader.testing.sampler_suite import SamplerSuite, batch_bytes, require_sam
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gloader.device.device_sampler import DeviceSampler
     from gloader.samplers import Topology
     from gloader.types import IdArray, SampledBatch, Sampler
@@ -189,11 +193,35 @@ def test_a_call_that_fails_leaves_nothing_to_the_next(monkeypatch: pytest.Monkey
     require_cpu_batch(samplers, FIRST, SEEDS[::-1].copy())
 
 
+class _Watched:
+    """A device that knows how many sample on it at a time."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(CPU, name)
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(0.01)  # long enough for another thread to come in, were it let in
+        yield
+        self.inside -= 1
+
+
 def test_threads_take_turns() -> None:
-    sampler, device_sampler = make_samplers(make_graph(), [3])
+    from gloader.device.device_sampler import DeviceSampler
+
+    device, graph = _Watched(), make_graph()
+    sampler = NeighborSampler(graph, [3])
+    device_sampler = DeviceSampler(sampler, graph=upload_topology(graph, CPU.place), device=device)
     ids = [BatchId(epoch=0, index=index) for index in range(4)]
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda batch_id: device_sampler.sample(batch_id, SEEDS), ids))
+    assert device.most == 1
     for batch_id, batch in zip(ids, found, strict=True):
         expected = sampler.sample(batch_id, SEEDS)
         require_same(batch_bytes(on_host(batch)), batch_bytes(expected), batch_id, "threads meet")

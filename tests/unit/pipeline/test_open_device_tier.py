@@ -169,7 +169,7 @@ def test_a_rank_that_loads_for_others_samples_in_its_own_memory(
     monkeypatch.setattr(
         "gloader.pipeline.open_device_tier.open_device", lambda place: SmallDevice(free=60_000)
     )
-    with pytest.raises(ConfigError, match="one rank loads for all of this machine.*sharing='private'"):
+    with pytest.raises(ConfigError, match=r"one rank loads for all of this machine.*sharing='private'"):
         open_device_tier(
             DeviceSettings(sampling_device="cuda"),
             workload,
