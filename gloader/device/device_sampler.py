@@ -80,7 +80,7 @@ class DeviceSampler:
             degrees = self._owned(self.graph.indptr[found + 1] - self.graph.indptr[found], torch.float32)
             make = self._merged_blocks if self._is_merged else self._layered_blocks
             blocks = make(hops, len(found), degrees)
-            on_host: IdArray = found.cpu().numpy()  # waits
+            on_host: IdArray = self._fetched(found)
             labels.index_fill_(0, found, sampling_kernels.UNSEEN)  # no other entry was touched
             self._labels = labels
         return SampledBatch(
@@ -109,7 +109,7 @@ class DeviceSampler:
             to = sampling_kernels.launch_count(
                 graph, labels, nodes, num_nodes, first=first, fanout=fanout, is_replaced=self._is_replaced
             )
-            last, num_edges = torch.cat([num_nodes, to.offsets[-1:]]).tolist()  # waits
+            last, num_edges = self._fetched(torch.cat([num_nodes, to.offsets[-1:]])).tolist()
             most_nodes = min(last + num_edges, graph.num_nodes)
             total = num_edges + (total if self._is_merged else 0)
             checked_total(max(total, most_nodes), number, batch_id, self._fanouts)
@@ -133,7 +133,8 @@ class DeviceSampler:
                 )
                 new = sampling_kernels.launch_relabel(labels, sources, nodes, last, indices)
                 num_nodes = new.long() + last
-        return nodes[: int(num_nodes)], hops  # waits
+        (count,) = self._fetched(num_nodes).tolist()
+        return nodes[:count], hops
 
     def _layered_blocks(
         self, hops: Sequence[_Hop], num_nodes: int, degrees: torch.Tensor
@@ -174,6 +175,13 @@ class DeviceSampler:
             for hop, end, sources in zip(hops, shifts[1:], num_src, strict=True)
         ]
         return tuple(reversed(blocks))
+
+    def _fetched(self, values: torch.Tensor) -> IdArray:
+        """Return ``values`` (int64) in the host's memory, once the device has found them."""
+        # A thread that waits for a mark sleeps; one that waits for a copy would take a core from the model's host.
+        self._device.mark_computing().wait()
+        found: IdArray = values.cpu().numpy()
+        return found
 
     def _owned(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a copy of ``values`` in memory of the batch."""

@@ -189,6 +189,16 @@ def test_the_sending_stream_has_the_priority_of_the_models(device: CudaDevice, f
     assert stream.priority == 0  # type: ignore[attr-defined]
 
 
+def test_sampling_waits_for_nothing_that_is_sent(device: CudaDevice, fake: FakeCuda) -> None:
+    with device.sending():
+        sending = torch.cuda.current_stream()
+    with device.sampling():
+        sampling = torch.cuda.current_stream()
+        assert device.mark_computing()._event.stream is sampling  # type: ignore[attr-defined]
+    assert sampling not in (sending, torch.cuda.default_stream(SECOND))
+    assert fake.contexts == {1}
+
+
 def test_computing_waits_for_the_sending_stream_and_keeps_the_memory(
     device: CudaDevice, fake: FakeCuda
 ) -> None:
