@@ -76,7 +76,7 @@ def open_device_sampler(
     ConfigError
         "cuda" was asked for, and cannot be.
     """
-    is_gpu, must = _is_gpu(device), wanted == "cuda"
+    is_gpu, must = device.place.type == "cuda", wanted == "cuda"
     if wanted == "cpu" or not (is_gpu or must):
         return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
     try:
@@ -94,10 +94,6 @@ def open_device_sampler(
         return None, f"sampling: on the CPU: {refused}"
     text = f"sampling: on {device.place}, with {format_bytes(num_bytes)} of topology and batches there"
     return DeviceSampling(sampler=found, topology=found.graph, num_bytes=num_bytes), text
-
-
-def _is_gpu(device: Device) -> bool:
-    return device.place.type == "cuda"
 
 
 class _Refused(Exception):  # noqa: N818 - no error where nobody asked for it

@@ -49,7 +49,7 @@ def _tier(loader: Any) -> FeatureTier:
 def test_one_stream_wherever_it_is_sampled(
     write_dataset: Callable[..., Written], layout: Any, place: dict[str, Any]
 ) -> None:
-    tiny = write_dataset(num_train=40)
+    tiny = write_dataset(num_train=24)
     with _loader(tiny, features="ram", layout=layout, sampling_device="cpu") as loader:
         expected = _stream(loader, 1)
     with _loader(tiny, layout=layout, sampling_device="cuda", epochs=1, **place) as loader:

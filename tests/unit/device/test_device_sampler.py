@@ -277,7 +277,7 @@ class _Fetched:
 @pytest.mark.parametrize(
     ("capability", "indices", "count"),
     [
-        ("90", "i32", 2),
+        ("90", "i32", 1),
         pytest.param("80", "i64", 99, marks=pytest.mark.long),
         pytest.param("90", "i64", 99, marks=pytest.mark.long),
     ],
@@ -291,7 +291,7 @@ def test_the_kernels_are_legal_and_shift_without_a_sign(
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

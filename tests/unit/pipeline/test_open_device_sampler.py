@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
+from fake_cuda import faked_cuda
 
 from gloader.core.units import format_bytes
-from gloader.device import CpuDevice, has_triton
+from gloader.device import CpuDevice, has_triton, open_device
 from gloader.errors import ConfigError
 from gloader.pipeline import open_device_sampler as module
 from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.samplers import CscGraph, make_sampler
-from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gloader.device import Device
     from gloader.types import SampledBatch, Sampler
 
-GPU = RehearsedDevice()
 GRAPH = CscGraph(
     indptr=np.arange(0, 401, 4), indices=(np.arange(400) * 7 % 100).astype(np.int32), edge_weight=np.ones(400)
 )
@@ -35,7 +38,7 @@ def _make(spec: str = "neighbor", **options: Any) -> tuple[Sampler, SampledBatch
     return sampler, sampler.sample(BatchId(epoch=0, index=1), np.arange(8))
 
 
-def _open(wanted: Any, device: Any = GPU, spec: str = "neighbor", **changed: Any) -> Any:
+def _open(wanted: Any, device: Any, spec: str = "neighbor", **changed: Any) -> Any:
     sampler, probe = _make(spec)
     options: dict[str, Any] = {
         "topology": GRAPH,
@@ -48,33 +51,33 @@ def _open(wanted: Any, device: Any = GPU, spec: str = "neighbor", **changed: Any
 
 
 @pytest.fixture
-def as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_is_gpu", lambda device: device.is_asynchronous)
+def gpu() -> Iterator[Device]:
+    """A device over a faked torch.cuda; kernels are run by the interpreter."""
+    with faked_cuda():
+        yield open_device(torch.device("cuda", 1))
 
 
 @needs_triton
-@pytest.mark.usefixtures("as_gpu")
-def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows() -> None:
-    found, text = _open("auto")
+def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows(gpu: Device) -> None:
+    found, text = _open("auto", gpu)
     assert found is not None
     size = found.num_bytes
     assert size > TABLES
     assert found.topology.num_bytes == 8 * 101 + 4 * 400
-    assert text == f"sampling: on cpu, with {format_bytes(size)} of topology and batches there"
-    assert _open("auto", room_bytes=4 * size)[0] is not None
-    found, text = _open("auto", room_bytes=4 * size - 4)
+    assert text == f"sampling: on cuda:1, with {format_bytes(size)} of topology and batches there"
+    assert _open("auto", gpu, room_bytes=4 * size)[0] is not None
+    found, text = _open("auto", gpu, room_bytes=4 * size - 4)
     assert found is None
     assert text.startswith("sampling: on the CPU: topology and batches would take ")
     assert text.endswith(f"more than 25% of the {format_bytes(4 * size - 4)} for rows")
-    assert _open("auto", room_bytes=2 * size, all_rows_bytes=size)[0] is not None
-    assert _open("auto", room_bytes=2 * size - 1, all_rows_bytes=size)[0] is None
+    assert _open("auto", gpu, room_bytes=2 * size, all_rows_bytes=size)[0] is not None
+    assert _open("auto", gpu, room_bytes=2 * size - 1, all_rows_bytes=size)[0] is None
     # Who asks for it gets it.
-    assert _open("cuda", room_bytes=0)[0] is not None
+    assert _open("cuda", gpu, room_bytes=0)[0] is not None
 
 
-@pytest.mark.usefixtures("as_gpu")
-def test_nobody_samples_there_unasked() -> None:
-    assert _open("cpu") == (None, "sampling: on the CPU, as sampling_device='cpu' says")
+def test_nobody_samples_there_unasked(gpu: Device) -> None:
+    assert _open("cpu", gpu) == (None, "sampling: on the CPU, as sampling_device='cpu' says")
     assert _open("auto", CpuDevice()) == (None, "")
     assert _open("cpu", CpuDevice()) == (None, "")
 
@@ -83,7 +86,6 @@ class _Paged:
     """A topology that is not in memory."""
 
 
-@pytest.mark.usefixtures("as_gpu")
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -95,8 +97,9 @@ class _Paged:
     ],
 )  # fmt: skip
 def test_what_cannot_be_sampled_there_is_refused_or_sampled_here(
-    changed: dict[str, Any], reason: str
+    gpu: Device, changed: dict[str, Any], reason: str
 ) -> None:
+    changed = {"device": gpu} | changed
     with pytest.raises(
         ConfigError, match=f"sampling_device='cuda': {reason}.*; or use sampling_device='cpu'$"
     ):
@@ -106,16 +109,15 @@ def test_what_cannot_be_sampled_there_is_refused_or_sampled_here(
     assert text == "" or text.startswith("sampling: on the CPU: ")
 
 
-def test_without_triton_nothing_is_sampled_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_nothing_is_sampled_there(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "has_triton", lambda: False)
     with pytest.raises(ConfigError, match="Triton is missing: pip install"):
-        _open("cuda")
+        _open("cuda", gpu)
 
 
 @needs_triton
-@pytest.mark.usefixtures("as_gpu")
 def test_a_device_that_fails_with_a_first_batch_is_not_asked_for_others(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gpu: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from gloader.device import sampling_kernels
 
@@ -124,24 +126,23 @@ def test_a_device_that_fails_with_a_first_batch_is_not_asked_for_others(
 
     monkeypatch.setattr(sampling_kernels, "launch_pick", fail)
     with caplog.at_level(logging.WARNING, "gloader"):
-        found, text = _open("auto")
+        found, text = _open("auto", gpu)
     assert found is None
     assert text == "sampling: on the CPU: it failed there with a first batch: RuntimeError: no compiler"
     assert "sampled on the CPU: it failed there" in caplog.text
     with pytest.raises(ConfigError, match="no compiler"):
-        _open("cuda")
+        _open("cuda", gpu)
 
 
 @needs_triton
-@pytest.mark.usefixtures("as_gpu")
-def test_a_device_that_draws_otherwise_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_device_that_draws_otherwise_is_found_out(gpu: Device, caplog: pytest.LogCaptureFixture) -> None:
     other, _ = _make("neighbor:replace=true")
     probe = other.sample(BatchId(epoch=0, index=1), np.arange(8))
     with caplog.at_level(logging.WARNING, "gloader"):
-        assert _open("auto", probe=probe)[0] is None
+        assert _open("auto", gpu, probe=probe)[0] is None
     assert "a first batch was another one there" in caplog.text
 
 
 @needs_triton
-def test_without_batches_there_is_nothing_to_try() -> None:
-    assert _open("cuda", probe=None)[0] is not None
+def test_without_batches_there_is_nothing_to_try(gpu: Device) -> None:
+    assert _open("cuda", gpu, probe=None)[0] is not None

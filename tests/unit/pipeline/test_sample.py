@@ -1,5 +1,9 @@
 """The verb "sample": the batch of a position, its trace, and the same batch again for execution."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -69,6 +73,18 @@ def test_what_is_taken_makes_room_again() -> None:
     assert kept.take(0) is None
     kept.offer(2, batch)
     assert kept.take(2) is batch
+
+
+def test_a_batch_on_the_device_is_not_kept_there_and_brings_its_degrees() -> None:
+    there: Any = object()  # blocks, of which nothing is asked
+    batch = replace(sampled(0), blocks=(), on_device=there)
+    kept = KeptBatches(10**6)
+    kept.offer(0, batch)
+    assert kept.take(0) is None
+    sampler: Any = SimpleNamespace(sample=lambda batch_id, seeds: batch)
+    once = SampleBatch(sampler, stream(), instruments())
+    assert len(SampleWhole(once, GROWING).process(0).src_degree) == 0
+    assert len(SampleOrdered(once, kept, GROWING).process(0).src_degree) == 0
 
 
 def test_nothing_is_kept_after_cancel() -> None:
