@@ -15,7 +15,7 @@ from pathlib import Path
 import mutation
 
 _PIPELINE = [f"tests/unit/pipeline/test_{name}.py" for name in ("send", "transfer", "step_times")]
-_LOADER = ["tests/integration/loader/test_ahead_of_device.py"]
+_LOADER = [f"tests/integration/loader/test_{name}.py" for name in ("ahead_of_device", "device_sampling")]
 _RANKS = ["tests/integration/distributed/test_shared_devices.py"]
 _CUDA = ["tests/unit/device/test_cuda_device.py"]
 # The tests that meet the deletions of a file.
@@ -71,14 +71,20 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/transfer.py",
         "the record of the rows' memory",
-        "blocks_of_memory=(x, y) if",
-        "blocks_of_memory=(y,) if",
+        "blocks_of_memory=(x, y) if there is None",
+        "blocks_of_memory=(y,) if there is None",
     ),
     (
         "gloader/pipeline/transfer.py",
         "the record of the small arrays' memory",
-        "blocks_of_memory=(x, y) if",
-        "blocks_of_memory=(x,) if",
+        "blocks_of_memory=(x, y) if there is None",
+        "blocks_of_memory=(x,) if there is None",
+    ),
+    (
+        "gloader/pipeline/transfer.py",
+        "the record of the memory of what the device sampled",
+        "(x, y, *there.tensors())",
+        "(x, y)",
     ),
     (
         "gloader/pipeline/transfer.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +14,21 @@ from gloader.testing.rehearsed_device import RehearsedDevice
 
 from .conftest import NUM_NODES, Written
 from .test_device_tier import MAP, ROW
-from .test_loader import _loader, _stream
+from .test_loader import _digest, _loader, _stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.pipeline.tiers import FeatureTier
 
-GPU = RehearsedDevice()
-
 
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> RehearsedDevice:
     if not has_triton():
         pytest.skip("nothing samples on a device: Triton is missing (pip install -e '.[gpu]')")
-    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: GPU)
+    device = RehearsedDevice()
+    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
+    return device
 
 
 def _tier(loader: Any) -> FeatureTier:
@@ -35,7 +36,7 @@ def _tier(loader: Any) -> FeatureTier:
     return tier
 
 
-@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.reliability("D13")
 @pytest.mark.parametrize(
     ("layout", "place"),
     [
@@ -47,22 +48,29 @@ def _tier(loader: Any) -> FeatureTier:
     ],
 )  # fmt: skip
 def test_one_stream_wherever_it_is_sampled(
-    write_dataset: Callable[..., Written], layout: Any, place: dict[str, Any]
+    write_dataset: Callable[..., Written], gpu: RehearsedDevice, layout: Any, place: dict[str, Any]
 ) -> None:
     tiny = write_dataset(num_train=24)
     with _loader(tiny, features="ram", layout=layout, sampling_device="cpu") as loader:
         expected = _stream(loader, 1)
+    found: list[str] = []
     with _loader(tiny, layout=layout, sampling_device="cuda", epochs=1, **place) as loader:
-        assert _stream(loader, 1) == expected
+        with gpu.computing():  # a loop that only launches: what it drops is overwritten as soon as CUDA may
+            for batch in loader:
+                gpu.launch(lambda ready: found.append(_digest(ready)), batch)
+                del batch
         tier = _tier(loader)
         assert tier.sampler is tier.device.sampler
         assert tier.device.topology is not None
         assert "sampling: on cpu, with " in loader.explain()
+    gpu.finish()
+    assert found == expected
+    gc.collect()  # Triton's interpreter holds what its last kernel was given
+    assert (gpu.num_blocks, gpu.faults) == (0, [])
     assert [t.name for t in threading.enumerate() if t.name.startswith("gloader")] == []
 
 
-@pytest.mark.usefixtures("on_gpu")
-def test_few_sampled_batches_wait_on_the_device(tiny: Written) -> None:
+def test_few_sampled_batches_wait_on_the_device(tiny: Written, gpu: RehearsedDevice) -> None:
     for where, threads in (("cpu", 8), ("cuda", 2)):
         with _loader(tiny, features="ram", sampling_device=where, threads=8) as loader:
             tier = _tier(loader)
