@@ -233,7 +233,8 @@ class _Run:
             if isinstance(outputs, DeviceRows):
                 outputs.write_slab(columns, chunks)
             else:
-                outputs.write_slab(columns, fetch_behind(chunks, self._device, lambda: self._buffers))
+                fetched = fetch_behind(chunks, self._device, lambda: self._buffers)
+                outputs.write_slab(columns, stack.enter_context(closing(fetched)))
 
     @cached_property
     def _buffers(self) -> list[NDArray[np.uint8]]:

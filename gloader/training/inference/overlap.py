@@ -98,18 +98,22 @@ def fetch_behind(
             yield chunk.numpy()
         return
     behind: tuple[Mark, NDArray[np.float32]] | None = None
-    for number, chunk in enumerate(chunks):
-        memory = buffers()[number % 2][: chunk.nbytes].view(np.float32).reshape(tuple(chunk.shape))
-        # Behind the computation, on its own stream: what is computed next waits for the copy, the host does not.
-        torch.from_numpy(memory).copy_(chunk, non_blocking=True)
-        copied = device.mark_computing()
+    try:
+        for number, chunk in enumerate(chunks):
+            memory = buffers()[number % 2][: chunk.nbytes].view(np.float32).reshape(tuple(chunk.shape))
+            # Behind the computation, on its own stream: what is computed next waits for the copy, the host does not.
+            torch.from_numpy(memory).copy_(chunk, non_blocking=True)
+            before, behind = behind, (device.mark_computing(), memory)
+            if before is not None:
+                before[0].wait()
+                yield before[1]
         if behind is not None:
             behind[0].wait()
             yield behind[1]
-        behind = copied, memory
-    if behind is not None:
-        behind[0].wait()
-        yield behind[1]
+    finally:
+        # However it ends: the buffers may go with whoever asked.
+        if behind is not None:
+            behind[0].wait()
 
 
 @dataclass(frozen=True, slots=True)
