@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gpu_findings import GpuFinding, compared, not_checked, reported
-from gpu_place import device_of
+from gpu_place import batch_digest, device_of, loader_on, small_graph
 
 from gloader.bench.graphs import GraphSpec
 from gloader.device import has_triton, upload_topology
@@ -47,6 +47,7 @@ def check_sampling(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
         how = "the device" if sizes.is_gpu else "the interpreter"
         name = f"{layout} batches{', with replacement' if is_replaced else ''}: {how}"
         yield compared(name, not wrong, "; ".join(wrong))
+    yield from _same_loaders(sizes, clock)
     if not sizes.is_gpu:
         yield not_checked("edges sampled a second")
         return
@@ -72,6 +73,19 @@ def _differing(
             )
             if not _is_same(blocks_on_host(found), expected):
                 yield f"fan-outs {fanouts}, batch {index}"
+
+
+def _same_loaders(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
+    """Load batches that the device sampled, and compare all that they hold."""
+    dataset, num_batches = small_graph(sizes), 40 if sizes.is_gpu else 2
+    batch_size = sizes.batch_size if sizes.is_gpu else INTERPRETED_SEEDS
+    settings: dict[str, Any] = {"batch_size": batch_size, "epochs": 1}
+    with loader_on(sizes, dataset, device="cpu", features="ram", device_cache=0, **settings) as loader:
+        expected = [batch_digest(batch) for batch in itertools.islice(loader, num_batches)]
+    for features in clock.each(("ram", "ssd"), lambda features: f"loaders with features in {features}"):
+        with loader_on(sizes, dataset, features=features, sampling_device="cuda", **settings) as loader:
+            found = [batch_digest(batch) for batch in itertools.islice(loader, num_batches)]
+        yield compared(f"a loader's batches, sampled there, features in {features}", found == expected)
 
 
 def _rates(graph: CscGraph, sizes: Sizes) -> Iterator[GpuFinding]:

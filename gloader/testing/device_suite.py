@@ -111,6 +111,14 @@ class DeviceSuite:
         thread.join()
         assert sums == [0, 4, 8]
 
+    def test_what_was_sampled_can_be_read_behind_a_mark(self, device: Device) -> None:
+        """A thread that samples makes memory of the batch, works in it, and waits for a mark of its own."""
+        with device.sampling():
+            made = device.empty((3,), torch.int64)
+            made.fill_(7)
+            device.mark_computing().wait()
+        assert made.tolist() == [7, 7, 7]
+
     def test_a_measured_step_is_run_once(self, device: Device) -> None:
         """`most_bytes_of` runs the step, hands its error on, and never answers less than nothing."""
         steps: list[int] = []
