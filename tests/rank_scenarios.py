@@ -95,6 +95,7 @@ def breaking(dataset: str, **settings: Any) -> list[list[str]]:
             first.append(digest(batch))
             if len(first) == 2:
                 state = loader.state_dict()
+                time.sleep(0.2)  # so that a thread that sends waits for this loop as it is left
                 break
         second = [digest(batch) for batch in loader]
         loader.load_state_dict(state)
