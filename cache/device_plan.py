@@ -78,7 +78,9 @@ class DeviceShare:
         return None if self.held is None else np.flatnonzero(~self.held[nodes])
 
 
-def rows_that_fit(num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False) -> int:
+def rows_that_fit(
+    num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
+) -> int:
     """Return how many rows a device cache of ``num_bytes`` holds: all N, or what is left beside the slot map. Pure.
 
     Parameters
@@ -87,14 +89,18 @@ def rows_that_fit(num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: 
     num_nodes : N
     row_bytes : R, as stored: rows are widened when they are gathered
     has_scale : rows are int8, each with a float32 factor
+    has_all_scales : the factors of all N rows are there too, for those that the host brings as they are stored
     """
     each = row_bytes + (_SCALE_BYTES if has_scale else 0)
     if each * num_nodes <= num_bytes:
         return num_nodes  # without a map: a row's slot is its id
-    return min(max(num_bytes - _MAP_BYTES * num_nodes, 0) // each, num_nodes)
+    beside = (_MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)) * num_nodes
+    return min(max(num_bytes - beside, 0) // each, num_nodes)
 
 
-def cache_bytes(num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False) -> int:
+def cache_bytes(
+    num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
+) -> int:
     """Return the bytes of a device cache, its map included. Pure.
 
     Parameters
@@ -103,9 +109,11 @@ def cache_bytes(num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: boo
     num_nodes : N; a cache of all of them has no map
     row_bytes : R, as stored
     has_scale : rows are int8, each with a float32 factor
+    has_all_scales : the factors of all N rows are there too, for those that the host brings as they are stored
     """
-    mapped = _MAP_BYTES * num_nodes if 0 < num_rows < num_nodes else 0
-    return mapped + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
+    each_node = _MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)
+    beside = each_node * num_nodes if 0 < num_rows < num_nodes else 0
+    return beside + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
 
 
 def automatic_bytes(

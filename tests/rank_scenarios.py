@@ -233,7 +233,9 @@ def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str
 def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **settings: Any) -> Any:
     """Do the scenario ``then`` on devices of these sizes that go the way of a GPU."""
     reaches = settings.pop("reaches", [False] * len(sizes))[rank]
-    device = RehearsedDevice(reads_in_place=reaches) if settings.pop("rehearses", True) else CpuDevice()
+    rehearses = settings.pop("rehearses", True)
+    is_late = rehearses is True or (rehearses and rehearses[rank])
+    device = RehearsedDevice(reads_in_place=reaches) if is_late else CpuDevice()
     open_device_tier.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
     if isinstance(device, RehearsedDevice):
@@ -268,6 +270,7 @@ def held(dataset: str, *, epochs: int = 2, **settings: Any) -> dict[str, Any]:
         return {
             "digests": digests,
             "rows": rows.tolist(),
+            "staged": tier.staged_dtype.name,
             "hits": hits,
             "sends": "gloader-send" in names,
             "stats": dataclasses.asdict(loader.stats),

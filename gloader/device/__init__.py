@@ -6,7 +6,7 @@ from gloader.device.hot_rows import hottest_rows
 from gloader.device.row_gather import gather_rows, has_triton
 from gloader.device.row_table import RowFormat, RowParts, RowTable
 from gloader.device.seam import Device, Mark, Pinned, open_device
-from gloader.device.tier import DeviceTier, StaticCache, reach_features
+from gloader.device.tier import DeviceTier, StaticCache, reach_features, scale_on
 from gloader.device.topology import DeviceTopology, upload_topology
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "hottest_rows",
     "open_device",
     "reach_features",
+    "scale_on",
     "upload_topology",
 ]

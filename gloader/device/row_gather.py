@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 
+from gloader.device.row_table import widen
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def most_programs(parts: RowParts) -> int | None:
     """Return how many programs gather at a time, so that the model keeps its share of the device; None: any. Pure.
 
     Few wait for the link. The more rows the device holds, the fewer of a program's rows come over the link, and the
-    more programs keep it busy. Rows of the device alone take no time that a limit would save.
+    more programs keep it busy. Rows of the device alone, also those that a copy put there, take no time that a limit
+    would save.
     """
-    if parts.host is None:
+    if parts.host is None or parts.host.rows.device.type != "cpu":
         return None
     num_held = 0 if parts.table is None else len(parts.table.rows)
     num_nodes = num_held if parts.slot_of is None else len(parts.slot_of)
@@ -97,21 +99,24 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
     """
     # Every result has a size that is known beforehand: one that depended on data would wait for the device.
     if parts.host is None or parts.table is None:
-        part, index = (parts.table, ids) if parts.table is not None else (parts.host, ids)
-        assert part is not None  # noqa: S101 - by RowParts
-        if parts.table is None and not parts.is_host_by_id:
-            out.copy_(part.rows[: len(ids)], non_blocking=True)
-        else:
-            out.copy_(part.widened(index))
+        if parts.table is not None:
+            out.copy_(parts.table.widened(ids))
+        elif parts.host is not None:
+            out.copy_(_from_host(ids, parts.host, parts, out.device), non_blocking=True)
         return
     # Every position reads from both parts, at slot 0 if it has none, and `where` drops the row that is not its own.
     slots = ids if parts.slot_of is None else parts.slot_of[ids]
     cached = parts.table.widened(slots.clamp_min(0))
-    if parts.is_host_by_id:
-        others = parts.host.widened(ids)
-    else:
-        others = parts.host.rows[: len(ids)].to(out.device, non_blocking=True)
+    others = _from_host(ids, parts.host, parts, out.device)
     torch.where((slots >= 0)[:, None], cached, others, out=out)
+
+
+def _from_host(ids: torch.Tensor, host: RowTable, parts: RowParts, place: torch.device) -> torch.Tensor:
+    """Return the host's rows (U, F) as float32 at ``place``, whether they lie there by id or by their place."""
+    if parts.is_host_by_id:
+        return host.widened(ids)
+    rows = widen(host.rows[: len(ids)].to(place, non_blocking=True))
+    return rows if host.scale is None else rows * host.scale[ids, None]
 
 
 def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, out: torch.Tensor) -> None:
@@ -143,5 +148,5 @@ def _check(ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
     host = parts.host
     if host is not None and not parts.is_host_by_id and len(host.rows) < len(ids):
         raise ShapeError(f"the host brings {len(host.rows)} rows for {len(ids)} ids")
-    if host is not None and not parts.is_host_by_id and host.rows.dtype != torch.float32:
-        raise ShapeError(f"the host's part of a batch is float32, not {host.rows.dtype}")
+    if host is not None and not parts.is_host_by_id and host.rows.dtype == torch.int8 and host.scale is None:
+        raise ShapeError("the host's part of a batch is int8, and the factors of all nodes are missing")

@@ -58,11 +58,12 @@ class RowTable:
     """Feature rows as tensors: on a device, or in host memory that the device reads in place."""
 
     rows: torch.Tensor  # (C, F) float32, float16, bfloat16 or int8, contiguous
-    scale: torch.Tensor | None = None  # (C,) float32, on the device: the factor of each int8 row
+    # float32, on the device: the factor of each int8 row, (C,), or (N,) by node for what the host brings of a batch
+    scale: torch.Tensor | None = None
 
     def widened(self, index: torch.Tensor) -> torch.Tensor:
         """Return the rows ``index`` (U,) as float32 (U, F); rows and index on one device."""
-        rows = self.rows[index].to(torch.float32)
+        rows = widen(self.rows[index])
         return rows if self.scale is None else rows * self.scale[index, None]
 
 
@@ -71,7 +72,8 @@ class RowParts:
     """Where the rows of a batch are.
 
     Node v's row is ``table.rows[slot_of[v]]`` where it has a slot. The row at position p of the batch is otherwise
-    ``host.rows[p]``, or ``host.rows[v]`` where the host's rows are all of them.
+    ``host.rows[p]``, or ``host.rows[v]`` where the host's rows are all of them; its factor is ``host.scale[v]`` in
+    both cases.
     """
 
     table: RowTable | None  # None: the device holds no rows
@@ -93,6 +95,17 @@ class RowParts:
         part = self.table if self.table is not None else self.host
         assert part is not None  # noqa: S101 - by __post_init__
         return int(part.rows.shape[1])
+
+
+def widen(rows: torch.Tensor) -> torch.Tensor:
+    """Return ``rows`` as float32, with the bits that the host's kernels make of them: those of NaNs too."""
+    wide = rows.to(torch.float32)
+    if rows.dtype != torch.float16:
+        return wide
+    # A conversion by the processor makes a quiet NaN of a signalling one, and a GPU's drops the payload.
+    bits = rows.view(torch.int16).to(torch.int32)
+    exact = ((bits & 0x8000) << 16) | 0x7F800000 | ((bits & 0x3FF) << 13)
+    return torch.where(rows.isnan(), exact.view(torch.float32), wide)
 
 
 def rows_as_tensor(array: NDArray[Any], *, is_bfloat16: bool) -> torch.Tensor:

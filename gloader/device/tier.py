@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -76,6 +76,8 @@ class DeviceTier:
     features: RowTable | None = None  # all N rows
     pinned: Pinned | None = None  # their memory
     has_short_ids: bool = False  # every id fits into 32 bits, and is sent so
+    staged: RowFormat | None = None  # of the rows that the host brings; None: they are float32
+    scale: torch.Tensor | None = None  # (N,) float32, the factor of each of these rows, if they are int8
     topology: DeviceTopology | None = None  # where batches are sampled there
     sampler: Sampler | None = None  # does so; None: the CPU's does
     where_sampled: str = ""  # a line that says where, and why
@@ -87,13 +89,18 @@ class DeviceTier:
 
     @property
     def brings_rows(self) -> bool:
-        """Whether the device brings rows by their id."""
-        return self.cache is not None or self.features is not None
+        """Whether the device brings rows by their id, or widens those that the host brings."""
+        return self.cache is not None or self.features is not None or self.staged_dtype != np.float32
 
     @property
     def brings_all(self) -> bool:
         """Whether the device holds or reads in place every row, so that the host gathers nothing."""
         return self.holds_all or self.features is not None
+
+    @property
+    def staged_dtype(self) -> np.dtype[Any]:
+        """The dtype of the rows that the host brings, in memory; uint16 for bfloat16."""
+        return np.dtype(np.float32) if self.staged is None else self.staged.dtype
 
     def share(self) -> DeviceShare:
         """Return which rows the device brings itself, a byte a node."""
@@ -119,7 +126,7 @@ class DeviceTier:
         return RowParts(
             table=None if cache is None else cache.table,
             slot_of=None if cache is None else cache.slot_of,
-            host=RowTable(rows=host) if self.features is None else self.features,
+            host=RowTable(rows=host, scale=self.scale) if self.features is None else self.features,
             is_host_by_id=self.features is not None,
         )
 
@@ -143,16 +150,25 @@ class DeviceTier:
         if cache is None:
             return "" if place.type == "cpu" and not reach else f"device: no rows on {place}{reach}"
         plan = cache.plan
+        scale = self.scale if self.features is None else self.features.scale
+        num_bytes = cache.num_bytes + (0 if scale is None else scale.nbytes)
         if plan.holds_all:
-            return f"device: all {plan.num_nodes:,} rows on {place}, {format_bytes(cache.num_bytes)}"
+            return f"device: all {plan.num_nodes:,} rows on {place}, {format_bytes(num_bytes)}"
         share = 100 * len(plan.rows) / plan.num_nodes
         expected = plan.expected_hit_rate
         hits = "" if expected is None else f", {100 * expected:.0f}% of the presampled accesses"
         held = f"{len(plan.rows):,} rows ({share:.1f}%) on {place}"
-        return f"device: {held}, {format_bytes(cache.num_bytes)}{hits}{reach}"
+        return f"device: {held}, {format_bytes(num_bytes)}{hits}{reach}"
 
 
-def reach_features(device: Device, rows: Pinned, form: RowFormat) -> RowTable:
+def scale_on(device: Device, form: RowFormat) -> torch.Tensor | None:
+    """Return the factors (N,) of int8 rows on ``device``; None for rows of another dtype."""
+    return None if form.scale is None else torch.from_numpy(form.scale).to(device.place)
+
+
+def reach_features(
+    device: Device, rows: Pinned, form: RowFormat, *, scale: torch.Tensor | None = None
+) -> RowTable:
     """Return all N rows as a table that the device gathers from in place.
 
     Parameters
@@ -160,8 +176,9 @@ def reach_features(device: Device, rows: Pinned, form: RowFormat) -> RowTable:
     device : gets the factors of int8 rows
     rows : (N, F) as stored, pinned
     form : dtype and width of the stored rows
+    scale : (N,) the factors, where they are on the device already
     """
     return RowTable(
         rows=rows_as_tensor(rows.array, is_bfloat16=form.is_bfloat16),
-        scale=None if form.scale is None else torch.from_numpy(form.scale).to(device.place),
+        scale=scale_on(device, form) if scale is None else scale,
     )

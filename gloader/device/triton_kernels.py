@@ -21,8 +21,16 @@ _MOST_COLUMNS: Final = 512
 
 @triton.jit
 def _widened(values):  # type: ignore[no-untyped-def]
-    """Return ``values`` as float32; bfloat16 by its bits: a NaN keeps them, and interpreted a subnormal too."""
-    if values.dtype == tl.bfloat16:
+    """Return ``values`` as float32, by the bits of `gloader.device.row_table.widen`.
+
+    A GPU's conversion gives every NaN of float16 the same bits; interpreted, one of bfloat16 loses subnormals.
+    """
+    if values.dtype == tl.float16:
+        bits = values.to(tl.int16, bitcast=True).to(tl.int32)
+        nan = ((bits & 0x8000) << 16) | 0x7F800000 | ((bits & 0x3FF) << 13)
+        is_nan = (bits & 0x7FFF) > 0x7C00
+        widened = tl.where(is_nan, nan.to(tl.float32, bitcast=True), values.to(tl.float32))
+    elif values.dtype == tl.bfloat16:
         widened = (values.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         widened = values.to(tl.float32)
@@ -90,7 +98,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
             if IS_TABLE_SCALED:
                 cached *= tl.load(table_scale + slot, mask=is_cached)[:, None]
             if IS_HOST_SCALED:
-                other *= tl.load(host_scale + place, mask=is_host)[:, None]
+                other *= tl.load(host_scale + node, mask=is_host)[:, None]
             if HAS_TABLE and HAS_HOST:
                 value = tl.where(is_cached[:, None], cached, other)
             elif HAS_TABLE:

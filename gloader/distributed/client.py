@@ -334,10 +334,10 @@ class LoaderClient:
         if batch.run != self._run or self._left >= self._run:
             return  # of a run that this rank left: dropping the leases gives the buffers back
         sampled, degrees = read_batch(batch.shape, topology)
-        rows = batch.rows
+        rows, dtype = batch.rows, np.dtype(self.welcome.row_dtype)
         if rows:
             self._pin_once(batch.segments[0])
-        x = features[: 4 * rows * self._dim].view(np.float32).reshape(rows, self._dim)
+        x = features[: rows * self._dim * dtype.itemsize].view(dtype).reshape(rows, self._dim)
         self._num_received += 1
         self._inbox.append(
             HostBatch(sampled=sampled, x=x, src_degree=degrees, superbatch=0, ends_superbatch=False)

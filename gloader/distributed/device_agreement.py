@@ -43,6 +43,12 @@ class PeerDevices:
 
     def __init__(self, connections: Mapping[int, Connection]) -> None:
         self._connections = connections
+        self._answers: list[Answer] = []
+
+    @property
+    def are_asynchronous(self) -> bool:
+        """Whether all of them are; known after `agree_on_cache_bytes`."""
+        return all(answer.is_asynchronous for answer in self._answers)
 
     def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
         """Return the bytes that every device has for cached rows: the least of all ranks.
@@ -57,6 +63,7 @@ class PeerDevices:
         RankError
             Another rank cannot open its device, failed in the step, or is gone.
         """
+        self._answers.clear()
         # Asked first, answered last: all ranks try their step at the same time, this one too.
         if largest is None:
             self._tell(TryStep(shape=None))
@@ -68,22 +75,24 @@ class PeerDevices:
                 self._tell(TryStep(shape=shape), descriptor)
             finally:
                 os.close(descriptor)
-        return min([own(), *(self._room_of(rank) for rank in self._connections)])
+        rooms = [own(), *(self._room_of(rank) for rank in self._connections)]
+        return min(rooms)
 
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
+    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:
         """Make every device hold the rows of ``plan``, and return what ``own`` returns.
 
         Parameters
         ----------
         plan : the rows; each rank reads them from its own copy of the dataset
         own : makes this rank's device hold them
+        as_stored : the host brings the other rows as they are stored, and the devices widen them
 
         Raises
         ------
         RankError
             Another rank cannot hold them, or is gone.
         """
-        message = HoldRows(count=len(plan.rows), hit_rate=plan.expected_hit_rate)
+        message = HoldRows(count=len(plan.rows), hit_rate=plan.expected_hit_rate, as_stored=as_stored)
         # All rows or none: the count says it, and no ids are sent.
         if plan.holds_all or not len(plan.rows):
             self._tell(message)
@@ -142,6 +151,7 @@ class PeerDevices:
         answer = _answer_of(rank, self._connections[rank])
         if answer.room is None:
             raise _misunderstanding(rank, answer)
+        self._answers.append(answer)
         return answer.room
 
 
@@ -203,9 +213,10 @@ class FollowerDevice:
         """
         match received.message:
             case TryStep(shape=shape):
-                return Answer(room=self._room(shape, received.descriptor))
-            case HoldRows():
-                self._hold(self._plan(received.message, received.descriptor))
+                room = self._room(shape, received.descriptor)
+                return Answer(room=room, is_asynchronous=self._device.is_asynchronous)
+            case HoldRows(as_stored=as_stored):
+                self._hold(self._plan(received.message, received.descriptor), as_stored=as_stored)
                 return Answer()
             case ReachFeatures() if received.descriptor is not None:
                 return Answer(reaches=self._reach(received.descriptor))
@@ -235,12 +246,14 @@ class FollowerDevice:
             expected_hit_rate=asked.hit_rate,
         )
 
-    def _hold(self, plan: DeviceCachePlan) -> None:
-        if not len(plan.rows):
+    def _hold(self, plan: DeviceCachePlan, *, as_stored: bool) -> None:
+        if not len(plan.rows) and not as_stored:
             self._tier = bare_tier(self._device, num_nodes=self._num_nodes)
             return
         with self._open_store() as store:
-            self._tier = hold_rows(self._device, plan, source=store, form=row_format(store))
+            self._tier = hold_rows(
+                self._device, plan, source=store, form=row_format(store), as_stored=as_stored
+            )
 
     def _reach(self, descriptor: int) -> bool:
         """Make the device reach the rows in the host's memory, if it can; return whether it does."""

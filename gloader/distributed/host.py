@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gloader.core.locks import SignalSafeCondition
 from gloader.core.signals import is_signal_pending, uninterrupted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.messages import Message
+    from gloader.distributed.messages import Message, RowDtype
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.channel import Channel
@@ -94,10 +94,14 @@ class LoaderHost:
         """Tell the other ranks of ``tier``, which was opened for them, and listen to them from now on."""
         rings = [tier.ring]
         for rank, connection in self._connections.items():
-            outbox = Outbox(rank, connection, dim=dim, rows=tier.ring.rows, max_bytes=tier.ring.max_bytes)
+            ring = tier.ring
+            outbox = Outbox(
+                rank, connection, dim=dim, rows=ring.rows, max_bytes=ring.max_bytes, dtype=ring.dtype
+            )
             self._peers.append(Peer(outbox))
             rings.append(outbox.ring)
-            outbox.tell(Welcome(plan=tier.plan, text=tier.explain_host()))
+            row_dtype = cast("RowDtype", ring.dtype.name)
+            outbox.tell(Welcome(plan=tier.plan, text=tier.explain_host(), row_dtype=row_dtype))
         self._ring = InterleavedRings(rings)
         with uninterrupted():
             self._thread.start()

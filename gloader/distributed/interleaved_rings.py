@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from gloader.pipeline.buffers import BufferRing, FloatMatrix
+    from gloader.pipeline.buffers import BufferRing, RowMatrix
 
 
 class InterleavedRings:
@@ -25,7 +25,7 @@ class InterleavedRings:
         # The ring whose buffer `acquire` waits for. It stays after a cancelled wait: a stall is explained by it.
         self.blocked_on: int | None = None
 
-    def acquire(self, rows: int) -> FloatMatrix:
+    def acquire(self, rows: int) -> RowMatrix:
         """Return an uninitialised (rows, F) array, waiting for a free buffer; errors as `BufferRing.acquire`."""
         turn = self._position % len(self._rings)
         self.blocked_on = turn

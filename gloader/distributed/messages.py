@@ -6,12 +6,14 @@ The host is the rank that loads; the clients are the ranks that it loads for.
 from __future__ import annotations
 
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from gloader.distributed.batch_layout import BatchShape
 from gloader.errors import RankError
 from gloader.memory.plan import MemoryPlan
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+
+RowDtype: TypeAlias = Literal["float32", "float16", "uint16", "int8"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ class HoldRows:
 
     count: int
     hit_rate: float | None  # expected; None: unknown
+    as_stored: bool = False  # the host brings the other rows as they are stored, else as float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,7 @@ class Answer:
 
     room: int | None = None  # bytes, in answer to `TryStep`
     reaches: bool = False  # in answer to `ReachFeatures`
+    is_asynchronous: bool = False  # the device, in answer to the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,7 @@ class Welcome:
 
     plan: MemoryPlan
     text: str  # explains the tiers, for people
+    row_dtype: RowDtype = "float32"  # of the features in shared memory; uint16 for bfloat16
 
 
 # --- while a run is under way
@@ -305,6 +310,12 @@ def _list_of(parser: Parser, length: int | None = None) -> Parser:
     return parse_all
 
 
+def _row_dtype(value: Any) -> str:
+    if value not in get_args(RowDtype):
+        raise ValueError(f"is {value!r:.80}, not one of {', '.join(get_args(RowDtype))}")
+    return str(value)
+
+
 def _named_size(value: Any) -> tuple[str, int]:
     name, num_bytes = _list_of(lambda item: item, 2)(value)
     return _text(name), _integer(num_bytes)
@@ -333,6 +344,7 @@ _PARSERS: Final[dict[str, Parser]] = {
     "str": _text,
     "float": _number,
     "Features": _text,
+    "RowDtype": _row_dtype,
     "tuple[int, int]": _list_of(_integer, 2),
     "tuple[str, ...]": _list_of(_text),
     "tuple[tuple[str, int], ...]": _list_of(_named_size),

@@ -22,7 +22,7 @@ from gloader.pipeline.buffers import BufferRing
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
     from gloader.distributed.agree import Team
     from gloader.distributed.messages import Message
@@ -171,14 +171,24 @@ class Outbox:
     dim : F
     rows : rows that a new buffer of features holds
     max_bytes : bytes of all buffers of features
+    dtype : of the features in them
     """
 
-    def __init__(self, rank: int, connection: Connection, *, dim: int, rows: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        connection: Connection,
+        *,
+        dim: int,
+        rows: int,
+        max_bytes: int,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
         self.rank = rank
         self.connection = connection
         self._segments = _Segments(connection)
         allocate = self._segments.allocate
-        self.ring = BufferRing(dim=dim, rows=rows, max_bytes=max_bytes, allocate=allocate)
+        self.ring = BufferRing(dim=dim, rows=rows, max_bytes=max_bytes, dtype=dtype, allocate=allocate)
         self._topologies = BufferRing(dim=1, rows=1, max_bytes=_UNBOUNDED, allocate=allocate)
         self._lock = threading.Lock()
         self._lent: dict[
@@ -242,7 +252,7 @@ class Outbox:
             self.connection.close()
         self._lent.clear()
 
-    def _lend(self, array: NDArray[np.float32]) -> int:
+    def _lend(self, array: NDArray[Any]) -> int:
         number = self._segments.number_of(array)
         self._lent[number] = array
         return number
@@ -256,7 +266,7 @@ class _Segments:
         self._numbers: dict[int, int] = {}  # by address
         self._counter = itertools.count(1)
 
-    def number_of(self, array: NDArray[np.float32]) -> int:
+    def number_of(self, array: NDArray[Any]) -> int:
         """Return the number of the buffer that ``array`` begins."""
         return self._numbers[array.ctypes.data]
 

@@ -8,7 +8,7 @@ import time
 import weakref
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-FloatMatrix = NDArray[np.float32]
+    from numpy.typing import DTypeLike
+
+RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or as stored
 
 
 class Buffers(Protocol):
     """Where a stage gets the buffers of batches; `BufferRing`, or the rings of several ranks in turn."""
 
-    def acquire(self, rows: int) -> FloatMatrix:
+    def acquire(self, rows: int) -> RowMatrix:
         """Return an uninitialised (rows, F) array, waiting for a free buffer."""
         ...
 
@@ -46,7 +48,7 @@ class Buffers(Protocol):
 
 
 class BufferRing:
-    """Reusable (rows, F) float32 buffers; a buffer comes back when the last array made from it is gone.
+    """Reusable (rows, F) buffers; a buffer comes back when the last array made from it is gone.
 
     Fresh allocation, not copying, bounds a gather in memory, so buffers stay warm and grow only when a
     batch has more rows than any before it. While the consumer keeps arrays alive, further buffers are
@@ -59,6 +61,7 @@ class BufferRing:
     dim : F
     rows : rows a new buffer holds at first
     max_bytes : bytes of all buffers together
+    dtype : of their elements
     patience_s : how long the consumer may wait while it holds every buffer
     allocate : makes a buffer of so many bytes
     """
@@ -69,18 +72,21 @@ class BufferRing:
         dim: int,
         rows: int,
         max_bytes: int,
+        dtype: DTypeLike = np.float32,
         patience_s: float = 4.0,
         allocate: Callable[[int], NDArray[np.uint8]] = warm_bytes,
     ) -> None:
         self._allocate = allocate
         self._dim = dim
+        self.dtype = np.dtype(dtype)
+        self._row_bytes = dim * self.dtype.itemsize
         self._rows = max(rows, 1)
         self._max_bytes = max_bytes
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.uint8] | None] = queue.SimpleQueue()
         # By the buffer's id. Kept, because a weak reference that is gone itself calls nothing.
-        self._leases: dict[int, weakref.ref[NDArray[np.float32]]] = {}
+        self._leases: dict[int, weakref.ref[RowMatrix]] = {}
         self._is_cancelled = False
         self._counting = threading.Lock()
         self._patience_s = patience_s
@@ -101,7 +107,7 @@ class BufferRing:
     @property
     def has_one(self) -> bool:
         """Whether there is memory for one buffer alone."""
-        return 2 * 4 * self._rows * self._dim > self._max_bytes
+        return 2 * self._rows * self._row_bytes > self._max_bytes
 
     def lend(self, x: torch.Tensor) -> None:
         """Note the features (U, F), in a buffer, that the consumer gets."""
@@ -137,7 +143,7 @@ class BufferRing:
         elif self._consumer_waits_since is None:
             self._consumer_waits_since = time.monotonic()
 
-    def acquire(self, rows: int) -> FloatMatrix:
+    def acquire(self, rows: int) -> RowMatrix:
         """Return an uninitialised (rows, F) array, waiting for a free buffer where ``max_bytes`` is reached.
 
         Raises
@@ -155,7 +161,7 @@ class BufferRing:
                 self._on_their_way += 1
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
         # view between them: every later view then holds `lease`, and `lease` going is the buffer coming back.
-        lease = np.frombuffer(buffer.data, dtype=np.float32, count=rows * self._dim)
+        lease = np.frombuffer(buffer.data, dtype=self.dtype, count=rows * self._dim)
         # A callback in C alone: `weakref.finalize` runs Python code wherever the consumer drops its batch, and a Ctrl-C
         # that arrives there is printed and lost, with the buffer. `put` ignores its second argument, the reference.
         self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))
@@ -171,7 +177,7 @@ class BufferRing:
             if buffer is None:  # a wake-up call of `cancel`
                 continue
             self._leases.pop(id(buffer), None)
-            if buffer.nbytes >= 4 * rows * self._dim:
+            if buffer.nbytes >= rows * self._row_bytes:
                 return buffer
             # Too small by now: it is dropped, before the larger one that its bytes go to is made.
             self._total_bytes -= buffer.nbytes
@@ -195,10 +201,10 @@ class BufferRing:
                     ) from None
 
     def _grow(self) -> NDArray[np.uint8] | None:
-        num_bytes = self._rows * self._dim * 4
+        num_bytes = self._rows * self._row_bytes
         if num_bytes > self._max_bytes:
             raise BudgetError(
-                f"a batch needs a buffer of {format_bytes(num_bytes)} ({self._rows:,} rows of {self._dim * 4:,} B), "
+                f"a batch needs a buffer of {format_bytes(num_bytes)} ({self._rows:,} rows of {self._row_bytes:,} B), "
                 f"the memory budget leaves {format_bytes(self._max_bytes)} for buffers; use a smaller batch size or "
                 "fan-out, or raise the memory budget"
             )

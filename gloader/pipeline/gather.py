@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
-    from gloader.pipeline.buffers import Buffers, FloatMatrix
+    from gloader.pipeline.buffers import Buffers, RowMatrix
     from gloader.pipeline.sample import WholeBatch
     from gloader.pipeline.superbatch import FilledBatch
     from gloader.types import FeatureSource, IdArray, ReadStats, SampledBatch
@@ -22,7 +22,7 @@ class HostBatch:
     """A sampled batch with its features, in host memory."""
 
     sampled: SampledBatch
-    x: FloatMatrix  # (U, F), a buffer of the ring; (0, F) where the device reaches every row itself
+    x: RowMatrix  # (U, F), a buffer of the ring; (0, F) where the device reaches every row itself
     src_degree: NDArray[
         np.float32
     ]  # (U,) full-graph in-degree; (0,) of a batch on the device, which has them
@@ -106,14 +106,14 @@ class GatherCached:
 
 
 def gather_whole(
-    nodes: IdArray, out: FloatMatrix, source: FeatureSource, *, positions: IdArray | None = None
+    nodes: IdArray, out: RowMatrix, source: FeatureSource, *, positions: IdArray | None = None
 ) -> ReadStats:
     """Put the rows of a batch into a buffer, and return what was read.
 
     Parameters
     ----------
     nodes : (U,) int64 row ids
-    out : (U, F) float32, changed in place
+    out : (U, F) float32 or as stored, changed in place
     source : all N rows
     positions : (M,) of the nodes whose rows are wanted, the others stay as they are; None: all
     """

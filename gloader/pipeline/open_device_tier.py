@@ -20,6 +20,7 @@ from gloader.device import (
     hottest_rows,
     open_device,
     reach_features,
+    scale_on,
 )
 from gloader.device.dry_run import has_other_ranks
 from gloader.pipeline.gather import HostBatch
@@ -85,12 +86,24 @@ class LoadedFeatures:
 class OtherDevices(Protocol):
     """The devices of the ranks that this one loads for: all of them hold the same rows; see `gloader.distributed`."""
 
+    @property
+    def are_asynchronous(self) -> bool:
+        """Whether all of them are, and so can be sent rows as they are stored; known after `agree_on_cache_bytes`."""
+        ...
+
     def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
         """Return the bytes that every device has for cached rows; ``own`` finds those of this rank."""
         ...
 
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:
-        """Make every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned."""
+    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:
+        """Make every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned.
+
+        Parameters
+        ----------
+        plan : which rows
+        own : holds them on this rank
+        as_stored : the host brings the other rows as they are stored, and the devices widen them
+        """
         ...
 
     def reach_same_features(
@@ -110,11 +123,13 @@ class OtherDevices(Protocol):
 class NoOtherDevices:
     """A rank that loads for itself alone."""
 
+    are_asynchronous = True  # all none of them
+
     def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
         """Return what ``own`` finds."""
         return own()
 
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T]) -> T:  # noqa: ARG002 - the seam's
+    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:  # noqa: ARG002 - the seam's
         """Return what ``own`` returns."""
         return own()
 
@@ -180,7 +195,15 @@ def open_device_tier(
     )
     if sampling is not None and not is_sized:
         num_bytes = max(num_bytes - sampling.num_bytes, 0)
-    num_rows = rows_that_fit(num_bytes, num_nodes=num_nodes, row_bytes=form.row_bytes, has_scale=has_scale)
+    # Buffers that the consumer itself gets are float32; one dtype for the buffers of all ranks.
+    as_stored = device.is_asynchronous and others.are_asynchronous
+    num_rows = rows_that_fit(
+        num_bytes,
+        num_nodes=num_nodes,
+        row_bytes=form.row_bytes,
+        has_scale=has_scale,
+        has_all_scales=as_stored and has_scale,
+    )
     plan = hottest_rows(
         settings.device_hotness,
         num_rows,
@@ -190,7 +213,11 @@ def open_device_tier(
         fanouts=workload.fanouts,
         threads=workload.threads,
     )
-    tier = others.hold_same_rows(plan, lambda: hold_rows(device, plan, source=source, form=form))
+    tier = others.hold_same_rows(
+        plan,
+        lambda: hold_rows(device, plan, source=source, form=form, as_stored=as_stored),
+        as_stored=as_stored,
+    )
     if sampling is None:
         return replace(tier, where_sampled=where)
     return replace(tier, topology=sampling.topology, sampler=sampling.sampler, where_sampled=where)
@@ -236,7 +263,14 @@ def room_for_rows(
     )
 
 
-def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, form: RowFormat) -> DeviceTier:
+def hold_rows(
+    device: Device,
+    plan: DeviceCachePlan,
+    *,
+    source: FeatureSource,
+    form: RowFormat,
+    as_stored: bool,
+) -> DeviceTier:
     """Put the rows of ``plan`` onto ``device``, and return what it then holds; errors as `open_device_tier`.
 
     Parameters
@@ -245,8 +279,11 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, source: FeatureSource, f
     plan : which rows
     source : all N feature rows
     form : how these rows are stored
+    as_stored : the host brings the other rows so, and the device widens them
     """
     tier = bare_tier(device, num_nodes=plan.num_nodes)
+    if as_stored:
+        tier = replace(tier, staged=form, scale=None if plan.holds_all else scale_on(device, form))
     if not len(plan.rows):
         return tier
     return replace(tier, cache=StaticCache(plan, source=source, form=form, place=device.place))
@@ -301,7 +338,7 @@ def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> Devi
         return tier
     with ExitStack() as undo:
         undo.callback(pinned.close)
-        table = reach_features(tier.device, pinned, form)
+        table = reach_features(tier.device, pinned, form, scale=tier.scale)
         undo.pop_all()
     return replace(tier, features=table, pinned=pinned)
 

@@ -228,7 +228,7 @@ def _demand(
         num_nodes=dataset.num_nodes,
         topology_bytes=work.topology.held_bytes,
         feature_bytes=dataset.feature_bytes,
-        row_bytes=4 * dataset.feature_dim,  # batches are float32, whatever the store holds
+        row_bytes=_buffer_row_bytes(store, device),
         slot_bytes=slot_bytes(policy),
         policy=policy,
         batch_rows=min(math.ceil(LARGER_THAN_PROBED * _most_rows(work.probe)), dataset.num_nodes),
@@ -241,7 +241,7 @@ def _demand(
         store_bytes=store.resident_bytes,
         stored_row_bytes=store.row_bytes,
         reuse=measure_reuse(batches, dataset.num_nodes),
-        work=_step_work(settings, work, files, batches),
+        work=_step_work(settings, work, files, device, batches),
         num_batches=None if epochs is None else epochs * work.order.num_batches * num_ranks,
         num_seeds=len(work.order.seeds),
         num_ranks=num_ranks,
@@ -249,14 +249,21 @@ def _demand(
     )
 
 
-def _step_work(settings: LoaderSettings, work: Workload, files: _Files, batches: list[IdArray]) -> StepWork:
+def _buffer_row_bytes(store: FeatureStore, device: DeviceTier) -> int:
+    """Return the bytes of a row in a buffer of the ring: a device widens it, the CPU gets it as float32."""
+    return store.dim * device.staged_dtype.itemsize
+
+
+def _step_work(
+    settings: LoaderSettings, work: Workload, files: _Files, device: DeviceTier, batches: list[IdArray]
+) -> StepWork:
     """Return what a step has to do, as the batches that ``work`` probed and the disk say."""
     store, times = files.store, files.rates.times
     rows = sum(map(len, batches)) / max(len(batches), 1)
     pages = sum(num_pages(batch, row_bytes=store.row_bytes) for batch in batches) / max(len(batches), 1)
     return StepWork(
         rows=rows,
-        row_bytes=4 * store.dim,
+        row_bytes=_buffer_row_bytes(store, device),
         stored_row_bytes=store.row_bytes,
         file_rows=spread_of(pages, rows, num_rows=store.num_rows, row_bytes=store.row_bytes),
         rates=files.rates,
@@ -301,12 +308,18 @@ def _settle_in_memory(
 
 def _ring(dim: int, demand: Demand, device: DeviceTier, *, max_bytes: int) -> BufferRing:
     """Return the buffers of a rank; where the device brings every row, they only bound the batches under way."""
-    allocate = device.device.host_buffer
+    rows = demand.batch_rows
     if device.brings_all:
-        return BufferRing(dim=dim, rows=1, max_bytes=_EMPTY_BUFFERS * 4 * dim, allocate=allocate)
+        rows, max_bytes = 1, _EMPTY_BUFFERS * demand.row_bytes
     # With room for batches somewhat larger than those that were probed: to make a buffer anew takes longer than
     # to gather a batch into it.
-    return BufferRing(dim=dim, rows=demand.batch_rows, max_bytes=max_bytes, allocate=allocate)
+    return BufferRing(
+        dim=dim,
+        rows=rows,
+        max_bytes=max_bytes,
+        dtype=device.staged_dtype,
+        allocate=device.device.host_buffer,
+    )
 
 
 def _open_ssd(

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from gloader.cache import CachePlan, Trace
+    from gloader.pipeline.buffers import RowMatrix
     from gloader.pipeline.sample import OrderedBatch
     from gloader.ssd_store.cost.strategy import Choice
     from gloader.ssd_store.misses.direct import MissSource
@@ -84,7 +82,7 @@ class FilledBatch:
 
     job: BatchJob
     step: CacheStep
-    x: NDArray[np.float32]  # (U, F), a buffer of the ring
+    x: RowMatrix  # (U, F), a buffer of the ring
 
 
 class MissLists(Sequence["IdArray"]):

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
+from gloader.device.row_table import rows_as_tensor
 from gloader.types import BatchId, DeviceBlock, ReadyBatch
 
 if TYPE_CHECKING:
@@ -118,7 +120,8 @@ class Transfer:
     def _features(self, batch: HostBatch, nodes: torch.Tensor | None) -> torch.Tensor:
         """Return the rows (U, F) of the batch on the device, where ``nodes`` are what `DeviceTier.ids_of` says."""
         tier = self._tier
-        host, cache = torch.from_numpy(batch.x), tier.cache
+        # numpy has no name for bfloat16: of what a store holds, uint16 is nothing else.
+        host, cache = rows_as_tensor(batch.x, is_bfloat16=batch.x.dtype == np.uint16), tier.cache
         # Without a device of its own the buffer itself is handed out, and comes back when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:
@@ -128,6 +131,11 @@ class Transfer:
         x = tier.device.empty((roomy(num_rows), host.shape[1]), torch.float32)[:num_rows]
         if nodes is None:
             tier.device.copy(host, x)
+        elif cache is None and tier.features is None:
+            # Over the link by the copy engine, which takes nothing from the model, and widened on the device.
+            stored = tier.device.empty((roomy(num_rows), host.shape[1]), host.dtype)[:num_rows]
+            tier.device.copy(host, stored)
+            tier.device.gather(nodes, tier.parts(stored), x)
         else:
             tier.device.gather(nodes, tier.parts(host), x)
         return x

@@ -24,7 +24,8 @@ import torch
 
 from gloader.device.host_memory import pack, pack_offsets, unpack
 from gloader.device.row_gather import gather_rows
-from gloader.pipeline.buffers import BufferRing, FloatMatrix
+from gloader.pipeline.buffers import BufferRing, RowMatrix
+from gloader.types import OnDemand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -396,9 +397,16 @@ class RehearsedDevice:
             return lambda: tuple(read() for read in each)
         if is_dataclass(value) and not isinstance(value, type):
             kind = type(value)
-            parts = {item.name: self._where(getattr(value, item.name), touches) for item in fields(value)}
+            parts = {item.name: self._where_field(value, item.name, touches) for item in fields(value)}
             return lambda: kind(**{name: read() for name, read in parts.items()})
         return lambda: value
+
+    def _where_field(self, value: Any, name: str, touches: set[int]) -> Callable[[], Any]:
+        found = getattr(value, name)
+        if isinstance(vars(type(value)).get(name), OnDemand):
+            # Brought by the thread that asks, in memory of its own stream: work that it launched has it to its end.
+            return lambda: found
+        return self._where(found, touches)
 
     def _where_tensor(self, tensor: torch.Tensor, touches: set[int]) -> Callable[[], torch.Tensor]:
         shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -515,7 +523,7 @@ class RehearsedDevice:
 class OverwritingRing(BufferRing):
     """A ring that overwrites a buffer at once when it comes back, as the next batch would a moment later."""
 
-    def acquire(self, rows: int) -> FloatMatrix:
+    def acquire(self, rows: int) -> RowMatrix:
         """Return a buffer; as `BufferRing.acquire`."""
         found = super().acquire(rows)
         lease = cast("NDArray[np.float32]", found.base)

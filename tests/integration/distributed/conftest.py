@@ -16,16 +16,25 @@ NUM_NODES, DIM, NUM_CLASSES, NUM_TRAIN = 600, 24, 5, 103
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random graph of 600 nodes, 4,000 edges and 103 training nodes, on disk."""
+    return _write(tmp_path_factory.mktemp("distributed") / "tiny", "float32")
+
+
+@pytest.fixture
+def write_dataset(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes the same graph with rows of another dtype."""
+    return lambda dtype: _write(tmp_path / "tiny", dtype)
+
+
+def _write(path: Path, dtype: str) -> Path:
     rng = np.random.Generator(np.random.Philox(5))
     counts = rng.multinomial(4000, np.full(NUM_NODES, 1 / NUM_NODES))
     order = rng.permutation(NUM_NODES)
-    path = tmp_path_factory.mktemp("distributed") / "tiny"
     with Dataset.create(path, name="tiny", num_nodes=NUM_NODES, num_classes=NUM_CLASSES) as writer:
         with writer.indptr() as column:
             column.append(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
         with writer.indices(4000, "int32") as column:
             column.append((NUM_NODES * rng.random(4000) ** 2).astype(np.int32))
-        with writer.features(DIM, "float32") as column:
+        with writer.features(DIM, dtype) as column:
             column.append(rng.standard_normal((NUM_NODES, DIM)).astype(np.float32))
         writer.labels(rng.integers(0, NUM_CLASSES, NUM_NODES))
         writer.splits(train=order[:NUM_TRAIN], valid=order[NUM_TRAIN:200], test=order[200:])

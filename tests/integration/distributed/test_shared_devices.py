@@ -51,6 +51,46 @@ def test_every_rank_holds_the_rows_that_the_least_of_them_can(
     assert results[1]["stats"]["device_hits"] == 0  # counted where they are planned, once
 
 
+@pytest.mark.reliability("F4")
+@pytest.mark.parametrize(
+    ("dtype", "mode", "sizes", "rehearses", "staged"),
+    [
+        ("float16", "direct", SIZES, [True, True], "float16"),
+        ("bfloat16", "ram", [0, 0], [True, True], "uint16"),
+        ("int8", "packed", SIZES, [True, True], "int8"),
+        ("int8", "ram", [0, 0], [True, True], "int8"),
+        ("int8", "direct", SIZES, [True, False], "float32"),  # the CPU gets the shared buffers as they are
+        ("int8", "direct", SIZES, [False, True], "float32"),
+    ],
+)
+def test_rows_lie_in_shared_memory_as_they_are_stored(
+    run: Run,
+    write_dataset: Callable[[str], Path],
+    dtype: str,
+    mode: str,
+    sizes: list[int],
+    rehearses: list[bool],
+    staged: str,
+) -> None:
+    narrow = write_dataset(dtype)
+    results = _results(
+        run(
+            "with_devices",
+            then="held",
+            sizes=sizes,
+            mode=mode,
+            batch_size=8,
+            rehearses=rehearses,
+            dataset=str(narrow),
+            epochs=1,
+        )
+    )
+    for rank, found in enumerate(results):
+        assert found["digests"] == _alone(narrow, rank, epochs=1, mode=mode)
+        assert found["staged"] == staged
+        assert (0 < len(found["rows"]) < NUM_NODES) == (sizes == SIZES)
+
+
 def test_the_host_gathers_and_reads_less(run: Run) -> None:
     found = [
         _results(run("with_devices", then="held", sizes=sizes, mode="direct", batch_size=8))[0]["stats"]

@@ -1,5 +1,6 @@
 """A device cache never changes a batch: every way a row can reach the device gives the same bits."""
 
+import dataclasses
 import gc
 import threading
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import torch
 from fake_cuda import faked_cuda
 
 import gloader
+from gloader import Dataset
 from gloader.device import CpuDevice, Device
 from gloader.errors import ConfigError
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -34,6 +36,18 @@ PLACES: list[dict[str, Any]] = [
     {"features": "ssd", "cache": 0, "io_strategy": "staged", "superbatch": 2},
     {"features": "ssd", "cache": 60 * ROW, "policy": "static"},
     {"features": "ssd", "cache": 60 * ROW, "policy": "sieve", "superbatch": 3},
+]
+
+
+ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+# Rows on the device, and where the others come from.
+WAYS: list[tuple[int, dict[str, Any]]] = [
+    (40, {"features": "ram"}),
+    (40, {"features": "ssd", "cache": 60 * DIM}),
+    (0, {"features": "ram"}),
+    (0, {"features": "ssd", "cache": 60 * DIM, "superbatch": 2}),
+    (0, {"features": "ssd", "cache": 0, "io_strategy": "packed", "superbatch": 3}),
+    (NUM_NODES, {"features": "ssd"}),
 ]
 
 
@@ -107,28 +121,46 @@ def test_the_loader_goes_the_way_of_cuda(tiny: Written, place: dict[str, Any]) -
         assert fake.registered == {}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+@pytest.mark.reliability("F3")
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 @pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("features", ["ram", "ssd"])
-def test_narrow_rows_stay_narrow_on_the_device_and_are_widened_alike(
-    write_dataset: Callable[..., Written],
-    on_device: Callable[[Device], None],
-    dtype: str,
-    name: str,
-    features: str,
+def test_rows_stay_as_they_are_stored_up_to_the_device_and_are_widened_alike(
+    tiny: Written, on_device: Callable[[Device], None], dtype: str, name: str
 ) -> None:
-    stored = write_dataset(dtype="float32" if dtype in ("bfloat16", "int8") else dtype, name="a")
-    written = _narrowed(stored, dtype) if dtype in ("bfloat16", "int8") else stored
+    written = _stored(tiny, dtype)
     with _loader(written, features="ram") as loader:
         expected = _stream(loader)
-    device = DEVICES[name]()
-    on_device(device)
-    with _loader(written, features=features, device_cache=MAP + 4000, cache=0) as loader:
-        cache = loader._held.tier.device.cache
-        assert cache is not None
-        assert cache.table.rows.element_size() == (1 if dtype == "int8" else 2)
-        assert 0 < len(cache.plan.rows) < NUM_NODES
-        assert _stream(loader, 1) + _stream_late(loader, device) == expected
+    goes_as_stored = name != "cpu"
+    for rows, place in WAYS if name == "like a GPU" else WAYS[:2]:
+        device = DEVICES[name]()
+        on_device(device)
+        scales = MAP if goes_as_stored and dtype == "int8" else 0
+        size = MAP + scales + rows * (DIM * ITEM[dtype] + (4 if dtype == "int8" else 0)) if rows else 0
+        with _loader(written, device_cache=size, **place) as loader:
+            tier = loader._held.tier
+            cache = tier.device.cache
+            assert (0 if cache is None else len(cache.plan.rows)) == rows
+            assert cache is None or cache.table.rows.element_size() == ITEM[dtype]
+            assert tier.ring.dtype.itemsize == (ITEM[dtype] if goes_as_stored else 4)
+            brings_some = goes_as_stored and not tier.device.holds_all
+            assert (tier.device.scale is not None) == (brings_some and dtype == "int8")
+            assert _stream(loader, 1) + _stream_late(loader, device) == expected, (rows, place)
+            stats = loader.stats
+            assert stats.rows_gathered == stats.device_hits + stats.cache_hits + stats.rows_read
+
+
+def test_a_ring_of_stored_rows_takes_what_is_planned_for_it(
+    tiny: Written, on_device: Callable[[Device], None]
+) -> None:
+    ring_bytes = {}
+    for name in ("cpu", "like a GPU"):
+        on_device(DEVICES[name]())
+        with _loader(_stored(tiny, "int8", name), features="ram", device_cache=0) as loader:
+            plan = loader._held.tier.plan
+            ring_bytes[name] = plan.ring_bytes // plan.num_buffers
+            rows = loader._held.tier.ring.rows
+            assert ring_bytes[name] == rows * DIM * (4 if name == "cpu" else 1)
+    assert ring_bytes["cpu"] == 4 * ring_bytes["like a GPU"]
 
 
 @pytest.mark.reliability("D13")
@@ -201,21 +233,29 @@ def test_a_gpu_that_is_not_there_is_named(tiny: Written) -> None:
         gloader.Loader(tiny.dataset, fanouts=[2], batch_size=8, device="cuda")
 
 
-def _narrowed(written: Written, dtype: str) -> Written:
-    """Return the dataset of ``written`` with its features stored as ``dtype``."""
-    import dataclasses
-
-    from gloader import Dataset
-
-    path = written.path.with_name(dtype)
+def _stored(written: Written, dtype: str, name: str = "stored") -> Written:
+    """Return the dataset of ``written`` with its features stored as ``dtype``, some of them hard to widen."""
+    path = written.path.with_name(name)
     source = written.dataset
-    with Dataset.create(path, name=dtype, num_nodes=NUM_NODES, num_classes=5) as writer:
+    features = written.features
+    if dtype != "int8":
+        # -0.0, subnormal, infinite, and NaNs, quiet and signalling, with a payload.
+        special = {
+            "float32": np.array([1 << 31, 5, 0x7F800000, 0x7FC00123, 0xFF800123], dtype=np.uint32),
+            "float16": np.array([1 << 15, 5, 0x7C00, 0x7E12, 0xFC12], dtype=np.uint16),
+            "bfloat16": np.array([1 << 15, 5, 0x7F80, 0x7FC5, 0xFF85], dtype=np.uint16),
+        }[dtype]
+        narrow = (features.view(np.uint32) >> 16) if dtype == "bfloat16" else features.astype(dtype)
+        bits = narrow.astype(np.uint16) if dtype == "bfloat16" else narrow.view(special.dtype)
+        bits[:, : len(special)] = special
+        features = bits if dtype == "bfloat16" else bits.view(dtype)
+    with Dataset.create(path, name=name, num_nodes=NUM_NODES, num_classes=5) as writer:
         with writer.indptr() as column:
             column.append(written.indptr)
         with writer.indices(len(written.indices), "int32") as column:
             column.append(written.indices)
         with writer.features(DIM, dtype) as column:
-            column.append(written.features)
+            column.append(features)
         writer.labels(written.labels)
         writer.splits(train=source.train, valid=source.valid, test=source.test)
     return dataclasses.replace(written, path=path, dataset=Dataset.open(path))

@@ -1,5 +1,7 @@
 """Which rows a device holds: sizes, rankings and the slot map."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,10 +19,10 @@ from gloader.cache.device_plan import cache_bytes
 from gloader.errors import ConfigError, PlanError
 
 
-@pytest.mark.parametrize("has_scale", [False, True])
+@pytest.mark.parametrize("scales", [{}, {"has_scale": True}, {"has_scale": True, "has_all_scales": True}])
 @pytest.mark.parametrize("num_bytes", [0, 399, 400, 499, 500, 5000, 41_000, 100_000])
-def test_what_fits_fits_and_one_row_more_does_not(num_bytes: int, has_scale: bool) -> None:
-    known = {"num_nodes": 100, "row_bytes": 400, "has_scale": has_scale}
+def test_what_fits_fits_and_one_row_more_does_not(num_bytes: int, scales: dict[str, bool]) -> None:
+    known: dict[str, Any] = {"num_nodes": 100, "row_bytes": 400, **scales}
     rows = rows_that_fit(num_bytes, **known)
     assert cache_bytes(rows, **known) <= num_bytes
     if rows < 100:
@@ -32,6 +34,13 @@ def test_all_rows_need_no_map() -> None:
     assert (
         rows_that_fit(39_999, num_nodes=100, row_bytes=400) == 98
     )  # 400 B of map, and a row that is not whole
+
+
+def test_the_factors_of_all_rows_are_part_of_the_size() -> None:
+    known = {"num_nodes": 100, "row_bytes": 40, "has_scale": True}
+    assert rows_that_fit(2000, **known) == (2000 - 400) // 44
+    assert rows_that_fit(2000, has_all_scales=True, **known) == (2000 - 800) // 44
+    assert rows_that_fit(4400, has_all_scales=True, **known) == 100  # the table's own factors are all of them
 
 
 def test_a_step_that_was_tried_leaves_the_rest_to_the_cache() -> None:

@@ -424,6 +424,8 @@ def test_few_programs_wait_for_the_link() -> None:
     table, host = RowTable(rows=torch.zeros(90, 2)), RowTable(rows=torch.zeros(100, 2))
     slot_of = torch.zeros(100, dtype=torch.int32)
     assert most_programs(RowParts(table=None, slot_of=None, host=host)) == HOST_PROGRAMS
+    copied = RowTable(rows=host.rows.to("meta"))  # by the copy engine, to be widened
+    assert most_programs(RowParts(table=None, slot_of=None, host=copied)) is None
     # One row in ten comes over the link: ten times the programs keep it as busy.
     assert most_programs(RowParts(table=table, slot_of=slot_of, host=host)) == 10 * HOST_PROGRAMS
     assert most_programs(RowParts(table=table, slot_of=None, host=None)) is None

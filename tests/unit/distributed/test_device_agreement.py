@@ -175,6 +175,19 @@ def test_the_least_of_all_rooms_counts(follow: Callable[..., Follower]) -> None:
     assert peers.agree_on_cache_bytes(None, lambda: 10**6) == 700
 
 
+@pytest.mark.parametrize("kinds", [(True, True), (True, False)])
+def test_rows_are_sent_as_they_are_stored_if_every_device_takes_them_so(
+    follow: Callable[..., Follower], kinds: tuple[bool, bool]
+) -> None:
+    followers = [follow(0, device_cache=1) for _ in kinds]
+    for follower, rehearses in zip(followers, kinds, strict=True):
+        follower.device._device = RehearsedDevice() if rehearses else CpuDevice()
+    peers = PeerDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
+    for _ in range(2):
+        peers.agree_on_cache_bytes(None, lambda: 0)
+        assert peers.are_asynchronous == all(kinds)
+
+
 def test_the_others_try_a_step_on_the_largest_batch(follow: Callable[..., Follower]) -> None:
     seen: list[ReadyBatch] = []
     follower = follow((512 << 20) + 10_000, dry_run=seen.append)
@@ -194,15 +207,21 @@ def test_the_others_try_a_step_on_the_largest_batch(follow: Callable[..., Follow
         no_device_cache(NUM_NODES),
     ],
 )
-def test_all_hold_the_rows_of_the_plan(follow: Callable[..., Follower], plan: DeviceCachePlan) -> None:
+@pytest.mark.parametrize("as_stored", [False, True])
+def test_all_hold_the_rows_of_the_plan(
+    follow: Callable[..., Follower], plan: DeviceCachePlan, as_stored: bool
+) -> None:
     followers = [follow(0), follow(0)]
     peers = PeerDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
-    assert peers.hold_same_rows(plan, lambda: "own") == "own"
+    assert peers.hold_same_rows(plan, lambda: "own", as_stored=as_stored) == "own"
     for follower in followers:
-        cache = follower.device.tier.cache
+        tier = follower.device.tier
+        cache = tier.cache
+        # What the host brings has the dtype of the dataset, which a rank has to open to know it.
+        assert (tier.staged is not None) == as_stored
         if not len(plan.rows):
             assert cache is None
-            assert follower.stores == []
+            assert [store.is_open for store in follower.stores] == [False] * as_stored
             continue
         assert cache is not None
         np.testing.assert_array_equal(cache.plan.rows, plan.rows)
@@ -227,7 +246,7 @@ def test_a_rank_that_is_gone_is_named(follow: Callable[..., Follower]) -> None:
         peers.agree_on_cache_bytes(None, lambda: 0)
     follower.thread.join()
     with pytest.raises(RankError, match="rank 3 ended while the loader of this machine was opened"):
-        peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None)
+        peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False)
 
 
 def test_a_device_that_was_told_nothing_holds_nothing() -> None:
@@ -261,7 +280,7 @@ def test_all_devices_reach_the_features_in_one_memory_or_none_does(
 ) -> None:
     own, other = SmallDevice(0, can_pin=own_can), follow(0, can_pin=other_can)
     peers = PeerDevices({1: other.host_end})
-    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None)
+    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False)
     loaded = peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory))  # type: ignore[arg-type]
     other.end()
     both = own_can and other_can
@@ -280,7 +299,7 @@ def test_all_devices_reach_the_features_in_one_memory_or_none_does(
 def test_features_that_cannot_be_loaded_leave_nothing_open(follow: Callable[..., Follower]) -> None:
     follower = follow(0)
     peers = PeerDevices({1: follower.host_end})
-    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None)
+    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False)
 
     def fail(_: object) -> LoadedFeatures:
         raise OSError("the disk is gone")

@@ -53,6 +53,7 @@ BY_ANNOTATION = {
     "BatchShape": SHAPES,
     "BatchShape | None": st.none() | SHAPES,
     "MemoryPlan": PLANS,
+    "RowDtype": st.sampled_from(["float32", "float16", "uint16", "int8"]),
 }
 KINDS = list(messages._KINDS.items())
 FEWER = settings(
