@@ -77,11 +77,15 @@ def _cases(dim: int, dtype: torch.dtype, sizes: Sizes) -> tuple[torch.Tensor, di
     slot_of = torch.full((nodes,), -1, dtype=torch.int32)
     slot_of[torch.randperm(nodes, generator=generator)[:cached]] = torch.arange(cached, dtype=torch.int32)
     some, every, staged = table(cached, dtype), table(nodes, dtype), table(rows, torch.float32)
+    # Factors of the host's part are by node, whichever way it has the rows.
+    stored = RowTable(rows=table(rows, dtype).rows, scale=every.scale)
     return ids, {
         "cached and staged": RowParts(table=some, slot_of=slot_of, host=staged),
         "cached and in place": RowParts(table=some, slot_of=slot_of, host=every, is_host_by_id=True),
         "all cached": RowParts(table=every, slot_of=None, host=None),
         "all in place": RowParts(table=None, slot_of=None, host=every, is_host_by_id=True),
+        "cached and staged as stored": RowParts(table=some, slot_of=slot_of, host=stored),
+        "all staged as stored": RowParts(table=None, slot_of=None, host=stored),
     }
 
 
