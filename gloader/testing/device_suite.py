@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from gloader.device.row_table import RowParts, RowTable
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -82,6 +84,25 @@ class DeviceSuite:
             array[:] = -1
         mark.wait()
         assert tensor.tolist() == list(range(9))
+
+    @pytest.mark.parametrize("is_copied", [False, True])
+    def test_rows_come_as_they_are_stored_and_are_widened(self, device: Device, is_copied: bool) -> None:
+        """int8 rows of the host's buffers, gathered from there or from a copy, each with the factor of its node."""
+        rows = device.host_buffer(6).view(np.int8).reshape(3, 2)
+        rows[:] = [[1, -2], [3, 4], [-128, 127]]
+        scale = torch.tensor([9.0, 0.5, 9.0, 2.0, 0.25], device=device.place)
+        with device.sending():
+            (ids,) = device.upload([np.array([3, 1, 4], dtype=np.int32)])
+            host = torch.from_numpy(rows)
+            if is_copied:
+                host = device.empty((3, 2), torch.int8)
+                device.copy(torch.from_numpy(rows), host)
+            out = device.empty((3, 2), torch.float32)
+            parts = RowParts(table=None, slot_of=None, host=RowTable(rows=host, scale=scale))
+            device.gather(ids, parts, out)
+            mark = device.mark()
+        mark.wait()
+        assert out.tolist() == [[2.0, -4.0], [1.5, 2.0], [-32.0, 31.75]]
 
     def test_a_mark_is_reached_after_waiting_for_it(self, device: Device) -> None:
         """`wait` ends, twice if asked, and what this thread computes after `precede` sees what was sent."""

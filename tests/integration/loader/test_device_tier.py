@@ -147,6 +147,8 @@ def test_rows_stay_as_they_are_stored_up_to_the_device_and_are_widened_alike(
             assert _stream(loader, 1) + _stream_late(loader, device) == expected, (rows, place)
             stats = loader.stats
             assert stats.rows_gathered == stats.device_hits + stats.cache_hits + stats.rows_read
+        if isinstance(device, RehearsedDevice):
+            assert (device.faults, device.num_blocks) == ([], 0)
 
 
 def test_a_ring_of_stored_rows_takes_what_is_planned_for_it(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.device.row_table import RowParts
+
 
 class Rehearsal(RehearsedDevice):
     """What the mutants are made from: passes the suite, see tests/unit/device/test_conformance.py."""
@@ -70,6 +72,16 @@ class SharesWhatItSends(Rehearsal):
         return tuple(torch.from_numpy(array) for array in arrays)
 
 
+class CopiesNothing(Rehearsal):
+    def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        pass
+
+
+class ScalesByPlace(Rehearsal):
+    def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
+        super().gather(torch.arange(len(ids)), parts, out)
+
+
 class NeverArrives(Rehearsal):
     def mark(self) -> RehearsedMark:
         class Late(RehearsedMark):
@@ -119,6 +131,7 @@ PLACE = DeviceSuite.test_tensors_can_be_made_where_batches_are_delivered
 BUFFERS = DeviceSuite.test_host_buffers_hold_what_is_written
 ARRIVE = DeviceSuite.test_arrays_arrive_as_they_were
 OUTLIVES = DeviceSuite.test_what_was_sent_outlives_the_array_where_it_is_a_copy
+ROWS = DeviceSuite.test_rows_come_as_they_are_stored_and_are_widened
 MARK = DeviceSuite.test_a_mark_is_reached_after_waiting_for_it
 THREAD = DeviceSuite.test_another_thread_can_send
 STEP = DeviceSuite.test_a_measured_step_is_run_once
@@ -133,6 +146,8 @@ MUTANTS = [
     (ARRIVE, Flattens, []),
     (ARRIVE, LeavesEmptyOnesOut, []),
     (OUTLIVES, SharesWhatItSends, []),
+    (ROWS, CopiesNothing, [True]),
+    (ROWS, ScalesByPlace, [False]),
     (MARK, NeverArrives, []),
     (THREAD, SendsOnce, []),
     (STEP, RunsAStepTwice, []),
