@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 
 from gloader.device import DeviceTier, open_device
@@ -120,8 +119,8 @@ class Transfer:
     def _features(self, batch: HostBatch, nodes: torch.Tensor | None) -> torch.Tensor:
         """Return the rows (U, F) of the batch on the device, where ``nodes`` are what `DeviceTier.ids_of` says."""
         tier = self._tier
-        # numpy has no name for bfloat16: of what a store holds, uint16 is nothing else.
-        host, cache = rows_as_tensor(batch.x, is_bfloat16=batch.x.dtype == np.uint16), tier.cache
+        is_bfloat16 = tier.staged is not None and tier.staged.is_bfloat16
+        host, cache = rows_as_tensor(batch.x, is_bfloat16=is_bfloat16), tier.cache
         # Without a device of its own the buffer itself is handed out, and comes back when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:
