@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
@@ -82,8 +83,8 @@ def _wrong_of_stream(sizes: Sizes, stream: Stream, clock: Clock) -> tuple[int, i
     """Send from a thread, and return how many batches were wrong, of how many."""
     device = device_of(sizes)
     rng = np.random.default_rng(0)
-    num_nodes = 200_000 if sizes.is_gpu else 2000
-    rows = num_nodes // 5
+    rows = max(sizes.batch_rows // 10, 1)
+    num_nodes = 5 * rows
     features = rng.standard_normal((num_nodes, DIM), dtype=np.float32)
     ids = [rng.permutation(num_nodes)[:rows] for _ in range(_NUM_IDS)]
     pinned = None if stream.is_staged else device.pin(features)
@@ -113,7 +114,8 @@ def _wrong_of_stream(sizes: Sizes, stream: Stream, clock: Clock) -> tuple[int, i
             for mark in marks:
                 mark.wait()
         except BaseException as error:  # noqa: BLE001 - raised by the consumer
-            sent.put(error)
+            if not is_over.is_set():
+                sent.put(error)
 
     thread = threading.Thread(target=send, name="gpu-check-send", daemon=True)
     thread.start()
@@ -121,7 +123,9 @@ def _wrong_of_stream(sizes: Sizes, stream: Stream, clock: Clock) -> tuple[int, i
         sums = _consume(sizes, sent, 0 if stream.is_sender_late else stream.burn)
     finally:
         is_over.set()
-        thread.join(_PATIENCE_S)
+        while thread.is_alive():  # it may wait for the consumer, which has given up
+            with suppress(queue.Empty):
+                sent.get(timeout=0.05)
         sync(sizes)
         if pinned is not None:
             pinned.close()
