@@ -1,6 +1,6 @@
 """Run by tests: trains on the digits in a Python that finds nothing but what training needs; prints a line of JSON.
 
-Then it calls the command line, which needs more.
+Then it imports every part of gpu_check, and calls the command line, which needs more.
 
     python bare_machine.py [DEVICE]
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
 
 NEEDED = ("torch", "triton", "numba", "numpy")
 
@@ -44,7 +46,9 @@ class OnlyThese:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Refuse, or leave the search to others."""
-        if name.partition(".")[0] not in self._allowed:
+        top = name.partition(".")[0]
+        # The standard library does not name the module of its build's settings.
+        if top not in self._allowed and not top.startswith(("_sysconfigdata", "gpu_")):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
@@ -69,7 +73,11 @@ def train(device: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, OnlyThese(modules_of(NEEDED) | {"gloader"}))
-    print(json.dumps(train(*sys.argv[1:] or ["auto"]), default=str))
+    result = train(*sys.argv[1:] or ["auto"])
+    sys.path.append(str(Path(__file__).parents[1] / "experiments" / "bench"))
+    gpu_check = import_module("gpu_check")
+    result["checks"] = [import_module(part.module).__name__ for part in gpu_check.PARTS.values()]
+    print(json.dumps(result, default=str))
     from gloader.__main__ import main
 
     sys.exit(main())

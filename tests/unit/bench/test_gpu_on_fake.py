@@ -20,7 +20,8 @@ def _sizes(folder: Path) -> Sizes:
 
 
 @pytest.mark.parametrize(
-    "part", ["env", "pinned", "contention", pytest.param("rates", marks=pytest.mark.long)]
+    "part",
+    ["env", "pinned", *(pytest.param(part, marks=pytest.mark.long) for part in ("contention", "rates"))],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_call_of_a_part_fits(tmp_path: Path, part: str) -> None:
