@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,12 +18,17 @@ from gloader.device.row_table import RowParts, RowTable, rows_as_tensor
 if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan
     from gloader.device.row_table import RowFormat
-    from gloader.device.seam import Device, Pinned
+    from gloader.device.seam import Device, Mark, Pinned
     from gloader.device.topology import DeviceTopology
     from gloader.types import FeatureSource, IdArray, LocalArray, Sampler
 
-# Host memory that filling the table takes: large enough for sequential reads, small beside any budget.
-_CHUNK_BYTES: Final = 64 << 20
+logger = logging.getLogger("gloader")
+
+# One of the two pieces of host memory that filling the table takes: large enough for sequential reads, small beside any
+# budget.
+_CHUNK_BYTES: Final = 32 << 20
+_NOTHING_HELD: Final = "the device holds no cached rows: lower batch_size, the fan-outs or the model's width"
+_SILENT_S: Final = 3.0  # filling that takes longer says so
 
 
 class StaticCache:
@@ -31,21 +39,18 @@ class StaticCache:
     Parameters
     ----------
     plan : the rows to hold; at least one
-    source : read once, in ascending order of rows
     form : dtype and width of the stored rows
     place : the device
     """
 
-    def __init__(
-        self, plan: DeviceCachePlan, *, source: FeatureSource, form: RowFormat, place: torch.device
-    ) -> None:
+    def __init__(self, plan: DeviceCachePlan, *, form: RowFormat, place: torch.device) -> None:
         self.plan = plan
+        self._form = form
         self.table = RowTable(
             rows=torch.empty((len(plan.rows), form.dim), dtype=form.torch_dtype, device=place),
             scale=None if form.scale is None else torch.from_numpy(form.scale[plan.rows]).to(place),
         )
         self.slot_of = None if plan.holds_all else torch.from_numpy(plan.slot_map()).to(place)
-        self._fill(source, form)
 
     @property
     def num_bytes(self) -> int:
@@ -53,18 +58,44 @@ class StaticCache:
         tensors = (self.table.rows, self.table.scale, self.slot_of)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
-    def _fill(self, source: FeatureSource, form: RowFormat) -> None:
-        rows = self.plan.rows
-        step = max(_CHUNK_BYTES // form.row_bytes, 1)
-        chunk = np.empty((min(step, len(rows)), form.dim), dtype=form.dtype)
-        for start in range(0, len(rows), step):
-            wanted = rows[start : start + step]
-            part = chunk[: len(wanted)]
-            source.read_into(wanted, part)
-            # From pageable memory the copy is over when this returns, so the next rows may overwrite the chunk.
-            self.table.rows[start : start + len(wanted)].copy_(
-                rows_as_tensor(part, is_bfloat16=form.is_bfloat16)
-            )
+    def fill(self, source: FeatureSource, device: Device) -> None:
+        """Read the rows from ``source`` once, in ascending order, beside the copies to ``device``."""
+        form, rows = self._form, self.plan.rows
+        step = min(max(_CHUNK_BYTES // form.row_bytes, 1), len(rows))
+        chunks = [
+            device.host_buffer(step * form.row_bytes).view(form.dtype).reshape(step, form.dim)
+            for _ in range(2)
+        ]
+        under_way: deque[tuple[Mark, torch.Tensor, torch.Tensor]] = deque()
+        allocated = device.mark_computing()
+        began, is_silent = time.monotonic(), True
+        with device.sending():
+            # The table's memory may have been used by the stream that it was taken from.
+            allocated.precede((self.table.rows,))
+            for number, start in enumerate(range(0, len(rows), step)):
+                if len(under_way) == len(chunks):
+                    mark, *_held = under_way.popleft()
+                    mark.wait()
+                wanted = rows[start : start + step]
+                part = chunks[number % 2][: len(wanted)]
+                source.read_into(wanted, part)
+                pair = (
+                    rows_as_tensor(part, is_bfloat16=form.is_bfloat16),
+                    self.table.rows[start : start + step],
+                )
+                device.copy(*pair)
+                under_way.append((device.mark(), *pair))
+                done, took = start + len(wanted), time.monotonic() - began
+                if is_silent and took > _SILENT_S:
+                    is_silent = False
+                    logger.info(
+                        "putting %s of rows onto %s; about %.0f s to go",
+                        format_bytes(self.num_bytes),
+                        device.place,
+                        took * (len(rows) - done) / done,
+                    )
+            for mark, *_ in under_way:
+                mark.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,6 +112,16 @@ class DeviceTier:
     topology: DeviceTopology | None = None  # where batches are sampled there
     sampler: Sampler | None = None  # does so; None: the CPU's does
     where_sampled: str = ""  # a line that says where, and why
+
+    def fill(self, source: FeatureSource) -> None:
+        """Read the rows that the device holds from ``source``."""
+        if self.cache is not None:
+            self.cache.fill(source, self.device)
+
+    def advice(self) -> str:
+        """Return what to do where the device has too little memory."""
+        held = 0 if self.cache is None else self.cache.num_bytes
+        return f"lower device_cache (now {format_bytes(held)})" if held else _NOTHING_HELD
 
     @property
     def holds_all(self) -> bool:

@@ -251,9 +251,8 @@ class FollowerDevice:
             self._tier = bare_tier(self._device, num_nodes=self._num_nodes)
             return
         with self._open_store() as store:
-            self._tier = hold_rows(
-                self._device, plan, source=store, form=row_format(store), as_stored=as_stored
-            )
+            self._tier = hold_rows(self._device, plan, form=row_format(store), as_stored=as_stored)
+            self._tier.fill(store)
 
     def _reach(self, descriptor: int) -> bool:
         """Make the device reach the rows in the host's memory, if it can; return whether it does."""

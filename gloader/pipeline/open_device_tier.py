@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 
 from gloader.cache import automatic_bytes, rows_that_fit
 from gloader.cache.device_plan import cache_bytes
+from gloader.core.units import format_bytes
 from gloader.device import (
     CpuDevice,
     DeviceTier,
@@ -39,9 +41,11 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore, RamFeatures
-    from gloader.types import FeatureSource, ReadyBatch, SampledBatch, Sampler
+    from gloader.types import ReadyBatch, SampledBatch, Sampler
 
 T = TypeVar("T")
+
+logger = logging.getLogger("gloader")
 
 # Budgets are planned for batches this much larger than the largest of the few that are sampled to know their size: a
 # larger one comes late in an epoch, when nothing can be given back any more.
@@ -147,24 +151,28 @@ def open_device_tier(
     settings: DeviceSettings,
     workload: Workload,
     *,
-    source: FeatureSource,
+    num_nodes: int,
     form: RowFormat,
     others: OtherDevices | None = None,
 ) -> DeviceTier:
-    """Open the device, and put the hottest rows there that fit what it, and each of the ``others``, may take.
+    """Open the device, with memory for the hottest rows that fit what it, and each of the ``others``, may take.
+
+    The rows are not there until `DeviceTier.fill`, from what the host then has them in.
 
     Parameters
     ----------
     settings : which device, and how much of it rows may take
     workload : what the device will work on
-    source : all N feature rows
-    form : how these rows are stored
+    num_nodes : N
+    form : how feature rows are stored
     others : the devices of the other ranks that this one loads for; defaults to none
 
     Raises
     ------
     ConfigError
         There is no such device.
+    torch.OutOfMemoryError
+        The rows do not fit the device; of an automatic size, nor do half of them.
     ShapeError
         Rows of this dtype cannot be widened on a device, and a cache was asked for by its size.
     RankError
@@ -178,7 +186,7 @@ def open_device_tier(
         largest,
         lambda: room_for_rows(device, settings, largest=largest, dim=form.dim, dry_run=workload.dry_run),
     )
-    num_nodes, has_scale = source.num_rows, form.scale is not None
+    has_scale = form.scale is not None
     is_sized = settings.device_cache != "auto"
     sampling, where = open_device_sampler(
         settings.sampling_device,
@@ -197,27 +205,42 @@ def open_device_tier(
         num_bytes = max(num_bytes - sampling.num_bytes, 0)
     # Buffers that the consumer itself gets are float32; one dtype for the buffers of all ranks.
     as_stored = device.is_asynchronous and others.are_asynchronous
-    num_rows = rows_that_fit(
-        num_bytes,
-        num_nodes=num_nodes,
-        row_bytes=form.row_bytes,
-        has_scale=has_scale,
-        has_all_scales=as_stored and has_scale,
-    )
-    plan = hottest_rows(
-        settings.device_hotness,
-        num_rows,
-        topology=workload.topology,
-        sampler=workload.sampler,
-        order=workload.order,
-        fanouts=workload.fanouts,
-        threads=workload.threads,
-    )
-    tier = others.hold_same_rows(
-        plan,
-        lambda: hold_rows(device, plan, source=source, form=form, as_stored=as_stored),
-        as_stored=as_stored,
-    )
+
+    def hold(num_bytes: int) -> DeviceTier:
+        num_rows = rows_that_fit(
+            num_bytes,
+            num_nodes=num_nodes,
+            row_bytes=form.row_bytes,
+            has_scale=has_scale,
+            has_all_scales=as_stored and has_scale,
+        )
+        plan = hottest_rows(
+            settings.device_hotness,
+            num_rows,
+            topology=workload.topology,
+            sampler=workload.sampler,
+            order=workload.order,
+            fanouts=workload.fanouts,
+            threads=workload.threads,
+        )
+        return others.hold_same_rows(
+            plan, lambda: hold_rows(device, plan, form=form, as_stored=as_stored), as_stored=as_stored
+        )
+
+    tier = None
+    try:
+        tier = hold(num_bytes)
+    except torch.OutOfMemoryError:
+        # Ranks hold the same rows: none of them takes fewer by itself.
+        if is_sized or serves_ranks:
+            raise
+        logger.warning(
+            "%s of rows do not fit %s, though that much was free: half of it is tried",
+            format_bytes(num_bytes),
+            device.place,
+        )
+    # Outside of the handler, whose traceback holds what the first try took.
+    tier = tier or hold(num_bytes // 2)
     if sampling is None:
         return replace(tier, where_sampled=where)
     return replace(tier, topology=sampling.topology, sampler=sampling.sampler, where_sampled=where)
@@ -254,31 +277,30 @@ def room_for_rows(
     step_bytes = None
     if dry_run is not None:
         step_bytes = _step_bytes(device, dry_run, batch)
-    return automatic_bytes(
+    num_bytes = automatic_bytes(
         free,
         step_bytes=step_bytes,
         batch_bytes=batch_bytes,
         batches_ahead=BATCHES_AHEAD,
         has_other_ranks=has_other_ranks(),
     )
+    if step_bytes is None:
+        logger.info(
+            "device_cache='auto' without device_dry_run: rows may take %s of %s, half of what is free",
+            format_bytes(num_bytes),
+            device.place,
+        )
+    return num_bytes
 
 
-def hold_rows(
-    device: Device,
-    plan: DeviceCachePlan,
-    *,
-    source: FeatureSource,
-    form: RowFormat,
-    as_stored: bool,
-) -> DeviceTier:
-    """Put the rows of ``plan`` onto ``device``, and return what it then holds; errors as `open_device_tier`.
+def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stored: bool) -> DeviceTier:
+    """Return ``device`` with memory for the rows of ``plan``, to be filled; errors as `open_device_tier`.
 
     Parameters
     ----------
     device : where they will lie
     plan : which rows
-    source : all N feature rows
-    form : how these rows are stored
+    form : how they are stored
     as_stored : the host brings the other rows so, and the device widens them
     """
     tier = bare_tier(device, num_nodes=plan.num_nodes)
@@ -286,7 +308,17 @@ def hold_rows(
         tier = replace(tier, staged=form, scale=None if plan.holds_all else scale_on(device, form))
     if not len(plan.rows):
         return tier
-    return replace(tier, cache=StaticCache(plan, source=source, form=form, place=device.place))
+    try:
+        return replace(tier, cache=StaticCache(plan, form=form, place=device.place))
+    except torch.OutOfMemoryError as error:
+        size = cache_bytes(
+            len(plan.rows),
+            num_nodes=plan.num_nodes,
+            row_bytes=form.row_bytes,
+            has_scale=form.scale is not None,
+        )
+        error.add_note(f"lower device_cache (now {format_bytes(size)})")
+        raise
 
 
 def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
@@ -305,6 +337,8 @@ def load_features(
 ) -> LoadedFeatures:
     """Load all features, where the device, and every one of the ``others``, reads them in place if all of them can.
 
+    The rows that the device holds come from there.
+
     Parameters
     ----------
     store : holds them; is closed
@@ -316,6 +350,8 @@ def load_features(
     def load(memory: NDArray[np.uint8] | None) -> LoadedFeatures:
         source = store.load(into=memory)
         store.close()
+        # From memory: not once more from the disk.
+        tier.fill(source)
         return LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
 
     others = others or NoOtherDevices()
@@ -352,7 +388,11 @@ def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:
         transfer.wait()
         dry_run(sent.receive())
 
-    return device.most_bytes_of(step)
+    try:
+        return device.most_bytes_of(step)
+    except torch.OutOfMemoryError as error:
+        error.add_note(f"in a trial step of the model: {DeviceTier(device=device).advice()}")
+        raise
 
 
 def _blank_batch(sampled: SampledBatch, dim: int) -> HostBatch:

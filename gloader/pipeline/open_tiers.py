@@ -129,7 +129,7 @@ def open_feature_tier(
         work = _workload(topology, order, settings, dry_run)
         files = _open_files(dataset, settings, stack)
         device = open_device_tier(
-            settings.device, work, source=files.store, form=row_format(files.store), others=others
+            settings.device, work, num_nodes=dataset.num_nodes, form=row_format(files.store), others=others
         )
         demand = _demand(dataset, settings, work, files, device, num_ranks=num_ranks)
         plan = _plan(demand, settings, files, device, budget_bytes=budget)
@@ -139,6 +139,7 @@ def open_feature_tier(
         source: FeatureSource = files.store
         ssd = None
         if plan.features == "ssd":
+            device.fill(files.store)
             ssd = _open_ssd(files, plan, topology, settings, device, stack, staging_bytes=spare)
         else:
             source, device = _settle_in_memory(files, device, stack, others=others)
@@ -296,7 +297,9 @@ def _settle_in_memory(
 ) -> tuple[FeatureSource, DeviceTier]:
     """Return all rows in memory, and the device, which reads them there if all can; the disk is left alone."""
     source: FeatureSource = files.store
-    if not device.holds_all:
+    if device.holds_all:
+        device.fill(source)
+    else:
         loaded = load_features(files.store, device, others=others)
         source, device = loaded.source, loaded.tier
         stack.callback(device.close)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+import torch
+
 from gloader.pipeline.pace import Pace
 
 if TYPE_CHECKING:
@@ -68,6 +70,9 @@ class Send:
         """Return ``batch`` on its way to the device, which may still read the host's memory."""
         try:
             return self._process(batch)
+        except torch.OutOfMemoryError as error:
+            error.add_note(self._transfer.advice)
+            raise
         except RuntimeError as error:
             if _CUDA_ERROR in str(error):
                 error.add_note(_IS_LATE)

@@ -88,6 +88,11 @@ class Transfer:
         return self._tier.device
 
     @property
+    def advice(self) -> str:
+        """What to do where the device has too little memory."""
+        return self._tier.advice()
+
+    @property
     def num_sending(self) -> int:
         """Batches whose host memory is held."""
         return len(self._sending)

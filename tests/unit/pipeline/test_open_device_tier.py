@@ -1,6 +1,7 @@
 """How large the device cache gets by itself."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -11,12 +12,19 @@ import pytest
 import torch
 from fake_cuda import faked_cuda
 
-from gloader.cache import automatic_bytes
+from gloader.cache import DeviceCachePlan, automatic_bytes
 from gloader.config import DeviceSettings
 from gloader.core.order import EpochOrder
 from gloader.device import CpuDevice, DeviceTier, RowFormat, open_device
+from gloader.distributed.device_agreement import PeerDevices
 from gloader.errors import ConfigError
-from gloader.pipeline.open_device_tier import NoOtherDevices, Workload, open_device_tier, with_features
+from gloader.pipeline.open_device_tier import (
+    NoOtherDevices,
+    Workload,
+    hold_rows,
+    open_device_tier,
+    with_features,
+)
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -73,7 +81,12 @@ def _open(
 ) -> Any:
     workload = dataclasses.replace(workload, dry_run=dry_run)
     monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
-    return open_device_tier(DeviceSettings(**settings), workload, source=RamFeatures(FEATURES), form=FORM)
+    others = settings.pop("others", None)
+    tier = open_device_tier(
+        DeviceSettings(**settings), workload, num_nodes=NUM_NODES, form=FORM, others=others
+    )
+    tier.fill(RamFeatures(FEATURES))
+    return tier
 
 
 def test_a_dry_run_sees_a_batch_of_the_right_form_and_leaves_room_for_its_step(
@@ -218,3 +231,84 @@ def test_presampling_does_not_depend_on_its_threads(
 def test_automatic_sizes_never_go_below_zero() -> None:
     assert automatic_bytes(0, step_bytes=0, batch_bytes=0, batches_ahead=2) == 0
     assert DeviceSettings().device == "cpu"
+
+
+def _fits(monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
+    """Let a device say that it has no memory for a table of more than ``most_bytes``."""
+    empty = torch.empty
+
+    def allocate(shape: Any, **named: Any) -> torch.Tensor:
+        found = empty(shape, **named)
+        if found.nbytes > most_bytes:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return found
+
+    monkeypatch.setattr("gloader.device.tier.torch.empty", allocate)
+
+
+def test_an_automatic_size_that_does_not_fit_after_all_is_halved_once_and_said(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = _open(monkeypatch, SmallDevice(free=60_000), workload).cache.num_bytes
+    caplog.clear()
+    _fits(monkeypatch, 6 * full // 10)
+    tier = _open(monkeypatch, SmallDevice(free=60_000), workload)
+    assert 4 * full < 10 * tier.cache.num_bytes < 6 * full
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.endswith("do not fit cpu, though that much was free: half of it is tried")
+    np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES[tier.cache.plan.rows])
+    _fits(monkeypatch, full // 8)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        _open(monkeypatch, SmallDevice(free=60_000), workload)
+    assert any(note.startswith("lower device_cache (now ") for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("settings", [{"device_cache": 10_000}, {"others": PeerDevices({})}])
+def test_a_size_that_was_asked_for_or_agreed_on_is_never_made_smaller(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload, settings: dict[str, Any]
+) -> None:
+    _fits(monkeypatch, 2_000)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        _open(monkeypatch, SmallDevice(free=60_000), workload, **settings)
+    (note,) = caught.value.__notes__
+    assert note.startswith("lower device_cache (now ")
+
+
+def test_a_trial_step_that_does_not_fit_says_what_to_lower(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload
+) -> None:
+    def fail(batch: ReadyBatch) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        _open(monkeypatch, SmallDevice(free=60_000), workload, dry_run=fail)
+    (note,) = caught.value.__notes__
+    assert note.startswith(
+        "in a trial step of the model: the device holds no cached rows: lower batch_size, "
+    )
+
+
+def test_half_of_a_device_is_taken_with_a_word_and_so_is_a_long_filling(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gloader")
+    monkeypatch.setattr("gloader.device.tier._SILENT_S", 0.0)
+    _open(monkeypatch, SmallDevice(free=60_000), workload)
+    half, filling = [record.getMessage() for record in caplog.records]
+    assert half.startswith("device_cache='auto' without device_dry_run: rows may take ")
+    assert half.endswith(" of cpu, half of what is free")
+    assert re.fullmatch(r"putting .* of rows onto cpu; about 0 s to go", filling)
+
+
+def test_a_piece_of_the_table_is_read_while_the_one_before_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch, workload: Workload
+) -> None:
+    """On a device that copies late: a piece that is read over before its copy is over gives other rows."""
+    monkeypatch.setattr("gloader.device.tier._CHUNK_BYTES", 40 * 4 * DIM)
+    plan = DeviceCachePlan(num_nodes=NUM_NODES, rows=np.arange(0, NUM_NODES, 2))
+    device = RehearsedDevice()
+    tier = hold_rows(device, plan, form=FORM)
+    tier.fill(RamFeatures(FEATURES))
+    assert tier.cache is not None
+    np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES[::2])
+    assert device.faults == []

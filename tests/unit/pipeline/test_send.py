@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gloader.device import CpuDevice, DeviceTier
 from gloader.errors import ChannelClosedError
@@ -162,6 +163,19 @@ def test_a_device_that_failed_is_waited_for_no_longer() -> None:
         mark.wait()
     send.close()
     ring.acquire(4)
+
+
+def test_a_batch_that_does_not_fit_the_device_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = RehearsedDevice()
+    send = _send(device)
+
+    def refuse(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(device, "empty", refuse)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        send.process(_host(_ring(device, 1), 0))
+    assert any("lower batch_size" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("text", ["CUDA error: device-side assert triggered", "something else"])

@@ -109,7 +109,8 @@ def test_no_more_is_sent_than_the_device_needs(
     monkeypatch.setattr(device, "upload", count)
     source, form = RamFeatures(FEATURES), RowFormat(dtype=FEATURES.dtype, dim=DIM)
     plan = DeviceCachePlan(num_nodes=20, rows=np.array(rows, dtype=np.int64))
-    tier = hold_rows(device, plan, source=source, form=form, as_stored=True)
+    tier = hold_rows(device, plan, form=form, as_stored=True)
+    tier.fill(source)
     host = _batch(np.empty((5, DIM), dtype=np.float32), [4, 2, 9, 19, 0])
     sender = Transfer(tier)
     ready = sender.send(host, LABELS).receive()
@@ -126,11 +127,9 @@ def test_ids_that_need_64_bits_have_them() -> None:
     for num_nodes, is_short in ((2**31, True), (2**31 + 1, False)):
         plan = no_device_cache(num_nodes)
         device = RehearsedDevice()
-        tier = hold_rows(device, plan, source=RamFeatures(FEATURES), form=form, as_stored=True)
+        tier = hold_rows(device, plan, form=form, as_stored=True)
         assert tier.has_short_ids == is_short
-    tier = hold_rows(
-        CpuDevice(), no_device_cache(9), source=RamFeatures(FEATURES), form=form, as_stored=False
-    )
+    tier = hold_rows(CpuDevice(), no_device_cache(9), form=form, as_stored=False)
     assert not tier.has_short_ids
 
 
@@ -148,8 +147,9 @@ def _tier(device: Device, rows: Sequence[int]) -> DeviceTier:
         return DeviceTier(device=device)
     plan = DeviceCachePlan(num_nodes=20, rows=np.array(rows))
     form = RowFormat(dtype=FEATURES.dtype, dim=DIM)
-    cache = StaticCache(plan, source=RamFeatures(FEATURES), form=form, place=torch.device("cpu"))
-    return DeviceTier(device=device, cache=cache)
+    tier = DeviceTier(device=device, cache=StaticCache(plan, form=form, place=torch.device("cpu")))
+    tier.fill(RamFeatures(FEATURES))
+    return tier
 
 
 def _same(ready: ReadyBatch, host: HostBatch) -> None:

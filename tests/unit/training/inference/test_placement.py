@@ -81,8 +81,9 @@ def _tier(features: RamFeatures, device: Device, **parts) -> DeviceTier:
     """A device that holds all rows."""
     form = RowFormat(dtype=features.dtype, dim=F, scale=features._scale)
     plan = DeviceCachePlan(num_nodes=N, rows=np.arange(N))
-    cache = StaticCache(plan, source=_Stored(features), form=form, place=CPU)
-    return DeviceTier(device=device, cache=cache, **parts)
+    tier = DeviceTier(device=device, cache=StaticCache(plan, form=form, place=CPU), **parts)
+    tier.fill(_Stored(features))
+    return tier
 
 
 class _Stored:
