@@ -22,6 +22,7 @@ from gloader.pipeline.open_device_tier import (
     NoOtherDevices,
     Workload,
     hold_rows,
+    load_features,
     open_device_tier,
     with_features,
 )
@@ -312,3 +313,21 @@ def test_a_piece_of_the_table_is_read_while_the_one_before_it_is_copied(
     assert tier.cache is not None
     np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES[::2])
     assert device.faults == []
+
+
+def test_rows_come_from_the_features_that_are_loaded() -> None:
+    """The store here can load, and read nothing besides."""
+    closed: list[bool] = []
+    store: Any = SimpleNamespace(
+        dtype=FORM.dtype,
+        dim=DIM,
+        num_rows=NUM_NODES,
+        stored_rows=SimpleNamespace(is_bfloat16=False, scale=None),
+        load=lambda into: RamFeatures(FEATURES),
+        close=lambda: closed.append(True),
+    )
+    plan = DeviceCachePlan(num_nodes=NUM_NODES, rows=np.array([3, 4, 499]))
+    loaded = load_features(store, hold_rows(CpuDevice(), plan, form=FORM))
+    assert loaded.tier.cache is not None
+    np.testing.assert_array_equal(loaded.tier.cache.table.rows.numpy(), FEATURES[plan.rows])
+    assert closed == [True]
