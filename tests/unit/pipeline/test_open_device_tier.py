@@ -187,7 +187,7 @@ def test_a_rank_that_loads_for_others_samples_in_its_own_memory(
         open_device_tier(
             DeviceSettings(sampling_device="cuda"),
             workload,
-            source=RamFeatures(FEATURES),
+            num_nodes=NUM_NODES,
             form=FORM,
             others=_OtherRanks(),
         )
