@@ -108,7 +108,7 @@ def test_batches_follow_each_other_on_one_map_of_nodes() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(
     fanouts=st.lists(st.sampled_from([0, 1, 5, 17, 64, 100, -1]), min_size=1, max_size=3),
     seed=st.integers(0, 2**64 - 1),
