@@ -158,8 +158,10 @@ class Uring:
             self._maps.clear()  # unmapped with their last view: a traceback may still hold one
 
     def __del__(self) -> None:
-        # A signal that arrived while its owner was made, or closed, may have left it to nobody.
-        self.close()
+        # A signal that arrived while its owner was made, or closed, may have left it to nobody; or it came before the
+        # first line of `__init__`.
+        if hasattr(self, "_descriptor"):
+            self.close()
 
     def _map_rings(self, params: NDArray[np.uint32]) -> IdArray:
         # `struct io_uring_params`: sizes, then where the fields of both rings lie in the mapping.

@@ -102,6 +102,16 @@ class SendsOnce(Rehearsal):
         yield
 
 
+class SamplesIntoSharedMemory(Rehearsal):
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        self.made = super().empty(shape, dtype)
+        return self.made
+
+    def mark_computing(self) -> RehearsedMark:
+        self.made.zero_()  # by the next batch
+        return super().mark_computing()
+
+
 class RunsAStepTwice(Rehearsal):
     def most_bytes_of(self, step: Callable[[], object]) -> int:
         step()
@@ -134,6 +144,7 @@ OUTLIVES = DeviceSuite.test_what_was_sent_outlives_the_array_where_it_is_a_copy
 ROWS = DeviceSuite.test_rows_come_as_they_are_stored_and_are_widened
 MARK = DeviceSuite.test_a_mark_is_reached_after_waiting_for_it
 THREAD = DeviceSuite.test_another_thread_can_send
+SAMPLED = DeviceSuite.test_what_was_sampled_can_be_read_behind_a_mark
 STEP = DeviceSuite.test_a_measured_step_is_run_once
 PINNED = DeviceSuite.test_pinned_memory_is_the_array_itself
 
@@ -150,6 +161,7 @@ MUTANTS = [
     (ROWS, ScalesByPlace, [False]),
     (MARK, NeverArrives, []),
     (THREAD, SendsOnce, []),
+    (SAMPLED, SamplesIntoSharedMemory, []),
     (STEP, RunsAStepTwice, []),
     (STEP, HidesErrors, []),
     (STEP, AnswersLessThanNothing, []),

@@ -130,3 +130,7 @@ def test_locked_memory_that_is_scarce_only_costs_speed(monkeypatch: pytest.Monke
     ring = Uring(8, np.zeros(8192, np.uint8))
     assert not ring._table[uring.FIXED]
     ring.close()
+
+
+def test_a_ring_that_a_signal_kept_from_beginning_ends_without_a_word() -> None:
+    Uring.__new__(Uring).__del__()
