@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan
+    from gloader.device import Device
     from gloader.types import SampledBatch
 
-_STORED = {
+_STORED: Final[dict[str, np.dtype[Any]]] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(np.uint16),
@@ -113,9 +114,8 @@ def _count(
     rows = np.zeros((len(plan.rows), dim), dtype=stored)
     scale = np.ones(plan.num_nodes, dtype=np.float32) if dtype == "int8" else None
     form = RowFormat(dtype=stored, dim=dim, is_bfloat16=dtype == "bfloat16", scale=scale)
-    tier = hold_rows(
-        device, plan, source=RamFeatures(rows, scale=scale if len(rows) else None), form=form, as_stored=True
-    )  # type: ignore[arg-type]
+    source = RamFeatures(rows, scale=scale if len(rows) else None)
+    tier = hold_rows(cast("Device", device), plan, source=source, form=form, as_stored=True)
     num_rows = 0 if tier.brings_all else len(batch.nodes)
     host = HostBatch(
         sampled=batch,
