@@ -114,7 +114,7 @@ def run_parts(names: Sequence[str], sizes: Sizes, *, seconds: float) -> Iterator
             yield GpuFinding(name=f"{name}: to its end", verdict="failed", note=note, part=name)
         if clock.left_out:
             left = f"no time was left for: {', '.join(clock.left_out)}"
-            yield replace(not_checked(f"{name}: all of it", left), part=name)
+            yield replace(not_checked(f"{name}: in full", left), part=name)
         took = time.monotonic() - began
         yield GpuFinding(name=f"{name}: time", verdict="for comparison", value=took, unit="s", part=name)
 

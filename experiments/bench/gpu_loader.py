@@ -40,7 +40,8 @@ def check_loader(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
 
 def _same_batches(dataset: Dataset, sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     expected = _digests(dataset, sizes, device="cpu", features="ram", device_cache=0)
-    for features, share in clock.each(itertools.product(("ram", "ssd"), (0.0, CACHED_SHARE, 1.0))):
+    ways = itertools.product(("ram", "ssd"), (0.0, CACHED_SHARE, 1.0))
+    for features, share in clock.each(ways, lambda way: f"features in {way[0]}, {way[1]:.0%} cached"):
         cache = cache_bytes(dataset, share)
         found = _digests(dataset, sizes, features=features, device_cache=cache)
         yield compared(

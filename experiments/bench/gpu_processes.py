@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import selectors
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from gpu_findings import GpuFinding, bounded, not_checked, required
+from gpu_findings import GpuFinding, bounded, required
 from gpu_place import batch_digest, cache_bytes, loader_on, small_graph
 from gpu_sizes import Sizes, sizes_of
 
@@ -33,18 +34,23 @@ _SETTINGS: Final[dict[str, Any]] = {
 }
 _BATCHES: Final = 6
 _END_S: Final = 5.0  # by which a signal has ended it
+_LEAST_S: Final = (
+    30.0  # for children to start and end, also where the clock gives less: what takes longer hangs
+)
 _CRASHES: Final = (-signal.SIGABRT, -signal.SIGSEGV)
 
 
 def check_ranks(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     """Let two ranks share a loader on one device, whose batches must be those of a private one on the CPU."""
     small_graph(sizes)
+    deadline = _deadline(clock)
     children = [_start(sizes, "rank", str(rank)) for rank in (0, 1)]
     try:
         for rank, child in enumerate(children):
-            out, err = _outcome(child, clock)
+            out, err = _outcome(child, deadline)
             log = [line for line in err.splitlines() if "pinned" in line]
-            note = f"status {child.returncode}, {out.strip() or err.strip()[-300:]}, {log or 'no word of pinning'}"
+            said = out.strip() or err.strip()[-300:] or "not a word"
+            note = f"{_status(child)}, {said}, {log or 'no fault of pinning'}"
             is_right = child.returncode == 0 and json.loads(out or "{}").get("same") is True and not log
             name = f"rank {rank} of two on one device that share a loader"
             yield required(name, is_right, "status 0, the CPU's batches, pinned", note=note, predicted="so")
@@ -60,8 +66,10 @@ def check_ends(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
         child = _start(sizes, "endless")
         try:
             assert child.stdout is not None  # noqa: S101 - by Popen
-            if not child.stdout.readline():
-                yield not_checked(name, f"it never began: {_outcome(child, clock)[1][-300:]}")
+            deadline = _deadline(clock)
+            if not _has_begun(child, deadline):
+                note = _outcome(child, deadline)[1][-300:]
+                yield required(name, False, "batches", note=f"{_status(child)} before the first one: {note}")
                 continue
             threading.Thread(target=child.stdout.read, daemon=True).start()
             time.sleep(0.5)
@@ -91,12 +99,30 @@ def _start(sizes: Sizes, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def _outcome(child: subprocess.Popen[str], clock: Clock) -> tuple[str, str]:
+def _deadline(clock: Clock) -> float:
+    return time.monotonic() + max(clock.left_s, _LEAST_S)
+
+
+def _has_begun(child: subprocess.Popen[str], deadline: float) -> bool:
+    """Return whether ``child`` printed its first line in time."""
+    assert child.stdout is not None  # noqa: S101 - by Popen
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        came = selector.select(max(deadline - time.monotonic(), 0))
+    return bool(came and child.stdout.readline())
+
+
+def _outcome(child: subprocess.Popen[str], deadline: float) -> tuple[str, str]:
     try:
-        return child.communicate(timeout=max(clock.left_s, 1.0))
+        return child.communicate(timeout=max(deadline - time.monotonic(), 0))
     except subprocess.TimeoutExpired:
         child.kill()
         return child.communicate()
+
+
+def _status(child: subprocess.Popen[str]) -> str:
+    is_ended = child.returncode == -signal.SIGKILL
+    return "ended by us, as it hung" if is_ended else f"status {child.returncode}"
 
 
 def _end(children: list[subprocess.Popen[str]]) -> None:

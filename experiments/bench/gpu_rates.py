@@ -113,8 +113,7 @@ def _timed(  # noqa: PLR0913 - a way is a row of a table
 ) -> Iterator[GpuFinding]:
     def share(programs: int | None) -> float:
         work = in_turn(ids, partial(_gather, programs, parts, inputs.out))
-        repeats = _ID_SETS if sizes.is_gpu else 1
-        return 100 * ideal_s / seconds_of(work, sizes.place, repeats=repeats)
+        return 100 * ideal_s / _seconds(work, sizes)
 
     title, found = f"gather of {inputs.name} rows, {name}", share(None)
     if not sizes.is_gpu:
@@ -123,6 +122,12 @@ def _timed(  # noqa: PLR0913 - a way is a row of a table
     sweep = ", ".join(f"{programs}: {share(programs):.0f}" for programs in PROGRAMS) if is_swept else ""
     note = f"by programs, {sweep}" if sweep else ""
     yield bounded(title, found, f"% of {what}", least=least, note=note, predicted=f"at least {least:g} %")
+
+
+def _seconds(work: Callable[[], Any], sizes: Sizes) -> float:
+    """Return the seconds of a gather; without a GPU, where they mean nothing, it runs once."""
+    repeats, warm_up = (_ID_SETS, 3) if sizes.is_gpu else (1, 0)
+    return seconds_of(work, sizes.place, repeats=repeats, warm_up=warm_up)
 
 
 def _gather(programs: int | None, parts: RowParts, out: torch.Tensor, ids: torch.Tensor) -> None:
@@ -139,8 +144,7 @@ def _mixed(inputs: Inputs, sizes: Sizes, clock: Clock, link_rate: float) -> Iter
         table, host = RowTable(rows=inputs.table[:cached]), RowTable(rows=inputs.host)
         parts = RowParts(table=table, slot_of=slot_of, host=host, is_host_by_id=True)
         work = in_turn(inputs.ids, partial(_gather, None, parts, inputs.out))
-        seconds = seconds_of(work, sizes.place, repeats=_ID_SETS if sizes.is_gpu else 1)
-        share = 100 * (1 - hits) * inputs.read_bytes / link_rate / seconds
+        share = 100 * (1 - hits) * inputs.read_bytes / link_rate / _seconds(work, sizes)
         title = f"gather of {inputs.name} rows, {hits:.0%} cached, others in place"
         yield reported(title, share, "% of the link for the others") if sizes.is_gpu else not_checked(title)
 

@@ -79,6 +79,10 @@ def sizes_of(is_gpu: bool, *, workdir: Path, scale: float) -> Sizes:
     )
 
 
+def _in_words(item: object) -> str:
+    return ", ".join(map(str, item)) if isinstance(item, tuple) else str(item)
+
+
 class Clock:
     """The time of one part: what it has no time for it leaves out, and says so.
 
@@ -96,7 +100,7 @@ class Clock:
         """Seconds that are left."""
         return max(self._end - time.monotonic(), 0.0)
 
-    def each(self, items: Iterable[T], name: Callable[[T], str] = str) -> Iterator[T]:
+    def each(self, items: Iterable[T], name: Callable[[T], str] = _in_words) -> Iterator[T]:
         """Yield ``items`` while there is time, and note the ``name`` of each that is left out."""
         for item in items:
             if self.left_s > 0:

@@ -3,6 +3,7 @@
 import ast
 import operator
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gpu_check
+import gpu_processes
 import pytest
 import torch
 from gpu_check import Part, run_parts
@@ -63,7 +65,7 @@ def test_a_part_has_its_share_of_the_time_and_says_what_it_left_out(
     found = list(run_parts(["first", "second"], sizes, seconds=0.4))
     assert time.monotonic() - began < 2
     for name in ("first", "second"):
-        notes = [finding.note for finding in found if finding.name == f"{name}: all of it"]
+        notes = [finding.note for finding in found if finding.name == f"{name}: in full"]
         assert len(notes) == 1
         assert notes[0].startswith("no time was left for: ")
         assert notes[0].endswith(", 999")
@@ -97,6 +99,20 @@ def test_bounds_and_predictions_stand_beside_the_figures() -> None:
     wrong = bounded("distance", 0.1, "", most=0.01, is_right=False)
     assert (wrong.verdict, wrong.must_be) == ("wrong", "at most 0.01")
     assert slow.line == "   short of it  rate: 40 GB/s (sorted); must be at least 50 GB/s; predicted 55"
+
+
+def test_a_child_that_hangs_ends_by_its_deadline_and_not_by_its_word() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    began = time.monotonic()
+    assert not gpu_processes._has_begun(child, began + 0.1)
+    assert gpu_processes._outcome(child, began) == ("", "")
+    assert gpu_processes._status(child) == "ended by us, as it hung"
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("path", sorted(BENCH.glob("gpu_*.py")), ids=lambda path: path.stem)
