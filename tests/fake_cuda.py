@@ -8,7 +8,8 @@ that does not fit the real signature raises TypeError. What it behaves as:
 - Tensors "on a GPU" lie in the memory of the host and say that they are on the GPU.
 - Streams do their work at once. With ``lags`` they do copies out of pinned memory when somebody waits for an event
   behind them, or at `catch_up`; until then events are not reached.
-- Host memory is pinned in whole pages (`registered`). A page is pinned once, and has to be mapped while it is.
+- Host memory is pinned in whole pages (`registered`). A page is pinned once, and has to be mapped while it is. A copy
+  from memory that one call pinned in part fails.
 
 `check` tells what went wrong and raised nothing where it happened.
 """
@@ -155,9 +156,11 @@ class FakeEvent:
         self._moment = self._fake.clock
 
     def query(self) -> bool:
+        self._fake.use_context("cudaEventQuery")
         return self.stream is None or self.stream.done >= self._place
 
     def synchronize(self) -> None:
+        self._fake.use_context("cudaEventSynchronize")
         if not self.is_blocking:
             self._fake.faults.append("a thread waits busily: its event is not blocking")
         if self.stream is not None:
@@ -175,6 +178,7 @@ class FakeEvent:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._moment is None or end_event._moment is None:
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        self._fake.use_context("cudaEventElapsedTime")
         return float(end_event._moment - self._moment)
 
 
@@ -321,6 +325,14 @@ class FakeCuda:
         first, last = tensor.data_ptr(), tensor.data_ptr() + max(tensor.nbytes - 1, 0)
         ranges = (*self.registered.items(), *self._of_torch.items())
         return any(start <= first and last < start + size for start, size in ranges)
+
+    def is_torn(self, tensor: torch.Tensor) -> bool:
+        """Return whether the memory was not pinned as a whole, by one call, but a part of it was."""
+        first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        parts = [
+            (start, size) for start, size in self.registered.items() if start < end and first < start + size
+        ]
+        return any(start > first or start + size < end for start, size in parts)
 
     def pin_by_torch(self, tensor: torch.Tensor) -> torch.Tensor:
         """Let new memory count as pinned by torch, which rounds to a power of two and keeps what is freed."""
@@ -574,6 +586,8 @@ def _sent(
 ) -> torch.Tensor:
     """Copy, late if the stream is: then ``source`` is read when the stream gets there, as CUDA reads pinned memory."""
     real = copy or torch.Tensor.copy_
+    if fake.is_torn(source):
+        raise RuntimeError("CUDA error: invalid argument")
     if is_late and fake.lags and fake.is_pinned(source):
         out.view(-1).view(torch.uint8).fill_(0xAA)
         fake.streams.current().give(lambda: real(out, source))

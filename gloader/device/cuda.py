@@ -13,7 +13,7 @@ import torch
 
 from gloader.core.aligned_memory import warm_bytes
 from gloader.core.units import format_bytes
-from gloader.device.host_memory import pack, pack_offsets, pin_in_place, pinned_bytes, unpack
+from gloader.device.host_memory import pack, pack_offsets, pieces, pin_in_place, pinned_bytes, unpack
 from gloader.device.row_gather import gather_rows
 from gloader.device.row_table import RowParts, RowTable
 from gloader.errors import ConfigError
@@ -42,11 +42,14 @@ class CudaMark:
 
     def is_reached(self) -> bool:
         """Return whether the device got there."""
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self._place):
+            return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """Wait until the device got there."""
-        self._event.synchronize()
+        # Also in a thread that never used a GPU, such as one that closes a loader: its current one is the first.
+        with torch.cuda.device(self._place):
+            self._event.synchronize()
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
         """Let this thread's stream wait for the event; ``tensors`` count as used by that stream."""
@@ -58,7 +61,8 @@ class CudaMark:
 
     def seconds_since(self, other: CudaMark) -> float:
         """Return the seconds of the device between two events of `CudaDevice.mark_computing`."""
-        return float(other._event.elapsed_time(self._event)) / 1e3
+        with torch.cuda.device(self._place):
+            return float(other._event.elapsed_time(self._event)) / 1e3
 
 
 class CudaDevice:
@@ -157,7 +161,12 @@ class CudaDevice:
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy by the copy engine, beside the model's kernels."""
-        out.copy_(rows, non_blocking=True)
+        # CUDA takes no copy whose memory was pinned by two calls, as large features are.
+        source, target, size = rows.view(-1), out.view(-1), rows.element_size()
+        first = rows.data_ptr()
+        for start, num_bytes in pieces(first, rows.nbytes):
+            part = slice((start - first) // size, (start - first + num_bytes) // size)
+            target[part].copy_(source[part], non_blocking=True)
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
         """Gather by one kernel, or by operations of torch where it cannot be launched."""

@@ -30,6 +30,8 @@ _ALIGN: Final = 16
 _PAGE_BYTES: Final = 4096
 # The runtime pins every page of a call before it returns, and nothing interrupts it: pieces keep Ctrl-C working.
 CHUNK_BYTES: Final = 1 << 30
+# Beyond every address: no border, for memory that copies of any length start in.
+ONE_PIECE: Final = 1 << 62
 
 _TORCH: Final[dict[str, torch.dtype]] = {
     "int64": torch.int64,
@@ -162,12 +164,12 @@ def pin_in_place(
     ----------
     array : C-contiguous; kept alive by what is returned
     runtime : pins and unpins
-    chunk_bytes : bytes of one piece, a multiple of the page size
+    chunk_bytes : as of `pieces`
     """
     pinned = PinnedArray(array, runtime)
     with ExitStack() as undo:
         undo.callback(pinned.close)
-        for start, num_bytes in _pieces(array.ctypes.data, array.nbytes, chunk_bytes):
+        for start, num_bytes in pieces(array.ctypes.data, array.nbytes, chunk_bytes=chunk_bytes):
             status = pinned.pin(start, num_bytes)
             if int(status) != 0:
                 logger.warning(
@@ -190,8 +192,7 @@ def pinned_bytes(num_bytes: int, runtime: CudaRuntime) -> NDArray[np.uint8] | No
     # Not inherited: the first who writes a page that a child shares gets a copy of it, and with older kernels the
     # device goes on reading the page that was pinned.
     memory = mapped_bytes(num_bytes, inherited=False)
-    # In one piece: a copy must not go over the border of two.
-    pinned = pin_in_place(memory, runtime, chunk_bytes=memory.nbytes + _PAGE_BYTES)
+    pinned = pin_in_place(memory, runtime, chunk_bytes=ONE_PIECE)
     if pinned is None:
         return None
     # Through a memoryview, so that every later view holds this one: see `BufferRing.acquire`.
@@ -201,11 +202,20 @@ def pinned_bytes(num_bytes: int, runtime: CudaRuntime) -> NDArray[np.uint8] | No
     return lease
 
 
-def _pieces(address: int, num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield address and length of pieces that meet at page borders: no page may be pinned twice."""
-    end = address + num_bytes
-    start = address
+def pieces(address: int, num_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
+    """Yield address and length of the pieces of a range, in order. Pure.
+
+    Borders are at multiples of ``chunk_bytes`` of the address, not of the range: a part of pinned memory is cut where
+    the memory was. No page is pinned twice, and no copy goes over the border of two pieces.
+
+    Parameters
+    ----------
+    address : of the first byte
+    num_bytes : of the range
+    chunk_bytes : most bytes of one piece, a multiple of the page size
+    """
+    start, end = address, address + num_bytes
     while start < end:
-        stop = min((start + chunk_bytes) // _PAGE_BYTES * _PAGE_BYTES, end)
+        stop = min((start // chunk_bytes + 1) * chunk_bytes, end)
         yield start, stop - start
         start = stop

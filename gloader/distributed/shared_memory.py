@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gloader.device.cuda import CudaHostMemory
-from gloader.device.host_memory import pin_in_place
+from gloader.device.host_memory import ONE_PIECE, pin_in_place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,5 +79,4 @@ def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray 
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
-    # In one piece: a copy must not go over the border of two.
-    return pin_in_place(memory, CudaHostMemory(device), chunk_bytes=memory.nbytes + mmap.PAGESIZE)
+    return pin_in_place(memory, CudaHostMemory(device), chunk_bytes=ONE_PIECE)

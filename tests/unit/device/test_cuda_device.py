@@ -15,7 +15,7 @@ from forking import in_child
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.device import cuda, open_device
 from gloader.device.cuda import CudaDevice, CudaHostMemory
-from gloader.device.host_memory import pin_in_place
+from gloader.device.host_memory import pieces, pin_in_place
 from gloader.device.row_gather import HOST_PROGRAMS, most_programs
 from gloader.device.row_table import RowParts, RowTable
 from gloader.device.seam import Device
@@ -322,6 +322,48 @@ def test_pieces_that_lie_apart_for_the_gpu_are_not_read_in_place(
     pinned = device.pin(np.zeros(4 * PAGE))
     assert (pinned is not None) == is_read_in_place
     assert bool(fake.registered) == is_read_in_place
+    assert fake.contexts == {1}
+
+
+@pytest.mark.parametrize("shift", [0, 8])
+def test_no_copy_goes_over_the_border_of_two_pinned_pieces(
+    device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    for function in (pin_in_place, pieces):
+        defaults = function.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "chunk_bytes", PAGE)
+    memory = mapped_bytes(4 * PAGE)[shift : shift + 28 * 500]
+    features = memory.view(np.float32).reshape(-1, 7)  # rows go over the borders of pages
+    features[:] = np.arange(features.size).reshape(-1, 7)
+    pinned = device.pin(features)
+    assert len(fake.registered) == 4
+    rows = torch.from_numpy(features)
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        torch.empty(500, 7, device=SECOND).copy_(rows, non_blocking=True)
+    for start, stop in [(0, 500), (100, 200), (3, 3)]:
+        with device.sending():
+            out = device.empty((stop - start, 7), torch.float32)
+            device.copy(rows[start:stop], out)
+        assert torch.equal(out.cpu(), rows[start:stop])
+    assert pinned is not None
+    pinned.close()
+
+
+def test_a_thread_that_never_used_a_gpu_opens_none_but_the_devices_own(
+    device: CudaDevice, fake: FakeCuda
+) -> None:
+    first, last = device.mark_computing(), device.mark_computing()
+    fake.contexts.clear()
+
+    def look() -> None:
+        last.wait()
+        assert first.is_reached()
+        assert last.seconds_since(first) > 0
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
     assert fake.contexts == {1}
 
 
