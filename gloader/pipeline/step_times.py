@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ class _Step:
     asked: Mark  # behind the step before it
     begun: Mark  # behind what brings the batch
     ended: Mark | None = None  # behind what the loop launched for it
+
+    def marks(self) -> tuple[Mark, ...]:
+        """Return all of them; none while the loop has the batch."""
+        # A loop may go on in another thread, on another stream: then the last is reached before the others.
+        return () if self.ended is None else (self.asked, self.begun, self.ended)
 
 
 class StepTimes:
@@ -72,15 +78,15 @@ class StepTimes:
 
     def settle(self) -> None:
         """Wait for the device at the end of an epoch, whose figures are then complete."""
-        if self._steps and (last := self._steps[-1].ended) is not None:
-            last.wait()
+        for mark in self._steps[-1].marks() if self._steps else ():
+            mark.wait()
         self._report()
         self._asked = None  # what comes before the next epoch is no wait for a batch
 
     def _report(self) -> None:
-        while self._steps and (ended := self._steps[0].ended) is not None and ended.is_reached():
+        while self._steps and (marks := self._steps[0].marks()) and all(mark.is_reached() for mark in marks):
             step = self._steps.popleft()
-            wait_s, compute_s = step.begun.seconds_since(step.asked), ended.seconds_since(step.begun)
+            wait_s, compute_s = (max(b.seconds_since(a), 0.0) for a, b in pairwise(marks))
             step.recorder.add_seconds("wait", wait_s)
             step.recorder.add_seconds("compute", compute_s)
             self._feedback.delivered(step.superbatch, ends_superbatch=step.ends_superbatch, wait_s=wait_s)

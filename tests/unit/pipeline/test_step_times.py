@@ -56,6 +56,40 @@ def test_steps_are_read_when_the_device_has_passed_them_and_complete_at_the_end(
         assert feedback.told[6:] == [(1, True, 0.0), (0.0,)]
 
 
+class _Moment:
+    """A mark that is reached when the test says so, and that raises where an event of CUDA would."""
+
+    def __init__(self, at_s: float) -> None:
+        self.at_s = at_s
+        self.is_passed = False
+
+    def is_reached(self) -> bool:
+        return self.is_passed
+
+    def wait(self) -> None:
+        self.is_passed = True
+
+    def seconds_since(self, other: "_Moment") -> float:
+        if not (self.is_passed and other.is_passed):
+            raise RuntimeError("CUDA error: device not ready")
+        return self.at_s - other.at_s
+
+
+def test_a_step_that_another_stream_ended_is_read_when_its_own_has_begun_it() -> None:
+    moments = [_Moment(1.0), _Moment(4.0), _Moment(3.0)]  # asked and begun on one stream, ended on another
+    feedback, recorder = _Feedback(), StatsRecorder(0)
+    device = SimpleNamespace(mark_computing=iter(moments).__next__)
+    times = StepTimes(device, feedback)  # type: ignore[arg-type]
+    times.ask()
+    times.begin(_batch(0), recorder)
+    times.end()
+    moments[2].is_passed = True
+    times.ask()
+    assert feedback.told == []
+    times.settle()
+    assert feedback.told == [(0, False, 3.0), (0.0,)]
+
+
 def test_a_loop_without_a_step_has_no_times() -> None:
     device, feedback = RehearsedDevice(), _Feedback()
     times = StepTimes(device, feedback)  # type: ignore[arg-type]
