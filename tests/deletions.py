@@ -150,13 +150,13 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/step_times.py",
         "the question whether a step is over",
-        " and ended.is_reached():",
+        " and all(mark.is_reached() for mark in marks):",
         ":",
     ),
     (
         "gloader/pipeline/step_times.py",
         "the wait for the last steps of an epoch",
-        "            last.wait()\n",
+        "            mark.wait()\n",
         "            pass\n",
     ),
     (

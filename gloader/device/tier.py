@@ -72,30 +72,33 @@ class StaticCache:
         with device.sending():
             # The table's memory may have been used by the stream that it was taken from.
             allocated.precede((self.table.rows,))
-            for number, start in enumerate(range(0, len(rows), step)):
-                if len(under_way) == len(chunks):
-                    mark, *_held = under_way.popleft()
-                    mark.wait()
-                wanted = rows[start : start + step]
-                part = chunks[number % 2][: len(wanted)]
-                source.read_into(wanted, part)
-                pair = (
-                    rows_as_tensor(part, is_bfloat16=form.is_bfloat16),
-                    self.table.rows[start : start + step],
-                )
-                device.copy(*pair)
-                under_way.append((device.mark(), *pair))
-                done, took = start + len(wanted), time.monotonic() - began
-                if is_silent and took > _SILENT_S:
-                    is_silent = False
-                    logger.info(
-                        "putting %s of rows onto %s; about %.0f s to go",
-                        format_bytes(self.num_bytes),
-                        device.place,
-                        took * (len(rows) - done) / done,
+            try:
+                for number, start in enumerate(range(0, len(rows), step)):
+                    if len(under_way) == len(chunks):
+                        mark, *_held = under_way.popleft()
+                        mark.wait()
+                    wanted = rows[start : start + step]
+                    part = chunks[number % 2][: len(wanted)]
+                    source.read_into(wanted, part)
+                    pair = (
+                        rows_as_tensor(part, is_bfloat16=form.is_bfloat16),
+                        self.table.rows[start : start + step],
                     )
-            for mark, *_ in under_way:
-                mark.wait()
+                    device.copy(*pair)
+                    under_way.append((device.mark(), *pair))
+                    done, took = start + len(wanted), time.monotonic() - began
+                    if is_silent and took > _SILENT_S:
+                        is_silent = False
+                        logger.info(
+                            "putting %s of rows onto %s; about %.0f s to go",
+                            format_bytes(self.num_bytes),
+                            device.place,
+                            took * (len(rows) - done) / done,
+                        )
+            finally:
+                # Also where reading fails: the chunks go with this call.
+                for mark, *_ in under_way:
+                    mark.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

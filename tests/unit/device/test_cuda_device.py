@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +13,20 @@ import torch
 from fake_cuda import PAGE, FakeCuda, FakeCudart, faked_cuda, is_mapped, modelled
 from forking import in_child
 
+from gloader.cache import whole_device_cache
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.device import cuda, open_device
+from gloader.device import RowFormat, StaticCache, cuda, open_device
 from gloader.device.cuda import CudaDevice, CudaHostMemory
 from gloader.device.host_memory import pieces, pin_in_place
 from gloader.device.row_gather import HOST_PROGRAMS, most_programs
 from gloader.device.row_table import RowParts, RowTable
 from gloader.device.seam import Device
 from gloader.distributed.shared_memory import create_segment, pin_segment
-from gloader.errors import ConfigError
+from gloader.errors import ConfigError, StoreReadError
 from gloader.pipeline.buffers import BufferRing
+from gloader.ssd_store import RamFeatures
 from gloader.testing.device_suite import DeviceSuite
+from gloader.types import IdArray
 
 SECOND = torch.device("cuda", 1)
 
@@ -381,6 +385,27 @@ def test_pieces_are_not_read_in_place_where_the_driver_cannot_be_asked(
 
 def _in_pieces(array: np.ndarray, runtime: CudaHostMemory) -> object:
     return pin_in_place(array, runtime, chunk_bytes=PAGE)
+
+
+def test_a_table_whose_rows_cannot_be_read_leaves_no_copy_under_way(
+    device: CudaDevice, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(RamFeatures):
+        def read_into(self, rows: IdArray, out: Any, **parts: Any) -> Any:
+            if rows[0]:
+                raise StoreReadError("the disk is gone")
+            return super().read_into(rows, out, **parts)
+
+    fake.lags = True
+    monkeypatch.setattr("gloader.device.tier._CHUNK_BYTES", 64)
+    features = np.ones((40, 4), dtype=np.float32)
+    cache = StaticCache(
+        whole_device_cache(40), form=RowFormat(dtype=features.dtype, dim=4), place=device.place
+    )
+    with pytest.raises(StoreReadError):
+        cache.fill(Broken(features), device)
+    assert fake.calls.count("cudaHostRegister") == 2
+    assert all(stream.query() for stream in fake.streams.all)
 
 
 # Small arrays

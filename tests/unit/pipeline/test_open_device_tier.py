@@ -308,7 +308,7 @@ def test_a_piece_of_the_table_is_read_while_the_one_before_it_is_copied(
     monkeypatch.setattr("gloader.device.tier._CHUNK_BYTES", 40 * 4 * DIM)
     plan = DeviceCachePlan(num_nodes=NUM_NODES, rows=np.arange(0, NUM_NODES, 2))
     device = RehearsedDevice()
-    tier = hold_rows(device, plan, form=FORM)
+    tier = hold_rows(device, plan, form=FORM, as_stored=True)
     tier.fill(RamFeatures(FEATURES))
     assert tier.cache is not None
     np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES[::2])
@@ -327,7 +327,7 @@ def test_rows_come_from_the_features_that_are_loaded() -> None:
         close=lambda: closed.append(True),
     )
     plan = DeviceCachePlan(num_nodes=NUM_NODES, rows=np.array([3, 4, 499]))
-    loaded = load_features(store, hold_rows(CpuDevice(), plan, form=FORM))
+    loaded = load_features(store, hold_rows(CpuDevice(), plan, form=FORM, as_stored=False))
     assert loaded.tier.cache is not None
     np.testing.assert_array_equal(loaded.tier.cache.table.rows.numpy(), FEATURES[plan.rows])
     assert closed == [True]
