@@ -58,18 +58,23 @@ class Transfer:
         # comes last, behind all of it on the device's stream.
         with self._tier.device.sending():
             there = batch.sampled.on_device
-            if there is None:
-                place, ids = self._tier.device.place, self._tier.ids_of(batch.sampled.nodes)
-                small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels, ids))))
-                y, src_degree = next(small), next(small)
-                nodes = None if ids is None else next(small)
-                blocks = tuple(_block_from(block, src_degree, small, place) for block in batch.sampled.blocks)
-            else:
-                (y,) = self._tier.device.upload((labels,))
-                nodes, blocks = there.nodes if self._tier.brings_rows else None, there.blocks
-            x = self._features(batch, nodes)
-            mark = self._tier.device.mark()
-        self._sending.append((mark, batch))
+            try:
+                if there is None:
+                    place, ids = self._tier.device.place, self._tier.ids_of(batch.sampled.nodes)
+                    small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels, ids))))
+                    y, src_degree = next(small), next(small)
+                    nodes = None if ids is None else next(small)
+                    blocks = tuple(
+                        _block_from(block, src_degree, small, place) for block in batch.sampled.blocks
+                    )
+                else:
+                    (y,) = self._tier.device.upload((labels,))
+                    nodes, blocks = there.nodes if self._tier.brings_rows else None, there.blocks
+                x = self._features(batch, nodes)
+            finally:
+                # Also of a batch that fails half-way: the device may be reading its memory.
+                mark = self._tier.device.mark()
+                self._sending.append((mark, batch))
         self.release()
         sampled = batch.sampled
         return SentBatch(

@@ -141,6 +141,25 @@ def test_waiting_lets_go_of_everything() -> None:
     ring.acquire(5)
 
 
+def test_a_buffer_is_held_too_whose_batch_fails_behind_what_the_device_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, ring = RehearsedDevice(), _ring()
+    sender = Transfer(_tier(device, (2, 4)))
+    gather = device.gather
+
+    def fail(*arguments: Any) -> None:
+        gather(*arguments)
+        raise torch.OutOfMemoryError("for the next one")
+
+    monkeypatch.setattr(device, "gather", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        sender.send(_batch(ring.acquire(5), [1, 2, 3, 4, 5]), LABELS)
+    assert sender.num_sending == 1
+    sender.wait()
+    assert (sender.num_sending, device.faults) == (0, [])
+
+
 def _tier(device: Device, rows: Sequence[int]) -> DeviceTier:
     """Return ``device`` with these rows in a table."""
     if not rows:
