@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import torch
-
 from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings, OptionalKeywords, loader_defaults
 from gloader.core.loader_state import LoaderState
 from gloader.core.signals import expect_signals_at_exit, uninterrupted
+from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError
@@ -100,7 +99,7 @@ class Loader:
             settings.check()
             require_layout(settings.sampling.sampler, settings.sampling.layout)
             parse_hotness(settings.device.device_hotness)
-            torch.device(settings.device.device)
+            place_of(settings.device.device)
             self._dataset = dataset
             self._settings = settings
             self._order = order_seeds(

@@ -47,7 +47,7 @@ def check_ahead(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
             batch.x.sum()
         sync(sizes)
         if not sizes.is_gpu:
-            yield not_checked(name, must_be="at most 4")
+            yield not_checked(name, must_be="at most 4.5")
             return
         peak = torch.cuda.max_memory_allocated(sizes.place) - base
     note = f"{peak / 1e6:,.0f} MB, of which blocks are a part"

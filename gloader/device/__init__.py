@@ -5,7 +5,7 @@ from gloader.device.dry_run import dry_step
 from gloader.device.hot_rows import hottest_rows
 from gloader.device.row_gather import gather_rows, has_triton
 from gloader.device.row_table import RowFormat, RowParts, RowTable
-from gloader.device.seam import Device, Mark, Pinned, open_device
+from gloader.device.seam import Device, Mark, Pinned, open_device, place_of
 from gloader.device.tier import DeviceTier, StaticCache, reach_features, scale_on
 from gloader.device.topology import DeviceTopology, upload_topology
 
@@ -25,6 +25,7 @@ __all__ = [
     "has_triton",
     "hottest_rows",
     "open_device",
+    "place_of",
     "reach_features",
     "scale_on",
     "upload_topology",

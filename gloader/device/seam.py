@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import torch
+
 from gloader.device.cpu import CpuDevice
 from gloader.device.cuda import CudaDevice
 from gloader.errors import ConfigError
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import numpy as np
-    import torch
     from numpy.typing import NDArray
 
     from gloader.device.row_table import RowParts
@@ -121,6 +122,22 @@ class Device(Protocol):
     def pin(self, array: NDArray[Any]) -> Pinned | None:
         """Make ``array`` readable in place by the device; None if it cannot be, and rows have to be copied."""
         ...
+
+
+def place_of(device: str) -> torch.device:
+    """Return the place that ``device`` names.
+
+    Raises
+    ------
+    ConfigError
+        torch knows no such device.
+    """
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"device {device!r} is not known; allowed: cpu, cuda, cuda:0, cuda:1, ..., and auto for a training run"
+        ) from error
 
 
 def open_device(place: torch.device) -> Device:

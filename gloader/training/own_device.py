@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.device import place_of
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,12 +26,7 @@ def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        target = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"device {device!r} is not known; allowed: auto, cpu, cuda:0, cuda:1, ..."
-        ) from error
+    target = place_of(device)
     if target.type != "cuda":
         return target
     count = torch.cuda.device_count()

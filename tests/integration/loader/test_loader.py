@@ -440,6 +440,7 @@ def test_a_graph_without_edges_gives_batches_of_seeds_alone(write_dataset: Calla
         ({"policy": "no such"}, ConfigError, "policy='no such'"),
         ({"device_cache": "lots"}, ConfigError, "not a size"),
         ({"device_hotness": "colour"}, ConfigError, "device_hotness"),
+        ({"device": "gpu"}, ConfigError, "device 'gpu' is not known; allowed: cpu, cuda, cuda:0"),
         ({"device": "meta"}, ConfigError, "neither 'cpu' nor 'cuda'"),
         ({"threads": 0}, ConfigError, "threads is 0"),
         ({"fanouts": []}, ConfigError, "fanouts"),
