@@ -89,8 +89,8 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/transfer.py",
         "the mark's place behind the rows",
-        "            x = self._features(batch, nodes)\n            mark = self._tier.device.mark()\n",
-        "            mark = self._tier.device.mark()\n            x = self._features(batch, nodes)\n",
+        "                x = self._features(batch, nodes)\n            finally:\n                # Also of a batch that fails half-way: the device may be reading its memory.\n                mark = self._tier.device.mark()\n",
+        "                mark = self._tier.device.mark()\n                x = self._features(batch, nodes)\n            finally:\n",
     ),
     (
         "gloader/pipeline/transfer.py",
@@ -192,8 +192,8 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/buffers.py",
         "the lease that every view of a buffer holds",
-        "np.frombuffer(buffer.data, dtype=np.float32, count=rows * self._dim)",
-        "buffer[: 4 * rows * self._dim].view(np.float32)",
+        "np.frombuffer(buffer.data, dtype=self.dtype, count=rows * self._dim)",
+        "buffer[: self.dtype.itemsize * rows * self._dim].view(self.dtype)",
     ),
     (
         "gloader/pipeline/buffers.py",
@@ -421,13 +421,13 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/device/host_memory.py",
         "the one piece of a buffer",
-        "runtime, chunk_bytes=memory.nbytes + _PAGE_BYTES)",
+        "runtime, chunk_bytes=ONE_PIECE)",
         "runtime)",
     ),
     (
         "gloader/distributed/shared_memory.py",
         "the one piece of a segment",
-        ", chunk_bytes=memory.nbytes + mmap.PAGESIZE",
+        ", chunk_bytes=ONE_PIECE",
         "",
     ),
     (
