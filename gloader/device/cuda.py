@@ -161,7 +161,7 @@ class CudaDevice:
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Copy by the copy engine, beside the model's kernels."""
-        # CUDA takes no copy whose memory was pinned by two calls, as large features are.
+        # CUDA promises no copy of memory that was pinned by two calls, as large features are.
         source, target, size = rows.view(-1), out.view(-1), rows.element_size()
         first = rows.data_ptr()
         for start, num_bytes in pieces(first, rows.nbytes):
