@@ -24,7 +24,6 @@ from gloader.pipeline.open_device_tier import hold_rows
 from gloader.pipeline.transfer import Transfer
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.samplers.graph import float_in_degrees
-from gloader.ssd_store import RamFeatures
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -111,11 +110,9 @@ def _count(
     batch: SampledBatch, degree: NDArray[np.float32], dtype: str, dim: int, plan: DeviceCachePlan
 ) -> dict[str, Any]:
     stored, device = _STORED[dtype], CountingDevice()
-    rows = np.zeros((len(plan.rows), dim), dtype=stored)
     scale = np.ones(plan.num_nodes, dtype=np.float32) if dtype == "int8" else None
     form = RowFormat(dtype=stored, dim=dim, is_bfloat16=dtype == "bfloat16", scale=scale)
-    source = RamFeatures(rows, scale=scale if len(rows) else None)
-    tier = hold_rows(cast("Device", device), plan, source=source, form=form, as_stored=True)
+    tier = hold_rows(cast("Device", device), plan, form=form, as_stored=True)
     num_rows = 0 if tier.brings_all else len(batch.nodes)
     host = HostBatch(
         sampled=batch,
