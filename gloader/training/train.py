@@ -360,6 +360,12 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
         raise ConfigError(f"runs is {settings.runs}; allowed: 1 or more")
     if files.out is None and (files.resume or files.tensorboard):
         raise ConfigError(f"{'resume' if files.resume else 'tensorboard'} needs a run folder; give --out")
+    asked = settings.loader.device.device
+    if asked != "cpu":  # which is also what stands there if nobody asked
+        raise ConfigError(
+            "the loader of a training run delivers to where the network is trained, not to its own "
+            f"device={asked!r}: give fit(..., device={asked!r}) instead"
+        )
 
 
 def _resolved(settings: TrainSettings, dataset: Dataset) -> TrainSettings:

@@ -491,6 +491,13 @@ def test_requests_that_cannot_be_met_are_refused_at_once(communities, settings, 
         fit(communities, MODEL, OPTIM, LOADER, **settings)
 
 
+def test_a_device_of_the_loader_alone_is_refused(communities) -> None:
+    with pytest.raises(
+        ConfigError, match=r"not to its own device='cuda': give fit\(\.\.\., device='cuda'\) instead"
+    ):
+        fit(communities, MODEL, OPTIM, LOADER.changed(device="cuda"))
+
+
 def test_auto_is_a_device_that_exists() -> None:
     assert resolve_device("auto").type in ("cpu", "cuda")
 
