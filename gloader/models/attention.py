@@ -39,7 +39,7 @@ def attend(
 
     Returns
     -------
-    (heads, D, W) of the dtype of ``rows``; a destination without sources gets zeros
+    (heads, D, W) of the dtype of ``scores``; a destination without sources gets zeros
     """
     result: torch.Tensor = _Attention.apply(rows.contiguous(), scores, edges, importance, has_loops)  # type: ignore[no-untyped-call]
     return result
@@ -109,26 +109,22 @@ class _Attention(torch.autograd.Function):
             _of_heads(rows, edges.indices, number),
             torch.add(edges.indptr[:-1], number, alpha=num_edges),
             weights[:num_edges].t().contiguous(),
-        )
+        ).to(total.dtype)  # what follows would round each sum twice more
         if has_loops:
             own = rows[:num_dst].transpose(0, 1) if rows.dim() == 3 else rows[:num_dst]
-            sums.addcmul_(own, weights[num_edges:].t().unsqueeze(2))
-        result = sums.div_(total.t().unsqueeze(2))
+            sums.addcmul_(own, powers[num_edges:].t().unsqueeze(2))
         ctx.edges, ctx.ends, ctx.number = edges, (dst, src), number
-        ctx.save_for_backward(rows, weights, slopes, total, result)
-        return result
+        ctx.save_for_backward(rows, powers, slopes, total)
+        return sums.div_(total.t().unsqueeze(2))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        rows, weights, slopes, total, result = ctx.saved_tensors
+        rows, powers, slopes, total = ctx.saved_tensors
         edges: Adjacency = ctx.edges
         (dst, src), number = ctx.ends, ctx.number
         num_edges, num_dst, num_src = edges.num_edges, edges.num_dst, len(rows)
-        heads, _, width = result.shape
-        grad = torch.div(grads[0], total.t().unsqueeze(2), out=torch.empty_like(result))
-        # Of the quotient: what an edge adds to the sum below the line takes from every column alike.
-        common = (grad * result).sum(2, dtype=slopes.dtype)
-        grad = grad.view(-1, width)
+        heads, _, width = grads[0].shape
+        grad = torch.div(grads[0], total.t().unsqueeze(2), out=rows.new_empty(grads[0].shape)).view(-1, width)
         at_dst = torch.add(dst, number, alpha=num_dst)
         each = torch.ops.aten._embedding_bag_per_sample_weights_backward(  # noqa: SLF001 - no public name
             grad,
@@ -138,8 +134,13 @@ class _Attention(torch.autograd.Function):
             at_dst.view(-1),
             _SUM_MODE,
         )
-        each = each.view(heads, -1) - common.index_select(1, dst)
-        grad_slopes = torch.mul(each.t(), weights, out=torch.empty_like(slopes))
+        grad_slopes = torch.mul(each.view(heads, -1).t(), powers, out=torch.empty_like(slopes))
+        # Of the quotient: what an edge adds to the sum below the line takes from every column alike. Added up from the
+        # very products that it is taken from: their rounding, in bfloat16, cancels out.
+        common = reduce_edges(grad_slopes[:num_edges], edges, by="sum")
+        if len(dst) > num_edges:
+            common.add_(grad_slopes[num_edges:])
+        grad_slopes.addcmul_(powers, common.div_(total).index_select(0, dst), value=-1)
         grad_edges = torch.ops.aten.leaky_relu_backward(grad_slopes, slopes, NEGATIVE_SLOPE, True)
         grad_dst = reduce_edges(grad_edges[:num_edges], edges, by="sum")
         if len(dst) > num_edges:
@@ -151,7 +152,7 @@ class _Attention(torch.autograd.Function):
         grad_dst = functional.pad(grad_dst, (0, 0, 0, num_src - num_dst))
         grad_rows = None
         if ctx.needs_input_grad[0]:
-            ordered = weights.index_select(0, order)
+            ordered = powers.to(rows.dtype).index_select(0, order)
             if rows.dim() == 3:
                 starts = torch.add(bounds[:-1], number, alpha=len(src))
                 at_dst = at_dst.index_select(1, order)

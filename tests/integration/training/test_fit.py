@@ -75,8 +75,11 @@ def test_bf16_learns_as_much(communities, name, sampler) -> None:
     )
     losses = [record.loss for record in reduced.epochs]
     assert losses[-1] < losses[0] / 2
-    assert losses == pytest.approx([record.loss for record in plain.epochs], rel=0.05)
-    assert losses != [record.loss for record in plain.epochs]
+    expected = [record.loss for record in plain.epochs]
+    # Later the runs drift apart, in what little of the loss is left: a rounding moves an update, and that all updates
+    # behind it. Over six seeds of attention the eighth loss was up to 18% off, whatever the rounding of its gradients.
+    assert losses[:5] == pytest.approx(expected[:5], rel=0.03)
+    assert losses != expected
     assert reduced.test_acc > 0.85
 
 
