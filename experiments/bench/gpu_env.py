@@ -17,6 +17,7 @@ from gloader.core.units import format_bytes
 from gloader.device import has_triton
 from gloader.device.cuda import gather_kernel
 from gloader.memory.available import available_memory_bytes
+from gloader.models.attention import attention_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +51,10 @@ def check_env(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     is_run = gather_kernel(sizes.place) is not None
     yield required(
         "the kernel of the gather", is_run == can_compile, "run where it can be compiled", note=str(is_run)
+    )
+    is_run = attention_kernels(sizes.place) is not None
+    yield required(
+        "the kernels of attention", is_run == can_compile, "run where they can be compiled", note=str(is_run)
     )
     program = shutil.which("nvidia-smi")
     if program is None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
-from gloader.models.adjacency import by_source
+from gloader.models.adjacency import Adjacency, by_source
 
 if TYPE_CHECKING:
-    from gloader.models.adjacency import Adjacency
+    from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 NEGATIVE_SLOPE = 0.2
 _SUM_MODE = 0
@@ -41,8 +45,75 @@ def attend(
     -------
     (heads, D, W) of the dtype of ``scores``; a destination without sources gets zeros
     """
-    result: torch.Tensor = _Attention.apply(rows.contiguous(), scores, edges, importance, has_loops)  # type: ignore[no-untyped-call]
+    # Kernels are not for float64, which only tests of gradients have. A compiler fuses the operations by itself.
+    kernels = (
+        attention_kernels(rows.device)
+        if scores.dtype == torch.float32 and not torch.compiler.is_compiling()
+        else None
+    )
+    return (kernels or attend_in_torch)(rows.contiguous(), scores, edges, importance, has_loops)
+
+
+def attend_in_torch(
+    rows: torch.Tensor,
+    scores: torch.Tensor,
+    edges: Adjacency,
+    importance: torch.Tensor | None,
+    has_loops: bool,
+) -> torch.Tensor:
+    """Return what `attend` does, by operations of torch; the kernels' twin.
+
+    Parameters
+    ----------
+    rows, scores, edges, importance, has_loops : as of `attend`; ``rows`` contiguous
+    """
+    result: torch.Tensor = _Attention.apply(rows, scores, edges, importance, has_loops)  # type: ignore[no-untyped-call]
     return result
+
+
+@cache
+def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None:
+    """Return `attend_by_kernels`, if ``place`` has run it and got what torch gets; else None, and the log says why.
+
+    None without a word on a CPU, for which the kernels are not. As `gloader.device.cuda.gather_kernel` they are tried
+    once: Triton may be there and still unable to launch.
+    """
+    if place.type != "cuda":
+        return None
+    try:
+        from gloader.models.attention_kernels import (
+            attend_by_kernels,
+        )  # Triton looks for a GPU when it is imported
+
+        for tried, expected in zip(
+            _trial(attend_by_kernels, place), _trial(attend_in_torch, place), strict=True
+        ):
+            if not torch.allclose(tried, expected, rtol=1e-4, atol=1e-5):
+                raise RuntimeError("they got other sums than torch")  # noqa: TRY301 - as any other failure
+    except Exception as error:  # noqa: BLE001 - whatever it is, torch can attend
+        reason = (str(error).splitlines() or [""])[0]
+        logger.warning(
+            "gloader's attention kernels do not run on %s (%s: %s): operations of torch attend instead, which is "
+            "slower. They need Triton (pip install triton), a C compiler and Python's headers (apt-get install gcc "
+            "python3-dev), and a GPU that Triton knows",
+            place,
+            type(error).__name__,
+            reason,
+        )
+        return None
+    return attend_by_kernels
+
+
+def _trial(attend_by: Callable[..., torch.Tensor], place: torch.device) -> tuple[torch.Tensor, ...]:
+    """Return the result and the gradients of a few edges between three sources and two destinations."""
+    with torch.enable_grad(), torch.autocast(place.type, enabled=False):
+        numbers = torch.arange(18.0, device=place).sin()
+        rows, scores = numbers[:12].view(3, 2, 2).requires_grad_(), numbers[6:].view(3, 2, 2).requires_grad_()
+        edges = Adjacency(
+            torch.tensor([0, 3, 4], device=place), torch.tensor([2, 1, 2, 0], device=place), num_src=3
+        )
+        result = attend_by(rows, scores, edges, None, True)
+        return result, *torch.autograd.grad(result, (rows, scores), result.detach().cos())
 
 
 def edge_scores(

@@ -14,6 +14,8 @@ import torch
 from gpu_check import run_parts
 from gpu_sizes import Sizes, sizes_of
 
+from gloader.models.attention import attention_kernels
+
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(),
     reason="there is no GPU: compiled kernels, streams and pinned memory need one",
@@ -55,6 +57,7 @@ def test_the_gpu_does_what_the_cpu_does(sizes: Sizes, part: str) -> None:
 
 def test_kernels_are_compiled_here() -> None:
     assert os.environ.get("TRITON_INTERPRET", "0") != "1"
+    assert attention_kernels(torch.device("cuda", 0)) is not None
 
 
 def test_without_a_compiler_training_goes_on_and_each_fallback_says_so_in_one_line(tmp_path: Path) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gloader.config import ModelConfig
-from gloader.models import build_model
+from gloader.device import has_triton
+from gloader.models import attention, build_model
 from gloader.models.adjacency import Adjacency
 from gloader.models.attention import attend
 from gloader.pipeline.transfer import to_device_block
@@ -75,7 +77,7 @@ class Launches(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _batch(sampler: str) -> ReadyBatch:
+def _batch(sampler: str, *, num_seeds: int = 50, fanout: int = 5) -> ReadyBatch:
     random = np.random.default_rng(0)
     degrees = random.integers(0, 25, 2000)
     num_edges = int(degrees.sum())
@@ -84,25 +86,24 @@ def _batch(sampler: str) -> ReadyBatch:
         indices=random.integers(0, 2000, num_edges),
         edge_weight=random.lognormal(size=num_edges),
     )
-    sampled = make_sampler(sampler, graph, [5, 5, 5], 0).sample(BatchId(epoch=0, index=0), np.arange(50))
+    sampled = make_sampler(sampler, graph, [fanout] * 3, 0)
+    sampled = sampled.sample(BatchId(epoch=0, index=0), np.arange(num_seeds))
     degree = torch.from_numpy(graph.in_degrees(sampled.nodes)).float()
     return ReadyBatch(
         id=sampled.id,
         x=torch.ones(len(sampled.nodes), 100),
-        y=torch.arange(50) % 47,
+        y=torch.arange(num_seeds) % 47,
         blocks=tuple(to_device_block(block, degree, torch.device("cpu")) for block in sampled.blocks),
         nodes=sampled.nodes,
-        num_seeds=50,
+        num_seeds=num_seeds,
     )
 
 
-@pytest.mark.parametrize("sampler", ["neighbor", "labor"])
-@pytest.mark.parametrize(("name", "most"), [("graphsage", 80), ("gcn", 105), ("gat", 210), ("mlp", 60)])
-def test_a_step_launches_few_operations_and_none_that_waits_or_varies(
-    name: str, most: int, sampler: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three layers of 128 columns with dropout, four heads; forward, loss, backward and, as on a GPU, Adam by lists."""
-    batch = _batch(sampler)
+def _count(name: str, batch: ReadyBatch, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return what a step of three layers of 128 columns dispatches, with dropout and, in attention, four heads.
+
+    Forward, loss, backward and, as on a GPU, Adam by lists.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ModelConfig(name=name, hidden=128, heads=4, dropout=0.5)
@@ -116,8 +117,50 @@ def test_a_step_launches_few_operations_and_none_that_waits_or_varies(
     monkeypatch.setattr(adam, "_update", partial(adam._update, foreach=True))
     with Launches(reads={"_local_scalar_dense"}) as updates:
         adam.step()
-    counts = launches.counts + updates.counts
+    return launches.counts + updates.counts
+
+
+# Attention as a GPU has it only where its kernels do not run.
+@pytest.mark.parametrize("sampler", ["neighbor", "labor"])
+@pytest.mark.parametrize(("name", "most"), [("graphsage", 80), ("gcn", 105), ("gat", 212), ("mlp", 60)])
+def test_a_step_launches_few_operations_and_none_that_waits_or_varies(
+    name: str, most: int, sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = _count(name, _batch(sampler), monkeypatch)
     assert counts.total() <= most, counts
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the kernels are compiled here, and tests/gpu runs them"
+)
+@pytest.mark.skipif(
+    not has_triton(), reason="the kernels are not run: Triton is missing (pip install -e '.[gpu]')"
+)
+def test_a_step_of_attention_by_kernels_launches_fewer_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = importlib.import_module("gloader.models.attention_kernels")
+    launched: Counter[str] = Counter()
+    for name in ("_forward_kernel", "_edges_kernel", "_sources_kernel"):
+        monkeypatch.setattr(kernels, name, _Counted(name, getattr(kernels, name), launched))
+    monkeypatch.setattr(attention, "attention_kernels", lambda _: kernels.attend_by_kernels)
+    # Small, for the interpreter: nothing that is counted depends on sizes.
+    counts = _count("gat", _batch("labor", num_seeds=2, fanout=1), monkeypatch)
+    assert launched == {"_forward_kernel": 3, "_edges_kernel": 3, "_sources_kernel": 3}
+    assert counts.total() + launched.total() <= 95, counts
+
+
+class _Counted:
+    """A kernel of Triton whose launches are counted, and not what its interpreter does in torch."""
+
+    def __init__(self, name: str, kernel: Any, launched: Counter[str]) -> None:
+        self.name, self.kernel, self.launched = name, kernel, launched
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self.launched[self.name] += 1
+            with _disable_current_modes():
+                self.kernel[grid](*args, **kwargs)
+
+        return launch
 
 
 @pytest.mark.parametrize("is_own", [True, False])

@@ -1,0 +1,450 @@
+"""Attention over in-edges as Triton kernels: one forward, two backward, none of which adds with atomics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import triton
+import triton.language as tl
+
+from gloader.models.adjacency import by_source
+
+if TYPE_CHECKING:
+    from gloader.models.adjacency import Adjacency
+
+# A tile: as many edges as most fan-outs draw, and columns so that each of its 128 threads holds 16 elements at most.
+_EDGES: Final = 16
+_MOST_COLUMNS: Final = 128
+_WARPS: Final = 4
+_SLOPE = tl.constexpr(0.2)  # `gloader.models.attention.NEGATIVE_SLOPE`
+_LOWEST = tl.constexpr(-3.0e38)  # below every score, and its difference to itself is a number
+_TINY = tl.constexpr(1.17549435e-38)  # the smallest normal number
+# Sizes differ from batch to batch: a kernel that was compiled for one must do for all.
+_SIZES: Final = ("num_dst", "num_edges", "step_dst", "step_head")
+
+
+@triton.jit
+def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def]
+    """Return the scores of edges before their leaky ReLU, and after it; of no edge -inf.
+
+    ``source`` and ``destination`` are numbers of a node and head, in ``scores`` (nodes, HEADS, 2).
+    """
+    total = tl.load(scores + source * 2, mask=is_edge, other=0.0) + tl.load(scores + destination * 2 + 1)
+    return total, tl.where(is_edge, tl.where(total > 0, total, total * _SLOPE), float("-inf"))
+
+
+@triton.jit
+def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return how many edges each stands for in the softmax."""
+    if IS_WEIGHTED:  # noqa: SIM108 - as in the gather
+        found = tl.load(importance + edge, mask=is_edge, other=0.0)
+    else:
+        found = is_edge.to(tl.float32)
+    return found
+
+
+@triton.jit
+def _dot(rows, place, is_edge, upstream, WIDTH: tl.constexpr, EDGES: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the products of the rows at ``place`` with one row of the gradient, (EDGES,)."""
+    found = tl.zeros((EDGES,), tl.float32)
+    for start in range(0, WIDTH, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        is_column = column < WIDTH
+        row = tl.load(
+            rows + place[:, None] * WIDTH + column[None, :],
+            mask=is_edge[:, None] & is_column[None, :],
+            other=0.0,
+        )
+        other = tl.load(upstream + column, mask=is_column, other=0.0)
+        found += tl.sum(row.to(tl.float32) * other.to(tl.float32)[None, :], axis=1)
+    return found
+
+
+@triton.jit
+def _forward_kernel(  # type: ignore[no-untyped-def]
+    rows,
+    scores,
+    indptr,
+    indices,
+    importance,
+    result,
+    tops,
+    totals,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    EDGES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    IS_OWN: tl.constexpr,
+    HAS_LOOPS: tl.constexpr,
+    IS_WEIGHTED: tl.constexpr,
+):
+    """A program a destination and head: the softmax of its scores first, then its mean row."""
+    to = tl.program_id(0).to(tl.int64)
+    node = to // HEADS
+    head = to % HEADS
+    begin = tl.load(indptr + node).to(tl.int64)
+    end = tl.load(indptr + node + 1).to(tl.int64)
+    lane = tl.arange(0, EDGES)
+    # A softmax in pieces: when a tile has a larger score, what was added up before is scaled down to it.
+    if HAS_LOOPS:
+        # As a tile of one edge.
+        _, loop_slope = _score(scores, to + lane * 0, to, lane < 1)
+        loop = tl.max(loop_slope, axis=0)
+        top = loop
+        total = tl.full((), 1.0, tl.float32)
+    else:
+        top = tl.full((), _LOWEST, tl.float32)
+        total = tl.full((), 0.0, tl.float32)
+    for start in range(begin, end, EDGES):
+        edge = start + lane
+        is_edge = edge < end
+        source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
+        _, slope = _score(scores, source * HEADS + head, to, is_edge)
+        before = top
+        top = tl.maximum(before, tl.max(slope, axis=0))
+        power = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED)
+        total = total * tl.exp(before - top) + tl.sum(power, axis=0)
+    # Without edges and loop the sum is zero; this makes that 0 / tiny = 0, not NaN.
+    total = tl.maximum(total, _TINY)
+    tl.store(tops + to, top)
+    tl.store(totals + to, total)
+    for first in range(0, WIDTH, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        is_column = column < WIDTH
+        sums = tl.zeros((COLUMNS,), tl.float32)
+        if HAS_LOOPS:
+            loop_place = to if IS_OWN else node
+            own = tl.load(rows + loop_place * WIDTH + column, mask=is_column, other=0.0)
+            sums += own.to(tl.float32) * tl.exp(loop - top)
+        for start in range(begin, end, EDGES):
+            edge = start + lane
+            is_edge = edge < end
+            source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
+            _, slope = _score(scores, source * HEADS + head, to, is_edge)
+            power = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED)
+            place = source * HEADS + head if IS_OWN else source
+            row = tl.load(
+                rows + place[:, None] * WIDTH + column[None, :],
+                mask=is_edge[:, None] & is_column[None, :],
+                other=0.0,
+            )
+            sums += tl.sum(row.to(tl.float32) * power[:, None], axis=0)
+        tl.store(result + to * WIDTH + column, sums / total, mask=is_column)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _edges_kernel(  # type: ignore[no-untyped-def]
+    rows,
+    scores,
+    indptr,
+    indices,
+    importance,
+    tops,
+    totals,
+    grad,
+    step_dst,
+    step_head,
+    num_edges,
+    weights,
+    grad_edges,
+    ends,
+    grad_scores,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    EDGES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    IS_OWN: tl.constexpr,
+    HAS_LOOPS: tl.constexpr,
+    IS_WEIGHTED: tl.constexpr,
+):
+    """A program a destination and head: the attention and the score's gradient of its edges, and its own score's.
+
+    Loops stand behind all edges in ``weights`` and ``grad_edges`` (E + D, HEADS).
+    """
+    to = tl.program_id(0).to(tl.int64)
+    node = to // HEADS
+    head = to % HEADS
+    begin = tl.load(indptr + node).to(tl.int64)
+    end = tl.load(indptr + node + 1).to(tl.int64)
+    top = tl.load(tops + to)
+    total = tl.load(totals + to)
+    upstream = grad + node * step_dst + head * step_head
+    lane = tl.arange(0, EDGES)
+    is_first = lane < 1
+    # Of the sum below the line: the mean of what the edges' rows contribute.
+    common = tl.full((), 0.0, tl.float32)
+    if HAS_LOOPS:
+        # As a tile of one edge.
+        loop_sum, loop_slope = _score(scores, to + lane * 0, to, is_first)
+        loop_weight = tl.exp(loop_slope - top) / total
+        loop_place = (to if IS_OWN else node) + lane * 0
+        loop_each = _dot(rows, loop_place, is_first, upstream, WIDTH, EDGES, COLUMNS)
+        common += tl.sum(loop_weight * loop_each, axis=0)
+    for start in range(begin, end, EDGES):
+        edge = start + lane
+        is_edge = edge < end
+        source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
+        both, slope = _score(scores, source * HEADS + head, to, is_edge)
+        weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
+        place = source * HEADS + head if IS_OWN else source
+        common += tl.sum(weight * _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS), axis=0)
+    grad_dst = tl.full((), 0.0, tl.float32)
+    if HAS_LOOPS:
+        loop_grad = loop_weight * (loop_each - common)
+        loop_grad = tl.where(is_first, tl.where(loop_sum > 0, loop_grad, loop_grad * _SLOPE), 0.0)
+        grad_dst += tl.sum(loop_grad, axis=0)
+        at = (num_edges + node) * HEADS + head + lane
+        tl.store(weights + at, loop_weight, mask=is_first)
+        tl.store(grad_edges + at, loop_grad, mask=is_first)
+    # The rows are read again, out of the cache, rather than their products kept in memory and waited for.
+    for start in range(begin, end, EDGES):
+        edge = start + lane
+        is_edge = edge < end
+        source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
+        both, slope = _score(scores, source * HEADS + head, to, is_edge)
+        weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
+        place = source * HEADS + head if IS_OWN else source
+        each = _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS)
+        grad_edge = weight * (each - common)
+        grad_edge = tl.where(both > 0, grad_edge, grad_edge * _SLOPE)
+        grad_dst += tl.sum(grad_edge, axis=0)
+        tl.store(weights + edge * HEADS + head, weight, mask=is_edge)
+        tl.store(grad_edges + edge * HEADS + head, grad_edge, mask=is_edge)
+        tl.store(ends + edge, tl.zeros((EDGES,), tl.int64) + node, mask=is_edge & (head == 0))
+    tl.store(grad_scores + to * 2 + 1, grad_dst)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def _sources_kernel(  # type: ignore[no-untyped-def]
+    order,
+    bounds,
+    weights,
+    grad_edges,
+    ends,
+    grad,
+    step_dst,
+    step_head,
+    num_edges,
+    num_dst,
+    grad_scores,
+    grad_rows,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    EDGES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    IS_OWN: tl.constexpr,
+    HAS_LOOPS: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+):
+    """A program a row: its gradient and that of its scores as a source, added up over its out-edges in their order."""
+    at = tl.program_id(0).to(tl.int64)
+    node = at // HEADS if IS_OWN else at
+    # Rows that all heads share have gradients from all of them.
+    first_head = at % HEADS if IS_OWN else 0
+    last_head = first_head + 1 if IS_OWN else HEADS
+    begin = tl.load(bounds + node).to(tl.int64)
+    end = tl.load(bounds + node + 1).to(tl.int64)
+    lane = tl.arange(0, EDGES)
+    is_dst = node < num_dst
+    for head in range(first_head, last_head):
+        score = tl.full((), 0.0, tl.float32)
+        for start in range(begin, end, EDGES):
+            is_edge = start + lane < end
+            edge = tl.load(order + start + lane, mask=is_edge, other=0)
+            score += tl.sum(tl.load(grad_edges + edge * HEADS + head, mask=is_edge, other=0.0), axis=0)
+        if HAS_LOOPS:
+            score += tl.load(grad_edges + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
+        to = (node * HEADS + head) * 2
+        tl.store(grad_scores + to, score)
+        # Destinations have theirs from the kernel before.
+        tl.store(grad_scores + to + 1, 0.0, mask=node >= num_dst)
+    if HAS_ROWS:
+        for first in range(0, WIDTH, COLUMNS):
+            column = first + tl.arange(0, COLUMNS)
+            is_column = column < WIDTH
+            sums = tl.zeros((COLUMNS,), tl.float32)
+            for head in range(first_head, last_head):
+                if HAS_LOOPS:
+                    own_weight = tl.load(weights + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
+                    own = tl.load(
+                        grad + node * step_dst + head * step_head + column, mask=is_column & is_dst, other=0.0
+                    )
+                    sums += own.to(tl.float32) * own_weight
+                for start in range(begin, end, EDGES):
+                    is_edge = start + lane < end
+                    edge = tl.load(order + start + lane, mask=is_edge, other=0)
+                    weight = tl.load(weights + edge * HEADS + head, mask=is_edge, other=0.0)
+                    other = tl.load(ends + edge, mask=is_edge, other=0)
+                    row = tl.load(
+                        grad + (other * step_dst + head * step_head)[:, None] + column[None, :],
+                        mask=is_edge[:, None] & is_column[None, :],
+                        other=0.0,
+                    )
+                    sums += tl.sum(row.to(tl.float32) * weight[:, None], axis=0)
+            tl.store(grad_rows + at * WIDTH + column, sums, mask=is_column)
+
+
+def attend_by_kernels(
+    rows: torch.Tensor,
+    scores: torch.Tensor,
+    edges: Adjacency,
+    importance: torch.Tensor | None,
+    has_loops: bool,
+) -> torch.Tensor:
+    """Return what `gloader.models.attention.attend` does.
+
+    Parameters
+    ----------
+    rows, scores, edges, importance, has_loops : as of it
+    """
+    result: torch.Tensor = _Attention.apply(rows, scores.contiguous(), edges, importance, has_loops)  # type: ignore[no-untyped-call]
+    return result.transpose(0, 1)
+
+
+class _Attention(torch.autograd.Function):
+    """Saves two numbers of each destination and head: the attention of an edge is computed again from them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: torch.Tensor,
+        scores: torch.Tensor,
+        edges: Adjacency,
+        importance: torch.Tensor | None,
+        has_loops: bool,
+    ) -> torch.Tensor:
+        result, tops, totals = launch_forward(rows, scores, edges, importance, has_loops=has_loops)
+        ctx.edges, ctx.has_loops = edges, has_loops
+        ctx.save_for_backward(rows, scores, tops, totals, *(() if importance is None else (importance,)))
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grad = grads[0] if grads[0].stride(2) == 1 else grads[0].contiguous()
+        edges: Adjacency = ctx.edges
+        grad_rows, grad_scores = launch_backward(
+            ctx.saved_tensors,
+            edges,
+            by_source(edges.indices, edges.num_src),
+            grad,
+            has_loops=ctx.has_loops,
+            needs_rows=ctx.needs_input_grad[0],
+        )
+        return grad_rows, grad_scores, None, None, None
+
+
+def launch_forward(
+    rows: torch.Tensor,
+    scores: torch.Tensor,
+    edges: Adjacency,
+    importance: torch.Tensor | None,
+    *,
+    has_loops: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the result (D, heads, W) of the dtype of ``scores``, and top and sum of each softmax (D, heads).
+
+    Parameters
+    ----------
+    rows, scores, edges, importance, has_loops : as of `gloader.models.attention.attend`; contiguous
+    """
+    heads, width = scores.shape[1], rows.shape[-1]
+    result = scores.new_empty(edges.num_dst, heads, width)
+    tops, totals = scores.new_empty(2, edges.num_dst, heads).unbind()
+    if edges.num_dst:
+        with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+            _forward_kernel[(edges.num_dst * heads,)](
+                rows,
+                scores,
+                edges.indptr,
+                edges.indices,
+                scores if importance is None else importance,
+                result,
+                tops,
+                totals,
+                IS_OWN=rows.dim() == 3,
+                HAS_LOOPS=has_loops,
+                IS_WEIGHTED=importance is not None,
+                num_warps=_WARPS,
+                **tile_shape(width, heads),
+            )
+    return result, tops, totals
+
+
+def launch_backward(
+    saved: tuple[torch.Tensor, ...],
+    edges: Adjacency,
+    sources: tuple[torch.Tensor, torch.Tensor],
+    grad: torch.Tensor,
+    *,
+    has_loops: bool,
+    needs_rows: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """Return the gradients of ``rows``, where they are needed, and of ``scores``.
+
+    Parameters
+    ----------
+    saved : rows, scores, top and sum of each softmax, and the importance if there is one
+    edges : those of the forward pass
+    sources : what `by_source` returns of them
+    grad : (D, heads, W) of the result; columns lie side by side
+    has_loops : a destination is one more source of itself
+    needs_rows : whether ``rows`` need a gradient
+    """
+    rows, scores, tops, totals, *importance = saved
+    num_edges, num_dst, heads, width = edges.num_edges, edges.num_dst, scores.shape[1], rows.shape[-1]
+    weights, grad_edges = scores.new_empty(2, num_edges + num_dst, heads).unbind()
+    ends = torch.empty_like(edges.indices)
+    grad_scores = torch.empty_like(scores)
+    grad_rows = torch.empty_like(rows) if needs_rows else None
+    shape = tile_shape(width, heads)
+    is_own = rows.dim() == 3
+    steps = grad.stride()[:2]
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        if num_dst:
+            _edges_kernel[(num_dst * heads,)](
+                rows,
+                scores,
+                edges.indptr,
+                edges.indices,
+                importance[0] if importance else scores,
+                tops,
+                totals,
+                grad,
+                *steps,
+                num_edges,
+                weights,
+                grad_edges,
+                ends,
+                grad_scores,
+                IS_OWN=is_own,
+                HAS_LOOPS=has_loops,
+                IS_WEIGHTED=bool(importance),
+                num_warps=_WARPS,
+                **shape,
+            )
+        if len(rows):
+            _sources_kernel[(len(rows) * (heads if is_own else 1),)](
+                *sources,
+                weights,
+                grad_edges,
+                ends,
+                grad,
+                *steps,
+                num_edges,
+                num_dst,
+                grad_scores,
+                rows if grad_rows is None else grad_rows,
+                IS_OWN=is_own,
+                HAS_LOOPS=has_loops,
+                HAS_ROWS=needs_rows,
+                num_warps=_WARPS,
+                **shape,
+            )
+    return grad_rows, grad_scores
+
+
+def tile_shape(width: int, heads: int) -> dict[str, int]:
+    """Return the sizes that the kernels are compiled for. Pure."""
+    columns = min(int(triton.next_power_of_2(width)), _MOST_COLUMNS)
+    return {"WIDTH": width, "HEADS": heads, "EDGES": _EDGES, "COLUMNS": columns}

@@ -1,0 +1,144 @@
+"""The kernels of attention under Triton's interpreter, beside their twin in torch; and compiled for GPUs."""
+
+import importlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from gloader.device import has_triton
+from gloader.models import attention
+from gloader.models.adjacency import Adjacency
+
+SCRIPT = Path(__file__).with_name("compile_attention.py")
+CUDA = torch.device("cuda:0")
+# None, one, and more than a tile of 16.
+DEGREES, NUM_SRC, HEADS = torch.tensor([0, 1, 18]), 5, 2
+
+Attend = Callable[..., torch.Tensor]
+
+pytestmark = pytest.mark.skipif(
+    not has_triton(), reason="the kernels are not run: Triton is missing (pip install -e '.[gpu]')"
+)
+
+
+@pytest.fixture
+def interpreted() -> Attend:
+    if torch.cuda.is_available():
+        pytest.skip("the kernels are compiled here, and tests/gpu runs them")
+    attend: Attend = importlib.import_module("gloader.models.attention_kernels").attend_by_kernels
+    return attend
+
+
+def _run(
+    attend: Attend, rows: torch.Tensor, scores: torch.Tensor, edges: Adjacency, how: tuple[object, bool]
+) -> tuple[torch.Tensor, ...]:
+    rows, scores = rows.clone().requires_grad_(), scores.clone().requires_grad_()
+    result = attend(rows, scores, edges, *how)
+    upstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(1))
+    return result.detach(), *torch.autograd.grad(result, (rows, scores), upstream)
+
+
+@pytest.mark.parametrize(
+    ("is_own", "has_loops", "is_weighted", "width", "dtype", "ids"),
+    [
+        (True, True, False, 5, torch.float32, torch.int32),
+        (False, False, True, 5, torch.float32, torch.int64),
+        (True, False, True, 130, torch.bfloat16, torch.int32),  # more than a tile of 128 columns
+        (False, True, False, 1, torch.float32, torch.int32),
+    ],
+)
+def test_kernels_get_what_torch_gets(
+    interpreted: Attend,
+    is_own: bool,
+    has_loops: bool,
+    is_weighted: bool,
+    width: int,
+    dtype: torch.dtype,
+    ids: torch.dtype,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    num_edges = int(DEGREES.sum())
+    edges = Adjacency(
+        torch.cat((torch.zeros(1, dtype=torch.int64), DEGREES.cumsum(0))).to(ids),
+        torch.randint(0, NUM_SRC, (num_edges,), generator=generator).to(ids),
+        num_src=NUM_SRC,
+    )
+    rows = torch.randn(NUM_SRC, HEADS, width, generator=generator)[:, slice(None) if is_own else 0]
+    rows = rows.contiguous().to(dtype)
+    scores = 4 * torch.randn(NUM_SRC, HEADS, 2, generator=generator)
+    importance = torch.rand(num_edges, generator=generator) + 0.5 if is_weighted else None
+    found = _run(interpreted, rows, scores, edges, (importance, has_loops))
+    # In float32: the twin rounds more often in bfloat16 than the kernels do.
+    expected = _run(attention.attend_in_torch, rows.float(), scores, edges, (importance, has_loops))
+    # The interpreter cuts off where a GPU rounds.
+    step = 1e-5 if dtype == torch.float32 else 2.0**-7
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.float(), theirs, rtol=step, atol=step)
+    assert (found[0].dtype, found[1].dtype) == (torch.float32, dtype)
+    if not has_loops:
+        assert (found[0][:, 0] == 0).all()  # the destination without edges
+
+
+def test_a_block_without_edges_or_destinations_has_no_gradients(interpreted: Attend) -> None:
+    edges = Adjacency(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), num_src=2)
+    result, *grads = _run(interpreted, torch.ones(2, 1, 3), torch.ones(2, 1, 2), edges, (None, True))
+    assert result.shape == (1, 0, 3)
+    assert all((grad == 0).all() for grad in grads)
+
+
+def test_where_the_kernels_do_not_run_one_line_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, interpreted: Attend
+) -> None:
+    caplog.set_level(logging.WARNING, logger="gloader")
+    find = attention.attention_kernels.__wrapped__
+    assert find(torch.device("cpu")) is None
+    assert caplog.messages == []
+    assert find(CUDA) is None  # no such device
+    # A device that gets other sums.
+    true = attention._trial
+    monkeypatch.setattr(
+        attention,
+        "_trial",
+        lambda attend, _: tuple(
+            found + (attend is interpreted) for found in true(attend, torch.device("cpu"))
+        ),
+    )
+    assert find(CUDA) is None
+    missing, wrong = caplog.messages
+    assert missing.startswith("gloader's attention kernels do not run on cuda:0 (")
+    assert "do not run on cuda:0 (RuntimeError: they got other sums than torch)" in wrong
+    assert "operations of torch attend instead" in wrong
+    monkeypatch.setattr(attention, "_trial", lambda attend, _: true(attend, torch.device("cpu")))
+    assert find(CUDA) is interpreted
+
+
+@pytest.mark.parametrize(
+    ("capability", "ids", "count"),
+    [
+        ("90", "i32", 1),
+        pytest.param("80", "i64", 99, marks=pytest.mark.long),
+        pytest.param("90", "i32", 99, marks=pytest.mark.long),
+    ],
+)
+def test_the_kernels_are_legal_and_add_without_atomics(
+    tmp_path: Path, capability: str, ids: str, count: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), capability, ids, str(count)],
+        env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found
+    assert not any(found.values())
