@@ -13,18 +13,17 @@ import math
 import queue
 import threading
 import weakref
-from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from gloader.device.host_memory import pack, pack_offsets, unpack
 from gloader.device.row_gather import gather_rows
-from gloader.pipeline.buffers import BufferRing, RowMatrix
+from gloader.testing.late_streams import Block, Stream, Work, poison
 from gloader.types import OnDemand
 
 if TYPE_CHECKING:
@@ -36,89 +35,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of every dtype that a batch has something that cannot be right: NaN in all floats but float64, huge as an id.
-_POISON: Final = np.uint16(0x7FC0)
-
-
-def poison(memory: NDArray[Any]) -> None:
-    """Overwrite ``memory``, contiguous, with what no batch holds."""
-    flat = memory.reshape(-1).view(np.uint8)
-    even = len(flat) // 2 * 2
-    flat[:even].view(np.uint16)[:] = _POISON
-    flat[even:] = 0xC0
-
-
-@dataclass(slots=True, eq=False)
-class _Work:
-    """Something that a stream will do."""
-
-    run: Callable[[], None]
-    touches: frozenset[int] = frozenset()  # addresses of the blocks that it reads or writes
-    seconds: float = 0.0
-    since_s: float = 0.0  # when the host gave it to the stream
-    is_wait: bool = False
-    is_early: bool = False  # takes no time, and comes as soon as what is before it is done
-
-
-class _Stream:
-    """Work in order, done when it must be."""
-
-    def __init__(self) -> None:
-        self.work: deque[_Work] = deque()
-        self.now_s = 0.0
-
-    def run_until(self, mark: RehearsedMark) -> None:
-        while not mark.reached:
-            self._run_next()
-
-    def run_all(self) -> None:
-        while self.work:
-            self._run_next()
-
-    def overwrite(self, block: _Block) -> None:
-        """Let the next user of the memory write to it, behind the last work here that touches it."""
-        last = 0
-        for place, work in enumerate(self.work, start=1):
-            if work.is_wait or block.address in work.touches:
-                last = place
-        self.work.insert(last, _Work(partial(poison, block.memory), is_early=True))
-        self.run_early()
-
-    def _run_next(self) -> None:
-        work = self.work.popleft()
-        self.now_s = max(self.now_s, work.since_s) + work.seconds
-        work.run()
-        self.run_early()
-
-    def run_early(self) -> None:
-        """Do what takes no time and has nothing before it."""
-        while self.work and self.work[0].is_early:
-            self.work.popleft().run()
-
-
-@dataclass(slots=True, eq=False)
-class _Block:
-    """Memory of the device, or host memory that it reads. Work refers to the memory; users hold a lease of it."""
-
-    memory: NDArray[np.uint8]
-    num_bytes: int
-    stream: _Stream | None = None  # that it was made on; None: the host's own work
-    is_host: bool = False
-    is_open: bool = True  # whether the device may read it; false once it was unpinned
-    streams: set[_Stream] = field(default_factory=set)  # others that use it
-
-    @property
-    def address(self) -> int:
-        return int(self.memory.ctypes.data)
-
-    def holds(self, address: int) -> bool:
-        return self.address <= address < self.address + self.memory.nbytes
-
 
 class RehearsedMark:
     """A place in a stream's work; it is reached when somebody waited for it, or for something behind it."""
 
-    def __init__(self, device: RehearsedDevice, stream: _Stream | None) -> None:
+    def __init__(self, device: RehearsedDevice, stream: Stream | None) -> None:
         self._device = device
         self._stream = stream
         self.reached = False
@@ -142,13 +63,13 @@ class RehearsedMark:
         assert other.reached  # noqa: S101
         return self.at_s - other.at_s
 
-    def come(self, stream: _Stream) -> None:
+    def come(self, stream: Stream) -> None:
         """Be reached."""
         self.reached = True
         self.at_s = stream.now_s
 
     @property
-    def stream(self) -> _Stream | None:
+    def stream(self) -> Stream | None:
         """Where the mark is; None: in the host's own work."""
         return self._stream
 
@@ -190,14 +111,14 @@ class RehearsedDevice:
         self._num_bytes = num_bytes
         self._send_s = send_s
         self._lock = threading.RLock()
-        self._sending = _Stream()
-        self._computing = _Stream()
+        self._sending = Stream()
+        self._computing = Stream()
         self._here = threading.local()
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, Block] = {}
         # What was given back, noted by a callback in C, which may run in any thread at any point.
-        self._gone: queue.SimpleQueue[_Block] = queue.SimpleQueue()
+        self._gone: queue.SimpleQueue[Block] = queue.SimpleQueue()
         self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
-        self._held: list[_Block] = []
+        self._held: list[Block] = []
         self._error: BaseException | None = None
         self.most_blocks = 0  # held at once
         self.most_bytes = 0
@@ -308,7 +229,7 @@ class RehearsedDevice:
         """Pin ``array``: what reads it does so later."""
         memory = array.reshape(-1).view(np.uint8)
         with self._settled():
-            self._blocks[array.ctypes.data] = _Block(memory, array.nbytes, is_host=True)
+            self._blocks[array.ctypes.data] = Block(memory, array.nbytes, is_host=True)
         return RehearsedPin(self, array)
 
     def unpin(self, array: NDArray[Any]) -> None:
@@ -356,18 +277,18 @@ class RehearsedDevice:
             stream.now_s = max(stream.now_s, mark.at_s)
 
         with self._settled():
-            stream.work.append(_Work(wait, is_wait=True, since_s=self._now_s()))
+            stream.work.append(Work(wait, is_wait=True, since_s=self._now_s()))
             for tensor in tensors:
                 if (block := self._block_of(tensor)) is not None:
                     block.streams.add(stream)
 
-    def _mark_on(self, stream: _Stream | None) -> RehearsedMark:
+    def _mark_on(self, stream: Stream | None) -> RehearsedMark:
         mark = RehearsedMark(self, stream)
         with self._settled():
             if stream is None:
                 mark.reached, mark.at_s = True, self._now_s()
             else:
-                stream.work.append(_Work(partial(mark.come, stream), since_s=self._now_s()))
+                stream.work.append(Work(partial(mark.come, stream), since_s=self._now_s()))
         return mark
 
     def _give(self, work: Callable[..., object], arguments: tuple[object, ...], seconds: float) -> None:
@@ -380,7 +301,7 @@ class RehearsedDevice:
                 self._here.now_s = self._now_s() + seconds
                 return
             stream.work.append(
-                _Work(
+                Work(
                     lambda: _drop(work(*(read() for read in found))),
                     touches=frozenset(touches),
                     seconds=seconds,
@@ -429,17 +350,15 @@ class RehearsedDevice:
         poison(memory)
         return torch.from_numpy(memory).view(dtype).view(shape)
 
-    def _block_of(self, tensor: torch.Tensor) -> _Block | None:
+    def _block_of(self, tensor: torch.Tensor) -> Block | None:
         address = tensor.data_ptr()
         with self._lock:
             return next((block for block in self._blocks.values() if block.holds(address)), None)
 
-    def _allocate(
-        self, num_bytes: int, stream: _Stream | None, *, is_host: bool = False
-    ) -> NDArray[np.uint8]:
+    def _allocate(self, num_bytes: int, stream: Stream | None, *, is_host: bool = False) -> NDArray[np.uint8]:
         memory = np.empty(-(-max(num_bytes, 1) // 16) * 16, dtype=np.uint8)
         poison(memory)
-        block = _Block(memory, num_bytes, stream, is_host)
+        block = Block(memory, num_bytes, stream, is_host)
         # Through a memoryview: every view then holds the lease, and not the memory behind it. See `BufferRing`.
         lease = np.frombuffer(memory.data, dtype=np.uint8, count=max(num_bytes, 1))
         with self._settled():
@@ -489,57 +408,35 @@ class RehearsedDevice:
             if not others:
                 self._reuse(block)
             for stream in others:  # the event that the allocator records as the memory is given back
-                stream.work.append(_Work(partial(self._pass, block, stream), is_early=True))
+                stream.work.append(Work(partial(self._pass, block, stream), is_early=True))
                 stream.run_early()
 
-    def _pass(self, block: _Block, stream: _Stream) -> None:
+    def _pass(self, block: Block, stream: Stream) -> None:
         block.streams.discard(stream)
         if not block.streams - {block.stream}:
             self._reuse(block)
 
-    def _reuse(self, block: _Block) -> None:
+    def _reuse(self, block: Block) -> None:
         self._held.remove(block)
         if block.stream is None:
             poison(block.memory)
         else:
             block.stream.overwrite(block)
 
-    def _current(self) -> _Stream | None:
+    def _current(self) -> Stream | None:
         return getattr(self._here, "stream", None)
 
     def _now_s(self) -> float:
         return float(getattr(self._here, "now_s", 0.0))
 
     @contextmanager
-    def _giving_to(self, stream: _Stream | None) -> Iterator[None]:
+    def _giving_to(self, stream: Stream | None) -> Iterator[None]:
         before = self._current()
         self._here.stream = stream
         try:
             yield
         finally:
             self._here.stream = before
-
-
-class OverwritingRing(BufferRing):
-    """A ring that overwrites a buffer at once when it comes back, as the next batch would a moment later."""
-
-    def acquire(self, rows: int) -> RowMatrix:
-        """Return a buffer; as `BufferRing.acquire`."""
-        found = super().acquire(rows)
-        lease = cast("NDArray[np.float32]", found.base)
-        memory = cast("memoryview", lease.base)
-        # Called before the reference that gives the buffer back: the newer of two comes first.
-        address = int(lease.ctypes.data)
-        self._watched[address] = weakref.ref(lease, partial(_overwrite, memory))
-        return found
-
-    @property
-    def _watched(self) -> dict[int, Any]:
-        return self.__dict__.setdefault("_watched_leases", {})
-
-
-def _overwrite(memory: memoryview, _lease: object) -> None:
-    poison(np.frombuffer(memory, dtype=np.uint8))
 
 
 def _drop(_result: object) -> None:

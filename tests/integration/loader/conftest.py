@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gloader import Dataset
 from gloader.device import Device
-from gloader.testing.rehearsed_device import OverwritingRing
+from gloader.testing.overwriting_ring import OverwritingRing
 
 NUM_NODES, DIM, NUM_CLASSES = 600, 24, 5
 

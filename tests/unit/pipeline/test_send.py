@@ -17,7 +17,8 @@ from gloader.pipeline.positions import SeedLabels
 from gloader.pipeline.send import Send, SendFeed
 from gloader.pipeline.threads import Failures, Pipeline, stage_thread
 from gloader.pipeline.transfer import SentBatch, Transfer
-from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
+from gloader.testing.overwriting_ring import OverwritingRing
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId, SampledBatch
 
 from .items import DIM, FEATURES, ORDER, instruments, seconds_of

@@ -16,7 +16,8 @@ from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_tier import hold_rows
 from gloader.pipeline.transfer import ROOMIER, Transfer, roomy, transfer
 from gloader.ssd_store import RamFeatures
-from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
+from gloader.testing.overwriting_ring import OverwritingRing
+from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
 
 DIM = 3

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from gloader.device import RowParts, RowTable
-from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice, poison
+from gloader.testing.late_streams import poison
+from gloader.testing.overwriting_ring import OverwritingRing
+from gloader.testing.rehearsed_device import RehearsedDevice
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
