@@ -106,7 +106,8 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
 
 def _trial(attend_by: Callable[..., torch.Tensor], place: torch.device) -> tuple[torch.Tensor, ...]:
     """Return the result and the gradients of a few edges between three sources and two destinations."""
-    with torch.enable_grad(), torch.autocast(place.type, enabled=False):
+    # Also where the first who attends wants no gradients.
+    with torch.inference_mode(mode=False), torch.enable_grad(), torch.autocast(place.type, enabled=False):
         numbers = torch.arange(18.0, device=place).sin()
         rows, scores = numbers[:12].view(3, 2, 2).requires_grad_(), numbers[6:].view(3, 2, 2).requires_grad_()
         edges = Adjacency(

@@ -275,7 +275,7 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
                     is_edge = start + lane < end
                     edge = tl.load(order + start + lane, mask=is_edge, other=0)
                     weight = tl.load(weights + edge * HEADS + head, mask=is_edge, other=0.0)
-                    other = tl.load(ends + edge, mask=is_edge, other=0)
+                    other = tl.load(ends + edge, mask=is_edge, other=0).to(tl.int64)
                     row = tl.load(
                         grad + (other * step_dst + head * step_head)[:, None] + column[None, :],
                         mask=is_edge[:, None] & is_column[None, :],

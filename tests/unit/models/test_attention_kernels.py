@@ -14,7 +14,7 @@ import torch
 
 from gloader.device import has_triton
 from gloader.models import attention
-from gloader.models.adjacency import Adjacency
+from gloader.models.adjacency import Adjacency, by_source
 
 SCRIPT = Path(__file__).with_name("compile_attention.py")
 CUDA = torch.device("cuda:0")
@@ -43,6 +43,35 @@ def _run(
     result = attend(rows, scores, edges, *how)
     upstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(1))
     return result.detach(), *torch.autograd.grad(result, (rows, scores), upstream)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_gradients_lie_beyond_two_billion_numbers() -> None:
+    kernels = importlib.import_module("gloader.models.attention_kernels")
+    edges = Adjacency(
+        torch.arange(4, dtype=torch.int32), torch.tensor([1, 0, 2], dtype=torch.int32), num_src=3
+    )
+    rows, scores = torch.ones(3, 1, 4), torch.zeros(3, 1, 2)
+    saved = (rows, scores, *kernels.launch_forward(rows, scores, edges, None, has_loops=False)[1:])
+    far = torch.empty(2**31 + 4, dtype=torch.int8).as_strided(
+        (3, 1, 4), (2**30, 4, 1)
+    )  # of which pages are touched
+    near = torch.arange(12, dtype=torch.int8).view(3, 1, 4)
+    far.copy_(near)
+    found, expected = (
+        kernels.launch_backward(
+            saved, edges, by_source(edges.indices, 3), grad, has_loops=False, needs_rows=True
+        )
+        for grad in (far, near)
+    )
+    assert torch.equal(found[0], expected[0])
+    assert found[0].tolist() == near[[1, 0, 2]].float().tolist()
+
+
+def test_kernels_are_tried_where_nobody_wants_gradients() -> None:
+    with torch.inference_mode():
+        result, *gradients = attention._trial(attention.attend_in_torch, torch.device("cpu"))
+    assert [len(found) for found in (result, *gradients)] == [2, 3, 3]
 
 
 @pytest.mark.parametrize(
