@@ -545,8 +545,8 @@ def _made_on(fake: FakeCuda, name: str, real: Callable[..., torch.Tensor]) -> Ca
         if place is None or torch.device(place).type != "cuda":
             return real(*args, **keywords)
         keywords["device"] = "cpu"
-        if name == "zeros":
-            fake.last_error = 0  # a kernel takes the runtime's last error
+        if name == "ones":
+            fake.last_error = 0  # a kernel takes the runtime's last error; zeros may be written by none
         return fake.put_on(real(*args, **keywords), fake.index_of(place))
 
     return make

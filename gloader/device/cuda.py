@@ -260,9 +260,10 @@ class CudaHostMemory:
 
     def _noted(self, status: Any) -> Any:
         if int(status) != 0:
-            # The runtime keeps its last error, and would raise it at the next, innocent kernel.
+            # The runtime keeps its last error, and would raise it at the next, innocent kernel. This is one; zeros may
+            # be written without.
             with suppress(RuntimeError):
-                torch.zeros(1, device=self._place)
+                torch.ones(1, device=self._place)
         return status
 
 
