@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
-    from gloader.pipeline.open_device_tier import DryRun
+    from gloader.pipeline.device_room import DryRun
     from gloader.samplers import Topology
     from gloader.ssd_store.os_io import StrPath
     from gloader.types import FeatureSource

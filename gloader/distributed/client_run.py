@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from gloader.distributed.agree import Team
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.timeline import TimelineRecorder
+    from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.open_device_tier import DryRun
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
     from gloader.samplers import Topology

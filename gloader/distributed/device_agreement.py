@@ -15,7 +15,8 @@ from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
 from gloader.distributed.messages import Answer, Failed, HoldRows, ReachFeatures, SettleFeatures, TryStep
 from gloader.distributed.shared_memory import create_segment, seal_contents, take_segment
 from gloader.errors import RankError
-from gloader.pipeline.open_device_tier import bare_tier, hold_rows, room_for_rows, row_format, with_features
+from gloader.pipeline.device_room import room_for_rows
+from gloader.pipeline.open_device_tier import bare_tier, hold_rows, row_format, with_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.distributed.messages import Message
     from gloader.distributed.wire import Connection, Received
-    from gloader.pipeline.open_device_tier import DryRun, LoadedFeatures
+    from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.other_devices import LoadedFeatures
     from gloader.ssd_store import FeatureStore
     from gloader.types import SampledBatch
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.core.order import EpochOrder
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership, Team
-    from gloader.pipeline.open_device_tier import DryRun
+    from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.tiers import FeatureTier
 
 

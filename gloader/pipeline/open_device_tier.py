@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import numpy as np
 import torch
 
-from gloader.cache import automatic_bytes, rows_that_fit
+from gloader.cache import rows_that_fit
 from gloader.cache.device_plan import cache_bytes
 from gloader.core.units import format_bytes
 from gloader.device import (
-    CpuDevice,
     DeviceTier,
     RowFormat,
     StaticCache,
@@ -24,36 +21,31 @@ from gloader.device import (
     reach_features,
     scale_on,
 )
-from gloader.device.dry_run import has_other_ranks
-from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.device_room import room_for_rows
 from gloader.pipeline.open_device_sampler import open_device_sampler
-from gloader.pipeline.pace import BATCHES_AHEAD
-from gloader.pipeline.transfer import ROOMIER, Transfer
+from gloader.pipeline.other_devices import LoadedFeatures, NoOtherDevices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceSettings
     from gloader.core.order import EpochOrder
     from gloader.device import Device
+    from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.other_devices import OtherDevices
     from gloader.samplers import Topology
-    from gloader.ssd_store import FeatureStore, RamFeatures
-    from gloader.types import ReadyBatch, SampledBatch, Sampler
+    from gloader.ssd_store import FeatureStore
+    from gloader.types import SampledBatch, Sampler
 
 T = TypeVar("T")
 
 logger = logging.getLogger("gloader")
 
-# Budgets are planned for batches this much larger than the largest of the few that are sampled to know their size: a
-# larger one comes late in an epoch, when nothing can be given back any more.
-LARGER_THAN_PROBED: Final = 1.15
-
 _SHORT_IDS: Final = 2**31  # nodes whose ids fit into 32 bits
-
-DryRun: TypeAlias = "Callable[[ReadyBatch], object]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,83 +60,6 @@ class Workload:
     probe_s: float  # processor seconds of sampling one, the least of them
     threads: int  # that may sample before the first epoch
     dry_run: DryRun | None = None  # one step of the model, to see what it takes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedFeatures:
-    """All features, in memory, and the device tier, which may read them there."""
-
-    source: RamFeatures
-    tier: DeviceTier
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether the device reads them in place."""
-        return self.tier.features is not None
-
-    def out_of_reach(self) -> LoadedFeatures:
-        """Return the same where the device does not read them in place, after it let go of them."""
-        return LoadedFeatures(source=self.source, tier=self.tier.out_of_reach())
-
-
-class OtherDevices(Protocol):
-    """The devices of the ranks that this one loads for: all of them hold the same rows; see `gloader.distributed`."""
-
-    @property
-    def are_asynchronous(self) -> bool:
-        """Whether all of them are, and so can be sent rows as they are stored; known after `agree_on_cache_bytes`."""
-        ...
-
-    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
-        """Return the bytes that every device has for cached rows; ``own`` finds those of this rank."""
-        ...
-
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:
-        """Make every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned.
-
-        Parameters
-        ----------
-        plan : which rows
-        own : holds them on this rank
-        as_stored : the host brings the other rows as they are stored, and the devices widen them
-        """
-        ...
-
-    def reach_same_features(
-        self, device: Device, num_bytes: int, own: Callable[[NDArray[np.uint8] | None], LoadedFeatures]
-    ) -> LoadedFeatures:
-        """Have ``own`` load the features, to memory that it is given or to its own; every device reaches them or none.
-
-        Parameters
-        ----------
-        device : of this rank
-        num_bytes : of the features
-        own : loads them and makes ``device`` reach them, if it can
-        """
-        ...
-
-
-class NoOtherDevices:
-    """A rank that loads for itself alone."""
-
-    are_asynchronous = True  # all none of them
-
-    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
-        """Return what ``own`` finds."""
-        return own()
-
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:  # noqa: ARG002 - the seam's
-        """Return what ``own`` returns."""
-        return own()
-
-    def reach_same_features(
-        self,
-        device: Device,  # noqa: ARG002 - the seam's
-        num_bytes: int,  # noqa: ARG002 - the seam's
-        own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
-    ) -> LoadedFeatures:
-        """Return what ``own`` returns, which finds memory by itself."""
-        return own(None)
 
 
 def open_device_tier(
@@ -227,70 +142,24 @@ def open_device_tier(
             plan, lambda: hold_rows(device, plan, form=form, as_stored=as_stored), as_stored=as_stored
         )
 
-    tier = None
-    try:
-        tier = hold(num_bytes)
-    except torch.OutOfMemoryError:
-        # Ranks hold the same rows: none of them takes fewer by itself.
-        if is_sized or serves_ranks:
-            raise
-        logger.warning(
-            "%s of rows do not fit %s, though that much was free: half of it is tried",
-            format_bytes(num_bytes),
-            device.place,
-        )
-    # Outside of the handler, whose traceback holds what the first try took.
-    tier = tier or hold(num_bytes // 2)
+    # Ranks hold the same rows: none of them takes fewer by itself.
+    tier = _halved_once(hold, num_bytes) if not (is_sized or serves_ranks) else hold(num_bytes)
     if sampling is None:
         return replace(tier, where_sampled=where)
     return replace(tier, topology=sampling.topology, sampler=sampling.sampler, where_sampled=where)
 
 
-def room_for_rows(
-    device: Device,
-    settings: DeviceSettings,
-    *,
-    largest: SampledBatch | None,
-    dim: int,
-    dry_run: DryRun | None = None,
-) -> int:
-    """Return the bytes of ``device`` that rows may take: those asked for, or what is free beside the model.
-
-    None of the CPU, whose memory has a budget, unless they were asked for.
-
-    Parameters
-    ----------
-    device : where the rows would lie
-    settings : how much of it was asked for
-    largest : the largest of a few batches; None: there are none
-    dim : F
-    dry_run : one step of the model, which is taken and measured; None: the model gets half of what is free
-    """
-    # Asked for by size: nothing is measured.
-    if settings.device_cache != "auto":
-        return settings.device_cache
-    if isinstance(device, CpuDevice) or largest is None:
-        return 0
-    batch = _blank_batch(largest, dim)
-    batch_bytes = math.ceil(LARGER_THAN_PROBED * ROOMIER * _num_bytes(batch))
-    free = device.free_bytes()
-    step_bytes = None
-    if dry_run is not None:
-        step_bytes = _step_bytes(device, dry_run, batch)
-    num_bytes = automatic_bytes(
-        free,
-        step_bytes=step_bytes,
-        batch_bytes=batch_bytes,
-        batches_ahead=BATCHES_AHEAD,
-        has_other_ranks=has_other_ranks(),
-    )
-    if step_bytes is None:
-        logger.info(
-            "device_cache='auto' without device_dry_run: rows may take %s of %s, half of what is free",
+def _halved_once(hold: Callable[[int], DeviceTier], num_bytes: int) -> DeviceTier:
+    """Return what ``hold`` makes of ``num_bytes`` of rows, or of half as many where they do not fit."""
+    try:
+        return hold(num_bytes)
+    except torch.OutOfMemoryError:
+        logger.warning(
+            "%s of rows do not fit the device, though that much was free: half of it is tried",
             format_bytes(num_bytes),
-            device.place,
         )
-    return num_bytes
+    # Outside of the handler, whose traceback holds what the first try took.
+    return hold(num_bytes // 2)
 
 
 def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stored: bool) -> DeviceTier:
@@ -377,41 +246,3 @@ def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> Devi
         table = reach_features(tier.device, pinned, form, scale=tier.scale)
         undo.pop_all()
     return replace(tier, features=table, pinned=pinned)
-
-
-def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:
-    """Return what one step takes of the device, its batch included."""
-
-    def step() -> None:
-        transfer = Transfer(DeviceTier(device=device))
-        sent = transfer.send(batch, np.zeros(batch.sampled.num_seeds, dtype=np.int64))
-        transfer.wait()
-        dry_run(sent.receive())
-
-    try:
-        return device.most_bytes_of(step)
-    except torch.OutOfMemoryError as error:
-        error.add_note(f"in a trial step of the model: {DeviceTier(device=device).advice()}")
-        raise
-
-
-def _blank_batch(sampled: SampledBatch, dim: int) -> HostBatch:
-    num_rows = len(sampled.nodes)
-    return HostBatch(
-        sampled=sampled,
-        x=np.zeros((num_rows, dim), dtype=np.float32),
-        src_degree=np.ones(num_rows, dtype=np.float32),
-        superbatch=0,
-        ends_superbatch=False,
-    )
-
-
-def _num_bytes(batch: HostBatch) -> int:
-    """Return the bytes that a batch takes on the device; ids at their longest."""
-    blocks = sum(
-        array.nbytes
-        for block in batch.sampled.blocks
-        for array in (block.indptr, block.indices, block.edge_weight)
-        if array is not None
-    )
-    return batch.x.nbytes + batch.src_degree.nbytes + batch.sampled.nodes.nbytes + blocks

@@ -25,9 +25,9 @@ from gloader.memory.spill_budget import open_spill
 from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.open_device_tier import (
-    LARGER_THAN_PROBED,
     Workload,
     load_features,
     open_device_tier,
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from gloader.core.order import EpochOrder
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
-    from gloader.pipeline.open_device_tier import DryRun, OtherDevices
+    from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.other_devices import OtherDevices
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.strategy import IoRates

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import Device
     from gloader.loader import Loader
-    from gloader.pipeline.open_device_tier import DryRun
+    from gloader.pipeline.device_room import DryRun
     from gloader.training.checkpoint.save import ModelSpec
     from gloader.training.group import RankGroup
     from gloader.types import ReadyBatch

@@ -21,7 +21,8 @@ from gloader.distributed.messages import Answer, Failed, HoldRows, Message, Pong
 from gloader.distributed.shared_memory import create_segment, pin_segment
 from gloader.distributed.wire import Connection, Received
 from gloader.errors import RankError
-from gloader.pipeline.open_device_tier import LoadedFeatures, with_features
+from gloader.pipeline.open_device_tier import with_features
+from gloader.pipeline.other_devices import LoadedFeatures
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch

@@ -19,13 +19,13 @@ from gloader.device import CpuDevice, DeviceTier, RowFormat, open_device
 from gloader.distributed.device_agreement import PeerDevices
 from gloader.errors import ConfigError
 from gloader.pipeline.open_device_tier import (
-    NoOtherDevices,
     Workload,
     hold_rows,
     load_features,
     open_device_tier,
     with_features,
 )
+from gloader.pipeline.other_devices import NoOtherDevices
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -256,7 +256,7 @@ def test_an_automatic_size_that_does_not_fit_after_all_is_halved_once_and_said(
     tier = _open(monkeypatch, SmallDevice(free=60_000), workload)
     assert 4 * full < 10 * tier.cache.num_bytes < 6 * full
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert line.endswith("do not fit cpu, though that much was free: half of it is tried")
+    assert line.endswith("do not fit the device, though that much was free: half of it is tried")
     np.testing.assert_array_equal(tier.cache.table.rows.numpy(), FEATURES[tier.cache.plan.rows])
     _fits(monkeypatch, full // 8)
     with pytest.raises(torch.OutOfMemoryError) as caught:
