@@ -35,6 +35,18 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 
 
 @triton.jit
+def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return which of ``edge`` are before ``end``, their sources, and what `_score` does of them.
+
+    ``to`` is the number of their destination and ``head``.
+    """
+    is_edge = edge < end
+    source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
+    total, slope = _score(scores, source * HEADS + head, to, is_edge)
+    return is_edge, source, total, slope
+
+
+@triton.jit
 def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return how many edges each stands for in the softmax."""
     if IS_WEIGHTED:  # noqa: SIM108 - as in the gather
@@ -98,9 +110,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
         total = tl.full((), 0.0, tl.float32)
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge = edge < end
-        source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
-        _, slope = _score(scores, source * HEADS + head, to, is_edge)
+        is_edge, _, _, slope = _edge(scores, indices, edge, end, to, head, HEADS)
         before = top
         top = tl.maximum(before, tl.max(slope, axis=0))
         power = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED)
@@ -119,9 +129,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
             sums += own.to(tl.float32) * tl.exp(loop - top)
         for start in range(begin, end, EDGES):
             edge = start + lane
-            is_edge = edge < end
-            source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
-            _, slope = _score(scores, source * HEADS + head, to, is_edge)
+            is_edge, source, _, slope = _edge(scores, indices, edge, end, to, head, HEADS)
             power = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED)
             place = source * HEADS + head if IS_OWN else source
             row = tl.load(
@@ -183,9 +191,7 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
         common += tl.sum(loop_weight * loop_each, axis=0)
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge = edge < end
-        source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
-        both, slope = _score(scores, source * HEADS + head, to, is_edge)
+        is_edge, source, both, slope = _edge(scores, indices, edge, end, to, head, HEADS)
         weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
         place = source * HEADS + head if IS_OWN else source
         common += tl.sum(weight * _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS), axis=0)
@@ -200,9 +206,7 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     # The rows are read again, out of the cache, rather than their products kept in memory and waited for.
     for start in range(begin, end, EDGES):
         edge = start + lane
-        is_edge = edge < end
-        source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
-        both, slope = _score(scores, source * HEADS + head, to, is_edge)
+        is_edge, source, both, slope = _edge(scores, indices, edge, end, to, head, HEADS)
         weight = tl.exp(slope - top) * _importance(importance, edge, is_edge, IS_WEIGHTED) / total
         place = source * HEADS + head if IS_OWN else source
         each = _dot(rows, place, is_edge, upstream, WIDTH, EDGES, COLUMNS)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import SamplingDevice
-    from gloader.device import Device, DeviceTopology
+    from gloader.device import Device
     from gloader.device.device_sampler import DeviceSampler
     from gloader.samplers import Topology
     from gloader.types import Block, SampledBatch, Sampler
@@ -40,8 +40,7 @@ class DeviceSampling:
     """The sampler of a device, and what it takes there."""
 
     sampler: DeviceSampler
-    topology: DeviceTopology
-    num_bytes: int
+    num_bytes: int  # with its topology
 
 
 def open_device_sampler(
@@ -93,7 +92,7 @@ def open_device_sampler(
             logger.warning("batches are sampled on the CPU: %s", refused)
         return None, f"sampling: on the CPU: {refused}"
     text = f"sampling: on {device.place}, with {format_bytes(num_bytes)} of topology and batches there"
-    return DeviceSampling(sampler=found, topology=found.graph, num_bytes=num_bytes), text
+    return DeviceSampling(sampler=found, num_bytes=num_bytes), text
 
 
 class _Refused(Exception):  # noqa: N818 - no error where nobody asked for it
@@ -111,7 +110,7 @@ def _require_form(
 ) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
     """Return topology and sampler where ``device`` could do the same."""
     if not device.is_asynchronous:
-        raise _Refused("batches are delivered to the CPU: deliver them to a GPU")
+        raise _Refused("batches are computed on the CPU: compute on a GPU (device='cuda')")
     if serves_ranks:
         raise _Refused(
             "one rank loads for all of this machine, and hands batches on in the host's memory: give each rank its own "

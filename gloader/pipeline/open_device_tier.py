@@ -146,7 +146,7 @@ def open_device_tier(
     tier = _halved_once(hold, num_bytes) if not (is_sized or serves_ranks) else hold(num_bytes)
     if sampling is None:
         return replace(tier, where_sampled=where)
-    return replace(tier, topology=sampling.topology, sampler=sampling.sampler, where_sampled=where)
+    return replace(tier, topology=sampling.sampler.graph, sampler=sampling.sampler, where_sampled=where)
 
 
 def _halved_once(hold: Callable[[int], DeviceTier], num_bytes: int) -> DeviceTier:

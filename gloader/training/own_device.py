@@ -32,6 +32,8 @@ def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
     count = torch.cuda.device_count()
     if ":" not in str(target):
         target = torch.device("cuda", 0 if count == 1 else local_rank)
+    if not count:
+        raise ConfigError(f"device {device!r} is not there: torch sees no GPU; use the device 'cpu'")
     if target.index >= count:
         raise ConfigError(
             f"device {device!r} is not there: torch sees {count} GPUs, for rank {local_rank} of this machine; start as "

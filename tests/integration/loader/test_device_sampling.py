@@ -79,7 +79,7 @@ def test_few_sampled_batches_wait_on_the_device(tiny: Written, gpu: RehearsedDev
 
 def test_a_loader_for_the_cpu_says_what_to_do(tiny: Written) -> None:
     with pytest.raises(
-        ConfigError, match="sampling_device='cuda': batches are delivered to the CPU: deliver"
+        ConfigError, match="sampling_device='cuda': batches are computed on the CPU: compute on a GPU"
     ):
         _loader(tiny, sampling_device="cuda")
     with pytest.raises(ConfigError, match="sampling_device='gpu' is not one of"):

@@ -63,7 +63,7 @@ def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows(gpu: Device) -
     assert found is not None
     size = found.num_bytes
     assert size > TABLES
-    assert found.topology.num_bytes == 8 * 101 + 4 * 400
+    assert found.sampler.graph.num_bytes == 8 * 101 + 4 * 400
     assert text == f"sampling: on cuda:1, with {format_bytes(size)} of topology and batches there"
     assert _open("auto", gpu, room_bytes=4 * size)[0] is not None
     found, text = _open("auto", gpu, room_bytes=4 * size - 4)
@@ -89,7 +89,7 @@ class _Paged:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"device": CpuDevice()}, "batches are delivered to the CPU: deliver them to a GPU"),
+        ({"device": CpuDevice()}, "batches are computed on the CPU: compute on a GPU \\(device='cuda'\\)"),
         ({"serves_ranks": True}, "one rank loads for all of this machine.*: give each rank its own loader with sh"),
         ({"spec": "weighted"}, "of the samplers, 'neighbor' alone runs there"),
         ({"spec": "labor"}, "of the samplers, 'neighbor' alone runs there"),

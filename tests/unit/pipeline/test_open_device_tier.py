@@ -152,7 +152,7 @@ def test_a_topology_there_counts_beside_rows_that_take_what_is_free(
 ) -> None:
     before = _open(monkeypatch, SmallDevice(free=60_000), workload)
     asked: list[dict[str, Any]] = []
-    found: Any = SimpleNamespace(sampler=object(), topology=object(), num_bytes=1280)
+    found: Any = SimpleNamespace(sampler=SimpleNamespace(graph=object()), num_bytes=1280)
 
     def find(*args: Any, **named: Any) -> Any:
         asked.append(named)
@@ -161,10 +161,10 @@ def test_a_topology_there_counts_beside_rows_that_take_what_is_free(
     monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device_sampler", find)
     tier = _open(monkeypatch, SmallDevice(free=60_000), workload)
     assert len(before.cache.plan.rows) - len(tier.cache.plan.rows) == 1280 // (4 * DIM)
-    assert (tier.sampler, tier.topology) == (found.sampler, found.topology)
+    assert (tier.sampler, tier.topology) == (found.sampler, found.sampler.graph)
     assert tier.explain().endswith("\nsampling: there")
     kept = with_features(tier, FEATURES, FORM)
-    assert (kept.topology, kept.sampler) == (found.topology, found.sampler)
+    assert (kept.topology, kept.sampler) == (found.sampler.graph, found.sampler)
     # Rows of a given size stay, and what is left beside them counts.
     sized = _open(monkeypatch, SmallDevice(free=60_000), workload, device_cache=10_000)
     assert 9_900 < sized.cache.num_bytes <= 10_000

@@ -36,7 +36,7 @@ def test_a_named_device_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("auto", 2, r"device 'cuda' is not there: torch sees 2 GPUs, for rank 2 .*CUDA_VISIBLE_DEVICES"),
         ("cuda:2", 2, "device 'cuda:2' .* torch sees 2 GPUs"),
-        ("cuda", 0, "torch sees 0 GPUs.*use the device 'cpu'"),
+        ("cuda", 0, "device 'cuda' is not there: torch sees no GPU; use the device 'cpu'"),
         ("gpu", 1, "device 'gpu' is not known; allowed: cpu, cuda, cuda:0, cuda:1, ..., and auto"),
     ],
 )
