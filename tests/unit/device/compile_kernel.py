@@ -3,14 +3,17 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import torch
-import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, make_backend
+from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
 from gloader.device.triton_kernels import _gather_kernel, block_shape
+
+sys.path.append(str(Path(__file__).parents[2]))
+from triton_ptx import ptx_of
 
 POINTERS = ("ids", "slot_of", "table", "table_scale", "host", "host_scale", "out")
 
@@ -29,19 +32,9 @@ def loads_and_stores(capability: int, dim: int, table: str, host: str, *, is_by_
         "IS_HOST_SCALED": host == "i8",
     }
     kinds = ("*i64", "*i32", f"*{table}", "*fp32", f"*{host}", "*fp32", "*fp32")
-    signature = (
-        dict(zip(POINTERS, kinds, strict=True)) | {"num_rows": "i32"} | dict.fromkeys(constants, "constexpr")
-    )
-    names = _gather_kernel.arg_names
-    source = ASTSource(
-        _gather_kernel,
-        signature=signature,
-        constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in POINTERS},
-    )
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
-    assert compiled.asm["cubin"]
-    return re.findall(r"(?:ld|st)\.global[.\w:]*", compiled.asm["ptx"])
+    signature = dict(zip(POINTERS, kinds, strict=True)) | {"num_rows": "i32"}
+    ptx = ptx_of(_gather_kernel, signature, constants, capability)
+    return re.findall(r"(?:ld|st)\.global[.\w:]*", ptx)
 
 
 def compilations(capability: int, *nums: int) -> int:

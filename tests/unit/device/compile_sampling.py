@@ -3,12 +3,12 @@
 import json
 import re
 import sys
-
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from pathlib import Path
 
 from gloader.device import sampling_kernels
+
+sys.path.append(str(Path(__file__).parents[2]))
+from triton_ptx import ptx_of
 
 KINDS = {
     **dict.fromkeys(("nodes", "num_nodes", "graph_indptr", "starts", "degrees", "counts", "rows", "offsets"), "*i64"),
@@ -38,21 +38,8 @@ def shifts(capability: int, indices: str, count: int) -> dict[str, list[str]]:
     for name, switches in VARIANTS[:count]:
         kernel = getattr(sampling_kernels, name)
         constants = switches | {"LANES": sampling_kernels._LANES}
-        names = kernel.arg_names
-        signature = {arg: "constexpr" if arg in constants else kinds[arg] for arg in names}
-        source = ASTSource(
-            kernel,
-            signature=signature,
-            constexprs={(names.index(arg),): value for arg, value in constants.items()},
-            attrs={
-                (names.index(arg),): [["tt.divisibility", 16]]
-                for arg in names
-                if signature[arg].startswith("*")
-            },
-        )
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
-        assert compiled.asm["cubin"]
-        found[f"{name} {switches}"] = re.findall(r"shr\.\w+64", compiled.asm["ptx"])
+        ptx = ptx_of(kernel, kinds, constants, capability)
+        found[f"{name} {switches}"] = re.findall(r"shr\.\w+64", ptx)
     return found
 
 

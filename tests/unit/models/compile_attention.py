@@ -4,12 +4,12 @@ import itertools
 import json
 import re
 import sys
-
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from pathlib import Path
 
 from gloader.models import attention_kernels
+
+sys.path.append(str(Path(__file__).parents[2]))
+from triton_ptx import ptx_of
 
 FLOATS = ("scores", "importance", "tops", "totals", "weights", "grad_edges", "grad_scores", "result", "grad")
 
@@ -35,22 +35,9 @@ def atomics(capability: int, ids: str, count: int) -> dict[str, list[str]]:
     for name, switches, rows in variants()[:count]:
         kernel = getattr(attention_kernels, name)
         constants = attention_kernels.tile_shape(100, 4) | switches
-        names = kernel.arg_names
         of_rows = {"rows": f"*{rows}", "grad_rows": f"*{rows}"}
-        signature = {arg: "constexpr" if arg in constants else (kinds | of_rows)[arg] for arg in names}
-        source = ASTSource(
-            kernel,
-            signature=signature,
-            constexprs={(names.index(arg),): value for arg, value in constants.items()},
-            attrs={
-                (names.index(arg),): [["tt.divisibility", 16]]
-                for arg in names
-                if signature[arg].startswith("*")
-            },
-        )
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
-        assert compiled.asm["cubin"]
-        found[f"{name} {switches} {rows}"] = re.findall(r"(?:atom|red)\.global[.\w]*", compiled.asm["ptx"])
+        ptx = ptx_of(kernel, kinds | of_rows, constants, capability)
+        found[f"{name} {switches} {rows}"] = re.findall(r"(?:atom|red)\.global[.\w]*", ptx)
     return found
 
 
