@@ -115,6 +115,19 @@ def test_kernels_get_what_torch_gets(
         assert (found[0][:, 0] == 0).all()  # the destination without edges
 
 
+@pytest.mark.parametrize("at", [0, 17])
+def test_a_score_that_no_exponential_holds_is_the_maximum_of_all_tiles(interpreted: Attend, at: int) -> None:
+    """In the first tile of 16 edges or the last: what comes behind, or was added up before, is nothing beside it."""
+    sources = torch.zeros(18, dtype=torch.int32)
+    sources[at] = 1
+    edges = Adjacency(torch.tensor([0, 18], dtype=torch.int32), sources, num_src=2)
+    rows = torch.tensor([[[3.0, 4.0]], [[5.0, 6.0]]])
+    scores = torch.tensor([[[-200.0, 0.0]], [[900.0, 0.0]]])
+    result, *gradients = _run(interpreted, rows, scores, edges, (None, False))
+    assert result.flatten().tolist() == [5.0, 6.0]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
 def test_a_block_without_edges_or_destinations_has_no_gradients(interpreted: Attend) -> None:
     edges = Adjacency(torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int32), num_src=2)
     result, *grads = _run(interpreted, torch.ones(2, 1, 3), torch.ones(2, 1, 2), edges, (None, True))
