@@ -73,6 +73,25 @@ class Sampler(Protocol):
         ...
 
 
+class IdPortions(Protocol):
+    """The ascending positions that O owners want of a long array: what a sampler hands to a sweep. For one thread.
+
+    They come portion by portion, as there are too many to hold.
+    """
+
+    def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
+        """Move what is left of every owner's portion to the front of its row, and write its next positions behind it.
+
+        Parameters
+        ----------
+        ids : (O, W) int64, W of at least 1; those that are left of owner o are ``ids[o, taken[o] : ends[o]]``; written
+        taken : (O,) int64, columns that were used up; set to 0
+        ends : (O,) int64, columns that are filled; set anew
+        has_more : (O,) bool, whether positions follow that found no room; set anew
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStats:
     """The cost of one call of ``read_into``."""

@@ -8,7 +8,15 @@ if __name__ != "gloader.samplers":
 from gloader.samplers.graph import CscGraph, Topology
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
-from gloader.samplers.make import call_bytes, make_sampler, preferred_layout, workspace_node_bytes
+from gloader.samplers.make import (
+    call_bytes,
+    make_sampler,
+    node_map_bytes,
+    preferred_layout,
+    reads_weights,
+    sweep_refusal,
+    swept_words,
+)
 from gloader.samplers.merged import MergedBatch
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 
@@ -23,5 +31,8 @@ __all__ = [
     "call_bytes",
     "make_sampler",
     "preferred_layout",
-    "workspace_node_bytes",
+    "reads_weights",
+    "sweep_refusal",
+    "swept_words",
+    "node_map_bytes",
 ]

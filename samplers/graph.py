@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from gloader.core.offsets import Offsets, plain_offsets
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
 from gloader.errors import GraphError
 from gloader.samplers.pick_kernels import count_in_edges
@@ -46,6 +47,22 @@ class EdgeLists:
             places += np.repeat(self.origins[nodes] - self.starts[nodes], np.diff(indptr))
 
 
+class ListScan(Protocol):
+    """Reads the values of many lists, in large reads where they are on the SSD. For one thread."""
+
+    def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
+        """Return the values of the edges from ``starts[i]``, ``counts[i]`` of them, for every i, list after list.
+
+        Lists that are asked for in file order are read in one pass over the file. May be a view of the graph, which is
+        read-only.
+
+        Parameters
+        ----------
+        starts, counts : (M,) int64
+        """
+        ...
+
+
 class EdgeValues(Protocol):
     """One value for each edge of a graph, in memory or on the SSD. Thread-safe.
 
@@ -67,6 +84,10 @@ class EdgeValues(Protocol):
         """
         ...
 
+    def scan(self) -> ListScan:
+        """Return a scan, for whoever reads every list, or nearly."""
+        ...
+
     def pieces(self) -> Iterator[NDArray[Any]]:
         """Yield the values of all edges in order; what is yielded holds until the next piece."""
         ...
@@ -84,8 +105,8 @@ class Topology(Protocol):
     """The in-neighbours of every node of a graph, in memory or on the SSD. Thread-safe."""
 
     @property
-    def indptr(self) -> IdArray:
-        """(N + 1,) int64, in memory: the in-edges of node v have the positions ``indptr[v]`` to ``indptr[v + 1]``."""
+    def offsets(self) -> Offsets:
+        """Where the in-edges of each node begin, in memory: those of node v end where those of node v + 1 begin."""
         ...
 
     @property
@@ -168,6 +189,11 @@ class CscGraph:
         return int(self.indices.shape[0])
 
     @property
+    def offsets(self) -> Offsets:
+        """``indptr`` for kernels."""
+        return plain_offsets(self.indptr)
+
+    @property
     def sources(self) -> HeldValues:
         """The node that each edge comes from: ``indices``."""
         return HeldValues(array=self.indices)
@@ -191,10 +217,10 @@ class CscGraph:
         GraphError
             An id is not a node of the graph.
         """
-        return in_degrees(self.indptr, nodes)
+        return in_degrees(self.offsets, nodes)
 
 
-def in_degrees(indptr: IdArray, nodes: IdArray) -> IdArray:
+def in_degrees(offsets: Offsets, nodes: IdArray) -> IdArray:
     """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64. Pure.
 
     Raises
@@ -202,20 +228,20 @@ def in_degrees(indptr: IdArray, nodes: IdArray) -> IdArray:
     GraphError
         An id is not a node of the graph.
     """
-    return _in_degrees(indptr, nodes, np.empty(np.shape(nodes), dtype=np.int64))
+    return _in_degrees(offsets, nodes, np.empty(np.shape(nodes), dtype=np.int64))
 
 
-def float_in_degrees(indptr: IdArray, nodes: IdArray) -> NDArray[np.float32]:
+def float_in_degrees(offsets: Offsets, nodes: IdArray) -> NDArray[np.float32]:
     """Return what `in_degrees` does as float32, as message passing takes it; errors are the same. Pure."""
-    return _in_degrees(indptr, nodes, np.empty(np.shape(nodes), dtype=np.float32))
+    return _in_degrees(offsets, nodes, np.empty(np.shape(nodes), dtype=np.float32))
 
 
-def _in_degrees(indptr: IdArray, nodes: IdArray, counts: NDArray[Any]) -> NDArray[Any]:
-    ids, num_nodes = np.asarray(nodes), len(indptr) - 1
+def _in_degrees(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> NDArray[Any]:
+    ids, num_nodes = np.asarray(nodes), len(offsets.low) - 1
     if ids.dtype.kind not in "iu":
         raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
     # One dtype and layout, so that the kernel is compiled once for each kind of ``counts``.
-    if count_in_edges(indptr, np.ascontiguousarray(ids, dtype=np.int64), counts) >= 0:
+    if count_in_edges(offsets, np.ascontiguousarray(ids, dtype=np.int64), counts) >= 0:
         bad = ids[(ids < 0) | (ids >= num_nodes)][:5].tolist()
         raise GraphError(f"node ids {bad} are not in 0..{num_nodes - 1}")
     return counts
@@ -235,6 +261,10 @@ class HeldValues:
         """Return the lists where they are."""
         return EdgeLists(values=self.array, starts=starts)
 
+    def scan(self) -> HeldScan:
+        """Return a scan of the array."""
+        return HeldScan(array=self.array)
+
     def pieces(self) -> Iterator[NDArray[Any]]:
         """Yield views of the array."""
         for start in range(0, len(self.array), CHUNK):
@@ -247,6 +277,29 @@ class HeldValues:
     def list_bytes(self, num_edges: int) -> int:  # noqa: ARG002 - as of `EdgeValues`
         """Return 0: nothing is copied."""
         return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldScan:
+    """Lists of values in memory: `ListScan`. Thread-safe."""
+
+    array: NDArray[Any]
+
+    def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
+        """Return a view of lists that lie one behind the other, and a copy of others.
+
+        Parameters
+        ----------
+        starts, counts : (M,) int64
+        """
+        if (starts[1:] == (starts + counts)[:-1]).all():
+            first = int(starts[0]) if len(starts) else 0
+            return self.array[first : first + int(counts.sum())]
+        before = np.cumsum(counts) - counts
+        found: NDArray[Any] = self.array[
+            np.repeat(starts - before, counts) + np.arange(counts.sum(), dtype=np.int64)
+        ]
+        return found
 
 
 def _store(graph: CscGraph, field: str, array: NDArray[Any]) -> None:

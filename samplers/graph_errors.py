@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.core.offsets import offsets_of
 from gloader.errors import GraphError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _ADVICE = "the topology is damaged: `gloader verify` lists the places; restore t
 
 def bad_degree(graph: Topology, node: int) -> GraphError:
     """Return the error for ``node``, whose in-edges do not lie within the graph's."""
-    start, stop = int(graph.indptr[node]), int(graph.indptr[node + 1])
+    start, stop = offsets_of(graph.offsets, np.array([node, node + 1])).tolist()
     return GraphError(
         f"indptr[{node}:{node + 2}] = [{start}, {stop}], the in-edges of node {node}, is not a range within "
         f"0..{graph.num_edges}; {_ADVICE}"
@@ -28,7 +29,13 @@ def bad_degree(graph: Topology, node: int) -> GraphError:
 
 
 def bad_neighbor(
-    graph: Topology, nodes: IdArray, indptr: IdArray | LocalArray, edge_ids: IdArray, at: int
+    graph: Topology,
+    nodes: IdArray,
+    indptr: IdArray | LocalArray,
+    edge_ids: IdArray,
+    at: int,
+    *,
+    source: int | None = None,
 ) -> GraphError:
     """Return the error for edge ``at`` of a hop, whose source is not a node.
 
@@ -39,12 +46,20 @@ def bad_neighbor(
     indptr : (>= D + 1,) where the edges of each begin in ``edge_ids``
     edge_ids : (>= at + 1,) positions in the graph
     at : position in ``edge_ids``
+    source : of that edge; None: read it from the graph
     """
     position = int(edge_ids[at])
     row = int(np.searchsorted(indptr[: len(nodes) + 1], at, side="right")) - 1
+    return bad_source(
+        graph, int(nodes[row]), position, _source(graph, position) if source is None else source
+    )
+
+
+def bad_source(graph: Topology, node: int, position: int, source: int) -> GraphError:
+    """Return the error for the edge of ``node`` at ``position``, which comes from ``source``, no node of the graph."""
     return GraphError(
-        f"indices[{position}] = {_source(graph, position)}, an in-neighbour of node {int(nodes[row])}, is not in "
-        f"0..{graph.num_nodes - 1}; {_ADVICE}"
+        f"indices[{position}] = {source}, an in-neighbour of node {node}, is not in 0..{graph.num_nodes - 1}; "
+        f"{_ADVICE}"
     )
 
 
@@ -61,7 +76,7 @@ def bad_edge(graph: Topology, position: int) -> GraphError:
 
 def bad_weights(graph: Topology, node: int) -> GraphError:
     """Return the error for ``node``, one of whose weights cannot be, or changed while they were read."""
-    start, stop = int(graph.indptr[node]), int(graph.indptr[node + 1])
+    start, stop = offsets_of(graph.offsets, np.array([node, node + 1])).tolist()
     return GraphError(
         f"edge_weight[{start}:{stop}], the in-edges of node {node}, are not finite and at least 0, or changed while "
         f"they were read; {_ADVICE}"

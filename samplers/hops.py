@@ -107,7 +107,7 @@ def fetch_degrees(graph: Topology, work: Workspace, first: int, last: int) -> No
         The in-edges of a node do not lie within the graph's.
     """
     bad = pick_kernels.fetch_degrees(
-        graph.indptr, graph.num_edges, work.nodes, first, last, work.starts, work.degrees
+        graph.offsets, graph.num_edges, work.nodes, first, last, work.starts, work.degrees
     )
     if bad >= 0:
         raise graph_errors.bad_degree(graph, int(work.nodes[bad]))

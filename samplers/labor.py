@@ -7,7 +7,7 @@ Destination s takes source t with chance min(1, scale_s * chance_t). The scale m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import njit
@@ -15,7 +15,10 @@ from numba import njit
 from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
+from gloader.samplers.drawn import checked_drawn
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
+from gloader.samplers.list_replay import replay_hop
+from gloader.samplers.list_rule import ListRule
 from gloader.samplers.rng import layer_key
 from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
 
@@ -100,6 +103,56 @@ class LaborSampler:
         """
         hops = len(self.fanouts)
         return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_hop)
+
+    @property
+    def rule(self) -> ListRule:
+        """What its hops want.
+
+        Raises
+        ------
+        ConfigError
+            Chances depend on what all destinations of a hop share.
+        """
+        if self.iterations != 0:
+            raise ConfigError(
+                f"LABOR with iterations={self.iterations} weighs all in-edges of a hop before it takes one, and edges "
+                "that are swept go by once; use iterations=0, or topology='direct' or 'ram'"
+            )
+        return ListRule(
+            graph=self.graph,
+            fanouts=self.fanouts,
+            seed=self.seed,
+            is_weighted=False,
+            share_layers=self.share_layers,
+        )
+
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
+        """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch
+        seeds : (B,) distinct node ids
+        drawn : L arrays of records of `ListRule`, hop next to the seeds first
+
+        Raises
+        ------
+        ShapeError
+            There is another number of hops.
+        SeedError, ConfigError, GraphError
+            As of `sample`; or the records are of another batch.
+        """
+        rule, drawn = self.rule, checked_drawn(drawn, len(self.fanouts))
+
+        def replay_layer(
+            _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+        ) -> Block:
+            block = replay_hop(rule, work, batch_id, hop, range(num_dst), drawn[hop])
+            if self.normalize and block.edge_weight is not None:
+                poisson_kernels.scale_to_degree(work.degrees, num_dst, block.indptr, block.edge_weight)
+            return block
+
+        return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), replay_layer)
 
     def _sample_hop(
         self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int

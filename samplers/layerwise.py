@@ -10,12 +10,15 @@ the same along a column and is divided out once per column.
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numba import njit
 
+from gloader.core.offsets import Offsets, offset_at
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
@@ -33,6 +36,21 @@ if TYPE_CHECKING:
 
 LayerMethod = Literal["ladies", "fastgcn"]
 Adjacency = Literal["mean", "gcn"]
+
+
+class _Turn:
+    """Lets one thread at a time read all edges. Of the module, as samplers are copied and sent to other processes."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        # In a forked child nobody would let go of it.
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_TURN = _Turn()
 
 
 class LayerSampler:
@@ -85,6 +103,7 @@ class LayerSampler:
         self.adjacency = adjacency
         self.normalize = bool(normalize)
         self._pool = WorkspacePool(graph.num_nodes, 0, has_candidates=method == "ladies")
+        self._norms: NDArray[np.float32] | None = None
 
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
@@ -143,7 +162,7 @@ class LayerSampler:
             rows = (work.degrees, candidates.offsets, num_dst, candidates.of_edge)
             _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
             if self.adjacency == "gcn":
-                _divide_by_degree(self.graph.indptr, candidates.nodes, norms)
+                _divide_by_degree(self.graph.offsets, candidates.nodes, norms)
             poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
@@ -180,20 +199,27 @@ class LayerSampler:
             checked_total(len(work.edges) + 1, hop, batch_id, self.layer_sizes)
             work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
 
-    @cached_property
+    @property
     def _graph_norms(self) -> NDArray[np.float32]:
         """(N,) of every column, over all rows."""
-        # Threads that meet at the first batch may all compute it: the results are equal, and one of them is kept.
+        norms = self._norms
+        if norms is None:
+            # Of threads that meet at the first batch one reads all edges, and the others wait for it.
+            with _TURN.lock:
+                norms = self._norms = self._add_up_norms() if self._norms is None else self._norms
+        return norms
+
+    def _add_up_norms(self) -> NDArray[np.float32]:
         graph, is_gcn = self.graph, self.adjacency == "gcn"
         norms = np.zeros(graph.num_nodes)
         node = first = 0
         for piece in graph.sources.pieces():
-            node, bad = _add_graph_norms(graph.indptr, graph.num_edges, piece, first, node, is_gcn, norms)
+            node, bad = _add_graph_norms(graph.offsets, graph.num_edges, piece, first, node, is_gcn, norms)
             if bad >= 0:
                 raise graph_errors.bad_edge(graph, bad)
             first += len(piece)
         if is_gcn:
-            norms /= np.diff(graph.indptr) + 1.0
+            _divide_all(graph.offsets, norms)
         return norms.astype(np.float32)
 
     @cached_property
@@ -252,15 +278,22 @@ def _neighborhood_norms(
 
 
 @njit(cache=True, nogil=True)
-def _divide_by_degree(graph_indptr: IdArray, nodes: IdArray, norms: NDArray[np.float64]) -> None:
+def _divide_by_degree(offsets: Offsets, nodes: IdArray, norms: NDArray[np.float64]) -> None:
     """Divide the norm of each of ``nodes`` by its in-degree and one."""
     for t in range(norms.shape[0]):
-        norms[t] /= graph_indptr[nodes[t] + 1] - graph_indptr[nodes[t]] + 1.0
+        norms[t] /= offset_at(offsets, nodes[t] + 1) - offset_at(offsets, nodes[t]) + 1.0
+
+
+@njit(cache=True, nogil=True)
+def _divide_all(offsets: Offsets, norms: NDArray[np.float64]) -> None:
+    """Divide the norm of every node by its in-degree and one."""
+    for v in range(norms.shape[0]):
+        norms[v] /= offset_at(offsets, v + 1) - offset_at(offsets, v) + 1.0
 
 
 @njit(cache=True, nogil=True)
 def _add_graph_norms(
-    graph_indptr: IdArray,
+    offsets: Offsets,
     num_edges: int,
     sources: NDArray[Any],
     first: int,
@@ -276,7 +309,7 @@ def _add_graph_norms(
     end_of_nodes = np.uint64(norms.shape[0])
     last = first + sources.shape[0]
     while node < norms.shape[0]:
-        begin, end = graph_indptr[node], graph_indptr[node + 1]
+        begin, end = offset_at(offsets, node), offset_at(offsets, node + 1)
         if begin < 0 or end < begin or end > num_edges:
             return node, max(begin, 0)
         if begin < end:

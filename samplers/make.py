@@ -12,7 +12,8 @@ from gloader.samplers import pick_kernels, poisson_kernels, weighted_kernels
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
-from gloader.samplers.workspace import candidate_bytes
+from gloader.samplers.node_map import hash_map_bytes
+from gloader.samplers.workspace import DENSE_LIMIT, candidate_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,9 +42,22 @@ class _SamplerKind:
     lists: Literal["sources", "weights"] | None = None  # of all in-edges of a hop that it looks at
     # Whether it chooses for all destinations together, with its options; see `Candidates`.
     has_candidates: Callable[[dict[str, Any]], bool] = lambda _: False
+    # Words of a node id's size that a sweep over the edges brings for each edge that is taken, with its options; 0: it
+    # cannot be swept.
+    swept_words: Callable[[dict[str, Any]], int] = lambda _: 0
+    # End "edges cannot be swept, as the sampler X ...; use ...", where there are no such words.
+    why_unswept: str = "weighs the in-edges of all nodes of a hop before it takes one"
+    instead_swept: str = "the sampler 'neighbor'"
     # Makes merged hops of what ``make`` returns, which must have ``sample_merged``. None: it has layered ones only.
     to_merged: Callable[[Any], Sampler] | None = None
     why_layered: str = "which has layered hops only"  # ends "layout='merged' with sampler X, ..."
+
+
+def _weighted_words(options: dict[str, Any]) -> int:
+    """Return 0 with replacement, which needs the sum of a list first; else place, source and, if asked, importance."""
+    if options.get("replace", False):
+        return 0
+    return 3 if options.get("importance", True) else 2
 
 
 # A new sampler is one line here. Its class samples layered blocks, see `gloader.types.Sampler`.
@@ -53,6 +67,7 @@ _SAMPLERS = {
         options={"replace": bool},
         node_bytes=_MAP_BYTES,
         kernels=pick_kernels,
+        swept_words=lambda _: 1,
         to_merged=MergedBlockSampler,
     ),
     "weighted": _SamplerKind(
@@ -61,6 +76,9 @@ _SAMPLERS = {
         node_bytes=_MAP_BYTES,
         kernels=weighted_kernels,
         lists="weights",
+        swept_words=_weighted_words,
+        why_unswept="needs the sum of a node's weights before its first draw",
+        instead_swept="the sampler 'weighted:replace=false'",
         to_merged=MergedBlockSampler,
     ),
     "labor": _SamplerKind(
@@ -70,6 +88,8 @@ _SAMPLERS = {
         kernels=poisson_kernels,
         lists="sources",
         has_candidates=lambda options: options.get("iterations", 0) != 0,
+        swept_words=lambda options: 2 if options.get("iterations", 0) == 0 else 0,
+        instead_swept="the sampler 'labor:iterations=0'",
         why_layered=_CHOOSES_TOGETHER,
     ),
     "ladies": _SamplerKind(
@@ -94,9 +114,20 @@ SAMPLER_NAMES = tuple(_SAMPLERS)
 _WITH_MERGED = tuple(name for name, kind in _SAMPLERS.items() if kind.to_merged is not None)
 
 
-def workspace_node_bytes(spec: str) -> int:
-    """Return the most bytes that a sampling thread of the sampler ``spec`` keeps per node of the graph. Pure."""
-    return _SAMPLERS[parse_spec(spec)[0]].node_bytes
+def node_map_bytes(spec: str, *, num_nodes: int, found: int) -> int:
+    """Return the most bytes that a sampling thread of the sampler ``spec`` keeps to find nodes again. Pure.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    num_nodes : N
+    found : nodes and edges of a large batch, each of which may be a node of a hash table
+    """
+    node_bytes = _SAMPLERS[parse_spec(spec)[0]].node_bytes
+    # Of samplers that note more than a local id, as if it were noted of every node.
+    if num_nodes <= DENSE_LIMIT or node_bytes != _MAP_BYTES:
+        return node_bytes * num_nodes
+    return hash_map_bytes(min(found, num_nodes))
 
 
 def kernels_of(spec: str) -> ModuleType:
@@ -126,6 +157,25 @@ def call_bytes(spec: str, graph: Topology, batch: SampledBatch) -> int:
             if kind.has_candidates(options):
                 return listed + _TAKEN_EDGE_BYTES * in_edges + candidate_bytes(in_edges, graph.num_nodes)
             return listed + _TAKEN_EDGE_BYTES * num_edges
+
+
+def swept_words(spec: str) -> int:
+    """Return the words that a sweep brings for each edge that the sampler ``spec`` takes; 0: it is not swept. Pure."""
+    name, options = parse_spec(spec)
+    return _SAMPLERS[name].swept_words(options)
+
+
+def sweep_refusal(spec: str) -> tuple[str, str] | None:
+    """Return why the edges of the sampler ``spec`` cannot be swept, and what can be; None: they can be. Pure."""
+    if swept_words(spec):
+        return None
+    kind = _SAMPLERS[parse_spec(spec)[0]]
+    return f"the sampler {spec!r} {kind.why_unswept}", kind.instead_swept
+
+
+def reads_weights(spec: str) -> bool:
+    """Return whether the sampler ``spec`` looks at the weights of edges. Pure."""
+    return _SAMPLERS[parse_spec(spec)[0]].lists == "weights"
 
 
 def preferred_layout(spec: str) -> Layout:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.errors import ConfigError
+from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed, checked_seeds
+from gloader.samplers.drawn import checked_drawn, find_places
 from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers
+from gloader.samplers.list_replay import replay_hop
+from gloader.samplers.list_rule import ListRule
 from gloader.samplers.merged import MergedBatch, merge_hops
+from gloader.samplers.pick_rule import UniformPickRule
 from gloader.samplers.rng import layer_key
 from gloader.samplers.workspace import Workspace, WorkspacePool
 from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
@@ -20,7 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
+    from gloader.samplers.sweeping import HopRule
 
 
 class NeighborSampler:
@@ -90,14 +96,71 @@ class NeighborSampler:
         GraphError
             A graph that was not checked has an entry that cannot be; the message names the node and the position.
         """
-        hops = len(self.fanouts)
-        return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_layer)
+        return self._sample(batch_id, seeds, None)
 
     def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
         Parameters and errors are those of `sample`.
         """
+        return self._sample_merged(batch_id, seeds, None)
+
+    @property
+    def rule(self) -> HopRule:
+        """What its layered hops want.
+
+        Raises
+        ------
+        ConfigError
+            It draws by weights with replacement.
+        """
+        return self.rule_of("layered")
+
+    def rule_of(self, layout: Layout) -> HopRule:
+        """Return what the hops of ``layout`` want; raises as `rule`."""
+        if self.weighted:
+            return self._list_rule(layout)
+        return UniformPickRule(self.graph, self.fanouts, seed=self.seed, replace=self.replace, layout=layout)
+
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
+        """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch
+        seeds : (B,) distinct node ids
+        drawn : L arrays, hop next to the seeds first: the sources at the distinct positions that the hop takes,
+            ascending by position; by weights the records of `ListRule`
+
+        Raises
+        ------
+        ShapeError
+            A hop takes another number of distinct edges, or there is another number of hops.
+        SeedError, ConfigError, GraphError
+            As of `sample`.
+        """
+        return self._sample(batch_id, seeds, checked_drawn(drawn, len(self.fanouts)))
+
+    def replay_merged(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> MergedBatch:
+        """Return the batch that `sample_merged` returns; parameters and errors are those of `replay`."""
+        return self._sample_merged(batch_id, seeds, checked_drawn(drawn, len(self.fanouts)))
+
+    def _sample(
+        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]] | None
+    ) -> SampledBatch:
+        """Sample, or with ``drawn`` replay, layered blocks."""
+
+        def sample_layer(
+            graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+        ) -> Block:
+            return self._sample_hop(graph, work, batch_id, hop, range(num_dst), drawn)
+
+        return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), sample_layer)
+
+    def _sample_merged(
+        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]] | None
+    ) -> MergedBatch:
+        """Sample, or with ``drawn`` replay, merged hops."""
         graph = self.graph
         checked = checked_seeds(seeds, graph.num_nodes)
         hops: list[Block] = []
@@ -108,21 +171,24 @@ class NeighborSampler:
                 fetch_degrees(graph, work, counts[-2], counts[-1])
                 # The nodes that the hop before found; in the first hop, the seeds.
                 found_last = range(counts[-2], counts[-1])
-                hops.append(self._sample_hop(graph, work, batch_id, hop, found_last))
+                hops.append(self._sample_hop(graph, work, batch_id, hop, found_last, drawn))
                 counts.append(hops[-1].num_src)
                 num_edges = checked_total(num_edges + hops[-1].num_edges, hop, batch_id, self.fanouts)
             nodes = work.nodes[: counts[-1]].copy()
         return merge_hops(batch_id, nodes, hops, counts)
 
-    def _sample_layer(
-        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
-    ) -> Block:
-        return self._sample_hop(graph, work, batch_id, hop, range(num_dst))
-
     def _sample_hop(
-        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, destinations: range
+        self,
+        graph: Topology,
+        work: Workspace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: range,
+        drawn: Sequence[NDArray[Any]] | None,
     ) -> Block:
         """Let ``destinations``, positions in the nodes of the batch so far up to their end, sample."""
+        if drawn is not None and self.weighted:
+            return replay_hop(self._list_rule(), work, batch_id, hop, destinations, drawn[hop])
         fanout, last = self.fanouts[hop], destinations.stop
         indptr = np.empty(len(destinations) + 1, dtype=np.int32)
         lists = self._weights(graph, work, fanout, destinations)
@@ -135,18 +201,33 @@ class NeighborSampler:
             )
         work.reserve(most_nodes + 1, last)  # one more than there can be: relabelling writes before it counts
         # Arrays of the batch's own, written in place: they are handed out, and ``work`` goes to another call.
-        edge_ids = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
+        picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         indices = np.empty(num_edges, dtype=np.int32)
         key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
-        self._pick(work, lists, fanout, destinations, key, indptr, edge_ids, edge_weight)
-        edge_ids = edge_ids[:num_edges]
+        self._pick(work, lists, fanout, destinations, key, indptr, picked, edge_weight)
+        edge_ids = picked[:num_edges]
         if lists is not None:
             lists.to_positions(edge_ids, indptr, destinations.start)
-        num_src = work.map.relabel(*graph.sources.at(edge_ids), work.nodes, last, indices)
+        nodes = work.nodes[destinations.start : last]
+        if drawn is None:
+            sources, places = graph.sources.at(edge_ids)
+        else:
+            sources = drawn[hop]
+            degrees = work.degrees[destinations.start : last]
+            places, num_places = find_places(
+                nodes, degrees, indptr, picked, fanout=fanout, replace=self.replace
+            )
+            if num_places != len(sources):
+                raise ShapeError(
+                    f"hop {hop} of {batch_id} takes {num_places} distinct edges, and {len(sources)} values were drawn "
+                    "for it: they belong to another batch, or to a sampler with another seed or other fan-outs"
+                )
+        num_src = work.map.relabel(sources, places, work.nodes, last, indices)
         if num_src < 0:
-            nodes = work.nodes[destinations.start : last]
-            raise graph_errors.bad_neighbor(graph, nodes, indptr, edge_ids, -1 - num_src)
+            at = -1 - num_src
+            source = int(sources[places[at]])
+            raise graph_errors.bad_neighbor(graph, nodes, indptr, edge_ids, at, source=source)
         return Block(
             indptr=indptr,
             indices=indices,
@@ -154,6 +235,21 @@ class NeighborSampler:
             num_src=num_src,
             num_dst=len(destinations),
             edge_weight=edge_weight if self.importance else None,
+        )
+
+    def _list_rule(self, layout: Layout = "layered") -> ListRule:
+        if self.replace:
+            raise ConfigError(
+                "weighted sampling with replacement needs the sum of a node's weights before its first draw, and edges "
+                "that are swept go by once; use topology='direct' or 'ram', or the sampler 'weighted:replace=false'"
+            )
+        return ListRule(
+            graph=self.graph,
+            fanouts=self.fanouts,
+            seed=self.seed,
+            is_weighted=True,
+            has_importance=self.importance,
+            is_merged=layout == "merged",
         )
 
     def _weights(
@@ -222,3 +318,12 @@ class MergedBlockSampler:
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
         """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`."""
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
+
+    @property
+    def rule(self) -> HopRule:
+        """What its hops want; raises as `NeighborSampler.rule`."""
+        return self.sampler.rule_of("merged")
+
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
+        """Return the batch that `sample` returns; parameters and errors are those of `NeighborSampler.replay`."""
+        return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()

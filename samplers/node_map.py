@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 LABEL_END = 2**31  # labels are int32
+_SLOT_BYTES = 12
 _MIN_SLOTS = 1 << 10  # 12 KB; the table doubles from there
 
 
@@ -148,7 +149,7 @@ class HashMap:
         # At most half full: a search then ends after a slot or two.
         if 2 * num_nodes <= self._keys.shape[0] and self._base + num_nodes <= LABEL_END:
             return
-        self._allocate(max(self._keys.shape[0], 1 << (2 * num_nodes - 1).bit_length()))
+        self._allocate(max(self._keys.shape[0], _slots_for(num_nodes)))
         self._base = 1
         relabel_kernels.enter_hashed(entered, entered, self._base, self._keys, self._labels, self._shift)
 
@@ -156,3 +157,12 @@ class HashMap:
         self._keys: IdArray = np.empty(slots, dtype=np.int64)
         self._labels: LocalArray = np.zeros(slots, dtype=np.int32)
         self._shift = np.uint64(64 - (slots.bit_length() - 1))
+
+
+def hash_map_bytes(num_nodes: int) -> int:
+    """Return the bytes of a `HashMap` with room for ``num_nodes`` nodes. Pure."""
+    return _SLOT_BYTES * max(_slots_for(num_nodes), _MIN_SLOTS)
+
+
+def _slots_for(num_nodes: int) -> int:
+    return 1 << (2 * num_nodes - 1).bit_length()

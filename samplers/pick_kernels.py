@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from gloader.core.numba_ops import prefetch
+from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.rng import ONE, bounded, node_key, to_int
 from gloader.samplers.simd import LANES, REJECTED, REPEATED, draw_sixteen
 
@@ -27,11 +27,20 @@ _SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)
 _AHEAD = 32
 _DEGREE_END = 2**31  # positions of the vector path have 32 bits
 SLACK = LANES  # a vector store writes all lanes, also those that nobody asked for
+# The bit set of Floyd's algorithm, 512 bytes to 1 MB: a word of 64 bits for each draw keeps chance meetings of folded
+# positions rare, and a meeting costs a look at the list.
+_MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
+
+
+def bit_set(largest_fanout: int) -> NDArray[np.uint64]:
+    """Return the scratch that `pick_uniform` needs for fan-outs up to ``largest_fanout``. Pure."""
+    words = min(max(_MIN_BIT_WORDS, 1 << max(largest_fanout - 1, 0).bit_length()), _MAX_BIT_WORDS)
+    return np.zeros(words, dtype=np.uint64)
 
 
 @njit(cache=True, nogil=True)
 def fetch_degrees(
-    graph_indptr: IdArray,
+    offsets: Offsets,
     num_edges: int,
     nodes: IdArray,
     first: int,
@@ -47,8 +56,8 @@ def fetch_degrees(
         -1, or the first i whose edges do not lie in ``0:num_edges``: the graph is damaged.
     """
     for i in range(first, last):
-        prefetch(graph_indptr, nodes[min(i + _AHEAD, last - 1)])
-        start, stop = graph_indptr[nodes[i]], graph_indptr[nodes[i] + 1]
+        prefetch_offset(offsets, nodes[min(i + _AHEAD, last - 1)])
+        start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
         if start < 0 or stop < start or stop > num_edges:
             return i
         starts[i] = start
@@ -57,17 +66,23 @@ def fetch_degrees(
 
 
 @njit(cache=True, nogil=True)
-def count_in_edges(graph_indptr: IdArray, nodes: IdArray, counts: NDArray[Any]) -> int:
+def count_in_edges(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> int:
     """Write how many in-edges each of ``nodes`` has; return -1, or the first i that is no node of the graph."""
-    num_nodes = graph_indptr.shape[0] - 1
+    num_nodes = offsets.low.shape[0] - 1
     last = nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
-        prefetch(graph_indptr, nodes[min(i + _AHEAD, last)])
+        prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
         node = nodes[i]
         if node < 0 or node >= num_nodes:
             return i
-        counts[i] = graph_indptr[node + 1] - graph_indptr[node]
+        counts[i] = offset_at(offsets, node + 1) - offset_at(offsets, node)
     return -1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def takes_all(degree: int, fanout: int, replace: bool) -> bool:
+    """Return whether a node takes each of its in-edges once, and none is drawn. Pure."""
+    return fanout < 0 or (degree <= fanout and not replace) or degree == 0
 
 
 @njit(cache=True, nogil=True)
@@ -81,11 +96,7 @@ def count_uniform(
     total = 0
     indptr[0] = 0
     for i in range(first, last):
-        degree = degrees[i]
-        if fanout < 0 or (degree < fanout and not replace) or degree == 0:
-            total += degree
-        else:
-            total += fanout
+        total += degrees[i] if takes_all(degrees[i], fanout, replace) else fanout
         # Before the store: an offset that int32 cannot hold would wrap silently.
         if total > limit:
             return -1
@@ -203,7 +214,7 @@ def pick_with_replacement(
     degrees: IdArray,
     first: int,
     last: int,
-    takes_all: bool,
+    is_all: bool,
     key: np.uint64,
     indptr: LocalArray,
     edge_ids: IdArray,
@@ -214,5 +225,5 @@ def pick_with_replacement(
         count = indptr[i - first + 1] - out
         this = node_key(key, nodes[i])
         for j in range(count):
-            at = j if takes_all else bounded(this, j, degrees[i])
+            at = j if is_all else bounded(this, j, degrees[i])
             edge_ids[out + j] = starts[i] + at

@@ -107,7 +107,7 @@ def pick_weighted(
                 beyond = min(beyond, max(arrival, arrivals[kept - 1]))
                 if arrival >= arrivals[kept - 1]:
                     continue
-            kept = _insert(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
+            kept = insert_arrival(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
         # Fewer than were counted: the weights have changed since, as those of a mapped file can.
         if kept != count:
             return i
@@ -122,7 +122,7 @@ def pick_weighted(
 
 
 @njit(cache=True, nogil=True)
-def _insert(
+def insert_arrival(
     arrivals: NDArray[np.float64],
     edge_ids: IdArray,
     out: int,

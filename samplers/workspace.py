@@ -11,6 +11,7 @@ from numba import njit
 
 from gloader.samplers import graph_errors
 from gloader.samplers.node_map import DenseMap, HashMap, NodeMap
+from gloader.samplers.pick_kernels import bit_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more than a hash table
 _NOBODY: IdArray = np.empty(0, dtype=np.int64)
-# The bit set of Floyd's algorithm, 512 bytes to 1 MB: a word of 64 bits for each draw keeps chance meetings of folded
-# positions rare, and a meeting costs a look at the list.
-_MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 
 
 class Workspace:
@@ -48,8 +46,7 @@ class Workspace:
         self.starts: IdArray = np.empty(0, dtype=np.int64)
         self.degrees: IdArray = np.empty(0, dtype=np.int64)
         self.scratch: NDArray[np.float64] = np.empty(0, dtype=np.float64)
-        words = min(max(_MIN_BIT_WORDS, 1 << max(largest_fanout - 1, 0).bit_length()), _MAX_BIT_WORDS)
-        self.bits: NDArray[np.uint64] = np.zeros(words, dtype=np.uint64)
+        self.bits = bit_set(largest_fanout)
 
     def reserve(self, num_nodes: int, used: int) -> None:
         """Make room for ``num_nodes`` nodes, keeping the first ``used``."""

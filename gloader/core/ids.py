@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _LARGEST = np.iinfo(np.int64).max
+_MOST_SHORT_IDS = 2**31
 
 
 def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError]) -> IdArray:
@@ -41,6 +42,11 @@ def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError]) -> IdArra
     if ids.size and ids.dtype.kind == "u" and ids.dtype.itemsize == 8 and ids.max() > _LARGEST:
         raise error(f"{noun} must be below 2**63; these are not: {ids[ids > _LARGEST][:5].tolist()}")
     return np.ascontiguousarray(ids, dtype=np.int64)
+
+
+def id_dtype(count: int) -> np.dtype[Any]:
+    """Return the smallest dtype for the ids of ``count`` nodes or rows. Pure."""
+    return np.dtype(np.int32 if count <= _MOST_SHORT_IDS else np.int64)
 
 
 def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:

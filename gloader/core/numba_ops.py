@@ -1,15 +1,16 @@
-"""Two machine operations for numba kernels, which Python has no words for: a cache-line prefetch and a block copy."""
+"""Machine operations for numba kernels, which Python has no words for: prefetch, block copy, arrays by address."""
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, types
+from numba import carray, config, njit, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
@@ -67,6 +68,16 @@ def _copy_block(typingctx: Any, target: Any, to: Any, source: Any, start: Any, l
     return types.void(target, types.intp, source, types.intp, types.intp), codegen
 
 
+@intrinsic
+def _pointer(typingctx: Any, address: Any) -> Any:
+    """Return ``address`` as a pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), codegen
+
+
 def _no_prefetch(array: Any, index: Any) -> None:
     """Do nothing: interpreted kernels have no cache lines to fetch."""
 
@@ -78,3 +89,13 @@ def _copy_slice(target: Any, to: Any, source: Any, start: Any, length: Any) -> N
 # NUMBA_DISABLE_JIT runs kernels as Python (the tests do so once), and an intrinsic has no Python body.
 prefetch = _no_prefetch if config.DISABLE_JIT else _prefetch
 copy_block = _copy_slice if config.DISABLE_JIT else _copy_block
+_as_pointer: Any = ctypes.c_void_p if config.DISABLE_JIT else _pointer
+
+
+@njit(cache=True, nogil=True)
+def array_at(address: int, length: int, like: Any) -> Any:
+    """Return the ``length`` entries at ``address``, of the dtype of ``like``: any number of arrays come in one table.
+
+    Whoever gave the address keeps them alive.
+    """
+    return carray(_as_pointer(address), (length,), like.dtype)

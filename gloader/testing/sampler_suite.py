@@ -7,14 +7,17 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 
-from gloader.errors import SeedError
+from gloader.core.offsets import compact_offsets
+from gloader.errors import ConfigError, SeedError
 from gloader.samplers import CscGraph
-from gloader.samplers.graph import EdgeLists
+from gloader.samplers.graph import EdgeLists, HeldScan
+from gloader.samplers.list_rule import ListDraws, ListRule
+from gloader.samplers.sweeping import swept_nodes
 from gloader.types import BatchId, SampledBatch
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.samplers import Topology
+    from gloader.samplers.sweeping import Frontier, HopRule, PickRule
     from gloader.types import IdArray, Sampler
 
 NUM_NODES = 600
@@ -79,6 +83,57 @@ def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: 
     assert not differing, f"{reason}: {batch_id} differs in {', '.join(differing)}"
 
 
+def draw_hops(
+    rule: HopRule, graph: CscGraph, batch_id: BatchId, seeds: IdArray, *, width: int = 64
+) -> list[NDArray[Any]]:
+    """Return the drawn array of each hop of a batch, as passes over the edges would bring them. Pure.
+
+    Parameters
+    ----------
+    rule : of the sampler
+    graph : whose edges it picks
+    batch_id, seeds : of the batch
+    width : columns that positions are listed in
+    """
+    frontier = rule.begin(batch_id, seeds)
+    drawn: list[NDArray[Any]] = []
+    for hop in range(rule.num_hops):
+        assert frontier.hop == hop
+        if isinstance(rule, ListRule):
+            drawn.append(_choose(rule, graph, frontier))
+        else:
+            picks = cast("PickRule", rule)
+            drawn.append(graph.indices[list_positions(picks, frontier, width=width)])
+        frontier = rule.extend(frontier, drawn[-1])
+    return drawn
+
+
+def list_positions(rule: PickRule, frontier: Frontier, *, width: int = 64) -> IdArray:
+    """Return the positions that ``frontier`` takes (K,), from portions of ``width``. Pure."""
+    portions = rule.portions([frontier])
+    ids = np.empty((1, width), np.int64)
+    taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_)
+    found = []
+    while has_more[0]:
+        portions.fill(ids, taken, ends, has_more)
+        assert ends[0] or not has_more[0], "a portion without a position, and more are to come"
+        found.append(ids[0, : ends[0]].copy())
+        taken[:] = ends
+    return np.concatenate(found)
+
+
+def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]:
+    """Return what ``frontier`` takes of all edges, which go by in small pieces."""
+    words: list[NDArray[Any]] = []
+    draws = ListDraws(rule, [frontier], capacity=64)
+    weights = np.zeros(0) if graph.edge_weight is None else graph.edge_weight
+    for begin in range(0, graph.num_edges, 1000):
+        piece = slice(begin, begin + 1000)
+        draws.offer(begin, graph.indices[piece], weights[piece], lambda _, taken: words.append(taken.copy()))
+    draws.finish(lambda _, taken: words.append(taken.copy()))
+    return np.concatenate([np.empty(0, rule.word_dtype), *words])
+
+
 class _CopiedValues:
     """`EdgeValues` of a graph on the SSD: whoever asks gets copies of what was asked for, in a place of their own."""
 
@@ -98,6 +153,9 @@ class _CopiedValues:
         values = np.concatenate([self._array[:0], *copied])
         return EdgeLists(values=values, starts=places, origins=starts)
 
+    def scan(self) -> HeldScan:
+        return HeldScan(array=self._array.copy())
+
     def pieces(self) -> Iterator[NDArray[Any]]:
         for start in range(0, len(self._array), 1000):
             yield self._array[start : start + 1000].copy()
@@ -113,10 +171,11 @@ class _GraphOnDisk:
     """A `Topology` that has no arrays of edges, as one that is read page by page."""
 
     def __init__(self, graph: CscGraph) -> None:
-        self.indptr, self.num_nodes, self.num_edges = graph.indptr, graph.num_nodes, graph.num_edges
+        self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
+        self.offsets = compact_offsets([graph.indptr], graph.num_nodes)
         self.sources = _CopiedValues(graph.indices)
         self.weights = None if graph.edge_weight is None else _CopiedValues(graph.edge_weight)
-        self.held_bytes = graph.indptr.nbytes
+        self.held_bytes = self.offsets.num_bytes
         self.in_degrees = graph.in_degrees
 
 
@@ -208,6 +267,22 @@ class SamplerSuite:
             require_same(
                 batch_bytes(found), batch_bytes(expected), batch_id, "it matters where the edges are"
             )
+
+    def test_a_batch_is_made_of_what_passes_over_the_edges_brought(self, graph: CscGraph) -> None:
+        """A sampler that can be swept, see `SweptSampler`, remakes its batches from what its hops drew."""
+        sampler: Any = self.make_sampler(graph, seed=3)
+        try:
+            rule = sampler.rule
+        except (AttributeError, ConfigError):  # it says that it cannot
+            return
+        random = np.random.default_rng(0)
+        for index, size in enumerate((0, 1, 60)):
+            batch_id, seeds = BatchId(epoch=1, index=index), random.permutation(NUM_NODES)[:size]
+            drawn = draw_hops(rule, graph, batch_id, seeds)
+            found, expected = sampler.replay(batch_id, seeds, drawn), sampler.sample(batch_id, seeds)
+            require_same(batch_bytes(found), batch_bytes(expected), batch_id, "a swept batch is another")
+            nodes = swept_nodes(rule, batch_id, seeds, drawn)
+            assert nodes.tolist() == sorted(expected.nodes.tolist())
 
     def test_batches_drawn_before_do_not_matter(self, graph: CscGraph) -> None:
         """No state: not of batches that were sampled, not of one that was refused."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gloader.samplers import make_sampler
+from gloader.errors import ConfigError
+from gloader.samplers import make_sampler, swept_words
 from gloader.testing.sampler_suite import SamplerSuite
 
 if TYPE_CHECKING:
-    from gloader.samplers import Topology
+    from gloader.samplers import CscGraph, Topology
     from gloader.types import Sampler
 
 
@@ -19,6 +20,14 @@ class OurSamplerSuite(SamplerSuite):
 
     def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
         return make_sampler(self.spec, graph, self.fanouts, seed, **self.settings)
+
+    def test_the_table_says_whether_it_can_be_swept(self, graph: CscGraph) -> None:
+        sampler: Any = self.make_sampler(graph, seed=0)
+        try:
+            can_be_swept = sampler.rule.num_hops == len(self.fanouts)
+        except (AttributeError, ConfigError):
+            can_be_swept = False
+        assert can_be_swept == (swept_words(self.spec) > 0)
 
 
 class TestNeighbor(OurSamplerSuite):

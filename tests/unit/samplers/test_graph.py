@@ -34,11 +34,11 @@ def test_sizes_and_degrees() -> None:
 def test_degrees_of_foreign_nodes_are_refused(nodes: list[int]) -> None:
     for count in (in_degrees, float_in_degrees):
         with pytest.raises(GraphError, match=r"node ids \[.*\] are not in 0\.\.2"):
-            count(build().indptr, np.array(nodes))
+            count(build().offsets, np.array(nodes))
 
 
 def test_degrees_for_message_passing_are_float32() -> None:
-    found = float_in_degrees(INDPTR, np.array([2, 0, 2, 1]))
+    found = float_in_degrees(build().offsets, np.array([2, 0, 2, 1]))
     assert (found.dtype, found.tolist()) == (np.dtype(np.float32), [3, 2, 3, 0])
 
 

@@ -9,7 +9,8 @@ import pytest
 from unit.samplers.graphs import random_graph
 
 from gloader.samplers import NeighborSampler, node_map
-from gloader.samplers.node_map import DenseMap, HashMap
+from gloader.samplers.make import node_map_bytes
+from gloader.samplers.node_map import DenseMap, HashMap, hash_map_bytes
 from gloader.samplers.workspace import WorkspacePool
 from gloader.testing.sampler_suite import batch_bytes
 from gloader.types import BatchId
@@ -107,3 +108,13 @@ def test_both_maps_give_identical_batches(dtype: type) -> None:
         assert batch_bytes(dense.sample(batch, seeds)) == batch_bytes(hashed.sample(batch, seeds))
     assert isinstance(hashed._pool._free[0].map, HashMap)
     assert isinstance(dense._pool._free[0].map, DenseMap)
+
+
+def test_what_a_thread_keeps_for_a_large_graph_follows_from_its_batches() -> None:
+    hashed = HashMap(10**9)
+    for found in (1, 512, 513, 100_000):
+        hashed.begin(np.arange(found), np.empty(found, np.int64))
+        assert hashed._keys.nbytes + hashed._labels.nbytes == hash_map_bytes(found)
+    assert node_map_bytes("neighbor", num_nodes=50_000_000, found=10) == 200_000_000
+    assert node_map_bytes("weighted", num_nodes=50_000_001, found=1_500_000) == 12 * 2**22
+    assert node_map_bytes("labor", num_nodes=50_000_001, found=10) == 8 * 50_000_001

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from unit.testing.broken import must_fail
 
+from gloader.core.offsets import offsets_of
 from gloader.errors import SeedError
+from gloader.samplers import NeighborSampler
 from gloader.testing.sampler_suite import NUM_NODES, SamplerSuite, make_graph
 from gloader.types import BatchId, Block, SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gloader.samplers import Topology
     from gloader.types import IdArray, Sampler
@@ -41,7 +43,7 @@ class ToySampler:
             raise SeedError(f"{seeds} are not distinct nodes")
 
     def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
-        edges = np.arange(self.graph.indptr[node], self.graph.indptr[node + 1])
+        edges = np.arange(*offsets_of(self.graph.offsets, np.array([node, node + 1])))
         return np.random.default_rng((*key, node)).permutation(edges)[:3]
 
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
@@ -165,6 +167,21 @@ class InventsEdges(ToySampler):
         return with_block(batch, 0, indptr=own, indices=own[:-1], edge_ids=own[:-1].astype(np.int64))
 
 
+class ReplaysInAnotherOrder(NeighborSampler):
+    """What a pass brought is looked up where other values are."""
+
+    def __init__(self, graph: Topology, seed: int) -> None:
+        super().__init__(graph, [3, 3], seed=seed)
+
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[np.ndarray]) -> SampledBatch:
+        return super().replay(batch_id, seeds, [values[::-1].copy() for values in drawn])
+
+
+class ReplaysAnotherBatch(ReplaysInAnotherOrder):
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[np.ndarray]) -> SampledBatch:
+        return self.sample(replace(batch_id, index=batch_id.index + 1), seeds)
+
+
 def half_weights(batch: SampledBatch, value: float) -> SampledBatch:
     weights = np.full(batch.blocks[0].num_edges, value, np.float32)
     return with_block(batch, 0, edge_weight=weights)
@@ -175,6 +192,7 @@ EDGES = SamplerSuite.test_every_edge_is_one_of_the_graph
 WEIGHTS = SamplerSuite.test_weights_are_finite_and_positive
 ADDRESS = SamplerSuite.test_seed_epoch_and_index_decide_the_batch
 ON_DISK = SamplerSuite.test_a_graph_on_the_ssd_gives_the_same_batches
+SWEPT = SamplerSuite.test_a_batch_is_made_of_what_passes_over_the_edges_brought
 HISTORY = SamplerSuite.test_batches_drawn_before_do_not_matter
 SCRATCH = SamplerSuite.test_a_batch_is_not_the_samplers_scratch
 READS = SamplerSuite.test_graph_and_seeds_are_left_alone
@@ -207,6 +225,8 @@ MUTANTS = [
     (ADDRESS, LivesOfChance, []),
     (ON_DISK, TakesOnlyArrays, []),
     (ON_DISK, TakesPositionsForPlaces, []),
+    (SWEPT, ReplaysInAnotherOrder, []),
+    (SWEPT, ReplaysAnotherBatch, []),
     (HISTORY, DrawsFromAStream, []),
     (SCRATCH, SharesItsScratch, []),
     (READS, SortsTheSeedsInPlace, []),

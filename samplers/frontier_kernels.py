@@ -1,0 +1,498 @@
+"""Kernels over the positions that the nodes of a frontier take: count them, mark their pages, list them in order.
+
+Positions are drawn by the kernels that draw a hop's edges, so that they are the very same, and sorted node by node. A
+node that takes all of its edges is a range: of a hub it may be millions of positions long, and is never held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from gloader.core.numba_ops import array_at
+from gloader.core.offsets import Offsets, offset_at, prefetch_offset
+from gloader.samplers.pick_kernels import SLACK, bit_set, pick_uniform, pick_with_replacement, takes_all
+from gloader.samplers.simd import LANES, rank_sixteen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray, LocalArray
+
+_AHEAD = 32  # nodes between asking for an offset and reading it, see `pick_kernels`
+# Draws of a block: they stay in the fastest cache.
+_BLOCK_DRAWS, _MOST_BLOCK_NODES = 2048, 256
+_GAPS = (701, 301, 132, 57, 23, 10, 4, 1)  # Ciura, "Best increments for the average case of Shellsort", 2001
+# Columns of the table of frontiers, and of that of cursors.
+ADDRESS, LENGTH, FANOUT = range(3)
+NODE, DONE = range(2)
+
+
+class Picks(NamedTuple):
+    """How the nodes of a graph pick, and scratch for one thread. A tuple, because numba takes only that.
+
+    Nodes are picked for in blocks of up to B: a call of a kernel with all of these arrays for each node would take
+    longer than its draws.
+    """
+
+    offsets: Offsets
+    num_edges: int
+    replace: bool
+    nodes: IdArray  # (B,) of the block
+    starts: IdArray  # (B,)
+    degrees: IdArray  # (B,) 0: the node draws nothing
+    sizes: IdArray  # (B,) in-edges of a node that takes them all; -1: it draws
+    indptr: LocalArray  # (B + 1,) where the draws of each node begin
+    drawn: IdArray  # with `SLACK` more
+    ordered: IdArray  # of one node
+    ranks: IdArray  # (`SLACK`,)
+    bits: NDArray[np.uint64]  # see `pick_kernels.pick_uniform`
+
+
+def new_picks(offsets: Offsets, num_edges: int, *, replace: bool, largest_fanout: int) -> Picks:
+    """Return how nodes pick, with scratch of its own. Pure.
+
+    Parameters
+    ----------
+    offsets, num_edges : of the graph
+    replace : draw with replacement
+    largest_fanout : of the hops that it is for
+    """
+    fanout = max(largest_fanout, 1)
+    block = min(max(_BLOCK_DRAWS // fanout, 1), _MOST_BLOCK_NODES)
+    return Picks(
+        offsets=offsets,
+        num_edges=num_edges,
+        replace=replace,
+        nodes=np.empty(block, dtype=np.int64),
+        starts=np.empty(block, dtype=np.int64),
+        degrees=np.empty(block, dtype=np.int64),
+        sizes=np.empty(block, dtype=np.int64),
+        indptr=np.zeros(block + 1, dtype=np.int32),
+        drawn=np.empty(block * fanout + SLACK, dtype=np.int64),
+        ordered=np.empty(fanout, dtype=np.int64),
+        ranks=np.empty(SLACK, dtype=np.int64),
+        bits=bit_set(largest_fanout),
+    )
+
+
+@njit(cache=True, nogil=True)
+def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint64) -> int:
+    """Return how many distinct positions ``nodes`` take, or -1 - i if the edges of node i do not lie in the graph's."""
+    offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
+    total, size, last = 0, 0, nodes.shape[0] - 1
+    for i in range(nodes.shape[0]):
+        prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
+        start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
+        if start < 0 or stop < start or stop > num_edges:
+            return -1 - i
+        if takes_all(stop - start, fanout, replace):
+            total += stop - start
+        elif not replace:
+            total += fanout
+        else:
+            # How many of them are the same is known only when they are drawn.
+            size = _enter(picks, size, nodes[i], start, stop - start, fanout)
+            if size == picks.nodes.shape[0]:
+                total += _count_block(picks, size, fanout, key)
+                size = 0
+    return total + _count_block(picks, size, fanout, key)
+
+
+@njit(cache=True, nogil=True)
+def mark_positions(
+    picks: Picks,
+    nodes: NDArray[Any],
+    fanout: int,
+    key: np.uint64,
+    pages: NDArray[np.uint64],
+    per_page: int,
+    shift: int,
+) -> int:
+    """Set the bits of the pages that hold positions that ``nodes`` take.
+
+    Parameters
+    ----------
+    picks, nodes, fanout, key : whose positions
+    pages : written
+    per_page : positions in a page
+    shift : its logarithm; -1: it is no power of two
+
+    Returns
+    -------
+    int
+        -1, or the first i whose edges do not lie in the graph's.
+    """
+    offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
+    size, last = 0, nodes.shape[0] - 1
+    for i in range(nodes.shape[0]):
+        prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
+        start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
+        if start < 0 or stop < start or stop > num_edges:
+            return i
+        if stop == start or fanout == 0:
+            continue
+        first_page, last_page = _page_of(start, per_page, shift), _page_of(stop - 1, per_page, shift)
+        # Most lists lie in one page: whatever their nodes take, nothing need be drawn.
+        if first_page == last_page or takes_all(stop - start, fanout, replace):
+            for page in range(first_page, last_page + 1):
+                _set_bit(pages, page)
+            continue
+        size = _enter(picks, size, nodes[i], start, stop - start, fanout)
+        if size == picks.nodes.shape[0]:
+            _mark_block(picks, size, key, pages, per_page, shift)
+            size = 0
+    _mark_block(picks, size, key, pages, per_page, shift)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def fill_portions(
+    picks: Picks,
+    frontiers: IdArray,
+    like: NDArray[Any],
+    keys: NDArray[np.uint64],
+    cursors: IdArray,
+    ids: IdArray,
+    taken: IdArray,
+    ends: IdArray,
+    has_more: NDArray[np.bool_],
+) -> int:
+    """Write the next positions of every owner, see `IdPortions.fill`.
+
+    Parameters
+    ----------
+    picks : how nodes pick
+    frontiers : (O, 3) of each owner: the address of its nodes, how many there are, its fan-out
+    like : of the dtype of the nodes
+    keys : (O,) of the hops
+    cursors : (O, 2) the node that comes next, and how many of its edges were written
+    ids, taken, ends, has_more : as of `IdPortions.fill`
+
+    Returns
+    -------
+    int
+        -1, or the owner at whose cursor is a node whose edges do not lie in the graph's.
+    """
+    for o in range(ids.shape[0]):
+        row = ids[o]
+        end = 0
+        for column in range(taken[o], ends[o]):
+            row[end] = row[column]
+            end += 1
+        taken[o] = 0
+        if cursors[o, NODE] < frontiers[o, LENGTH]:
+            nodes = array_at(frontiers[o, ADDRESS], frontiers[o, LENGTH], like)
+            end = _fill(picks, nodes, frontiers[o, FANOUT], keys[o], cursors[o], row, end)
+            if end < 0:
+                return o
+        ends[o] = end
+        has_more[o] = cursors[o, NODE] < frontiers[o, LENGTH]
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _fill(
+    picks: Picks,
+    nodes: NDArray[Any],
+    fanout: int,
+    key: np.uint64,
+    cursor: IdArray,
+    row: IdArray,
+    end: int,
+) -> int:
+    """Write positions behind column ``end`` while there is room; return the new end, -1 at a damaged node."""
+    starts, sizes, indptr, drawn = picks.starts, picks.sizes, picks.indptr, picks.drawn
+    replace, ranks, ordered = picks.replace, picks.ranks, picks.ordered
+    while cursor[NODE] < nodes.shape[0]:
+        size = _gather(picks, nodes, fanout, cursor, row.shape[0] - end)
+        if size < 0:
+            return -1
+        _draw(picks, size, key)
+        for i in range(size):
+            done, room, all_of_node = cursor[DONE], row.shape[0] - end, sizes[i]
+            if all_of_node >= 0:
+                count = min(all_of_node - done, room)
+                for j in range(count):
+                    row[end + j] = starts[i] + done + j
+            elif done == 0 and fanout <= room:
+                count = order_distinct(drawn, indptr[i], fanout, replace, ranks, row, end)
+                all_of_node = count
+            else:
+                # Drawn again for each portion: held, they would take the memory of a fan-out for every owner.
+                all_of_node = order_distinct(drawn, indptr[i], fanout, replace, ranks, ordered, 0)
+                count = min(all_of_node - done, room)
+                for j in range(count):
+                    row[end + j] = ordered[done + j]
+            end += count
+            # Only the last of a block has more than the room that is left.
+            if done + count < all_of_node:
+                cursor[NODE] += i
+                cursor[DONE] = done + count
+                return end
+            cursor[DONE] = 0
+        cursor[NODE] += size
+    return end
+
+
+@njit(cache=True, nogil=True)
+def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, cursor: IdArray, room: int) -> int:
+    """Make a block of the next nodes whose positions find room, the last one's perhaps not all of them.
+
+    Returns
+    -------
+    int
+        How many nodes it has, or -1: the edges of the node that is now at the cursor do not lie in the graph's.
+    """
+    offsets, num_edges, replace, sizes = picks.offsets, picks.num_edges, picks.replace, picks.sizes
+    block, starts, degrees, indptr = picks.nodes, picks.starts, picks.degrees, picks.indptr
+    first, size, wanted = cursor[NODE], 0, -cursor[DONE]
+    most = min(picks.nodes.shape[0], nodes.shape[0] - first)
+    # Of the block at once: what was asked for in the portion before has left the cache.
+    for ahead in range(first, first + min(most, room // max(fanout, 1) + 1)):
+        prefetch_offset(offsets, nodes[ahead])
+    while size < most:
+        node = nodes[first + size]
+        start, stop = offset_at(offsets, node), offset_at(offsets, node + 1)
+        if start < 0 or stop < start or stop > num_edges:
+            cursor[NODE] += size
+            return -1
+        if takes_all(stop - start, fanout, replace):
+            wanted += stop - start
+            sizes[size], degrees[size], count = stop - start, 0, 0
+        else:
+            wanted += fanout
+            sizes[size], degrees[size], count = -1, stop - start, fanout
+        block[size], starts[size] = node, start
+        indptr[size + 1] = indptr[size] + count
+        size += 1
+        if wanted > room:
+            break
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _enter(picks: Picks, at: int, node: int, start: int, degree: int, count: int) -> int:
+    """Let a node be number ``at`` of the block, with ``count`` draws; return ``at`` + 1."""
+    picks.nodes[at] = node
+    picks.starts[at] = start
+    picks.degrees[at] = degree
+    picks.indptr[at + 1] = picks.indptr[at] + count
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def _draw(picks: Picks, size: int, key: np.uint64) -> None:
+    """Write the positions that the nodes of a block draw to ``picks.drawn``, as a hop draws them."""
+    if picks.replace:
+        pick_with_replacement(
+            picks.nodes, picks.starts, picks.degrees, 0, size, False, key, picks.indptr, picks.drawn
+        )
+    else:
+        pick_uniform(
+            picks.nodes, picks.starts, picks.degrees, 0, size, key, picks.indptr, picks.drawn, picks.bits
+        )
+
+
+@njit(cache=True, nogil=True)
+def _count_block(picks: Picks, size: int, fanout: int, key: np.uint64) -> int:
+    """Return how many distinct positions the nodes of a block draw."""
+    drawn, ranks, ordered, indptr, total = picks.drawn, picks.ranks, picks.ordered, picks.indptr, 0
+    _draw(picks, size, key)
+    for i in range(size):
+        total += order_distinct(drawn, indptr[i], fanout, True, ranks, ordered, 0)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _mark_block(
+    picks: Picks, size: int, key: np.uint64, pages: NDArray[np.uint64], per_page: int, shift: int
+) -> None:
+    """Set the bits of the pages that hold positions that the nodes of a block draw."""
+    drawn = picks.drawn
+    _draw(picks, size, key)
+    for j in range(picks.indptr[size]):
+        _set_bit(pages, _page_of(drawn[j], per_page, shift))
+
+
+@njit(cache=True, nogil=True)
+def _page_of(position: int, per_page: int, shift: int) -> int:
+    # A division of 64 bits takes as long as drawing a position.
+    return position >> shift if shift >= 0 else position // per_page
+
+
+@njit(cache=True, nogil=True)
+def _set_bit(bits: NDArray[np.uint64], at: int) -> None:
+    bits[at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+
+
+@njit(cache=True, nogil=True)
+def order_distinct(
+    positions: IdArray, first: int, count: int, may_repeat: bool, ranks: IdArray, out: IdArray, at: int
+) -> int:
+    """Write the distinct ones of ``positions[first : first + count]`` to ``out[at:]``, ascending; return their number.
+
+    Parameters
+    ----------
+    positions : with `SLACK` more
+    first, count : which of them
+    may_repeat : whether they need not be distinct
+    ranks : (`SLACK`,) scratch
+    out, at : where to write; there is room for ``count``
+    """
+    kept = _rank_few(positions, first, count, may_repeat, at, ranks, 0)
+    if kept >= 0:
+        for j in range(count):
+            out[ranks[j]] = positions[first + j]
+        return kept
+    for j in range(count):
+        out[at + j] = positions[first + j]
+    _sort(out, at, count)
+    kept = 0
+    for j in range(count):
+        if j == 0 or out[at + j] != out[at + kept - 1]:
+            out[at + kept] = out[at + j]
+            kept += 1
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def _rank_few(
+    positions: IdArray, first: int, count: int, may_repeat: bool, base: int, out: IdArray, at: int
+) -> int:
+    """Write ``base`` + the rank of each among the distinct ones to ``out[at:]``; parameters as of `order_distinct`.
+
+    Returns
+    -------
+    int
+        How many are distinct, or -1: they are too many for vectors, or too far apart.
+    """
+    if count > LANES or not rank_sixteen(positions, first, count, base, out, at):
+        return -1
+    if not may_repeat:
+        return count
+    # Equal ones have one rank, and behind it ranks are left out.
+    used = np.int64(0)
+    for j in range(at, at + count):
+        used |= np.int64(1) << (out[j] - base)
+    for j in range(at, at + count):
+        out[j] = base + _count_ones(used & ((np.int64(1) << (out[j] - base)) - 1))
+    return _count_ones(used)
+
+
+@njit(cache=True, nogil=True)
+def _count_ones(bits: int) -> int:
+    """Return how many of the lower sixteen bits are set."""
+    bits -= (bits >> 1) & 0x5555
+    bits = (bits & 0x3333) + ((bits >> 2) & 0x3333)
+    bits = (bits + (bits >> 4)) & 0x0F0F
+    return (bits + (bits >> 8)) & 0x1F
+
+
+@njit(cache=True, nogil=True)
+def _sort(values: IdArray, first: int, count: int) -> None:
+    """Sort ``values[first : first + count]``: Shell's sort, an insertion sort where there are few."""
+    for gap in _GAPS:
+        for j in range(first + gap, first + count):
+            this, at = values[j], j
+            while at - gap >= first and values[at - gap] > this:
+                values[at] = values[at - gap]
+                at -= gap
+            values[at] = this
+
+
+@njit(cache=True, nogil=True)
+def count_picks(
+    edge_ids: IdArray,
+    indptr: LocalArray,
+    degrees: IdArray,
+    fanout: int,
+    ranks: IdArray,
+    ordered: IdArray,
+    counts: IdArray,
+) -> None:
+    """Write how many distinct edges each destination of a hop drew with replacement to ``counts``.
+
+    Parameters
+    ----------
+    edge_ids, indptr : the edges of the hop, with `SLACK` behind them, and where those of each destination begin
+    degrees : (D,) of the destinations
+    fanout : of the hop
+    ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
+    counts : (D,) written
+    """
+    for i in range(counts.shape[0]):
+        first = np.int64(indptr[i])
+        count = np.int64(indptr[i + 1]) - first
+        if not takes_all(degrees[i], fanout, True):
+            count = order_distinct(edge_ids, first, count, True, ranks, ordered, 0)
+        counts[i] = count
+
+
+@njit(cache=True, nogil=True)
+def place_picks(
+    edge_ids: IdArray,
+    indptr: LocalArray,
+    degrees: IdArray,
+    fanout: int,
+    replace: bool,
+    begins: IdArray,
+    ranks: IdArray,
+    ordered: IdArray,
+    places: IdArray,
+) -> None:
+    """Write where each edge of a hop stands among its distinct edges by node and position.
+
+    Parameters
+    ----------
+    edge_ids, indptr : the edges of the hop, with `SLACK` behind them, and where those of each destination begin
+    degrees : (D,) of the destinations
+    fanout, replace : of the hop
+    begins : (D,) where the distinct edges of each destination begin
+    ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
+    places : (K,) written, with `SLACK` more
+    """
+    for i in range(begins.shape[0]):
+        first, last, begin = np.int64(indptr[i]), np.int64(indptr[i + 1]), begins[i]
+        if takes_all(degrees[i], fanout, replace):
+            for j in range(first, last):
+                places[j] = begin + j - first
+        elif _rank_few(edge_ids, first, last - first, replace, begin, places, first) < 0:
+            count = order_distinct(edge_ids, first, last - first, replace, ranks, ordered, 0)
+            distinct = ordered[:count]
+            for j in range(first, last):
+                places[j] = begin + np.searchsorted(distinct, edge_ids[j])
+
+
+@njit(cache=True, nogil=True)
+def merge_into(seen: NDArray[Any], drawn: NDArray[Any], union: NDArray[Any]) -> int:
+    """Merge ascending ``drawn``, which may repeat, into ``seen``; return how many were new.
+
+    Parameters
+    ----------
+    seen : (U,) ascending, none twice
+    drawn : (K,) ascending; on return its first entries are those that are not in ``seen``, none twice
+    union : (U + K,) written: what is in either, ascending, none twice
+    """
+    # Without branches on values: which of two ids is smaller, no predictor knows.
+    distinct = 0
+    for j in range(drawn.shape[0]):
+        drawn[distinct] = drawn[j]
+        distinct += j == drawn.shape[0] - 1 or drawn[j] != drawn[j + 1]
+    i, j, count, new = 0, 0, 0, 0
+    while i < seen.shape[0] and j < distinct:
+        old, found = seen[i], drawn[j]
+        union[count] = min(old, found)
+        count += 1
+        drawn[new] = found
+        new += found < old
+        i += old <= found
+        j += found <= old
+    for at in range(i, seen.shape[0]):
+        union[count + at - i] = seen[at]
+    for at in range(j, distinct):
+        union[count + at - j] = drawn[at]
+        drawn[new + at - j] = drawn[at]
+    return new + distinct - j

@@ -1,0 +1,333 @@
+"""Kernels that choose in-edges while the edges of a graph stream by in the order of their positions.
+
+What is taken follows from the values of a list (weights, sources), so that no position is known before it was read.
+Every owner (a batch in one hop) has its nodes, ascending, and looks at what passes of the list of its current node; a
+list may be longer than what is there at a time. What an owner takes becomes records of two or three words of 32 bits,
+or of 64 where ids need them:
+
+- the place of the edge in the list of its node; of a node's first record -1 minus that, or `NONE` if it takes no edge,
+- the source,
+- with importance the number of edges that it stands for, as a float; of a node that takes every edge that it may, 0.
+
+Records of a node follow one another in the order in which the sampler takes them; nodes without in-edges have none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from gloader.core.offsets import Offsets, offset_at
+from gloader.samplers.poisson_kernels import limit_of, number_of
+from gloader.samplers.rng import node_key, unit
+from gloader.samplers.weighted_kernels import insert_arrival
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray, LocalArray
+
+NONE: Final = -(2**31)  # in place of the first record of a node that takes no edge
+MOST_EDGES: Final = 2**31 - 1  # in a list: places have 31 bits
+# What an owner came to.
+FINISHED, NODES_WANTED, WORDS_FULL, BAD_WEIGHT, PASSED = range(5)
+# Rows of the table of owners.
+AT, END, HAS_MORE, EDGE, STOP, KEPT, POSITIVE, IS_READ, WRITTEN, FILL, FANOUT, STATUS = range(12)
+NUM_ROWS: Final = 12
+ARRIVAL, WEIGHT = range(2)  # of `Lists.numbers`
+SLOT, PLACE, SOURCE = range(3)  # of `Lists.edges`
+FAR: Final = 2**62  # where the list of an owner begins that has no more
+UNKNOWN: Final = -1  # the list of the current node was not looked up
+
+
+class Lists(NamedTuple):
+    """What O owners have taken so far, and wait for. A named tuple because numba takes only that."""
+
+    table: IdArray  # (12, O)
+    nodes: IdArray  # (O, W) a portion of the nodes of each
+    keys: NDArray[np.uint64]  # (O,) of their hops
+    beyond: NDArray[np.float64]  # (O,) smallest arrival of the current node that is not taken
+    # Of the edges that are kept of the current list; without weights K = 0. In the order of their arrivals: when each
+    # comes, and its slot; by slot the weight, the place and the source.
+    numbers: NDArray[np.float64]  # (O, 2, K)
+    edges: IdArray  # (O, 3, K)
+    words: NDArray[Any]  # (O, C + a record) int32 or int64, records
+    floats: NDArray[Any]  # the same memory as float32 or float64
+    capacity: int  # C, words after which they are to be moved away
+    has_importance: bool
+
+
+@njit(cache=True, nogil=True)
+def mark_lists(
+    offsets: Offsets, nodes: NDArray[Any], fanout: int, per_page: int, pages: NDArray[np.uint64]
+) -> tuple[int, int]:
+    """Set the bits of the pages that hold in-edges of ``nodes``.
+
+    Returns the most in-edges of a node, and about how many edges all nodes take.
+    """
+    longest, taken = 0, 0
+    for i in range(nodes.shape[0]):
+        start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
+        longest = max(longest, stop - start)
+        taken += stop - start if fanout < 0 else min(stop - start, fanout)
+        if stop > start:
+            for page in range(start // per_page, (stop - 1) // per_page + 1):
+                pages[page >> 6] |= np.uint64(1) << np.uint64(page & 63)
+    return longest, taken
+
+
+@njit(cache=True, nogil=True)
+def offer(
+    lists: Lists,
+    offsets: Offsets,
+    begin: int,
+    sources: NDArray[Any],
+    weights: NDArray[Any],
+    is_weighted: bool,
+    owners: IdArray,
+) -> int:
+    """Let ``owners`` choose among the edges from position ``begin`` on; return how many of them could not go on.
+
+    These are moved to the front of ``owners``, and their STATUS says why. Called again with them once their nodes were
+    filled up (`NODES_WANTED`) or their words moved away (`WORDS_FULL`), it goes on. PASSED: an edge that the owner
+    waits for lies before ``begin``.
+    """
+    count = 0
+    for i in range(owners.shape[0]):
+        o = owners[i]
+        status = _offer_to(lists, offsets, begin, sources, weights, is_weighted, o)
+        if status != FINISHED:
+            lists.table[STATUS, o] = status
+            owners[count] = o
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _offer_to(
+    lists: Lists,
+    offsets: Offsets,
+    begin: int,
+    sources: NDArray[Any],
+    weights: NDArray[Any],
+    is_weighted: bool,
+    o: int,
+) -> int:
+    table = lists.table
+    end = begin + sources.shape[0]
+    while table[EDGE, o] < end:
+        if table[EDGE, o] == UNKNOWN:
+            if not _find_list(lists, offsets, o):
+                return NODES_WANTED
+            continue
+        if table[EDGE, o] < begin:
+            return PASSED
+        status = _read_list(lists, offsets, begin, sources, weights, is_weighted, o)
+        if status != FINISHED:
+            return status
+    return FINISHED
+
+
+@njit(cache=True, nogil=True)
+def _find_list(lists: Lists, offsets: Offsets, o: int) -> bool:
+    """Go on to the next node of owner ``o`` that has in-edges; return False where its nodes are to be filled up."""
+    table, nodes = lists.table, lists.nodes
+    while table[AT, o] < table[END, o]:
+        node = nodes[o, table[AT, o]]
+        start, stop = offset_at(offsets, node), offset_at(offsets, node + 1)
+        if stop > start:
+            table[EDGE, o], table[STOP, o] = start, stop
+            table[KEPT, o] = table[POSITIVE, o] = table[IS_READ, o] = table[WRITTEN, o] = 0
+            lists.beyond[o] = math.inf
+            return True
+        table[AT, o] += 1
+    if table[HAS_MORE, o]:
+        return False
+    table[EDGE, o] = FAR
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _read_list(
+    lists: Lists,
+    offsets: Offsets,
+    begin: int,
+    sources: NDArray[Any],
+    weights: NDArray[Any],
+    is_weighted: bool,
+    o: int,
+) -> int:
+    """Let the current node of owner ``o`` choose among what there is of its list."""
+    table = lists.table
+    node = lists.nodes[o, table[AT, o]]
+    first, stop, fanout = offset_at(offsets, node), table[STOP, o], table[FANOUT, o]
+    takes_all = fanout < 0 or stop - first <= fanout
+    if not table[IS_READ, o]:
+        if is_weighted and not takes_all:
+            status = _keep_earliest(lists, begin, sources, weights, node_key(lists.keys[o], node), first, o)
+        else:
+            chance = 1.0 if takes_all else fanout / (stop - first)
+            status = _take_passing(lists, begin, sources, weights, is_weighted, chance, first, o)
+        if status != FINISHED:
+            return status
+        if table[EDGE, o] < stop:
+            return FINISHED
+        # Its edges were looked at, and records are left to be written: if need be, in another call with this piece.
+        table[IS_READ, o] = 1
+        table[EDGE, o] = stop - 1
+        # Edges that were kept one after the other, of which none had to go, stand in the order of the graph.
+        if table[POSITIVE, o] <= fanout:
+            for i in range(table[KEPT, o]):
+                lists.edges[o, SLOT, i] = i
+    while table[WRITTEN, o] < table[KEPT, o]:
+        if table[FILL, o] >= lists.capacity:
+            return WORDS_FULL
+        slot = lists.edges[o, SLOT, table[WRITTEN, o]]
+        chance = -math.expm1(-lists.numbers[o, WEIGHT, slot] * lists.beyond[o])
+        importance = (stop - first) / (table[POSITIVE, o] * chance)
+        _write(lists, o, lists.edges[o, PLACE, slot], lists.edges[o, SOURCE, slot], importance)
+    if table[WRITTEN, o] == 0:
+        if table[FILL, o] >= lists.capacity:
+            return WORDS_FULL
+        _write(lists, o, -1 - NONE, 0, 0.0)
+    table[AT, o] += 1
+    table[EDGE, o] = UNKNOWN
+    return FINISHED
+
+
+@njit(cache=True, nogil=True)
+def _take_passing(
+    lists: Lists,
+    begin: int,
+    sources: NDArray[Any],
+    weights: NDArray[Any],
+    is_weighted: bool,
+    chance: float,
+    first: int,
+    o: int,
+) -> int:
+    """Take edges as they pass: those of positive weight, or as `poisson_kernels.pick_by_fanout` by their sources."""
+    table, words = lists.table, lists.words[o]
+    end = min(begin + sources.shape[0], table[STOP, o])
+    key, limit = lists.keys[o], limit_of(chance)
+    at, written, size = table[FILL, o], table[WRITTEN, o], 3 if lists.has_importance else 2
+    edge, status = table[EDGE, o], FINISHED
+    while edge < end:
+        if is_weighted:
+            weight = np.float64(weights[edge - begin])
+            if not 0 <= weight < math.inf:
+                status = BAD_WEIGHT
+                break
+            is_taken = bool(weight > 0)
+        else:
+            is_taken = bool(chance == 1.0 or number_of(key, sources[edge - begin]) < limit)
+        if at >= lists.capacity:
+            status = WORDS_FULL
+            break
+        # Written in any case, and kept only if it is taken: nobody can predict a hash.
+        words[at] = edge - first if written else -1 - (edge - first)
+        words[at + 1] = sources[edge - begin]
+        at += size * is_taken
+        written += is_taken
+        edge += 1
+    table[FILL, o], table[WRITTEN, o], table[EDGE, o] = at, written, edge
+    return status
+
+
+@njit(cache=True, nogil=True)
+def _keep_earliest(
+    lists: Lists,
+    begin: int,
+    sources: NDArray[Any],
+    weights: NDArray[Any],
+    this: np.uint64,
+    first: int,
+    o: int,
+) -> int:
+    """Keep the edges of the smallest arrivals, in the very steps of `weighted_kernels.pick_weighted`."""
+    table, arrivals, slots = lists.table, lists.numbers[o, ARRIVAL], lists.edges[o, SLOT]
+    end, fanout = min(begin + sources.shape[0], table[STOP, o]), table[FANOUT, o]
+    kept, positive, beyond = table[KEPT, o], table[POSITIVE, o], lists.beyond[o]
+    for edge in range(table[EDGE, o], end):
+        weight = np.float64(weights[edge - begin])
+        if not 0 <= weight < math.inf:
+            return BAD_WEIGHT
+        if weight == 0:
+            continue
+        positive += 1
+        number = unit(this, edge - first)
+        if 1.0 - number >= beyond * weight:
+            continue
+        arrival = -math.log(number) / weight
+        slot = kept
+        if kept == fanout:
+            beyond = min(beyond, max(arrival, arrivals[kept - 1]))
+            if arrival >= arrivals[kept - 1]:
+                continue
+            slot = slots[kept - 1]
+        kept = insert_arrival(arrivals, slots, 0, kept, fanout, arrival, slot)
+        lists.edges[o, PLACE, slot] = edge - first
+        lists.edges[o, SOURCE, slot] = sources[edge - begin]
+        lists.numbers[o, WEIGHT, slot] = weight
+    table[KEPT, o], table[POSITIVE, o], lists.beyond[o] = kept, positive, beyond
+    table[EDGE, o] = end
+    return FINISHED
+
+
+@njit(cache=True, nogil=True)
+def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> None:
+    """Write a record of owner ``o``, which has room for it."""
+    table, at = lists.table, lists.table[FILL, o]
+    lists.words[o, at] = place if table[WRITTEN, o] else -1 - place
+    lists.words[o, at + 1] = source
+    if lists.has_importance:
+        lists.floats[o, at + 2] = importance
+    table[FILL, o] = at + (3 if lists.has_importance else 2)
+    table[WRITTEN, o] += 1
+
+
+@njit(cache=True, nogil=True)
+def find_records(places: NDArray[Any], degrees: IdArray, begins: IdArray, counts: IdArray) -> bool:
+    """Write where the records of each of D nodes begin, and how many edges it takes; return whether all fit.
+
+    ``places`` (M,) is the first word of every record; ``degrees`` (D,) are of the nodes in ascending order.
+    """
+    at = 0
+    for i in range(degrees.shape[0]):
+        begins[i], counts[i] = at, 0
+        if degrees[i] == 0:
+            continue
+        if at == places.shape[0] or places[at] >= 0:
+            return False
+        if places[at] == NONE:
+            at += 1
+            continue
+        at += 1
+        while at < places.shape[0] and places[at] >= 0:
+            at += 1
+        counts[i] = at - begins[i]
+    return at == places.shape[0]
+
+
+@njit(cache=True, nogil=True)
+def place_records(
+    places: NDArray[Any],
+    begins: IdArray,
+    starts: IdArray,
+    indptr: LocalArray,
+    records: IdArray,
+    edge_ids: IdArray,
+) -> None:
+    """Write the records that D nodes take, and the positions of their edges.
+
+    ``begins`` (D,) is where the records of each begin, ``starts`` (D,) where its in-edges do; ``indptr`` (D + 1,).
+    """
+    for i in range(begins.shape[0]):
+        for out in range(indptr[i], indptr[i + 1]):
+            record = begins[i] + out - indptr[i]
+            place = np.int64(places[record])
+            records[out] = record
+            edge_ids[out] = starts[i] + (-1 - place if place < 0 else place)

@@ -1,0 +1,242 @@
+"""What a hop of uniform picks wants: positions that follow from degrees and hashes, before an edge is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.core.offsets import offset_at
+from gloader.core.value_kernels import first_outside
+from gloader.errors import ConfigError, ShapeError
+from gloader.samplers import frontier_kernels, graph_errors
+from gloader.samplers.arguments import MAX_LOCAL
+from gloader.samplers.frontiers import first_frontier, next_frontier
+from gloader.samplers.rng import layer_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.config import Layout
+    from gloader.samplers.frontier_kernels import Picks
+    from gloader.samplers.graph import Topology
+    from gloader.samplers.sweeping import Frontier
+    from gloader.types import BatchId, IdArray
+
+
+class UniformPickRule:
+    """The `PickRule` of `NeighborSampler` without weights. Pure and thread-safe.
+
+    Parameters
+    ----------
+    graph : the topology, of which only the offsets are read
+    fanouts : as of the sampler, checked
+    seed : of the sampler
+    replace : draw with replacement
+    layout : "layered": all nodes so far draw in each hop; "merged": those that the hop before found
+    """
+
+    def __init__(
+        self, graph: Topology, fanouts: tuple[int, ...], *, seed: int, replace: bool, layout: Layout
+    ) -> None:
+        self._graph = graph
+        self._fanouts = fanouts
+        self._seed = seed
+        self._replace = replace
+        self._is_merged = layout == "merged"
+
+    @property
+    def num_hops(self) -> int:
+        """L."""
+        return len(self._fanouts)
+
+    def begin(self, batch_id: BatchId, seeds: IdArray) -> Frontier:
+        """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
+        return first_frontier(batch_id, seeds, self._graph.num_nodes)
+
+    def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
+        """Return the frontier of the next hop; that of hop L has in ``seen`` every node of the batch.
+
+        Parameters
+        ----------
+        frontier : of a hop
+        drawn : (K,) the sources at the positions that it takes
+
+        Raises
+        ------
+        GraphError
+            A source is no node of the graph.
+        """
+        bad = first_outside(drawn, 0, self._graph.num_nodes - 1)
+        if bad >= 0:
+            raise self._bad_source(frontier, bad, int(drawn[bad]))
+        return next_frontier(frontier, drawn, is_merged=self._is_merged)
+
+    def counts(self, frontiers: Sequence[Frontier]) -> IdArray:
+        """Return (O,) how many distinct positions each of ``frontiers`` takes.
+
+        Raises
+        ------
+        ConfigError
+            One takes 2**31 or more.
+        GraphError
+            The in-edges of a node do not lie within the graph's.
+        """
+        return np.fromiter((self._count(frontier) for frontier in frontiers), np.int64, len(frontiers))
+
+    def mark(self, frontier: Frontier, pages: NDArray[np.uint64], *, per_page: int) -> None:
+        """Set the bits of the pages that hold the positions of ``frontier``.
+
+        Parameters
+        ----------
+        frontier : whose positions
+        pages : uint64, a bit for each page; written
+        per_page : positions in a page
+
+        Raises
+        ------
+        GraphError
+            The in-edges of a node do not lie within the graph's.
+        ShapeError
+            There are fewer bits than pages.
+        """
+        if 64 * per_page * len(pages) < self._graph.num_edges:
+            raise ShapeError(
+                f"{64 * len(pages)} bits for the pages of {self._graph.num_edges} edges, {per_page} in a page; "
+                "pass one for each page"
+            )
+        shift = per_page.bit_length() - 1 if per_page & (per_page - 1) == 0 else -1
+        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+            bad = frontier_kernels.mark_positions(
+                self._picks([frontier]),
+                frontier.nodes,
+                self._fanouts[frontier.hop],
+                self._key(frontier),
+                pages,
+                per_page,
+                shift,
+            )
+        if bad >= 0:
+            raise graph_errors.bad_degree(self._graph, int(frontier.nodes[bad]))
+
+    def portions(self, frontiers: Sequence[Frontier]) -> _Portions:
+        """Return the positions of ``frontiers``: `IdPortions`."""
+        keys = np.array([self._key(frontier) for frontier in frontiers], dtype=np.uint64)
+        fanouts = [self._fanouts[frontier.hop] for frontier in frontiers]
+        return _Portions(self._graph, self._picks(frontiers), frontiers, keys, fanouts)
+
+    def _count(self, frontier: Frontier) -> int:
+        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+            count: int = frontier_kernels.count_positions(
+                self._picks([frontier]), frontier.nodes, self._fanouts[frontier.hop], self._key(frontier)
+            )
+        if count < 0:
+            raise graph_errors.bad_degree(self._graph, int(frontier.nodes[-1 - count]))
+        if count > MAX_LOCAL:
+            raise ConfigError(
+                f"hop {frontier.hop} of {frontier.batch_id} would have 2**31 edges or more; lower the batch size or "
+                f"fanouts={self._fanouts}"
+            )
+        return count
+
+    def _key(self, frontier: Frontier) -> np.uint64:
+        batch_id = frontier.batch_id
+        return layer_key(self._seed, batch_id.epoch, batch_id.index, frontier.hop)
+
+    def _picks(self, frontiers: Sequence[Frontier]) -> Picks:
+        """Return how the nodes of ``frontiers`` pick, with scratch that no other call has."""
+        largest = max((self._fanouts[frontier.hop] for frontier in frontiers), default=0)
+        if not self._replace:
+            # Who draws has more edges than it draws.
+            largest = min(largest, self._graph.num_edges)
+        return frontier_kernels.new_picks(
+            self._graph.offsets, self._graph.num_edges, replace=self._replace, largest_fanout=largest
+        )
+
+    def _bad_source(self, frontier: Frontier, rank: int, source: int) -> Exception:
+        """Return the error for the drawn value ``rank`` of ``frontier``, which is no node."""
+        portions = self.portions([frontier])
+        ids = np.empty((1, 1024), dtype=np.int64)
+        taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.bool_)
+        before = 0
+        while True:
+            portions.fill(ids, taken, ends, has_more)
+            if rank < before + ends[0] or not has_more[0]:
+                break
+            before += int(ends[0])
+            taken[0] = ends[0]
+        position = int(ids[0, rank - before])
+        offsets = self._graph.offsets
+        first, last = 0, len(frontier.nodes)
+        while last - first > 1:
+            middle = (first + last) // 2
+            first, last = (
+                (middle, last) if offset_at(offsets, frontier.nodes[middle]) <= position else (first, middle)
+            )
+        return graph_errors.bad_source(self._graph, int(frontier.nodes[first]), position, source)
+
+
+class _Portions:
+    """The positions of some frontiers, which it keeps alive: `IdPortions`. For one thread."""
+
+    def __init__(
+        self,
+        graph: Topology,
+        picks: Picks,
+        frontiers: Sequence[Frontier],
+        keys: NDArray[np.uint64],
+        fanouts: Sequence[int],
+    ) -> None:
+        self._graph = graph
+        self._picks = picks
+        # Contiguous arrays of one dtype: the kernel reads them at their addresses.
+        self._like = np.empty(0, dtype=frontiers[0].nodes.dtype if frontiers else np.int32)
+        self._nodes = [np.ascontiguousarray(frontier.nodes, self._like.dtype) for frontier in frontiers]
+        self._frontiers = np.array(
+            [
+                (nodes.ctypes.data, len(nodes), fanout)
+                for nodes, fanout in zip(self._nodes, fanouts, strict=True)
+            ],
+            dtype=np.int64,
+        ).reshape(-1, 3)
+        self._keys = keys
+        self._cursors = np.zeros((len(frontiers), 2), dtype=np.int64)
+
+    def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
+        """Move what is left of every owner's portion to the front of its row, and write its next positions behind it.
+
+        Parameters
+        ----------
+        ids : (O, W) int64; those that are left of owner o are ``ids[o, taken[o] : ends[o]]``; written
+        taken : (O,) int64, columns that were used up; set to 0
+        ends : (O,) int64, columns that are filled; set anew
+        has_more : (O,) bool, whether positions follow that found no room; set anew
+
+        Raises
+        ------
+        ShapeError
+            There is another number of owners, or no room.
+        GraphError
+            The in-edges of a node do not lie within the graph's.
+        """
+        if ids.shape[0] != len(self._nodes) or ids.shape[1] < 1:
+            raise ShapeError(
+                f"portions of shape {ids.shape}; there are {len(self._nodes)} owners, and a row must have a column"
+            )
+        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+            bad = frontier_kernels.fill_portions(
+                self._picks,
+                self._frontiers,
+                self._like,
+                self._keys,
+                self._cursors,
+                ids,
+                taken,
+                ends,
+                has_more,
+            )
+        if bad >= 0:
+            node = int(self._nodes[bad][self._cursors[bad, frontier_kernels.NODE]])
+            raise graph_errors.bad_degree(self._graph, node)
