@@ -6,10 +6,10 @@ if __name__ != "gloader.ssd_store":
 from gloader.ssd_store.misses.direct import DirectMisses, MissSource
 from gloader.ssd_store.misses.in_ram import InRamMisses, in_ram_bytes, load_misses
 from gloader.ssd_store.misses.pack import Packer, packer_memory_bytes
-from gloader.ssd_store.misses.pack_layout import pack_bytes
 from gloader.ssd_store.misses.packed_misses import PackedMisses
 from gloader.ssd_store.read.ram import RamFeatures
 from gloader.ssd_store.read.reader import FeatureStore
+from gloader.ssd_store.regions.layout import pack_bytes
 from gloader.ssd_store.write.writer import FeatureWriter
 
 __all__ = [

@@ -47,10 +47,11 @@ def rates_of(
 ) -> IoRates:
     """Return the rates at which ``features`` is read, and packs are written and read in ``spill_folder``.
 
-    They come from the remembered profiles. A device without one is probed once and remembered in the user's cache
-    folder: reads of ``features`` itself take 0.8 s, and up to 2 s until they run steadily; writes of a new file without
-    a name in the spill folder 0.2 s. Nothing is written beside the features. If a probe fails, or the file is too small
-    for one, the rates are those of a modest SSD.
+    They come from the remembered profiles. One whose rates no idle SSD has is doubted: the device is probed again, at
+    each call until two measurements in turn are alike. A device without one is probed, and remembered in the user's
+    cache folder: reads of ``features`` itself take 0.8 s, and up to 2 s until they run steadily; writes of a new file
+    without a name in the spill folder 0.2 s. Nothing is written beside the features. If a probe fails, or the file is
+    too small for one, the rates are those of a modest SSD.
 
     Parameters
     ----------
@@ -88,13 +89,13 @@ def rates_of(
 def _read_profile(features: Path, os_io: OsIO, *, refresh: bool) -> DeviceProfile:
     """Return the profile of the device under ``features``, or `DEFAULT_PROFILE` if it cannot be measured."""
     known = None if refresh else remembered_profile(features.parent)
-    if known is not None and known.has_reads:
+    if known is not None and known.has_reads and not known.is_doubtful:
         return known
     try:
         num_bytes = os_io.stat(features).st_size
         if num_bytes < SMALLEST_PROBED_BYTES:
             return DEFAULT_PROFILE
-        measured = _probe_file(features, num_bytes, os_io)
+        measured = _confirmed(_probe_file(features, num_bytes, os_io), known)
     except OSError as error:
         _LOG.info("reads of %s cannot be measured, taking those of a modest SSD: %s", features, error)
         return DEFAULT_PROFILE
@@ -113,10 +114,18 @@ def _spill_profile(
             remember_profile(folder, reads)
         return reads, True
     known = None if refresh else remembered_profile(folder)
-    if known is None or known.write_bytes_per_s == 0:
-        known = _probe_folder(folder, os_io)
+    if known is None or known.write_bytes_per_s == 0 or known.is_doubtful:
+        known = _confirmed(_probe_folder(folder, os_io), known)
         remember_profile(folder, known)
     return known, False
+
+
+def _confirmed(measured: DeviceProfile, known: DeviceProfile | None) -> DeviceProfile:
+    """Return ``measured``, as confirmed where the reads ``known`` before were alike. Pure."""
+    is_alike = known is not None and not known.disagrees_with(
+        random_reads_per_s=measured.random_reads_per_s, read_bytes_per_s=measured.read_bytes_per_s
+    )
+    return replace(measured, is_confirmed=is_alike)
 
 
 def _probe_file(path: Path, num_bytes: int, os_io: OsIO) -> DeviceProfile:

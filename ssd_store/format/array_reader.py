@@ -50,6 +50,31 @@ def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) 
     return as_stored(data, record)
 
 
+def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> Iterator[NDArray[Any]]:
+    """Yield the elements of a one-dimensional array in order, some MB at a time; verified before they are yielded.
+
+    What is yielded is overwritten by the next piece.
+
+    Parameters
+    ----------
+    root : the directory
+    record : what its commit record says of the array
+
+    Raises
+    ------
+    ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
+        As `load_array`.
+    """
+    path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
+    checksums = load_page_checksums(root, record, os_io=os_io)
+    left = record.shape[0]
+    with open_array(path, os_io=os_io) as fd:
+        for step in read_pages(fd, path, record, checksums=checksums, os_io=os_io):
+            elements = step.view(dtype)[:left]
+            left -= len(elements)
+            yield elements
+
+
 def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generic]:
     """Return the bytes ``data`` of ``record``, padding included, as the read-only array they are. Pure."""
     array = data[: record.num_bytes].view(stored_dtype(record.dtype)).reshape(record.shape)

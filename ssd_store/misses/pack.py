@@ -6,19 +6,14 @@ writes each batch's rows into a region of their own; a batch then reads its regi
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final, Self
 
-import numpy as np
-
-from gloader.core.aligned_memory import mapped_bytes
-from gloader.errors import BudgetError, StoreError
+from gloader.errors import BudgetError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.ssd_store.misses.pack_files import PackFiles
-from gloader.ssd_store.misses.pack_layout import plan_regions
-from gloader.ssd_store.misses.packed_misses import PackedMisses, PackIndex
-from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.sweep.sweep import MAX_PIECE_BYTES, MAX_RING_BYTES, Sweeper, plan_buffers
+from gloader.ssd_store.misses.packed_misses import PackedMisses
+from gloader.ssd_store.regions.layout import plan_regions
+from gloader.ssd_store.regions.store import RegionStore
+from gloader.ssd_store.sweep.sweep import MAX_PIECE_BYTES, MAX_RING_BYTES, plan_buffers
 from gloader.ssd_store.sweep.wanted_rows import collect_rows
 
 if TYPE_CHECKING:
@@ -75,27 +70,20 @@ class Packer:
         # The lane has memory and a ring of its own: a batch is read back while the next pack is being written.
         lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
         sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
-        self.resident_bytes = lane_bytes + sweep_bytes
-        self._folder = folder
         self._stored = store.stored_rows
-        self._turn = threading.Lock()  # held during a sweep
-        self._is_closed = False
-        self._is_direct = True  # until a spilled file refuses
-        self._packs: list[PackFiles] = []  # of those not given back yet
-        self._sweeper = Sweeper(
-            self._stored, mapped_bytes(sweep_bytes), gap_bytes=max_gap_bytes, is_real=folder.os_io.is_real
+        self._regions = RegionStore(
+            self._stored,
+            folder,
+            sweep_bytes=sweep_bytes,
+            lane_bytes=lane_bytes,
+            gap_bytes=max_gap_bytes,
+            name="the packer",
         )
-        try:
-            self._lane = ReadLane(
-                lane_bytes,
-                io=self._stored.settings.io,
-                is_direct=self._sweeper.is_direct,
-                os_io=self._stored.os_io if folder.os_io.is_real else folder.os_io,
-                when_closed="the packer that reads it is closed",
-            )
-        except BaseException:
-            self._sweeper.close()
-            raise
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of buffers."""
+        return self._regions.resident_bytes
 
     def pack(
         self, misses: Sequence[IdArray], *, superbatch: int, is_cancelled: Callable[[], bool]
@@ -125,57 +113,26 @@ class Packer:
         StoreError
             The packer is closed.
         """
-        label = f"superbatch {superbatch}"
         stored = self._stored
-        with self._turn:
-            if self._is_closed:
-                raise StoreError(f"{stored.path}: the packer is closed; make another")
+        with self._regions.turn:
+            self._regions.require_open()
             # Planned for its error alone: too many batches are to fail before a row is collected.
-            plan_buffers(len(misses), self._sweeper.memory_bytes)
+            plan_buffers(len(misses), self._regions.sweep_bytes)
             wanted = collect_rows(
                 misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=is_cancelled
             )
-            layout = plan_regions(wanted.counts, stored.row_bytes)
-            sums = np.empty(layout.num_pages, np.uint64)
-            files = PackFiles(self._folder, layout, label, direct=self._is_direct and self._sweeper.is_direct)
-            try:
-                targets = files.create()
-                self._is_direct = files.is_direct
-                cost = self._sweeper.to_files(
-                    wanted,
-                    [targets[number] for number in layout.file.tolist()],
-                    layout.start,
-                    sums,
-                    layout.first_page[:-1],
-                    label=label,
-                    is_cancelled=is_cancelled,
-                )
-                self._folder.os_io.kill_point("pack.after_sweep")
-                files.complete()
-                pack = PackedMisses(
-                    stored,
-                    files,
-                    PackIndex(layout=layout, counts=wanted.counts, digests=wanted.digests, checksums=sums),
-                    superbatch=superbatch,
-                    lane=self._lane,
-                    cost=cost,
-                )
-            except BaseException as error:
-                files.give_up(error)
-                raise
-            # Noted once it is complete; until then `give_up` removes it. Those that are gone are forgotten.
-            self._packs = [*(others for others in self._packs if not others.is_gone), files]
-            return pack
+            regions = self._regions.write(
+                wanted,
+                plan_regions(wanted.counts, stored.row_bytes),
+                label=f"superbatch {superbatch}",
+                member="batch",
+                is_cancelled=is_cancelled,
+            )
+        return PackedMisses(stored, regions, wanted, superbatch=superbatch)
 
     def close(self) -> None:
         """Wait for a sweep in progress, then close every pack and release everything. Idempotent."""
-        with self._turn:
-            # The lane before the files: nobody may read a pack whose file goes away.
-            self._is_closed = True
-            self._sweeper.close()
-            self._lane.close()
-            for files in self._packs:
-                files.close()
+        self._regions.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import errno
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.errors import ChecksumError, SpillError, StoreReadError, TruncatedStoreError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.misses.direct import check_misses, other_rows
 from gloader.ssd_store.read.copy_kernels import make_target
-from gloader.ssd_store.read.extents import Extents
+from gloader.ssd_store.regions.store import region_extents
 from gloader.ssd_store.sweep.wanted_rows import rows_digest
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.misses.pack_files import PackFiles
-    from gloader.ssd_store.misses.pack_layout import PackLayout
-    from gloader.ssd_store.read.lane import ReadLane
     from gloader.ssd_store.read.stored_rows import StoredRows
+    from gloader.ssd_store.regions.store import Regions
     from gloader.ssd_store.sweep.sweep import SweepCost
+    from gloader.ssd_store.sweep.wanted_rows import WantedRows
     from gloader.types import IdArray
-
-CHUNK_BYTES: Final = 128 * 1024  # of a read-back request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PackIndex:
-    """Where the rows of each batch lie in a pack, and what they are checked against."""
-
-    layout: PackLayout
-    counts: IdArray  # (S,) rows of each batch
-    digests: NDArray[np.uint64]  # (S,) of their ids, see `rows_digest`
-    checksums: NDArray[np.uint64]  # of the pack's pages, region after region
 
 
 class PackedMisses:
@@ -49,46 +31,39 @@ class PackedMisses:
     Parameters
     ----------
     stored : the rows that were packed
-    files : of the pack
-    index : where the rows are, and what they are checked against
+    regions : where they are
+    wanted : which rows they are; only their counts and digests are kept
     superbatch : its number, for messages
-    lane : to read with; it stays the packer's
-    cost : of the sweep that made the pack
     """
 
     strategy = "packed"
 
-    def __init__(
-        self,
-        stored: StoredRows,
-        files: PackFiles,
-        index: PackIndex,
-        *,
-        superbatch: int,
-        lane: ReadLane,
-        cost: SweepCost,
-    ) -> None:
+    def __init__(self, stored: StoredRows, regions: Regions, wanted: WantedRows, *, superbatch: int) -> None:
         self.superbatch = superbatch
-        self.cost = cost
         self._stored = stored
-        self._files = files
-        self._index = index
-        self._lane = lane
+        self._regions = regions
+        self._counts = wanted.counts
+        self._digests = wanted.digests
+
+    @property
+    def cost(self) -> SweepCost:
+        """Of the sweep that made the pack."""
+        return self._regions.cost
 
     @property
     def num_batches(self) -> int:
         """S."""
-        return int(self._index.counts.shape[0])
+        return int(self._counts.shape[0])
 
     @property
     def num_bytes(self) -> int:
         """Bytes on disk when it was made."""
-        return self._index.layout.num_bytes
+        return self._regions.num_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of memory that the pack holds: checksums, and seven words a batch of layout, counts and digests."""
-        return int(self._index.checksums.nbytes + 7 * 8 * self.num_batches)
+        """Bytes of memory that the pack holds: checksums and layout, counts and digests."""
+        return self._regions.resident_bytes + self._counts.nbytes + self._digests.nbytes
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
         """Read the missing rows of ``batch`` back, every byte checked.
@@ -113,13 +88,13 @@ class PackedMisses:
         StoreError
             The packer is closed.
         """
-        stored, index = self._stored, self._index
+        stored, layout = self._stored, self._regions.layout
         request = check_misses(
             batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         num = request.rows.shape[0]
         # Row i of the region is row i of the request: only the very rows that were packed, in their order, are right.
-        if num != index.counts[batch] or rows_digest(request.rows) != index.digests[batch]:
+        if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
             raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
         if num == 0:
             return ReadStats(rows=0, requests=0, bytes_read=0)
@@ -132,29 +107,14 @@ class PackedMisses:
             is_bfloat16=stored.is_bfloat16,
             scale=None if stored.scale is None else stored.scale[request.rows],
         )
-        first, last = index.layout.first_page[batch : batch + 2].tolist()
-        start = int(index.layout.start[batch])
-        extents = region_extents(start, (last - first) * PAGE_BYTES, num, stored.row_bytes)
-        label = f"superbatch {self.superbatch}, batch {batch}"
-        with self._files.reading(batch, label) as file:
-            try:
-                requests, page = self._lane.read(
-                    file, extents, target, data_offset=start, checksums=index.checksums[first:last]
-                )
-            except TruncatedStoreError as error:
-                text = f"it has {file.num_bytes} bytes, {start + (last - first) * PAGE_BYTES} are needed"
-                raise _damage(label, file.path, start, text) from error
-            except StoreReadError as error:
-                text = f"reading the pack of {label} failed: {error.strerror}"
-                raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
-        if page >= 0:
-            offset = start + page * PAGE_BYTES
-            raise _damage(label, file.path, offset, f"the page at byte {offset} does not match its checksum")
+        first, last = layout.first_page[batch : batch + 2].tolist()
+        extents = region_extents(int(layout.start[batch]), (last - first) * PAGE_BYTES, num, stored.row_bytes)
+        requests = self._regions.read(batch, extents, target)
         return ReadStats(rows=num, requests=requests, bytes_read=extents.num_bytes)
 
     def release(self, batch: int) -> None:
         """Say that ``batch`` is done; its file goes back to the folder with the last batch in it. Idempotent."""
-        self._files.release(batch)
+        self._regions.release(batch)
 
     def close(self) -> None:
         """Remove the files of batches that were not released. Idempotent.
@@ -164,33 +124,4 @@ class PackedMisses:
         SpillError
             A file cannot be removed; its bytes stay in use until the folder is closed.
         """
-        # The files first, which waits for a reader: with no checksums it would verify nothing.
-        self._files.close()
-        self._index = replace(self._index, checksums=np.empty(0, np.uint64))
-
-
-def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) -> Extents:
-    """Return the reads of a region of a pack, in chunks of 128 KiB. Pure.
-
-    Parameters
-    ----------
-    start : byte of the file at which the region starts
-    num_bytes : of the region, whole pages
-    num_rows : rows in it, one after the other
-    row_bytes : R
-    """
-    offset = np.arange(0, num_bytes, CHUNK_BYTES)
-    end = np.minimum(offset + CHUNK_BYTES, num_bytes)
-    return Extents(
-        offset=start + offset,
-        length=end - offset,
-        row_begin=offset // row_bytes,
-        row_end=np.minimum(-(-end // row_bytes), num_rows),
-    )
-
-
-def _damage(label: str, path: Path, offset: int, what: str) -> ChecksumError:
-    return ChecksumError(
-        f"the pack of {label} ({path}) is damaged at byte {offset}: {what}; it was changed after it was written: "
-        "check the disk and resume from the last checkpoint"
-    )
+        self._regions.close()

@@ -202,23 +202,27 @@ def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
     return requests, -1
 
 
-def mismatch(path: Path, page: int, rows: IdArray, *, row_bytes: int, data_offset: int) -> ChecksumError:
+def mismatch(
+    path: Path, page: int, rows: IdArray | None, *, row_bytes: int, data_offset: int
+) -> ChecksumError:
     """Return the error for a page that is not what was written. Pure.
 
     Parameters
     ----------
     path : the file
     page : number of the page, from ``data_offset`` on
-    rows : (M,) int64, the rows that were asked for, ascending
+    rows : (M,) int64, the rows that were asked for, ascending; None: nobody knows
     row_bytes : R
     data_offset : byte of the file where page 0 and row 0 start
     """
     first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
-    asked = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")]
-    listed = ", ".join(str(row) for row in np.unique(asked)[:5])
+    listed = ""
+    if rows is not None:
+        asked = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")]
+        listed = f" (asked for: {', '.join(str(row) for row in np.unique(asked)[:5])})"
     return ChecksumError(
-        f"{path}: page {page} at byte {data_offset + page * ALIGNMENT}, with rows {first} to {last} (asked for: "
-        f"{listed}), does not match its checksum: the file was damaged after it was written; "
+        f"{path}: page {page} at byte {data_offset + page * ALIGNMENT}, with rows {first} to {last}{listed}, "
+        "does not match its checksum: the file was damaged after it was written; "
         "run `gloader verify`, then restore the file or prepare it again"
     )
 

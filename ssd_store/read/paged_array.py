@@ -18,6 +18,7 @@ from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, stored_dty
 from gloader.ssd_store.read.column import writable
 from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.extents import plan_extents
+from gloader.ssd_store.read.list_kernels import copy_lists, next_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,7 +119,7 @@ class PagedArray:
             The bytes on disk are not those that were written, or cannot be read; names file and page.
         """
         self._require_own_process()
-        self._require_inside(positions)
+        self._require_inside(positions, positions)
         values = np.empty(len(positions), dtype=self._dtype)
         missing = np.empty(len(positions), dtype=np.int32)
         count = self._kept.copy(self._first_page, positions, values, missing)
@@ -132,20 +133,46 @@ class PagedArray:
         """Return the memory that `take` holds at its peak for ``count`` elements that are all missing."""
         return (self._dtype.itemsize + _TAKING_BYTES) * count
 
+    def scan(self) -> PagedScan:
+        """Return a scan of this array, for one thread."""
+        return PagedScan(self)
+
+    def lists(self, starts: IdArray, counts: IdArray, tail: _Tail) -> NDArray[Any]:
+        """Return lists as `PagedScan.lists` does, which keeps ``tail`` from one call to the next.
+
+        Nothing comes from the pages that are kept in memory, and none is kept: whoever reads every list once would only
+        drive out those that are used again.
+        """
+        self._require_own_process()
+        self._require_inside(starts, starts + counts - 1)
+        order = np.argsort(starts, kind="stable") if (np.diff(starts) < 0).any() else _IN_ORDER
+        ends = np.cumsum(counts)
+        values = np.empty(int(ends[-1]) if len(ends) else 0, dtype=self._dtype)
+        wanted = starts, counts, order
+        at, done, pages = 0, 0, np.empty(len(self._room), dtype=np.int64)
+        while count := next_pages(*wanted, at, done, self._per_page, pages):
+            here = pages[:count]
+            with self._turn:
+                content = self._room[:count]
+                known = int(here[0] == tail.page)
+                content[:known] = tail.content[:known]
+                if known < count:
+                    self._read(here[known:], content[known:])
+                at, done = copy_lists(*wanted, ends, at, done, here, content.view(self._dtype), values)
+                tail.page, tail.content[0] = int(here[-1]), content[-1]
+        return values
+
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """Yield all elements in order, some pages at a time; what is yielded is overwritten by the next piece.
+        """Yield all elements in order, some pages at a time; every page is read once.
 
         Raises
         ------
         Exception, ForkError, ChecksumError, StoreReadError, TruncatedStoreError
             As `take`.
         """
-        self._require_own_process()
-        content = _pages(min(_ROUND_PAGES, self._record.num_pages))
-        for first in range(0, self._record.num_pages, _ROUND_PAGES):
-            pages = np.arange(first, min(first + _ROUND_PAGES, self._record.num_pages))
-            elements = self._read(pages, content[: len(pages)]).reshape(-1)
-            yield elements[: self._record.shape[0] - first * self._per_page]
+        scan, step = self.scan(), _ROUND_PAGES * self._per_page
+        for start in range(0, self.length, step):
+            yield scan.lists(np.array([start]), np.array([min(step, self.length - start)]))
 
     def _require_own_process(self) -> None:
         # Locks, a ring and its threads do not survive a fork.
@@ -155,10 +182,10 @@ class PagedArray:
                 "topology, or the loader, in the process that samples"
             )
 
-    def _require_inside(self, positions: IdArray) -> None:
+    def _require_inside(self, first: IdArray, last: IdArray) -> None:
         length = self._record.shape[0]
-        if len(positions) and (positions.min() < 0 or positions.max() >= length):
-            wrong = positions[(positions < 0) | (positions >= length)][:5].tolist()
+        if len(first) and (first.min() < 0 or last.max() >= length):
+            wrong = np.where(first < 0, first, last)[(first < 0) | (last >= length)][:5].tolist()
             raise ShapeError(f"{self._file.path}: positions {wrong} are not in 0..{length - 1}")
 
     def _read_missing(self, positions: IdArray, missing: LocalArray, values: NDArray[Any]) -> None:
@@ -208,6 +235,36 @@ class PagedArray:
             row, column = divmod(at, self._per_page)
             raise self._rule.error(int(pages[row]) * self._per_page + column, elements[row, column])
         return elements
+
+
+class PagedScan:
+    """Lists of elements of an array, one after another, in large reads. For one thread; made by `PagedArray.scan`."""
+
+    def __init__(self, array: PagedArray) -> None:
+        self._array = array
+        self._tail = _Tail(page=-1, content=_pages(1))
+
+    def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
+        """Return the elements ``starts[i]`` to ``starts[i] + counts[i]`` of every i, one list behind the other.
+
+        Parameters
+        ----------
+        starts, counts : (M,) int64, in any order; read in that of the file
+
+        Raises
+        ------
+        Exception, ShapeError, ForkError, ChecksumError, StoreReadError, TruncatedStoreError
+            As `PagedArray.take`.
+        """
+        return self._array.lists(starts, counts, self._tail)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tail:
+    """The page in which a read of lists ended: the next one begins there."""
+
+    page: int
+    content: NDArray[np.uint8]  # (1, 4096)
 
 
 def _pages(count: int) -> NDArray[np.uint8]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gloader.ssd_store.format.format import replaced_error
+import numpy as np
+
+from gloader.ssd_store.format.array_reader import load_page_checksums
+from gloader.ssd_store.format.format import check_array_file, replaced_error, stored_dtype
+from gloader.ssd_store.read.column import writable
 from gloader.ssd_store.read.device_file import DeviceFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from gloader.ssd_store.format.format import ArrayRecord
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.read.read_settings import ReadSettings
 
@@ -58,3 +62,47 @@ class StoredRows:
         # The checksums that the store holds are those of its own file, not of a newer one at the same path.
         file.close()
         raise replaced_error(self.path)
+
+
+def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_io: OsIO) -> StoredRows:
+    """Return the elements of a one-dimensional array as rows of one element, for a sweep over them.
+
+    Parameters
+    ----------
+    root : the directory
+    record : what its commit record says of the array
+    settings : how it is read
+    os_io : the system calls to make
+
+    Raises
+    ------
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError
+        A file cannot be opened or read, or is not as long as the record says.
+    ChecksumError
+        The page checksums are damaged.
+    """
+    path, dtype = root / record.file, stored_dtype(record.dtype)
+    check_array_file(path, record.dtype, record.shape, os_io=os_io)
+    file = DeviceFile(path, direct=settings.file_mode, os_io=os_io)
+    try:
+        identity = file.identity
+    finally:
+        file.close()
+    checksums = np.empty(0, np.uint64)
+    if settings.verify != "off":
+        checksums = writable(load_page_checksums(root, record, os_io=os_io))
+    return StoredRows(
+        path=path,
+        identity=identity,
+        num_rows=record.shape[0],
+        dim=1,
+        row_bytes=dtype.itemsize,
+        dtype=dtype,
+        is_bfloat16=False,
+        scale=None,
+        checksums=checksums,
+        format_version=record.version,
+        gap_bytes=0,
+        settings=settings,
+        os_io=os_io,
+    )

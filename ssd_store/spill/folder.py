@@ -98,6 +98,28 @@ class SpillFolder:
         with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
             return min(left, free_bytes(self.path, os_io=self._os_io) + self._idle_bytes)
 
+    def split_off(self, num_bytes: int) -> SpillFolder:
+        """Return another folder beside this one, which the caller owns, with ``num_bytes`` of this one's budget.
+
+        Raises
+        ------
+        BudgetError
+            The budget has not so many that are not in use.
+        SpillError
+            The folder cannot be made, or this one is closed.
+        """
+        with self._lock:
+            self._require_usable()
+            left = self.budget_bytes - self._used_bytes
+            if num_bytes > left:
+                raise BudgetError(
+                    f"another spill folder of {num_bytes} bytes ({format_bytes(num_bytes)}) was asked for, and {left} "
+                    f"of the spill budget of {self.budget_bytes} bytes are left; raise spill_budget"
+                )
+            other = SpillFolder(self.path.parent, budget_bytes=num_bytes, os_io=self._os_io)
+            self.budget_bytes -= num_bytes
+        return other
+
     def require_room(self, num_bytes: int, what: str = "a spill") -> None:
         """Check that ``num_bytes`` more fit into the budget and onto the disk, in place of idle files.
 

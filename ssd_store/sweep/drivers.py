@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What a step ends with: it used up its budget; all is read and written; the extent at the head, or a written piece,
 # failed and is the caller's to repeat with care; a page differs from its checksum; a signal came; the ring cannot be
-# used any more.
+# used any more. Or with ``STARVED`` or ``ASTRAY`` of the kernels.
 RUNNING, FINISHED, READ_CARE, WRITE_CARE, DAMAGED, INTERRUPTED, BROKEN = range(7)
 _THREADS: Final = 8
 
@@ -32,7 +32,7 @@ _THREADS: Final = 8
 class SweepFiles:
     """The files of a sweep: one to read from, and for each batch the place to write its region to."""
 
-    label: str  # for messages, such as "superbatch 3"
+    label: str  # for messages, before a number: "superbatch 3, batch"
     source: DeviceFile
     # (S,) of each batch, several batches to a file; empty if nothing is written.
     targets: Sequence[SpillFile | None]
@@ -110,12 +110,14 @@ class CallDriver:
             with np.errstate(over="ignore"):  # interpreted checksums wrap around
                 if kernels.is_damaged(slot, sweep):
                     return DAMAGED
-                is_dealt = kernels.deal_out(slot, sweep)
-            if is_dealt:
+                missing = kernels.deal_out(slot, sweep)
+            if missing == kernels.DEALT:
                 dealt += int(sweep.extents[kernels.LENGTH, slot])
-            else:  # every piece is taken: one must be written before a row goes on
+            elif missing == kernels.NO_PIECE:  # every piece is taken: one must be written before
                 self._start_writes(sweep, files)
                 self._collect_writes(sweep)
+            else:
+                return int(missing)
         return RUNNING
 
     def settle(self, sweep: Sweep, /) -> None:

@@ -6,12 +6,12 @@ whoever drives the sweep.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
 
-from gloader.core.numba_ops import copy_block
+from gloader.core.numba_ops import copy_block, to_int
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, page_checksum_at
 from gloader.ssd_store.read.extents import ALIGNMENT, joins_read
 from gloader.ssd_store.sweep.wanted_rows import next_bit
@@ -33,7 +33,12 @@ HEAD, SUBMITTED, PLANNED, PAGE, RING_HEAD, RING_TAIL = range(6)
 TURN, VERIFIED, FLUSHED, NUM_FREE, NUM_READY, NUM_FAILED = range(6, 12)
 READS, WRITES, BAD_PAGE, ERROR, NUM_READS, READ_BYTES, NUM_WRITES, WRITE_BYTES, REFUSALS = range(12, 21)
 NUM_STATES = 21
-NEVER = np.int64(2**62)
+# The next byte of a batch that wants no more rows, and of one whose next row is in a portion that is not there yet.
+NEVER, UNKNOWN = np.int64(2**62), np.int64(-1)
+# What becomes of an extent: all of it is dealt out; no piece is free; a batch has used up its portion of rows; a batch
+# wants a row of a page that was not marked, hence perhaps not read. The latter two end a driver's step as well.
+DEALT, NO_PIECE, STARVED, ASTRAY = range(7, 11)
+WHOLE_FILE = -1  # as the longest hole that is read through: every page is read
 
 
 class Sweep(NamedTuple):
@@ -42,15 +47,18 @@ class Sweep(NamedTuple):
     A named tuple and not a dataclass, because numba takes only the former.
     """
 
-    ids: NDArray[Any]  # (K,) the fields of `WantedRows`
-    bounds: IdArray  # (S + 1,)
-    pages: NDArray[np.uint64]
+    # Rows or a portion of them, batch after batch, in one array or the other: so there is one kernel to compile.
+    ids: NDArray[np.int32]
+    long_ids: IdArray
+    ends: IdArray  # (S,) where those of each batch end; they start at its ``ROW``
+    has_more: NDArray[np.bool_]  # (S,) whether another portion follows
+    pages: NDArray[np.uint64]  # a bit for each page that is wanted
     num_pages: int
     row_bytes: int
     checksums: NDArray[np.uint64]  # (P,) of the matrix's pages; empty: do not verify
     format_version: int  # of the format that they were made by
     max_bytes: int  # of an extent, a multiple of ``ALIGNMENT``
-    gap_bytes: int  # longest hole that is read through
+    gap_bytes: int  # longest hole that is read through, or ``WHOLE_FILE``
     ring: NDArray[np.uint8]  # where extents are read to, as a ring of bytes
     ring_words: NDArray[np.uint64]  # the same memory
     extents: IdArray  # (5, depth)
@@ -68,8 +76,8 @@ class Sweep(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def begin(sweep: Sweep) -> None:
-    """Set everything to the start."""
+def begin(sweep: Sweep, starts: IdArray) -> None:
+    """Set everything to the start; the rows of each batch begin at ``starts`` (S,)."""
     sweep.state[:] = 0
     sweep.state[BAD_PAGE] = -1
     sweep.batches[:] = 0
@@ -78,11 +86,59 @@ def begin(sweep: Sweep) -> None:
         sweep.free[i] = num_pieces - 1 - i
     sweep.state[NUM_FREE] = num_pieces
     for b in range(sweep.batches.shape[1]):
-        row = sweep.bounds[b]
-        sweep.batches[ROW, b] = row
+        sweep.batches[ROW, b] = starts[b]
         sweep.batches[PIECE, b] = -1
-        has_rows = row < sweep.bounds[b + 1]
-        sweep.batches[NEXT_BYTE, b] = np.int64(sweep.ids[row]) * sweep.row_bytes if has_rows else NEVER
+        sweep.batches[NEXT_BYTE, b] = _next_byte(b, starts[b], sweep)
+
+
+@njit(cache=True, nogil=True)
+def continue_with(sweep: Sweep, starts: IdArray) -> None:
+    """Go on with another portion of every batch's rows, which begins at ``starts`` (S,), exactly where it was."""
+    batches = sweep.batches
+    for b in range(batches.shape[1]):
+        batches[ROW, b] = starts[b]
+        if batches[NEXT_BYTE, b] == UNKNOWN:
+            batches[NEXT_BYTE, b] = _next_byte(b, starts[b], sweep)
+
+
+@njit(cache=True, nogil=True)
+def _next_byte(b: int, row: int, sweep: Sweep) -> int:
+    if row < sweep.ends[b]:
+        is_long = sweep.long_ids.shape[0] > 0
+        return to_int(sweep.long_ids[row] if is_long else sweep.ids[row]) * sweep.row_bytes
+    return to_int(UNKNOWN if sweep.has_more[b] else NEVER)
+
+
+@njit(cache=True, nogil=True)
+def next_extent(
+    pages: NDArray[np.uint64], page: int, num_pages: int, gap_bytes: int, max_bytes: int
+) -> tuple[int, int]:
+    """Return the bytes where the next extent from ``page`` on begins and ends; the same twice if there is none.
+
+    Parameters
+    ----------
+    pages : a bit for each page that is wanted
+    page : the first that was not planned yet
+    num_pages : P
+    gap_bytes : longest hole that is read through, or ``WHOLE_FILE``
+    max_bytes : longest extent
+    """
+    if gap_bytes == WHOLE_FILE:
+        return page * ALIGNMENT, min(page + max_bytes // ALIGNMENT, num_pages) * ALIGNMENT
+    first = next_bit(pages, page, num_pages)
+    if first == num_pages:
+        return first * ALIGNMENT, first * ALIGNMENT
+    # Pages beyond the limit cannot join: the search for the next one need not go there.
+    limit = min(first + max_bytes // ALIGNMENT, num_pages)
+    start, stop = first * ALIGNMENT, (first + 1) * ALIGNMENT
+    following = next_bit(pages, first + 1, limit)
+    while following < limit:
+        at = following * ALIGNMENT
+        if not joins_read(start, stop, at, at + ALIGNMENT, gap_bytes, max_bytes):
+            break
+        stop = at + ALIGNMENT
+        following = next_bit(pages, following + 1, limit)
+    return start, stop
 
 
 @njit(cache=True, nogil=True)
@@ -94,21 +150,12 @@ def plan_reads(sweep: Sweep) -> None:
     if state[HEAD] == state[PLANNED]:
         state[RING_HEAD] = state[RING_TAIL] = 0
     while state[PLANNED] - state[HEAD] < depth:
-        first = next_bit(pages, state[PAGE], num_pages)
-        state[PAGE] = first
-        if first == num_pages:
-            return
-        # Pages beyond the limit cannot join: the search for the next one need not go there.
-        limit = min(first + sweep.max_bytes // ALIGNMENT, num_pages)
-        start, stop = first * ALIGNMENT, (first + 1) * ALIGNMENT
-        following = next_bit(pages, first + 1, limit)
-        while following < limit:
-            page = following * ALIGNMENT
-            if not joins_read(start, stop, page, page + ALIGNMENT, sweep.gap_bytes, sweep.max_bytes):
-                break
-            stop = page + ALIGNMENT
-            following = next_bit(pages, following + 1, limit)
+        start, stop = next_extent(pages, state[PAGE], num_pages, sweep.gap_bytes, sweep.max_bytes)
         length = stop - start
+        # The search goes on from here, if there is no room for this one now.
+        state[PAGE] = start // ALIGNMENT
+        if length == 0:
+            return
         # An extent lies in one piece: what is too short for it at the ring's end is skipped.
         at = state[RING_TAIL] % ring_bytes
         skipped = ring_bytes - at if at + length > ring_bytes else np.int64(0)
@@ -170,68 +217,121 @@ def seal(piece: int, batch: int, length: int, sweep: Sweep) -> None:
 
 
 @njit(cache=True, nogil=True)
-def deal_out(slot: int, sweep: Sweep) -> bool:
+def deal_out(slot: int, sweep: Sweep) -> int:
     """Append what the extent in ``slot`` holds of each batch's rows to the batch's piece, and let it go.
 
     Returns
     -------
-    bool
-        False if no piece is free: call again when one is. Each batch holds at most one that is not full, so one
-        is free or being written as long as there are at least as many pieces as batches.
+    int
+        ``DEALT``; or what is missing: call again, when it is there, to go on. Each batch holds at most one piece that
+        is not full, so one is free or being written as long as there are at least as many pieces as batches.
     """
     extents, batches, state = sweep.extents, sweep.batches, sweep.state
     start = extents[START, slot]
     stop = start + extents[LENGTH, slot]
     shift = extents[AT, slot] - start
-    # After a wait for a piece, the batches before ``TURN`` have their rows of this extent already.
-    for b in range(state[TURN], batches.shape[1]):
-        if batches[NEXT_BYTE, b] < stop and not _deal_to(b, stop, shift, sweep):
-            state[TURN] = b
-            return False
-    state[TURN] = 0
-    state[RING_HEAD] = extents[RING_END, slot]
-    state[HEAD] += 1
-    return True
+    # A function call for each batch would take longer than the few numbers that an extent has for it.
+    is_numbers = sweep.long_ids.shape[0] > 0 and (sweep.row_bytes == 4 or sweep.row_bytes == 8)  # noqa: PLR1714
+    status = DEALT
+    if is_numbers:
+        status = _deal_numbers(start, stop, shift, sweep)
+    else:
+        # After a wait, the batches before ``TURN`` have their rows of this extent already.
+        for b in range(state[TURN], batches.shape[1]):
+            if batches[NEXT_BYTE, b] < stop:
+                status = _deal_to(b, start, stop, shift, sweep)
+                if status != DEALT:
+                    state[TURN] = b
+                    break
+    if status == DEALT:
+        state[TURN] = 0
+        state[RING_HEAD] = extents[RING_END, slot]
+        state[HEAD] += 1
+    return status
 
 
 @njit(cache=True, nogil=True)
-def _deal_to(b: int, stop: int, shift: int, sweep: Sweep) -> bool:
-    """Append the rows of batch ``b`` up to byte ``stop``; return False if no piece is free."""
-    ids, ring, pieces, batches, state = sweep.ids, sweep.ring, sweep.pieces, sweep.batches, sweep.state
-    row_bytes, piece_bytes, end = sweep.row_bytes, sweep.piece_bytes, sweep.bounds[b + 1]
-    # In locals, which stay in registers, until the batch has all that this extent holds for it.
-    first, row, skip = batches[NEXT_BYTE, b], batches[ROW, b], batches[SKIP, b]
-    piece, fill = batches[PIECE, b], batches[FILL, b]
-    has_room = True
-    while first < stop:
-        at = first + skip
-        left = min(first + row_bytes, stop) - at
-        skip += left
-        while left > 0:
+def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
+    """Append numbers of 4 or 8 bytes, which straddle nothing; as `_deal_to`, for all batches from ``TURN`` on."""
+    ids, ends, ring, pieces = sweep.long_ids, sweep.ends, sweep.ring, sweep.pieces
+    batches, state, row_bytes, piece_bytes = sweep.batches, sweep.state, sweep.row_bytes, sweep.piece_bytes
+    for b in range(state[TURN], batches.shape[1]):
+        first = batches[NEXT_BYTE, b]
+        if first >= stop:
+            continue
+        row, end = batches[ROW, b], ends[b]
+        piece, fill = batches[PIECE, b], batches[FILL, b]
+        status = DEALT
+        while first < stop:
+            if first < start:
+                status = STARVED if first == UNKNOWN else ASTRAY
+                break
             if piece < 0:
                 if state[NUM_FREE] == 0:
-                    has_room = False
+                    status = NO_PIECE
                     break
                 state[NUM_FREE] -= 1
                 piece = sweep.free[state[NUM_FREE]]
                 fill = np.int64(0)
-            count = min(left, piece_bytes - fill)
-            copy_block(pieces, piece * piece_bytes + fill, ring, shift + at, count)
-            at += count
-            left -= count
-            fill += count
+            to = piece * piece_bytes
+            while fill < piece_bytes and first >= start and first < stop:
+                # Of a constant length each, which is a single move.
+                if row_bytes == 4:
+                    copy_block(pieces, to + fill, ring, shift + first, 4)
+                else:
+                    copy_block(pieces, to + fill, ring, shift + first, 8)
+                fill += row_bytes
+                row += 1
+                first = ids[row] * row_bytes if row < end else UNKNOWN
+            if row == end and not sweep.has_more[b]:
+                first = NEVER
             if fill == piece_bytes:
                 seal(piece, b, fill, sweep)
                 piece = np.int64(-1)
-        skip -= left
-        if skip < row_bytes:  # without room; or the row straddles, and its rest comes with the next extent
+        batches[NEXT_BYTE, b], batches[ROW, b] = first, row
+        batches[PIECE, b], batches[FILL, b] = piece, fill
+        if status != DEALT:
+            state[TURN] = b
+            return status
+    return DEALT
+
+
+@njit(cache=True, nogil=True)
+def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
+    """Append the rows of batch ``b`` between the bytes ``start`` and ``stop``; return what is missing to go on."""
+    ring, pieces, batches, state = sweep.ring, sweep.pieces, sweep.batches, sweep.state
+    row_bytes, piece_bytes = sweep.row_bytes, sweep.piece_bytes
+    # In locals, which stay in registers, until the batch has all that this extent holds for it.
+    first, row, skip = batches[NEXT_BYTE, b], batches[ROW, b], batches[SKIP, b]
+    piece, fill = batches[PIECE, b], batches[FILL, b]
+    status = DEALT
+    # A row that straddles ends here with ``skip`` bytes of it dealt out; its rest comes with the next extent.
+    while first + skip < stop:
+        at = first + skip
+        if at < start:
+            status = STARVED if first == UNKNOWN else ASTRAY
             break
-        row += 1
-        skip = np.int64(0)
-        first = np.int64(ids[row]) * row_bytes if row < end else NEVER
+        if piece < 0:
+            if state[NUM_FREE] == 0:
+                status = NO_PIECE
+                break
+            state[NUM_FREE] -= 1
+            piece = sweep.free[state[NUM_FREE]]
+            fill = np.int64(0)
+        count = min(min(first + row_bytes, stop) - at, piece_bytes - fill)
+        copy_block(pieces, piece * piece_bytes + fill, ring, shift + at, count)
+        skip += count
+        fill += count
+        if skip == row_bytes:
+            row += 1
+            skip = np.int64(0)
+            first = _next_byte(b, row, sweep)
+        if fill == piece_bytes:
+            seal(piece, b, fill, sweep)
+            piece = np.int64(-1)
     batches[NEXT_BYTE, b], batches[ROW, b], batches[SKIP, b] = first, row, skip
     batches[PIECE, b], batches[FILL, b] = piece, fill
-    return has_room
+    return status
 
 
 @njit(cache=True, nogil=True)

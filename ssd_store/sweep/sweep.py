@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from gloader.ssd_store.sweep.drivers import (
     piece_of,
 )
 from gloader.ssd_store.sweep.kernels import Sweep
+from gloader.ssd_store.sweep.portions import WantedPositions, is_wanted_for_certain, raise_astray, supply_of
 from gloader.ssd_store.sweep.uring_driver import READ_DEPTH, UringDriver
 from gloader.ssd_store.sweep.wanted_rows import WantedRows, require_going
 from gloader.ssd_store.write.disk_errors import spill_errors
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.spill.file import SpillFile
+    from gloader.ssd_store.sweep.portions import Supply
     from gloader.types import IdArray
 
 EXTENT_BYTES: Final = 128 * 1024  # stays in a core's cache between its checksum and its copies
@@ -83,7 +85,7 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
     """
     # Pieces get most of it: they are what a device writes at once, and small writes are slow.
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
-    wanted = num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
+    wanted = num_pieces(num_batches)
     piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
     if piece < 4 * ALIGNMENT:  # many batches: rather short of extents than of pieces
         ring = MIN_RING_BYTES
@@ -96,6 +98,11 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
     piece = min(piece, MAX_PIECE_BYTES)
     ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT  # what is left goes to both
     return SweepBuffers(ring_bytes=ring, piece_bytes=piece, num_pieces=(memory_bytes - ring) // piece)
+
+
+def num_pieces(num_batches: int) -> int:
+    """Return how many pieces are wanted: each batch holds one that is not full, and others are being written. Pure."""
+    return num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,14 +200,17 @@ class Sweeper:
         """
         # One piece that never fills: the rows are dealt to their place, and nothing is written.
         buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
-        sweep = self._prepare(wanted, buffers, out, np.empty(0, np.uint64), np.zeros(1, np.int64))
+        supply = supply_of(wanted)
+        sweep = self._prepare(wanted, supply, buffers, out, np.empty(0, np.uint64), np.zeros(1, np.int64))
         nowhere = np.zeros(1, np.int64)
-        files = SweepFiles(label="a superbatch", source=self._file, targets=(), fds=nowhere, starts=nowhere)
-        return self._run(sweep, files, is_cancelled)
+        files = SweepFiles(
+            label="a superbatch, batch", source=self._file, targets=(), fds=nowhere, starts=nowhere
+        )
+        return self._run(wanted, supply, sweep, files, is_cancelled)
 
     def to_files(
         self,
-        wanted: WantedRows,
+        wanted: WantedRows | WantedPositions,
         targets: Sequence[SpillFile | None],
         starts: IdArray,
         sums: NDArray[np.uint64],
@@ -213,12 +223,12 @@ class Sweeper:
 
         Parameters
         ----------
-        wanted : the rows of S batches
+        wanted : the rows of S batches, or of other owners
         targets : (S,) the file of each batch; None: it has no rows
         starts : (S,) byte of that file at which its region starts
         sums : receives the checksums of the pages written
         first_page : (S,) where those of each batch start
-        label : what is swept, for messages
+        label : who wants the rows, for messages; a number follows it, as in "superbatch 3, batch 5"
         is_cancelled : looked at every few milliseconds
 
         Raises
@@ -232,11 +242,13 @@ class Sweeper:
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
-        buffers = plan_buffers(wanted.bounds.shape[0] - 1, self._memory.nbytes)
+        buffers = plan_buffers(wanted.counts.shape[0], self._memory.nbytes)
         pieces = self._memory[buffers.ring_bytes :]
         fds = np.array([-1 if target is None else target.fd for target in targets], np.int64)
         files = SweepFiles(label=label, source=self._file, targets=targets, fds=fds, starts=starts)
-        return self._run(self._prepare(wanted, buffers, pieces, sums, first_page), files, is_cancelled)
+        supply = supply_of(wanted)
+        sweep = self._prepare(wanted, supply, buffers, pieces, sums, first_page)
+        return self._run(wanted, supply, sweep, files, is_cancelled)
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -248,24 +260,28 @@ class Sweeper:
 
     def _prepare(
         self,
-        wanted: WantedRows,
+        wanted: WantedRows | WantedPositions,
+        supply: Supply,
         buffers: SweepBuffers,
         pieces: NDArray[np.uint8],
         sums: NDArray[np.uint64],
         first_page: IdArray,
     ) -> Sweep:
         ring = self._memory[: buffers.ring_bytes]
-        num_batches = wanted.bounds.shape[0] - 1
+        num_batches = supply.ends.shape[0]
+        is_long = supply.ids.dtype == np.int64
         sweep = Sweep(
-            ids=wanted.ids,
-            bounds=wanted.bounds,
+            ids=np.empty(0, np.int32) if is_long else supply.ids,
+            long_ids=supply.ids if is_long else np.empty(0, np.int64),
+            ends=supply.ends,
+            has_more=supply.has_more,
             pages=wanted.pages,
             num_pages=wanted.num_pages,
             row_bytes=self._stored.row_bytes,
             checksums=self._stored.checksums,
             format_version=self._stored.format_version,
             max_bytes=min(EXTENT_BYTES, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT,
-            gap_bytes=self._gap_bytes,
+            gap_bytes=wanted.gap_bytes if isinstance(wanted, WantedPositions) else self._gap_bytes,
             ring=ring,
             ring_words=ring.view(np.uint64),
             extents=np.zeros((5, READ_DEPTH), np.int64),
@@ -281,10 +297,17 @@ class Sweeper:
             first_page=first_page,
             state=np.zeros(kernels.NUM_STATES, np.int64),
         )
-        kernels.begin(sweep)
+        kernels.begin(sweep, supply.starts)
         return sweep
 
-    def _run(self, sweep: Sweep, files: SweepFiles, is_cancelled: Callable[[], bool]) -> SweepCost:
+    def _run(
+        self,
+        wanted: WantedRows | WantedPositions,
+        supply: Supply,
+        sweep: Sweep,
+        files: SweepFiles,
+        is_cancelled: Callable[[], bool],
+    ) -> SweepCost:
         driver = self._driver
         if driver is None:
             raise StoreError(f"{self._stored.path}: the lane of this sweep is closed")
@@ -293,29 +316,34 @@ class Sweeper:
             while status != FINISHED:
                 require_going(is_cancelled, f"a sweep over {self._stored.path}")
                 status = driver.step(sweep, files, _STEP_BYTES)
-                if status == DAMAGED:
-                    self._raise_mismatch(sweep)
+                if status == kernels.STARVED:
+                    supply.refill(sweep)
+                if status == kernels.ASTRAY:
+                    raise_astray(sweep, files.label)
+                if status == DAMAGED and is_wanted_for_certain(wanted, sweep):
+                    self._raise_mismatch(wanted, sweep)
                 if status in (READ_CARE, WRITE_CARE):
                     # A careful request may fall back from O_DIRECT, and so exchange a descriptor that others use.
                     driver.settle(sweep)
                     care = _read_carefully if status == READ_CARE else _write_carefully
                     care(sweep, files, self._stored.os_io)
+            supply.require_end(sweep)
         except BaseException:
             # Whatever happened, nothing may be in flight into buffers and files that the caller now takes away.
             driver.settle(sweep)
             raise
-        return _cost(sweep)
+        return _cost(sweep, supply.num_rows)
 
-    def _raise_mismatch(self, sweep: Sweep) -> None:
-        page = int(sweep.state[kernels.BAD_PAGE])
-        first = page * ALIGNMENT // self._stored.row_bytes
-        last = ((page + 1) * ALIGNMENT - 1) // self._stored.row_bytes
-        # Batches lie one after the other, so a page's rows are anywhere in the list: an error may take its time.
-        is_asked = (sweep.ids >= first) & (sweep.ids <= last)
-        rows = np.unique(sweep.ids[is_asked]).astype(np.int64)
-        raise mismatch(
-            self._stored.path, page, rows, row_bytes=self._stored.row_bytes, data_offset=DATA_OFFSET
-        )
+    def _raise_mismatch(self, wanted: WantedRows | WantedPositions, sweep: Sweep) -> NoReturn:
+        stored, page = self._stored, int(sweep.state[kernels.BAD_PAGE])
+        rows: IdArray | None = None
+        if isinstance(wanted, WantedRows):
+            first = page * ALIGNMENT // stored.row_bytes
+            last = ((page + 1) * ALIGNMENT - 1) // stored.row_bytes
+            # Batches lie one after the other, so a page's rows are anywhere in the list: an error may take its time.
+            is_asked = (wanted.ids >= first) & (wanted.ids <= last)
+            rows = np.unique(wanted.ids[is_asked]).astype(np.int64)
+        raise mismatch(stored.path, page, rows, row_bytes=stored.row_bytes, data_offset=DATA_OFFSET)
 
 
 def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
@@ -334,19 +362,19 @@ def _write_carefully(sweep: Sweep, files: SweepFiles, os_io: OsIO) -> None:
         batch, data, offset = piece_of(piece, sweep, files)
         target = files.targets[batch]
         if target is None:
-            raise SpillError(errno.EBADF, f"batch {batch} has rows and no file")
-        doing = f"packing {files.label}, batch {batch}"
+            raise SpillError(errno.EBADF, f"{files.label} {batch} has rows and no file")
+        doing = f"packing {files.label} {batch}"
         with spill_errors(target.path, doing, needed_bytes=len(data), os_io=os_io):
             target.write_fully(data, offset)
         files.fds[[other is target for other in files.targets]] = target.fd  # it may have changed
         give_back(piece, sweep)
 
 
-def _cost(sweep: Sweep) -> SweepCost:
+def _cost(sweep: Sweep, num_rows: int) -> SweepCost:
     state = sweep.state
     return SweepCost(
         read=ReadStats(
-            rows=sweep.ids.shape[0],
+            rows=num_rows,
             requests=int(state[kernels.NUM_READS]),
             bytes_read=int(state[kernels.READ_BYTES]),
         ),

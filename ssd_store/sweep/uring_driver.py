@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
+from gloader.core.numba_ops import to_int
 from gloader.errors import StoreReadError
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.machine_ops import load32, load64, load_acquire32, store_release32
@@ -44,6 +45,7 @@ from gloader.ssd_store.sweep.drivers import (
 from gloader.ssd_store.sweep.kernels import (
     AT,
     BATCH,
+    DEALT,
     DONE,
     ERROR,
     FAILED_READ,
@@ -51,6 +53,7 @@ from gloader.ssd_store.sweep.kernels import (
     FLUSHED,
     HEAD,
     LENGTH,
+    NO_PIECE,
     NUM_FAILED,
     NUM_FREE,
     NUM_READY,
@@ -61,6 +64,7 @@ from gloader.ssd_store.sweep.kernels import (
     REFUSALS,
     SIZE,
     START,
+    STARVED,
     SUBMITTED,
     WRITES,
     Sweep,
@@ -222,6 +226,13 @@ def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _awaited(length: int, in_flight: int) -> int:
+    """Return how many completions to wait for at once, where extents are of about ``length`` bytes. Pure."""
+    # Small reads end in bursts: a system call for each would cost more than the read.
+    return max(1, in_flight // 4) if length < _SMALL_BYTES else 1
+
+
+@njit(cache=True, nogil=True)
 def _drain(ring: IdArray, sweep: Sweep) -> int:
     """Wait for everything in flight."""
     tail = load_acquire32(ring[SQ_TAIL])
@@ -245,6 +256,7 @@ def _step(
             return WRITE_CARE
         slot = state[HEAD] % depth
         count = np.int64(1)  # of completions to wait for
+        missing = DEALT
         if state[HEAD] == state[PLANNED]:
             if state[FLUSHED] == 0:
                 flush(sweep)
@@ -254,21 +266,22 @@ def _step(
         elif extents[FLAG, slot] == FAILED_READ:
             return READ_CARE
         elif extents[FLAG, slot] == PENDING:
-            if extents[LENGTH, slot] < _SMALL_BYTES:
-                # Small reads end in bursts: a system call for each would cost more than the read.
-                count = max(count, state[READS] // 4)
+            count = to_int(_awaited(extents[LENGTH, slot], state[READS]))
         else:
             if is_damaged(slot, sweep):
                 return DAMAGED
-            if deal_out(slot, sweep):
+            missing = deal_out(slot, sweep)
+            if missing == DEALT:
                 dealt += extents[LENGTH, slot]
                 if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
                     continue
-                # There may be more to deal out: hand over what is new, and take what is done, without waiting.
-                count = np.int64(0)
+            # There may be more to deal out: hand over what is new, and take what is done. Only a piece is waited for.
+            count = np.int64(missing == NO_PIECE)
         status = _wait(ring, sweep, tail, count)
         if status == BROKEN:
             return BROKEN
+        if missing >= STARVED:
+            return missing
         if status == INTERRUPTED or dealt >= budget_bytes:  # let Python run its signal handlers
             return RUNNING
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from gloader.core.ids import as_ids
+from gloader.core.ids import as_ids, id_dtype
 from gloader.core.numba_ops import to_int
 from gloader.errors import ChannelClosedError, ShapeError
 from gloader.ssd_store.format.checksum import extend_digest
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
-
-_MOST_SHORT_IDS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,11 +117,6 @@ def require_going(is_cancelled: Callable[[], bool], what: str) -> None:
     """
     if is_cancelled():
         raise ChannelClosedError(f"{what} was cancelled")
-
-
-def id_dtype(num_rows: int) -> np.dtype[Any]:
-    """Return the smallest dtype for the ids of ``num_rows`` rows. Pure."""
-    return np.dtype(np.int32 if num_rows <= _MOST_SHORT_IDS else np.int64)
 
 
 def empty_bits(count: int) -> NDArray[np.uint64]:

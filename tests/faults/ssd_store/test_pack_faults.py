@@ -26,9 +26,9 @@ from gloader.errors import (
     TruncatedStoreError,
 )
 from gloader.ssd_store import FeatureStore, Packer, load_misses
-from gloader.ssd_store.misses.pack_files import PackFiles
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.read.uring import FD, probe_uring
+from gloader.ssd_store.regions.files import RegionFiles
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.faults import Corruption, FaultyOS
 
@@ -178,7 +178,7 @@ def test_a_read_that_fails_in_the_background_is_repeated_with_care(
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
         Packer(store, spill) as packer,
     ):
-        file = packer._sweeper._file
+        file = packer._regions._sweeper._file
         real, file.fd = file.fd, folder
         with pytest.raises(StoreReadError, match="Is a directory"):
             packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
@@ -196,7 +196,7 @@ def test_a_ring_that_breaks_leaves_nothing(path: Path, tmp_path: Path) -> None:
         SpillFolder(tmp_path, budget_bytes=10**8) as spill,
         Packer(store, spill) as packer,
     ):
-        packer._sweeper._driver._ring._table[FD] = -1
+        packer._regions._sweeper._driver._ring._table[FD] = -1
         for text in ("io_uring_enter failed", "closed or broke; open the loader"):
             with pytest.raises(StoreReadError, match=text):
                 packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
@@ -211,6 +211,23 @@ def test_files_that_cannot_be_removed_are_counted_and_named(path: Path, tmp_path
             live(store, spill)
         in_use = set(files(spill)) - set(spill._idle)
         assert spill.used_bytes >= sum(file.stat().st_size for file in in_use) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.reliability("E1")
+def test_a_file_that_cannot_be_removed_keeps_no_other_pack(path: Path, tmp_path: Path) -> None:
+    with FeatureStore.open(path) as store, SpillFolder(tmp_path, budget_bytes=10**8) as spill:
+        packer = Packer(store, spill)
+        for number in range(2):
+            packer.pack(MISSES, superbatch=number, is_cancelled=go_on)
+        made = len(files(spill))
+        spill._os_io = FaultyOS(
+            fail_at=1, repeat=2, error=errno.EIO, calls={"unlink"}
+        )  # one file: it is tried twice
+        with pytest.raises(SpillError, match="removing a spilled file failed"):
+            packer.close()
+        assert made > 2
+        assert len(files(spill)) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -393,14 +410,14 @@ def test_whatever_ends_a_sweep_leaves_nothing(
                 packer.pack(MISSES, superbatch=7, is_cancelled=interrupt)
             assert (files(spill), spill.used_bytes) == ([], 0)
             with monkeypatch.context() as patch:
-                patch.setattr(PackFiles, "complete", interrupt_now)
+                patch.setattr(RegionFiles, "complete", interrupt_now)
                 with pytest.raises(KeyboardInterrupt):
                     packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
             assert (files(spill), spill.used_bytes) == ([], 0)
             assert is_right(packer.pack(MISSES, superbatch=7, is_cancelled=go_on))
 
 
-def interrupt_now(_files: PackFiles) -> None:
+def interrupt_now(_files: RegionFiles) -> None:
     raise KeyboardInterrupt
 
 

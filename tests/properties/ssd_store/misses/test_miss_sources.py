@@ -181,7 +181,8 @@ def test_extents_cover_the_wanted_pages_and_share_no_byte_of_the_ring(
     num_pages = 64 * len(pages)
     none, words = np.zeros(0, np.int64), np.zeros(512 * ring_pages, np.uint64)
     sweep = kernels.Sweep(
-        ids=none, bounds=np.zeros(2, np.int64), pages=pages, num_pages=num_pages, row_bytes=4,
+        ids=none.astype(np.int32), long_ids=none, ends=np.zeros(1, np.int64), has_more=np.zeros(1, np.bool_),
+        pages=pages, num_pages=num_pages, row_bytes=4,
         checksums=none.view(np.uint64), format_version=2, max_bytes=max_pages * ALIGNMENT,
         gap_bytes=gap_pages * ALIGNMENT,
         ring=words.view(np.uint8), ring_words=words, extents=np.zeros((5, depth), np.int64),
@@ -190,7 +191,7 @@ def test_extents_cover_the_wanted_pages_and_share_no_byte_of_the_ring(
         failed=np.zeros(1, np.int64), sums=none.view(np.uint64), first_page=np.zeros(1, np.int64),
         state=np.zeros(kernels.NUM_STATES, np.int64),
     )  # fmt: skip
-    kernels.begin(sweep)
+    kernels.begin(sweep, np.zeros(1, np.int64))
     state, read = sweep.state, []
     while True:
         kernels.plan_reads(sweep)
@@ -207,7 +208,7 @@ def test_extents_cover_the_wanted_pages_and_share_no_byte_of_the_ring(
             start, length = sweep.extents[[kernels.START, kernels.LENGTH], number % depth] // ALIGNMENT
             assert length <= max_pages
             read += range(start, start + length)
-            assert kernels.deal_out(number % depth, sweep)
+            assert kernels.deal_out(number % depth, sweep) == kernels.DEALT
     wanted = np.flatnonzero(np.unpackbits(pages.view(np.uint8), bitorder="little"))
     assert read == sorted(set(read))
     assert set(wanted) <= set(read)

@@ -81,6 +81,30 @@ def test_elements_are_those_of_the_array_whatever_is_kept(
             assert np.concatenate(pieces).tolist() == list(range(size))
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    round_pages=st.integers(1, 5),
+    calls=st.lists(
+        st.lists(st.tuples(st.integers(0, 4_999), st.sampled_from([0, 1, 2, 511, 512, 4_000])), max_size=6),
+        max_size=5,
+    ),
+    is_sorted=st.booleans(),
+)
+def test_lists_are_those_of_the_array_in_any_order_and_any_number_of_calls(
+    store: Path, round_pages: int, calls: list[list[tuple[int, int]]], is_sorted: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gloader.ssd_store.read.paged_array._ROUND_PAGES", round_pages)
+        with opened(store, room=0) as arrays:
+            scan = arrays["int64"].scan()
+            for lists in calls:
+                asked = [(start, min(count, 5_000 - start)) for start, count in lists]
+                asked = sorted(asked) if is_sorted else asked
+                starts, counts = (np.array([pair[i] for pair in asked], dtype=np.int64) for i in (0, 1))
+                expected = [position for start, count in asked for position in range(start, start + count)]
+                assert scan.lists(starts, counts).tolist() == expected
+
+
 def test_what_was_used_stays_and_what_was_not_goes() -> None:
     kept = KeptPages(10, max_bytes=ENTRY_BYTES * 10 + SLOT_BYTES * 3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +72,8 @@ def no_probe(*_: object, **__: object) -> DeviceProfile:
 def test_a_device_is_probed_once_and_remembered(
     features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Whatever else the machine does while so little is read.
+    monkeypatch.setattr(DeviceProfile, "is_doubtful", False)
     before = features.stat().st_mtime_ns
     found = rates_of(features, spill)
     assert min(found.random_reads_per_s, found.medium_reads_per_s, found.read_bytes_per_s) > 0
@@ -94,6 +97,44 @@ def test_a_remembered_profile_is_taken(features: Path, spill: Path) -> None:
     assert found.medium_reads_per_s == 60_000
     assert found.read_bytes_per_s == found.pack_read_bytes_per_s == 1e9
     assert found.write_bytes_per_s == 2e9
+
+
+BUSY = {
+    "random": {"random_reads_per_s": 1_822.0, "medium_reads_per_s": 1_500.0, "wide_reads_per_s": 1_300.0},
+    "small": {"random_reads_per_s": 20_000.0},
+    "medium": {"medium_reads_per_s": 5_000.0},
+    "in order": {"read_bytes_per_s": 1e8},
+}
+
+
+@pytest.mark.parametrize("rates", BUSY.values(), ids=BUSY.keys())
+def test_rates_of_a_busy_disk_do_not_last(
+    rates: dict[str, float], features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [replace(KNOWN, **rates, write_bytes_per_s=0.0), replace(KNOWN, write_bytes_per_s=0.0)]
+    written = [3e8, 2e9]
+    monkeypatch.setattr(module, "_probe_file", lambda *_: measured.pop(0))
+    monkeypatch.setattr(module, "_probe_writes", lambda *_: written.pop(0))
+    busy = rates_of(features, spill)
+    assert (busy.random_reads_per_s, busy.write_bytes_per_s) == (
+        rates.get("random_reads_per_s", 80_000.0),
+        3e8,
+    )
+    # With the disk to itself: all of it is measured again, writes too, and then no more.
+    for _ in range(2):
+        idle = rates_of(features, spill)
+        assert (idle.random_reads_per_s, idle.write_bytes_per_s) == (80_000.0, 2e9)
+    assert not measured
+
+
+def test_odd_rates_that_were_measured_twice_are_the_device_s(
+    features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = replace(KNOWN, **BUSY["random"], write_bytes_per_s=0.0)
+    measured = [disk, replace(disk, random_reads_per_s=1_900.0)]
+    monkeypatch.setattr(module, "_probe_file", lambda *_: measured.pop(0))
+    monkeypatch.setattr(module, "_probe_writes", lambda *_: 2e8)
+    assert [rates_of(features, spill).random_reads_per_s for _ in range(4)] == [1_822, 1_900, 1_900, 1_900]
 
 
 def test_a_profile_that_lacks_a_rate_is_completed(features: Path, spill: Path) -> None:

@@ -19,7 +19,7 @@ from gloader.ssd_store.cost.strategy import (
     predict_seconds,
 )
 from gloader.ssd_store.misses.in_ram import in_ram_bytes
-from gloader.ssd_store.misses.pack_layout import pack_bytes
+from gloader.ssd_store.regions.layout import pack_bytes
 
 # The disk of the study: 86,000 random reads/s, 1.05 GB/s read, 1.8 GB/s written; it limits either, not their sum.
 DISK = IoRates(

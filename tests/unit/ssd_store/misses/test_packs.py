@@ -26,7 +26,7 @@ from gloader.ssd_store import (
     pack_bytes,
     packer_memory_bytes,
 )
-from gloader.ssd_store.misses.pack_layout import MAX_FILES, plan_regions
+from gloader.ssd_store.regions.layout import MAX_FILES, plan_regions
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.ssd_store.sweep import uring_driver
 from gloader.ssd_store.sweep.sweep import EXTENT_BYTES, MAX_PIECE_BYTES, plan_buffers

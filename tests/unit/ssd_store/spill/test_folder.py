@@ -86,6 +86,21 @@ def test_the_budget_is_checked_before_anything_is_written(tmp_path: Path) -> Non
         assert put(spill).read_bytes() == CONTENT
 
 
+@pytest.mark.reliability("C14")
+def test_a_part_of_the_budget_is_another_folder_s_and_not_taken_twice(tmp_path: Path) -> None:
+    with SpillFolder(tmp_path, budget_bytes=100) as whole, whole.split_off(60) as part:
+        assert (whole.room_bytes, part.room_bytes) == (40, 60)
+        assert whole.path != part.path
+        with pytest.raises(
+            BudgetError, match=r"another spill folder of 41 bytes .* and 40 of the spill budget of 40"
+        ):
+            whole.split_off(41)
+        assert whole.room_bytes == 40
+    assert names(tmp_path) == []
+    with pytest.raises(SpillError, match="closed"):
+        whole.split_off(1)
+
+
 def test_a_whole_superbatch_can_be_checked_first(spill: SpillFolder) -> None:
     spill.require_room(10 * MB)
     with pytest.raises(

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gloader.ssd_store.misses.pack_layout import PackLayout
     from gloader.ssd_store.read.device_file import Direct
+    from gloader.ssd_store.regions.layout import RegionLayout
     from gloader.ssd_store.spill.folder import SpillFolder
 
 
-class PackFiles:
+class RegionFiles:
     """Creates the files of a pack, lends them to readers and gives each back when its batches are released.
 
     Thread-safe. Owns the files and their descriptors until `close`.
@@ -36,7 +36,7 @@ class PackFiles:
     direct : go around the page cache if the file system can
     """
 
-    def __init__(self, folder: SpillFolder, layout: PackLayout, label: str, *, direct: bool) -> None:
+    def __init__(self, folder: SpillFolder, layout: RegionLayout, label: str, *, direct: bool) -> None:
         self.is_direct = direct
         self._folder = folder
         self._layout = layout

@@ -1,4 +1,4 @@
-"""The layout of a pack: a region of whole pages for each batch's rows, several regions to a file. Pure."""
+"""The layout of regions: whole pages for each batch's rows, several regions to a file. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray
 
-MAX_FILES: Final = 16  # of a pack; each is given back when its last batch is done
+MAX_FILES: Final = 16  # of a group of batches; each is given back when its last batch is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PackLayout:
+class RegionLayout:
     """The regions of S batches. Row i of a batch starts ``i * row_bytes`` after the start of its region."""
 
     file: IdArray  # (S,) number of the file that holds each region
@@ -42,20 +42,36 @@ def pack_bytes(misses_per_batch: Sequence[int] | IdArray, row_bytes: int) -> int
     return plan_regions(np.asarray(misses_per_batch, np.int64), row_bytes).num_bytes
 
 
-def plan_regions(counts: IdArray, row_bytes: int) -> PackLayout:
-    """Lay out a region for ``counts[b]`` rows (S,) of each batch, contiguous batches in a file. Pure."""
-    num_batches = counts.shape[0]
+def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) -> RegionLayout:
+    """Lay out a region for ``counts[b]`` rows of each batch, contiguous batches in a file. Pure.
+
+    Parameters
+    ----------
+    counts : (S,)
+    row_bytes : R
+    groups : (S,) neighbours of different groups share no file, as they are not done at the same time; none: one group
+    """
     pages = -(-counts * row_bytes // PAGE_BYTES)
     first_page = np.concatenate([[0], np.cumsum(pages)]).astype(np.int64)
-    # Neighbours share a file: batches end in order, so files become free in order, and the disk with them.
-    per_file = max(1, -(-num_batches // MAX_FILES))
-    file = np.arange(num_batches) // per_file
-    of_file = first_page[:-1][file * per_file] if num_batches else first_page[:0]
-    num_files = -(-num_batches // per_file)
+    file = _files(counts.shape[0], groups)
+    num_files = int(file[-1]) + 1 if file.shape[0] else 0
+    begins = np.searchsorted(file, np.arange(num_files))
     file_pages = np.bincount(file, pages, num_files).astype(np.int64)
-    return PackLayout(
+    return RegionLayout(
         file=file,
-        start=(first_page[:-1] - of_file) * PAGE_BYTES,
+        start=(first_page[:-1] - first_page[begins][file]) * PAGE_BYTES,
         first_page=first_page,
         file_bytes=file_pages * PAGE_BYTES,
     )
+
+
+def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
+    """Return the number of each batch's file."""
+    # Neighbours share a file: batches end in order, so files become free in order, and the disk with them.
+    ends = np.flatnonzero(np.diff(np.asarray(groups, np.int64))) + 1
+    sizes = np.diff(np.concatenate([[0], ends, [num_batches]]))
+    file, first = [np.empty(0, np.int64)], 0
+    for size in sizes.tolist():
+        file.append(first + np.arange(size) // max(1, -(-size // MAX_FILES)))
+        first = int(file[-1][-1]) + 1 if size else first
+    return np.concatenate(file)

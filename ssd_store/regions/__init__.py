@@ -1,0 +1,1 @@
+"""Regions of the spill folder that a sweep writes, one for each batch or frontier, and their way back into memory."""

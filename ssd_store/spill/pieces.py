@@ -1,0 +1,284 @@
+"""What several owners gather at the same time, in the spill folder: piece by piece, and read back owner by owner.
+
+How much an owner gathers is not known before its last piece, so that nobody has a region: whose piece is full writes it
+behind the last one. Owners that are done at about the same time share files; a file goes back with the last of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.errors import ChecksumError, SpillError, StoreOpenError, StoreReadError, TruncatedStoreError
+from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages, num_pages_of
+from gloader.ssd_store.read.copy_kernels import make_target
+from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.read.extents import plan_extents
+from gloader.ssd_store.spill.file import SpillFile
+from gloader.ssd_store.write.disk_errors import spill_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.read.lane import ReadLane
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import IdArray
+
+_EXTENT_BYTES: Final = 128 * 1024
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
+_BYTE: Final = np.dtype(np.uint8)
+
+
+@dataclass(slots=True, kw_only=True)
+class _File:
+    """A file with pieces of several owners."""
+
+    path: Path
+    checksums: NDArray[np.uint64]  # of its pages
+    num_pages: int = 0  # that were written
+    owners: set[int] = field(default_factory=set)  # that are not done with it
+
+
+@dataclass(slots=True, kw_only=True)
+class _Owner:
+    """What an owner gathered."""
+
+    num_bytes: int = 0
+    pieces: list[tuple[_File, int, int]] = field(default_factory=list)  # the pages of each, first and number
+
+
+class SpilledPieces:
+    """Pieces in files of a spill folder. Owns the files until all owners are released, or until `close`.
+
+    One thread writes, then any may read.
+
+    Parameters
+    ----------
+    folder : takes the files, within its budget
+    groups : (O,) of each owner: those of a group share files
+    file_bytes : of each group's files, at least 1: one more is made whenever the last is full
+    piece_bytes : of the largest piece
+    label : whose pieces they are, for messages
+    """
+
+    def __init__(
+        self,
+        folder: SpillFolder,
+        groups: Sequence[int],
+        file_bytes: dict[int, int],
+        *,
+        piece_bytes: int,
+        label: str,
+    ) -> None:
+        self._folder = folder
+        self._groups = groups
+        self._file_pages = {group: num_pages_of(size) for group, size in file_bytes.items()}
+        self._label = label
+        self._lock = threading.Lock()
+        self._owners = [_Owner() for _ in groups]
+        self._is_live = [True] * len(groups)
+        self._files: list[_File] = []
+        self._writing: dict[int, tuple[SpillFile, _File]] = {}  # the last file of each group
+        self._bounce = aligned_bytes(num_pages_of(piece_bytes) * PAGE_BYTES)
+        self.is_direct = True  # until a file refuses
+        self.writes = 0
+        self.bytes_written = 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether every file was given back or removed."""
+        return not self._files
+
+    def append(self, owner: int, data: NDArray[np.uint8]) -> None:
+        """Write a piece of ``owner``: whole pages, but for its last piece.
+
+        Raises
+        ------
+        BudgetError, SpillError
+            The spill folder has no room, its disk is full or fails.
+        """
+        pages = num_pages_of(len(data))
+        bounce = self._bounce[: pages * PAGE_BYTES]
+        bounce[: len(data)] = data
+        bounce[len(data) :] = 0
+        gathered = self._owners[owner]
+        gathered.num_bytes += len(data)
+        # What the last file has no room for goes to the next: all of them but the last are full.
+        while len(bounce):
+            target, file = self._with_room(self._groups[owner])
+            first = file.num_pages
+            part = bounce[: (len(file.checksums) - first) * PAGE_BYTES]
+            pages = len(part) // PAGE_BYTES
+            checksum_pages(part, first, file.checksums[first : first + pages])
+            doing = f"writing {self._label}"
+            with spill_errors(file.path, doing, needed_bytes=len(part), os_io=self._folder.os_io):
+                target.write_fully(part.data, first * PAGE_BYTES)
+            file.num_pages += pages
+            file.owners.add(owner)
+            gathered.pieces.append((file, first, pages))
+            self.writes += 1
+            self.bytes_written += len(part)
+            bounce = bounce[len(part) :]
+
+    def complete(self) -> None:
+        """Say that everything has been written.
+
+        Raises
+        ------
+        SpillError
+            The device failed after all.
+        """
+        for group in list(self._writing):
+            self._finish(group)
+        self._bounce = aligned_bytes(0)
+
+    def give_up(self, error: BaseException) -> None:
+        """Remove what there is because of ``error``, which gets a note if that fails too."""
+        for target, _ in self._writing.values():
+            target.abandon()
+        self._writing.clear()
+        try:
+            self.close()
+        except SpillError as failure:
+            error.add_note(f"and a part of {self._label} could not be removed ({failure})")
+
+    def read(self, owner: int, lane: ReadLane, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return what ``owner`` gathered as a flat array of ``dtype``, every byte checked. Thread-safe.
+
+        Parameters
+        ----------
+        owner : 0..O-1
+        lane : to read with
+        dtype : of the words that it gathered
+
+        Raises
+        ------
+        ChecksumError
+            It was damaged or cut since; names the file and the byte.
+        SpillError
+            The device fails, or the owner was released.
+        """
+        # Held while it is read: nobody removes a file under it. The lane makes readers take turns anyway.
+        with self._lock:
+            if not self._is_live[owner]:
+                raise SpillError(
+                    errno.ENOENT, f"owner {owner} of {self._label} was released", str(self._folder.path)
+                )
+            gathered = self._owners[owner]
+            content = aligned_bytes(sum(pages for _, _, pages in gathered.pieces) * PAGE_BYTES)
+            rows = content.reshape(-1, PAGE_BYTES)
+            begin = at = 0
+            while at < len(gathered.pieces):
+                file = gathered.pieces[at][0]
+                pages = []
+                while at < len(gathered.pieces) and gathered.pieces[at][0] is file:
+                    _, first, count = gathered.pieces[at]
+                    pages.append(np.arange(first, first + count))
+                    at += 1
+                wanted = np.concatenate(pages)
+                self._read_pages(owner, file, lane, wanted, rows[begin : begin + len(wanted)])
+                begin += len(wanted)
+        words: NDArray[Any] = content[: gathered.num_bytes].view(dtype)
+        return words
+
+    def release(self, owner: int) -> None:
+        """Say that ``owner`` is done: files go back with the last owner in them. Idempotent. Thread-safe."""
+        with self._lock:
+            self._is_live[owner] = False
+            for file in {id(piece[0]): piece[0] for piece in self._owners[owner].pieces}.values():
+                file.owners.discard(owner)
+                if not file.owners and file in self._files:
+                    self._folder.keep_file(file.path)
+                    self._files.remove(file)
+            self._owners[owner] = _Owner()
+
+    def close(self) -> None:
+        """Remove what was not released. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; the others are.
+        """
+        failure: SpillError | None = None
+        with self._lock:
+            self._is_live = [False] * len(self._is_live)
+            for file in list(self._files):
+                try:
+                    self._folder.remove_file(file.path)
+                    self._files.remove(file)
+                except SpillError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _with_room(self, group: int) -> tuple[SpillFile, _File]:
+        """Return the last file of ``group``, or a new one where it is full."""
+        if group in self._writing and self._writing[group][1].num_pages < self._file_pages[group]:
+            return self._writing[group]
+        self._finish(group)
+        size = self._file_pages[group] * PAGE_BYTES
+        path, is_new = self._folder.reuse_file(size), False
+        if path is None:
+            path, is_new = self._folder.reserve_file(size, self._label), True
+        # Noted before it is made: whatever happens, it is given back.
+        file = _File(path=path, checksums=np.empty(self._file_pages[group], np.uint64))
+        self._files.append(file)
+        os_io = self._folder.os_io
+        with spill_errors(path, f"creating {self._label}", needed_bytes=size, os_io=os_io):
+            target = SpillFile(path, size, direct=self.is_direct, is_new=is_new, os_io=os_io)
+        self.is_direct &= target.is_direct
+        self._writing[group] = target, file
+        return self._writing[group]
+
+    def _finish(self, group: int) -> None:
+        """Close the file of ``group`` that is being written, if there is one."""
+        if group in self._writing:
+            target, file = self._writing.pop(group)
+            with spill_errors(file.path, f"completing {self._label}", os_io=self._folder.os_io):
+                target.close()
+
+    def _read_pages(
+        self, owner: int, file: _File, lane: ReadLane, pages: IdArray, rows: NDArray[np.uint8]
+    ) -> None:
+        extents = plan_extents(
+            pages, row_bytes=PAGE_BYTES, data_offset=0, max_gap_bytes=0, max_extent_bytes=_EXTENT_BYTES
+        )
+        target = make_target(pages, _IN_ORDER, rows, dtype=_BYTE)
+        try:
+            source = DeviceFile(
+                file.path, direct="auto" if self.is_direct else "off", os_io=self._folder.os_io
+            )
+        except StoreOpenError as error:
+            text = f"opening {self._label} failed: {error.strerror}"
+            raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
+        try:
+            _, bad = lane.read(source, extents, target, data_offset=0, checksums=file.checksums)
+        except TruncatedStoreError as error:
+            needed = (int(pages[-1]) + 1) * PAGE_BYTES
+            raise self._damage(
+                owner, file, f"it has {source.num_bytes} bytes, {needed} are needed"
+            ) from error
+        except StoreReadError as error:
+            text = f"reading {self._label} failed: {error.strerror}"
+            raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
+        finally:
+            source.close()
+        if bad >= 0:
+            raise self._damage(
+                owner, file, f"the page at byte {bad * PAGE_BYTES} does not match its checksum"
+            )
+
+    def _damage(self, owner: int, file: _File, what: str) -> ChecksumError:
+        return ChecksumError(
+            f"{self._label}, owner {owner} ({file.path}), is damaged: {what}; it was changed after it was written: "
+            "check the disk and resume from the last checkpoint"
+        )
