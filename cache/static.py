@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from gloader.cache.trace import NO_ROWS
+from gloader.core.offsets import Offsets, offset_at
 from gloader.errors import PlanError
 from gloader.types import CacheStep
 
@@ -74,7 +75,7 @@ def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> Id
 
 
 def inclusion_probabilities(
-    indptr: IdArray,
+    offsets: Offsets,
     pieces: Callable[[], Iterable[NDArray[np.integer]]],
     *,
     seeds: IdArray,
@@ -89,7 +90,7 @@ def inclusion_probabilities(
 
     Parameters
     ----------
-    indptr : (N + 1,) where the in-neighbours of each node begin, CSC
+    offsets : where the in-neighbours of each node begin
     pieces : gives all E in-neighbours in order, in pieces; called once for each hop
     seeds : (n,) distinct ids of the nodes that batches are made of
     batch_size : B, seeds in a batch
@@ -99,7 +100,7 @@ def inclusion_probabilities(
     -------
     (N,) float64 in [0, 1]
     """
-    num_nodes = len(indptr) - 1
+    num_nodes = len(offsets.low) - 1
     absent = np.ones(num_nodes, dtype=np.float64)
     absent[seeds] = 1 - min(batch_size / max(len(seeds), 1), 1.0)
     for fanout in fanouts:
@@ -107,7 +108,7 @@ def inclusion_probabilities(
         log_absent = np.log(np.maximum(absent, _TINY))
         node = first = 0
         for piece in pieces():
-            node = _reach(indptr, piece, first, node, fanout, absent, log_absent)
+            node = _reach(offsets, piece, first, node, fanout, absent, log_absent)
             first += len(piece)
         absent = np.exp(log_absent)
     return 1 - absent
@@ -115,7 +116,7 @@ def inclusion_probabilities(
 
 @njit(cache=True, nogil=True)
 def _reach(
-    indptr: IdArray,
+    offsets: Offsets,
     piece: NDArray[np.integer],
     first: int,
     node: int,
@@ -128,16 +129,17 @@ def _reach(
     Of the edges from ``first`` on, which belong to ``node`` and those behind it; return the node to go on with.
     """
     last = first + piece.shape[0]
-    while node < indptr.shape[0] - 1:
-        degree = indptr[node + 1] - indptr[node]
+    while node < offsets.low.shape[0] - 1:
+        begin, end = offset_at(offsets, node), offset_at(offsets, node + 1)
+        degree = end - begin
         if degree > 0 and fanout != 0 and absent[node] < 1.0:
             share = 1.0 if fanout < 0 else min(1.0, fanout / degree)
             drawn = share * (1.0 - absent[node])
             missed = np.log(max(1.0 - drawn, _TINY))
-            for edge in range(max(indptr[node], first), min(indptr[node + 1], last)):
+            for edge in range(max(begin, first), min(end, last)):
                 log_absent[piece[edge - first]] += missed
         # The rest of its edges is in the next piece.
-        if indptr[node + 1] > last:
+        if end > last:
             break
         node += 1
     return node

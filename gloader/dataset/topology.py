@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
-from gloader.dataset.values import check_array, wrong_value
+from gloader.core.offsets import Offsets, compact_bytes, compact_offsets
+from gloader.core.units import format_bytes
+from gloader.dataset.values import ValueCheck, wrong_value
 from gloader.errors import BudgetError
 from gloader.samplers.graph import EdgeLists, in_degrees
-from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
+from gloader.ssd_store.format.array_reader import array_pieces, load_page_checksums
 from gloader.ssd_store.format.format import check_array_file
 from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.kept_pages import KeptPages
 from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.read.paged_array import PagedArray, Rule
+from gloader.ssd_store.read.paged_array import PagedArray, PagedScan, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,7 @@ FEW_BYTES: Final = 64 * 2**20
 # Of the memory that a topology may take, where it does not fit: what is left does more for the features.
 _PAGED_SHARE: Final = 1 / 2
 _BOUNCE_BYTES: Final = 2 * 2**20  # what is read passes through it: room for 512 requests of a page
+_EDGES: Final = ("indices", "edge_weight")
 _LIST_EDGES: Final = 1 << 18  # edges of lists that are asked for at a time
 
 
@@ -43,9 +46,9 @@ _LIST_EDGES: Final = 1 << 18  # edges of lists that are asked for at a time
 def open_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> Iterator[Topology]:
     """Open the topology of ``dataset`` for the length of a ``with`` block.
 
-    One of up to ``max_bytes`` is read into memory, verified once. Of a larger one, indptr is; edges are read when a
-    batch needs them, a page at a time, and every page is verified whenever it is read. Up to half of ``max_bytes``
-    keeps the pages that were used last. Batches are the same in either case.
+    One of up to ``max_bytes`` is read into memory, verified once. Of a larger one, indptr is, in a quarter of its bytes
+    (see `Offsets`); edges are read when a batch needs them, a page at a time, and every page is verified whenever it
+    is read. Up to half of ``max_bytes`` keeps the pages that were used last. Batches are the same in either case.
 
     Parameters
     ----------
@@ -70,34 +73,55 @@ def open_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> I
         yield topology
 
 
+def require_offsets(dataset: Dataset, *, budget_bytes: int) -> None:
+    """Refuse a budget that the offsets and page checksums of ``dataset`` exceed, before any of them is read.
+
+    Raises
+    ------
+    BudgetError
+        They do; says needed and allowed.
+    """
+    arrays = dataset.arrays
+    offset_bytes = compact_bytes(dataset.num_nodes)
+    page_bytes = sum(8 * arrays[name].num_pages for name in _EDGES if name in arrays)
+    needed = offset_bytes + page_bytes
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"{dataset.root}: the offsets of {dataset.num_nodes:,} nodes need {format_bytes(offset_bytes)} and the "
+            f"page checksums of their edges {format_bytes(page_bytes)}, which are held wherever the edges are; the "
+            f"memory budget is {format_bytes(budget_bytes)}. Raise it to {format_bytes(2 * needed)} or more, so that "
+            "batches and features have room beside them"
+        )
+
+
 class PagedTopology:
     """A `Topology` whose edges are on the SSD. Thread-safe. Made by `open_topology`, which owns what it reads with.
 
     Parameters
     ----------
-    indptr : (N + 1,) int64, verified
+    offsets : where the in-edges of each node begin, verified
     sources : the node that each edge comes from
     weights : the weight of each edge, if the graph has them
     kept : the pages of both that are in memory
     """
 
     def __init__(
-        self, indptr: IdArray, sources: PagedArray, weights: PagedArray | None, kept: KeptPages
+        self, offsets: Offsets, sources: PagedArray, weights: PagedArray | None, kept: KeptPages
     ) -> None:
-        self.indptr = indptr
+        self.offsets = offsets
         self.sources = PagedValues(sources)
         self.weights = None if weights is None else PagedValues(weights)
         self.kept_bytes = kept.num_bytes
         arrays = [sources] if weights is None else [sources, weights]
         self.held_bytes = (
-            indptr.nbytes + self.kept_bytes + _BOUNCE_BYTES + sum(array.num_bytes for array in arrays)
+            offsets.num_bytes + self.kept_bytes + _BOUNCE_BYTES + sum(array.num_bytes for array in arrays)
         )
         self._num_edges = sources.length
 
     @property
     def num_nodes(self) -> int:
         """N."""
-        return len(self.indptr) - 1
+        return len(self.offsets.low) - 1
 
     @property
     def num_edges(self) -> int:
@@ -120,7 +144,7 @@ class PagedTopology:
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
         """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64; see `CscGraph.in_degrees`."""
-        return in_degrees(self.indptr, nodes)
+        return in_degrees(self.offsets, nodes)
 
 
 class PagedValues:
@@ -154,6 +178,10 @@ class PagedValues:
         values.flags.writeable = False
         return EdgeLists(values=values, starts=places, origins=starts)
 
+    def scan(self) -> PagedScan:
+        """Return a scan of the lists, past the pages that are kept."""
+        return self._array.scan()
+
     def pieces(self) -> Iterator[NDArray[Any]]:
         """Yield the values of all edges, read and verified in file order."""
         return self._array.pieces()
@@ -181,10 +209,9 @@ def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: Id
 
 def _open_paged(dataset: Dataset, kept_bytes: int, io: IoMode, stack: ExitStack) -> PagedTopology:
     """Open the edges of ``dataset`` for reading; ``stack`` closes them."""
-    root, os_io, record = dataset.root, dataset.os_io, dataset.arrays["indptr"]
-    indptr: IdArray = load_array(root, record, os_io=os_io)  # type: ignore[assignment]
-    check_array(root / record.file, "indptr", indptr, dataset.limits)
-    records = {name: dataset.arrays[name] for name in ("indices", "edge_weight") if name in dataset.arrays}
+    root, os_io = dataset.root, dataset.os_io
+    offsets = compact_offsets(_offset_pieces(dataset), dataset.num_nodes)
+    records = {name: dataset.arrays[name] for name in _EDGES if name in dataset.arrays}
     kept = KeptPages(sum(record.num_pages for record in records.values()), max_bytes=kept_bytes)
     lane: ReadLane | None = None
     arrays: dict[str, PagedArray] = {}
@@ -207,16 +234,40 @@ def _open_paged(dataset: Dataset, kept_bytes: int, io: IoMode, stack: ExitStack)
             file,
             record,
             load_page_checksums(root, record, os_io=os_io),
-            rule=_rule(path, name, dataset.limits),
+            rule=element_rule(path, name, dataset.limits),
             lane=lane,
             kept=kept,
             first_page=first_page,
         )
         first_page += record.num_pages
-    return PagedTopology(indptr, arrays["indices"], arrays.get("edge_weight"), kept)
+    return PagedTopology(offsets, arrays["indices"], arrays.get("edge_weight"), kept)
 
 
-def _rule(path: Path, name: str, limits: ValueLimits) -> Rule:
+def _offset_pieces(dataset: Dataset) -> Iterator[IdArray]:
+    """Yield indptr in pieces, each verified and checked."""
+    record = dataset.arrays["indptr"]
+    check = ValueCheck("indptr", dataset.limits)
+    for piece in array_pieces(dataset.root, record, os_io=dataset.os_io):
+        _raise_if(check.wrong(piece), dataset.root / record.file)
+        yield piece
+    _raise_if(check.wrong_end(), dataset.root / record.file)
+
+
+def _raise_if(message: str | None, path: Path) -> None:
+    if message is not None:
+        raise wrong_value(path, "indptr", message)
+
+
+def element_rule(path: Path, name: str, limits: ValueLimits) -> Rule:
+    """Return what every element of array ``name`` at ``path`` obeys. Pure.
+
+    Parameters
+    ----------
+    path : of its file, for messages
+    name : of the array
+    limits : of the dataset
+    """
+
     def error(position: int, value: object) -> Exception:
         return wrong_value(path, name, limits.describe(name, position, value))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gloader.cache import PlannerName
     from gloader.cache.reuse import ReuseProfile
     from gloader.config import Features
+    from gloader.memory.sweep_plan import SweepPlan
 
 # Reads in flight, checksums being verified, memory that the allocator keeps: needed beside the parts below.
 _FIXED_BYTES = 24 << 20
@@ -47,8 +48,10 @@ _SEED_BYTES = 40
 # Those that are sampled, planned and executed at a time; batches of more are never kept.
 _KEPT_SUPERBATCHES = 3
 
-# Shares of those that are tried; a batch that is not kept is sampled again.
+# Shares of those that are tried; a batch that is not kept is sampled again. None is kept where passes over the edges
+# left on the disk what a batch is made of.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
+_KEPT_OF_SWEPT = (0.0,)
 
 # Ways to share the memory out that are told of: the one that is taken, and the next best.
 _TOLD = 3
@@ -59,7 +62,7 @@ class Demand:
     """What a run would like to hold in host memory, measured before it starts."""
 
     num_nodes: int
-    topology_bytes: int  # all of it, or what is held of one whose edges are read page by page
+    topology_bytes: int  # all of it, or what is held of one whose edges are on the SSD
     feature_bytes: int  # all rows, as stored
     row_bytes: int  # one row in a batch buffer
     slot_bytes: int  # what the cache policy keeps beside each cached row
@@ -68,7 +71,7 @@ class Demand:
     batch_edges: int  # sampled edges of a large batch
     batches_in_flight: int  # sampled batches that wait to be gathered
     sampler_threads: int
-    sampler_node_bytes: int  # what each sampling thread keeps for each node
+    sampler_map_bytes: int  # what each sampling thread keeps to find nodes again
     store_bytes: int  # checksums and read buffers of the SSD store
     stored_row_bytes: int  # R, one row on the SSD or in the host cache
     reuse: ReuseProfile  # how soon the rows of the first batches are used again
@@ -78,6 +81,7 @@ class Demand:
     num_seeds: int = 0  # of the whole epoch
     num_ranks: int = 1  # whose batches are gathered; each has feature buffers of its own
     is_reset: bool = False  # superbatches start from an empty cache
+    sweeps: SweepPlan | None = None  # None: no passes over the edges are made
 
     @property
     def buffer_bytes(self) -> int:
@@ -107,12 +111,17 @@ class Candidate:
         shares, step = self.shares, self.step
         buffers = f"{shares.num_buffers} feature buffer{'s' if shares.num_buffers > 1 else ''}"
         if self.features == "ram":
-            return f"{format_seconds(step.seconds)} a step: features in memory, {buffers}"
+            return f"{format_seconds(step.seconds)} a step: features in memory, {buffers}{self._edges}"
         return (
             f"{format_seconds(step.seconds)} a step: {buffers}, superbatches of {shares.num_batches}, "
             f"{shares.cache_rows:,} rows cached, {step.miss_rate:.0%} missed and read {step.strategy} "
-            f"in {format_seconds(step.disk_s)}"
+            f"in {format_seconds(step.disk_s)}{self._edges}"
         )
+
+    @property
+    def _edges(self) -> str:
+        """What the disk does for the edges of a step."""
+        return f", edges in {format_seconds(self.step.edges_s)}" if self.step.edges_s else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +141,7 @@ class MemoryPlan:
     predicted_step_s: float  # as ways are compared: packs count longer than they take
     candidates: tuple[str, ...]  # the way that was taken and the next best, for people
     would_fit: bool  # whether all features would fit in memory, though they are read from the SSD
+    sweeps: SweepPlan | None = None  # of the edges; None: no passes over them are made
 
     @property
     def total_bytes(self) -> int:
@@ -145,7 +155,7 @@ class MemoryPlan:
 
 
 def topology_share(budget_bytes: int) -> int:
-    """Return the bytes that a topology may take; of a larger one, edges are read page by page. Pure."""
+    """Return the bytes that a topology may take where nobody asked for more; a larger one is on the SSD. Pure."""
     # With more than half of the budget in the topology, too little would be left for the features.
     return budget_bytes // 2
 
@@ -188,6 +198,12 @@ def plan_memory(
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
     workspace = _workspace_bytes(demand, budget_bytes)
     held = workspace + demand.topology_bytes
+    parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes)]
+    if demand.sweeps is not None:
+        sweeps = demand.sweeps
+        held += sweeps.memory_bytes
+        parts.append((f"edge sweeps of {sweeps.num_batches} batches", sweeps.memory_bytes))
+        spill_bytes = max(spill_bytes - sweeps.spill_bytes, 0)
     _require(held + demand.fewest_buffers * demand.buffer_bytes, budget_bytes, demand)
     left = budget_bytes - held
     _require_features(demand, left - demand.fewest_buffers * demand.buffer_bytes, features, budget_bytes)
@@ -196,9 +212,7 @@ def plan_memory(
         found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, must_pack=must_pack)
     if not found:
         raise _does_not_fit(demand, left, spill_bytes, cache_bytes, superbatch, must_pack=must_pack)
-    ranked = _ranked(found)
-    parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes)]
-    return _plan_of(demand, ranked, parts, budget_bytes, asked=superbatch)
+    return _plan_of(demand, _ranked(found), parts, budget_bytes, asked=superbatch)
 
 
 def _plan_of(
@@ -218,8 +232,7 @@ def _plan_of(
         size = SuperbatchSize(num_batches=1, reason="features are in memory")
         parts.append(("features", demand.feature_bytes))
     else:
-        reason = "predicted to be the fastest" if asked is None else "asked for"
-        size = SuperbatchSize(num_batches=shares.num_batches, reason=reason)
+        size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, asked))
         parts += [
             ("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes),
             (f"traces and plans of {size.num_batches} batches", best.planned_bytes),
@@ -242,7 +255,15 @@ def _plan_of(
         candidates=tuple(one.text for one in ranked),
         would_fit=best.features == "ssd"
         and demand.feature_bytes <= spare + _cache_bytes(demand, shares.cache_rows),
+        sweeps=demand.sweeps,
     )
+
+
+def _why(num_batches: int, asked: int | None) -> str:
+    """Return the reason of superbatches of ``num_batches``. Pure."""
+    if asked is None:
+        return "predicted to be the fastest"
+    return "asked for" if num_batches == asked else f"half of what an edge sweep serves, of {asked} asked for"
 
 
 def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
@@ -289,9 +310,9 @@ def _on_ssd(
     must_pack: bool,
 ) -> Iterator[Candidate]:
     """Yield every way that fits to share out ``left`` with features on the SSD. Pure."""
-    sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
+    kept_shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
     spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
-    for num_batches in sizes:
+    for num_batches in _sizes(demand, superbatch):
         outlook = cache_outlook(
             demand.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset
         )
@@ -300,7 +321,7 @@ def _on_ssd(
             room = left - count * demand.buffer_bytes - demand.store_bytes - planned
             for spill in spills:
                 packing = packer_memory_bytes(num_batches, room=max(room, 0)) if spill else 0
-                for kept_share in _KEPT_SHARES:
+                for kept_share in kept_shares:
                     kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * _batch_bytes(demand))
                     shares = StepShares(
                         num_buffers=count,
@@ -321,6 +342,14 @@ def _on_ssd(
                             pack_buffer_bytes=packing,
                             keep_bytes=kept,
                         )
+
+
+def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
+    """Return the superbatches that are tried: what was asked for, and half of an edge sweep's batches at most. Pure."""
+    sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
+    if demand.sweeps is None:
+        return sizes
+    return tuple(dict.fromkeys(min(size, demand.sweeps.largest_superbatch) for size in sizes))
 
 
 def _with_cache(demand: Demand, shares: StepShares, room: int, cache_bytes: int | None) -> StepShares | None:
@@ -351,7 +380,7 @@ def _does_not_fit(
     must_pack: bool,
 ) -> BudgetError:
     """Return the error for what was asked for by name, or for the smallest superbatch there is. Pure."""
-    num_batches = superbatch_sizes(demand.num_batches)[0] if superbatch is None else superbatch
+    num_batches = _sizes(demand, superbatch)[0]
     room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
     planned = _planning_bytes(demand, num_batches)
     packing = packer_memory_bytes(num_batches, room=room) if must_pack and spill_bytes else 0
@@ -388,7 +417,7 @@ def _planned_accesses(demand: Demand, num_batches: int) -> int:
 
 
 def _workspace_bytes(demand: Demand, budget_bytes: int) -> int:
-    maps = demand.sampler_node_bytes * demand.num_nodes * demand.sampler_threads
+    maps = demand.sampler_map_bytes * demand.sampler_threads
     fixed = max(_FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
     seeds = _SEED_BYTES * demand.num_seeds
     calls = demand.sampler_call_bytes * demand.sampler_threads
@@ -406,10 +435,20 @@ def _require(needed: int, allowed: int, demand: Demand) -> None:
         raise BudgetError(
             f"a batch of about {demand.batch_rows:,} rows of {demand.row_bytes:,} B, "
             f"{demand.fewest_buffers * demand.num_ranks} of them in memory at a time, "
-            f"and {format_bytes(demand.topology_bytes)} of topology need {format_bytes(needed)}; the "
-            f"loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
-            "or raise the budget"
+            f"and {format_bytes(demand.topology_bytes)} of topology{_and_sweeps(demand)} need {format_bytes(needed)}; "
+            f"the loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
+            f"{_or_other_edges(demand, allowed)}or raise the budget"
         )
+
+
+def _or_other_edges(demand: Demand, allowed: int) -> str:
+    return "topology='auto', " if demand.topology_bytes > topology_share(allowed) else ""
+
+
+def _and_sweeps(demand: Demand) -> str:
+    if demand.sweeps is None:
+        return ""
+    return f" and {format_bytes(demand.sweeps.memory_bytes)} for sweeps of its edges"
 
 
 def _require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:

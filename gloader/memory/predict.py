@@ -39,6 +39,9 @@ _NORM: Final = 3
 _JITTER: Final = 0.1
 
 _STAGED_MARGIN: Final = 1.1  # a superbatch may miss more rows than predicted: it was 4% once
+# Of a batch whose edges are swept: its hops are picked to mark pages and to deal out, and twice that to make it.
+_SWEPT_SAMPLINGS: Final = 4.0
+_PASS_SAMPLINGS: Final = 2.0  # of these, in the one thread that makes passes
 _PACKS_ALIVE: Final = 2  # one is read back while the next is written
 _LONGEST_READ: Final = 128 * 1024
 _TABLE_ROWS: Final = 257
@@ -58,6 +61,13 @@ class StepWork:
     sample_s: float  # of a batch, in one thread
     cores: int
     strategy: str = "auto"  # or the one that was asked for
+    edges_s: float = 0.0  # that the disk is busy with the edges of a batch, where they are swept
+    edge_bytes: float = 0.0  # that are read for them, in the long run
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether edges come in sweeps."""
+        return self.edge_bytes > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +91,7 @@ class StepSeconds:
     disk_s: float  # that the disk is busy
     miss_rate: float
     strategy: Strategy | None  # None: features are in memory
+    edges_s: float = 0.0  # that the disk is busy with edges, beside ``disk_s``
 
 
 def predict_step(work: StepWork, shares: StepShares, outlook: CacheOutlook | None) -> StepSeconds:
@@ -94,7 +105,9 @@ def predict_step(work: StepWork, shares: StepShares, outlook: CacheOutlook | Non
     """
     if outlook is None:
         seconds = _step(work, shares, _DiskWork(), samplings=1.0)
-        return StepSeconds(seconds=seconds, weighed_s=seconds, disk_s=0.0, miss_rate=0.0, strategy=None)
+        return StepSeconds(
+            seconds=seconds, weighed_s=seconds, disk_s=0.0, miss_rate=0.0, strategy=None, edges_s=work.edges_s
+        )
     reads = _reads(work, outlook, shares.cache_rows, shares.num_batches)
     rate = reads.misses / work.rows if work.rows else 0.0
     ways = []
@@ -103,7 +116,12 @@ def predict_step(work: StepWork, shares: StepShares, outlook: CacheOutlook | Non
         weighed = seconds * (PACK_GAIN if strategy == "packed" else 1.0)
         ways.append(
             StepSeconds(
-                seconds=seconds, weighed_s=weighed, disk_s=disk.seconds, miss_rate=rate, strategy=strategy
+                seconds=seconds,
+                weighed_s=weighed,
+                disk_s=disk.seconds,
+                miss_rate=rate,
+                strategy=strategy,
+                edges_s=work.edges_s,
             )
         )
     return min(ways, key=lambda way: way.weighed_s)
@@ -127,11 +145,16 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
     """Return the seconds of a step."""
     num_bytes = work.rows * work.row_bytes
     gather, loop = num_bytes / _COPY_BYTES_PER_S, num_bytes / _LOOP_BYTES_PER_S
-    checks, own = disk.checked_bytes / _CHECKED_BYTES_PER_S, disk.own_s
-    cores = (samplings * work.sample_s + gather + checks) / work.cores + loop
+    checks, own = (disk.checked_bytes + work.edge_bytes) / _CHECKED_BYTES_PER_S, disk.own_s
+    sampling = (_SWEPT_SAMPLINGS if work.is_swept else samplings) * work.sample_s
+    cores = (sampling + gather + checks) / work.cores + loop
     # Whoever needs the same buffer takes turns.
     turns = {1: (own + gather + loop,), 2: (own + gather, loop)}.get(shares.num_buffers, (own, gather, loop))
-    busy = (disk.seconds, cores, *turns)
+    # Passes are made by one thread, which picks, verifies and deals out while the disk reads.
+    passes = (
+        _PASS_SAMPLINGS * work.sample_s + work.edge_bytes / _CHECKED_BYTES_PER_S if work.is_swept else 0.0
+    )
+    busy = (disk.seconds + work.edges_s, cores, passes, *turns)
     return float(sum(seconds**_NORM for seconds in busy) ** (1 / _NORM)) * (1 + _JITTER / shares.num_buffers)
 
 

@@ -19,8 +19,8 @@ logger = logging.getLogger("gloader")
 # A quarter of what is free: others use the disk too.
 _FREE_SHARE = 4
 
-# Of the features' size; larger superbatches gain little.
-_FEATURE_MULTIPLE = 4
+# Of what is read: of the features, where larger superbatches gain little, and of edges, if they are swept.
+_MULTIPLE = 4
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 
@@ -28,14 +28,14 @@ _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks in the names of folders
 
 
-def open_spill(parent: StrPath | None, budget_bytes: int | None, *, feature_bytes: int) -> SpillFolder | None:
+def open_spill(parent: StrPath | None, budget_bytes: int | None, *, data_bytes: int) -> SpillFolder | None:
     """Open a spill folder, or return None where there is none to have and none was asked for.
 
     Parameters
     ----------
     parent : where; None: the default of `SpillFolder`
     budget_bytes : what it may hold, 0 for no spill folder; None: a share of the free disk
-    feature_bytes : of the dataset, to which the default is in proportion
+    data_bytes : of what is read from the disk, to which the default is in proportion
 
     Raises
     ------
@@ -46,7 +46,7 @@ def open_spill(parent: StrPath | None, budget_bytes: int | None, *, feature_byte
         return None
     try:
         folder = spill_parent(parent)
-        budget = _default_bytes(folder, feature_bytes) if budget_bytes is None else budget_bytes
+        budget = _default_bytes(folder, data_bytes) if budget_bytes is None else budget_bytes
         return SpillFolder(folder, budget_bytes=budget) if budget else None
     except SpillError as error:
         if budget_bytes is not None:
@@ -55,7 +55,7 @@ def open_spill(parent: StrPath | None, budget_bytes: int | None, *, feature_byte
         return None
 
 
-def _default_bytes(folder: Path, feature_bytes: int) -> int:
+def _default_bytes(folder: Path, data_bytes: int) -> int:
     """Return the budget of whoever names none: nothing where the temporary folder is itself in memory."""
     if _file_system(folder) in _IN_MEMORY:
         return 0
@@ -63,7 +63,7 @@ def _default_bytes(folder: Path, feature_bytes: int) -> int:
         free = shutil.disk_usage(folder).free
     except OSError:
         return 0
-    return int(min(free // _FREE_SHARE, _FEATURE_MULTIPLE * feature_bytes))
+    return int(min(free // _FREE_SHARE, _MULTIPLE * data_bytes))
 
 
 def _file_system(folder: Path) -> str:

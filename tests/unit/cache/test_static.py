@@ -12,6 +12,7 @@ from gloader.cache import (
     hottest_first,
     inclusion_probabilities,
 )
+from gloader.core.offsets import compact_offsets, plain_offsets
 from gloader.errors import PlanError
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.types import BatchId
@@ -56,7 +57,7 @@ def _path() -> CscGraph:
 def test_inclusion_probabilities_are_exact_on_a_tree() -> None:
     graph = _path()
     p = inclusion_probabilities(
-        graph.indptr, graph.sources.pieces, seeds=np.array([0, 3]), batch_size=1, fanouts=[1, -1]
+        graph.offsets, graph.sources.pieces, seeds=np.array([0, 3]), batch_size=1, fanouts=[1, -1]
     )
     # Hop 1 takes 1 or 4, each half of the times that 0 is the seed. In hop 2, 0 samples again, both of them.
     assert p.tolist() == pytest.approx([0.5, 1 - 0.75 * 0.5, 0.25, 0.5, 1 - 0.75 * 0.5])
@@ -77,7 +78,7 @@ def test_inclusion_probabilities_agree_with_the_sampler() -> None:
     ]
     measured = access_counts(batches, 300) / 3000
     predicted = inclusion_probabilities(
-        graph.indptr, graph.sources.pieces, seeds=seeds, batch_size=10, fanouts=fanouts
+        graph.offsets, graph.sources.pieces, seeds=seeds, batch_size=10, fanouts=fanouts
     )
     assert (
         np.abs(measured - predicted).mean() < 0.04
@@ -90,16 +91,17 @@ def test_probabilities_are_the_same_however_the_edges_are_cut() -> None:
     indptr = np.concatenate([[0], np.cumsum(random.integers(0, 7, 40))]).astype(np.int64)
     indices = random.integers(0, 40, indptr[-1]).astype(np.int32)
     settings = {"seeds": np.arange(30), "batch_size": 5, "fanouts": [2, -1]}
-    whole = inclusion_probabilities(indptr, lambda: [indices], **settings)
+    whole = inclusion_probabilities(plain_offsets(indptr), lambda: [indices], **settings)
+    compact = compact_offsets([indptr], 40)
     for count in (2, 5, len(indices)):
-        cut = inclusion_probabilities(indptr, lambda n=count: np.array_split(indices, n), **settings)
+        cut = inclusion_probabilities(compact, lambda n=count: np.array_split(indices, n), **settings)
         assert cut.tobytes() == whole.tobytes()
 
 
 def test_no_fanout_and_no_seeds_reach_nothing() -> None:
     graph = _path()
     settings = {"seeds": np.array([0]), "batch_size": 4}
-    assert inclusion_probabilities(graph.indptr, graph.sources.pieces, fanouts=[0], **settings).tolist() == [
+    assert inclusion_probabilities(graph.offsets, graph.sources.pieces, fanouts=[0], **settings).tolist() == [
         1,
         0,
         0,
@@ -107,7 +109,7 @@ def test_no_fanout_and_no_seeds_reach_nothing() -> None:
         0,
     ]
     none = inclusion_probabilities(
-        graph.indptr, graph.sources.pieces, seeds=np.empty(0, dtype=np.int64), batch_size=4, fanouts=[2]
+        graph.offsets, graph.sources.pieces, seeds=np.empty(0, dtype=np.int64), batch_size=4, fanouts=[2]
     )
     assert not none.any()
 

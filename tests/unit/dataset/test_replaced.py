@@ -53,8 +53,8 @@ def replaced(path: Path) -> str:
     return re.escape(text)
 
 
-def first_batch(dataset: Dataset, features: str) -> None:
-    with Loader(dataset, fanouts=(2,), batch_size=50, features=features) as loader:
+def first_batch(dataset: Dataset, features: str, topology: str = "auto") -> None:
+    with Loader(dataset, fanouts=(2,), batch_size=50, features=features, topology=topology) as loader:
         next(iter(loader))
 
 
@@ -66,6 +66,7 @@ FIRST_USES: dict[str, Callable[[Dataset], Any]] = {
     "graph": lambda dataset: dataset.load_graph(),
     "a loader from the SSD": lambda dataset: first_batch(dataset, "ssd"),
     "a loader in memory": lambda dataset: first_batch(dataset, "ram"),
+    "a loader that sweeps": lambda dataset: first_batch(dataset, "ram", "sweep"),
 }
 
 

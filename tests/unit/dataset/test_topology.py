@@ -8,14 +8,18 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from counted_pages import CountingOS
 from version_1 import as_version_1
 
+from gloader.core.order import EpochOrder
 from gloader.dataset import Dataset
 from gloader.dataset.topology import PagedTopology, open_topology
+from gloader.device.hot_rows import hottest_rows
 from gloader.errors import (
     BudgetError,
     ChecksumError,
@@ -25,6 +29,7 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
+from gloader.pipeline.open_tiers import _hottest
 from gloader.samplers import CscGraph, call_bytes, make_sampler
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -71,14 +76,17 @@ def path(original: Path, tmp_path: Path) -> Path:
     return target
 
 
-def write(path: Path, *, indices: np.ndarray | None = None) -> Path:
+def write(path: Path, *, indices: np.ndarray | None = None, offsets: dict[int, int] | None = None) -> Path:
     random = np.random.default_rng(3)
     degrees = random.multinomial(NUM_EDGES - 3000, np.full(NUM_NODES, 1 / NUM_NODES))
     degrees[7] += 3000
     sources = random.integers(0, NUM_NODES, NUM_EDGES).astype(np.int32) if indices is None else indices
     with Dataset.create(path, name="d", num_nodes=NUM_NODES, num_classes=2) as writer:
         with writer.indptr() as column:
-            column.append(np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64))
+            indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+            for node, offset in (offsets or {}).items():
+                indptr[node] = offset
+            column.append(indptr)
         with writer.indices(NUM_EDGES, "int32") as column:
             column.append(sources)
         with writer.edge_weight(NUM_EDGES) as column:
@@ -158,7 +166,7 @@ def test_what_is_held_is_counted(original: Path) -> None:
         assert few.kept_bytes == 7 * SLOT_BYTES + PAGES * ENTRY_BYTES
         assert many.held_bytes - few.held_bytes == (MANY - 7) * SLOT_BYTES
         # Offsets of the nodes, checksums, pages, and what passes through on its way.
-        assert few.held_bytes - few.kept_bytes - few.indptr.nbytes - 8 * PAGES < 4 << 20
+        assert few.held_bytes - few.kept_bytes - few.offsets.num_bytes - 8 * PAGES < 4 << 20
 
 
 @pytest.mark.reliability("J11")
@@ -202,6 +210,31 @@ def test_all_edges_come_in_order(original: Path, pages: int) -> None:
         assert topology.in_degrees(nodes).tolist() == graph.in_degrees(nodes).tolist()
     assert sources.tobytes() == graph.indices.tobytes()
     assert weights.tobytes() == graph.edge_weight.tobytes()
+
+
+@pytest.mark.parametrize(("who", "passes"), [("degree", 1), ("vip", 2), ("static", 1), ("fastgcn", 1)])
+def test_whoever_wants_all_edges_reads_every_page_once_a_pass_and_in_order(
+    original: Path, who: str, passes: int
+) -> None:
+    os_io = CountingOS()
+    dataset = Dataset.open(original, os_io=os_io)
+    order = EpochOrder(seeds=dataset.train, num_nodes=NUM_NODES, batch_size=50, seed=3)
+    with open_topology(dataset, max_bytes=0) as topology:
+        os_io.pages.clear()
+        if who == "fastgcn":
+            sampler = make_sampler("fastgcn", topology, [64])
+            met = Barrier(4)
+            with ThreadPoolExecutor(4) as pool:
+                norms = [
+                    pool.submit(lambda: (met.wait(), sampler._graph_norms.tobytes())[1]) for _ in range(4)
+                ]
+                assert len({task.result() for task in norms}) == 1
+        elif who == "static":
+            _hottest(topology, 10, np.empty(0, np.int64))
+        else:
+            sampler = make_sampler("neighbor", topology, [5, 5])
+            hottest_rows(who, 10, topology=topology, sampler=sampler, order=order, fanouts=(5, 5))
+        assert os_io.pages == list(range(MANY)) * passes
 
 
 def test_positions_that_are_no_edges_are_refused(original: Path) -> None:
@@ -285,6 +318,47 @@ def test_a_neighbour_that_is_no_node_is_refused_though_its_checksum_is_right(tmp
             sampler.sample(BatchId(epoch=0, index=0), np.arange(NUM_NODES))
         with pytest.raises(GraphError, match=message):
             list(topology.sources.pieces())
+
+
+@pytest.mark.reliability("J3")
+@pytest.mark.parametrize(
+    ("node", "offset", "message"),
+    [
+        (1000, 7, r"indptr\[1000\] = 7 is smaller than \d+ before it; offsets must not decrease"),
+        (
+            NUM_NODES,
+            NUM_EDGES - 1,
+            r"indptr\[3000\], its end, is 39999; it must be the number of edges, 40000",
+        ),
+        (0, 1, r"indptr\[0\] is 1; it must be 0"),
+        (5, -1, r"indptr\[5\] = -1 is not the place of an edge: it must be in 0\.\.40000"),
+    ],
+)
+def test_offsets_that_cannot_be_are_refused_at_the_opening(
+    tmp_path: Path, node: int, offset: int, message: str
+) -> None:
+    write(tmp_path / "data", offsets={node: offset})
+    with (
+        pytest.raises(GraphError, match=rf"indptr\.npy: {message}; its checksums hold"),
+        paged(tmp_path / "data"),
+    ):
+        pass
+
+
+@pytest.mark.reliability("J1")
+@pytest.mark.parametrize("is_version_1", [False, True])
+def test_offsets_that_were_damaged_are_refused_as_that(path: Path, is_version_1: bool) -> None:
+    """Though they descend: what is told is that the file was damaged, not that it was written so."""
+    if is_version_1:
+        as_version_1(path)
+    overwrite(path / "indptr.npy", 4096, b"\xff" * 8)
+    with (
+        pytest.raises(
+            ChecksumError, match=r"indptr\.npy: " + ("" if is_version_1 else "page 1 at byte 8192")
+        ),
+        paged(path),
+    ):
+        pass
 
 
 def test_short_reads_are_continued(original: Path) -> None:

@@ -48,7 +48,7 @@ def _demand(**changes: Any) -> Demand:
         "batch_edges": 50_000,
         "batches_in_flight": 4,
         "sampler_threads": 2,
-        "sampler_node_bytes": 4,
+        "sampler_map_bytes": 4 * 2_048_000,
         "store_bytes": 8 * MB,
         "stored_row_bytes": 512,
         "reuse": REUSE,
@@ -130,6 +130,15 @@ def test_a_budget_that_is_too_small_says_needed_and_allowed(
     with pytest.raises(BudgetError, match=r"MB|GB") as caught:
         plan_memory(_demand(**changes), **settings)  # type: ignore[arg-type]
     assert "budget" in str(caught.value)
+
+
+def test_a_topology_that_was_asked_into_most_of_the_budget_is_told_of() -> None:
+    texts = []
+    for topology_bytes in (10 * MB, 250 * MB):
+        with pytest.raises(BudgetError) as caught:
+            plan_memory(_demand(topology_bytes=topology_bytes, batch_rows=500_000), budget_bytes=280 * MB)
+        texts.append(str(caught.value))
+    assert ["topology='auto'" in text for text in texts] == [False, True]
 
 
 def test_a_negative_cache_is_refused() -> None:

@@ -1,0 +1,411 @@
+"""Passes over the edges for samplers that look at whole lists: the wanted lists stream by, and owners choose."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.dataset.edge_passes import PassReport
+from gloader.dataset.topology import element_rule
+from gloader.errors import BudgetError, StoreError
+from gloader.samplers.list_rule import ListDraws, ListRule, list_draws_bytes
+from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.read.lane import ReadLane
+from gloader.ssd_store.read.page_reader import MAX_EXTENT_BYTES, PageReader
+from gloader.ssd_store.spill.pieces import SpilledPieces
+from gloader.ssd_store.sweep.kernels import WHOLE_FILE
+from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.ssd_store.sweep.wanted_rows import empty_bits, next_bit, require_going
+from gloader.ssd_store.sweep.ways import PassPlan, plan_pass
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.config import IoMode
+    from gloader.dataset.dataset import Dataset
+    from gloader.dataset.edge_passes import PassWay
+    from gloader.samplers.sweeping import Frontier
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.os_io import OsIO
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import IdArray
+
+MIN_LIST_PASS_BYTES: Final = 2 * 2**20  # then what is read at once has room for extents
+_MAX_PIECE_BYTES: Final = (
+    2**20
+)  # of edges read at a time: a core's cache holds it, and a disk is busy with it
+_READING_PART: Final = 4  # of the memory, one in so many is for reading; the rest is for the owners
+_MAX_WORD_BYTES: Final = 64 * 2**10  # that an owner gathers before they are written; more gains nothing
+_PIECES_HELD: Final = 8  # of two files, two each; and as many to read through, and to read back through
+_FILES_PER_GROUP: Final = 8  # so many go back one by one, and no more than one is partly empty
+_MIN_FILE_BYTES: Final = 16 * 2**10
+_WIDE_GAP: Final = 2**40
+_NO_WEIGHTS: Final[NDArray[Any]] = np.empty(0, dtype=np.float32)
+
+
+class ListPasses:
+    """`EdgePasses` for a `ListRule`. Owns files, rings, a thread and buffers until `close`; one pass at a time.
+
+    A pass reads the pages of the edges, and beside them those of the weights, that hold a list of any frontier, in file
+    order. What is read goes by in pieces: while one is looked at, a thread reads the next.
+
+    Parameters
+    ----------
+    dataset : whose edges they are
+    rule : of the sampler
+    folder : takes what is drawn, within its budget
+    memory_bytes : of all buffers
+    rates : of the disks
+    io : how requests are made
+    way : how every pass reads; None: by what ``rates`` predict
+    piece_bytes : of the edges that are read at a time; None: as ``memory_bytes`` allows
+
+    Raises
+    ------
+    BudgetError
+        ``memory_bytes`` is too little for any pass.
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
+        As `open_topology`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        rule: ListRule,
+        folder: SpillFolder,
+        *,
+        memory_bytes: int,
+        rates: IoRates,
+        io: IoMode = "auto",
+        way: PassWay | None = None,
+        piece_bytes: int | None = None,
+    ) -> None:
+        if memory_bytes < MIN_LIST_PASS_BYTES:
+            raise BudgetError(
+                f"passes over lists need {MIN_LIST_PASS_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
+                "memory_budget"
+            )
+        allowed = min(_MAX_PIECE_BYTES, memory_bytes // _READING_PART // _PIECES_HELD)
+        piece_bytes = (allowed if piece_bytes is None else piece_bytes) // PAGE_BYTES * PAGE_BYTES
+        self._rule = rule
+        self._folder = folder
+        self._draw_bytes = memory_bytes - _PIECES_HELD * max(piece_bytes, allowed)
+        self._piece_pages = piece_bytes // PAGE_BYTES
+        self._rates = rates
+        self._way: PassWay | None = way
+        self._turn = threading.Lock()
+        self._is_closed = False
+        self._passes: list[SpilledPieces] = []
+        self._stack = ExitStack()
+        with dataset.as_opened(), ExitStack() as undo:
+            undo.callback(self._stack.close)
+            self._sources = self._open(dataset, "indices", io)
+            self._weights = self._open(dataset, "edge_weight", io) if rule.is_weighted else None
+            is_direct, os_io = self._sources.is_direct, dataset.os_io
+            self._gap_bytes = default_sweep_gap_bytes(self._sources.path.parent)
+            bounce_bytes = max(2 * piece_bytes, MAX_EXTENT_BYTES)
+            self._lane = self._open_lane(bounce_bytes, io, is_direct, os_io)
+            self._back = self._open_lane(
+                bounce_bytes, io, is_direct, os_io if folder.os_io.is_real else folder.os_io
+            )
+            self._pool = self._stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="gloader-lists"))
+            undo.pop_all()
+        held = self._sources.resident_bytes + (0 if self._weights is None else self._weights.resident_bytes)
+        marks = self._sources.num_pages // 8
+        self.resident_bytes = memory_bytes + held + marks
+        self._buffers = [self._new_buffer() for _ in range(2)]
+
+    def sweep(
+        self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
+    ) -> SweptLists:
+        """Bring what ``frontiers`` draw to the spill folder, in one pass, or leave nothing there.
+
+        Parameters
+        ----------
+        frontiers : of any batches and hops below L
+        label : whose pass it is, for messages
+        is_cancelled : looked at every few milliseconds
+
+        Raises
+        ------
+        StoreReadError, TruncatedStoreError, ChecksumError, GraphError
+            The edges cannot be read, or are damaged; names file and page.
+        BudgetError, SpillError
+            There are too many frontiers for the buffers; the spill folder has no room, its disk is full or fails.
+        ConfigError
+            A list is too long; see `ListRule.mark`.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        StoreError
+            The passes are closed.
+        """
+        with self._turn:
+            if self._is_closed:
+                raise StoreError(f"{self._sources.path}: the passes over it are closed; open them again")
+            capacity = self._capacity(len(frontiers))
+            wanted = empty_bits(self._sources.num_pages)
+            about = self._mark(frontiers, wanted, label, is_cancelled)
+            plan = self._plan(wanted, sum(about.values()))
+            groups = [frontier.hop for frontier in frontiers]
+            size = self._rule.word_dtype.itemsize
+            pieces = SpilledPieces(
+                self._folder,
+                groups,
+                {hop: max(_MIN_FILE_BYTES, size * words // _FILES_PER_GROUP) for hop, words in about.items()},
+                piece_bytes=capacity * size,
+                label=f"what {label} drew",
+            )
+            try:
+                draws = ListDraws(self._rule, frontiers, capacity=capacity)
+                read = self._stream(
+                    draws, pieces, wanted, plan.gap_bytes, f"{label} over {self._sources.path}", is_cancelled
+                )
+                draws.finish(lambda owner, words: pieces.append(owner, words.view(np.uint8)))
+                pieces.complete()
+            except BaseException as error:
+                pieces.give_up(error)
+                raise
+            # Those that are gone are forgotten.
+            self._passes = [*(others for others in self._passes if not others.is_gone), pieces]
+        cost = SweepCost(read=read, writes=pieces.writes, bytes_written=pieces.bytes_written)
+        report = PassReport(way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=cost)
+        return SweptLists(report, self._rule, pieces, self._back)
+
+    def close(self) -> None:
+        """Wait for a pass in progress, then release everything, and close what the passes left. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; the others are.
+        """
+        with self._turn, ExitStack() as stack:
+            for pieces in self._passes:
+                stack.callback(pieces.close)
+            # The lane before the files: nobody may read what goes away.
+            self._is_closed = True
+            self._stack.close()
+            self._buffers = []
+
+    def _open(self, dataset: Dataset, name: str, io: IoMode) -> PageReader:
+        record = dataset.arrays[name]
+        rule = element_rule(dataset.root / record.file, name, dataset.limits)
+        reader = PageReader(dataset.root, record, rule=rule, io=io, os_io=dataset.os_io)
+        self._stack.callback(reader.close)
+        return reader
+
+    def _open_lane(self, bounce_bytes: int, io: IoMode, is_direct: bool, os_io: OsIO) -> ReadLane:
+        when_closed = "the passes over the edges are closed; open them again"
+        lane = ReadLane(bounce_bytes, io=io, is_direct=is_direct, os_io=os_io, when_closed=when_closed)
+        self._stack.callback(lane.close)
+        return lane
+
+    def _new_buffer(self) -> _Buffer:
+        # Pages of weights that hold the edges of so many pages of sources, of which the last may be half wanted.
+        num_weights = self._piece_pages + 1 if self._weights is not None else 0
+        return _Buffer(
+            sources=aligned_bytes(self._piece_pages * PAGE_BYTES).reshape(-1, PAGE_BYTES),
+            weights=aligned_bytes(num_weights * PAGE_BYTES).reshape(-1, PAGE_BYTES),
+        )
+
+    def _capacity(self, num_owners: int) -> int:
+        """Return the words that each of so many owners gathers before they are written."""
+        size = self._rule.word_dtype.itemsize
+        held = list_draws_bytes(self._rule, num_owners, capacity=0)
+        room = (self._draw_bytes - held) // max(num_owners, 1) // PAGE_BYTES * PAGE_BYTES
+        if room < PAGE_BYTES:
+            raise BudgetError(
+                f"choosing from lists for {num_owners} frontiers at once needs {held + num_owners * PAGE_BYTES} bytes "
+                f"of buffers and {self._draw_bytes} are allowed; raise memory_budget, or use smaller fan-outs or "
+                "topology='direct'"
+            )
+        return min(room, _MAX_WORD_BYTES) // size
+
+    def _mark(
+        self,
+        frontiers: Sequence[Frontier],
+        wanted: NDArray[np.uint64],
+        label: str,
+        is_cancelled: Callable[[], bool],
+    ) -> dict[int, int]:
+        """Mark the pages that ``frontiers`` want; return about how many words each hop draws."""
+        words: dict[int, int] = {}
+        for frontier in frontiers:
+            require_going(is_cancelled, f"marking the lists of {label}")
+            edges = self._rule.mark(frontier, wanted, per_page=self._sources.per_page)
+            words[frontier.hop] = words.get(frontier.hop, 0) + edges * self._rule.record_words
+        return words
+
+    def _plan(self, wanted: NDArray[np.uint64], num_words: int) -> PassPlan:
+        """Return how to read the pages ``wanted`` of the edges, and of the weights beside them."""
+        plan = plan_pass(
+            wanted,
+            self._sources.num_pages,
+            self._rates,
+            gap_bytes=self._gap_bytes,
+            written_bytes=0,
+            forced=self._way,
+        )
+        # Of weights as many are read as of sources; their bytes are those of as many elements.
+        read_s = plan.seconds
+        if self._weights is not None:
+            read_s *= 1 + self._sources.per_page / self._weights.per_page
+        write_s = num_words * self._rule.word_dtype.itemsize / self._rates.write_bytes_per_s
+        seconds = read_s + write_s if self._rates.is_one_device else max(read_s, write_s)
+        gap_bytes = _WIDE_GAP if plan.gap_bytes == WHOLE_FILE else plan.gap_bytes
+        return replace(plan, seconds=seconds, gap_bytes=gap_bytes)
+
+    def _stream(
+        self,
+        draws: ListDraws,
+        pieces: SpilledPieces,
+        wanted: NDArray[np.uint64],
+        gap_bytes: int,
+        label: str,
+        is_cancelled: Callable[[], bool],
+    ) -> ReadStats:
+        """Read the pages ``wanted`` piece by piece, and let owners choose."""
+
+        def take(owner: int, words: NDArray[Any]) -> None:
+            pieces.append(owner, words.view(np.uint8))
+
+        total = ReadStats(rows=0, requests=0, bytes_read=0)
+        batches = _page_batches(wanted, self._sources.num_pages, self._piece_pages)
+        ahead = self._read_ahead(batches, 0, gap_bytes)
+        turn = 0
+        try:
+            while ahead is not None:
+                piece = ahead.result()
+                turn += 1
+                ahead = self._read_ahead(batches, turn, gap_bytes)
+                total = _added(total, piece.cost)
+                for begin, sources, weights in self._runs(piece):
+                    require_going(is_cancelled, label)
+                    draws.offer(begin, sources, weights, take)
+        except BaseException:
+            if ahead is not None:
+                ahead.exception()  # nothing may be in flight into buffers that others use next
+            raise
+        return total
+
+    def _read_ahead(self, batches: Iterator[IdArray], turn: int, gap_bytes: int) -> Future[_Piece] | None:
+        """Have the next pages read into the buffer whose turn it is; None: there is none."""
+        pages = next(batches, None)
+        if pages is None:
+            return None
+        return self._pool.submit(self._read, pages, self._buffers[turn % 2], gap_bytes)
+
+    def _read(self, pages: IdArray, buffer: _Buffer, gap_bytes: int) -> _Piece:
+        content = buffer.sources[: len(pages)]
+        cost = self._sources.read(self._lane, pages, content, gap_bytes=gap_bytes)
+        if self._weights is None:
+            return _Piece(pages=pages, sources=content, weight_pages=pages, weights=content, cost=cost)
+        # Of the same edges: where sources are wider, two pages of them share one of weights.
+        weight_pages = np.unique(pages * self._sources.per_page // self._weights.per_page)
+        beside = buffer.weights[: len(weight_pages)]
+        cost = _added(cost, self._weights.read(self._lane, weight_pages, beside, gap_bytes=gap_bytes))
+        return _Piece(pages=pages, sources=content, weight_pages=weight_pages, weights=beside, cost=cost)
+
+    def _runs(self, piece: _Piece) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+        """Yield the edges of ``piece`` that follow one another: the first position, their sources and weights."""
+        per_page = self._sources.per_page
+        sources = piece.sources.reshape(-1).view(self._sources.dtype)
+        begins = np.flatnonzero(np.diff(piece.pages, prepend=-2) != 1)
+        for first, last in zip(begins, np.append(begins[1:], len(piece.pages)), strict=True):
+            begin = int(piece.pages[first]) * per_page
+            # What follows the last edge in its page is nobody's.
+            count = min(int(last - first) * per_page, self._rule.graph.num_edges - begin)
+            here = sources[first * per_page : first * per_page + count]
+            if self._weights is None:
+                yield begin, here, _NO_WEIGHTS
+                continue
+            weights = piece.weights.reshape(-1).view(self._weights.dtype)
+            page = begin // self._weights.per_page
+            at = int(np.searchsorted(piece.weight_pages, page)) * self._weights.per_page
+            at += begin - page * self._weights.per_page
+            yield begin, here, weights[at : at + count]
+
+
+class SweptLists:
+    """What a pass over lists brought: `SweptHops`. Thread-safe; made by `ListPasses.sweep`."""
+
+    def __init__(self, report: PassReport, rule: ListRule, pieces: SpilledPieces, lane: ReadLane) -> None:
+        self.report = report
+        self._rule = rule
+        self._pieces = pieces
+        self._lane = lane
+
+    def read(self, owner: int) -> NDArray[Any]:
+        """Return the records of ``frontiers[owner]``, read back and verified; see `SpilledPieces.read`."""
+        return self._pieces.read(owner, self._lane, self._rule.word_dtype)
+
+    def release(self, owner: int) -> None:
+        """Say that ``frontiers[owner]`` is done: files go back with the last owner in them. Idempotent."""
+        self._pieces.release(owner)
+
+    def close(self) -> None:
+        """Remove what was not released. Idempotent."""
+        self._pieces.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buffer:
+    """Room for a piece."""
+
+    sources: NDArray[np.uint8]  # (pages, 4096)
+    weights: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Pages that were read, ascending, and those of the weights of the same edges."""
+
+    pages: IdArray
+    sources: NDArray[np.uint8]  # (pages, 4096)
+    weight_pages: IdArray
+    weights: NDArray[np.uint8]
+    cost: ReadStats
+
+
+def _page_batches(wanted: NDArray[np.uint64], num_pages: int, size: int) -> Iterator[IdArray]:
+    """Yield the set bits, ascending, ``size`` of them at a time. Pure."""
+    start = 0
+    while True:
+        pages = np.empty(size, dtype=np.int64)
+        count, start = _next_pages(wanted, start, num_pages, pages)
+        if count == 0:
+            return
+        yield pages[:count]
+
+
+@njit(cache=True, nogil=True)
+def _next_pages(wanted: NDArray[np.uint64], start: int, num_pages: int, pages: IdArray) -> tuple[int, int]:
+    """Write set bits from ``start`` on, as many as ``pages`` has room for; return their number, and where to go on."""
+    count = 0
+    while count < pages.shape[0]:
+        start = next_bit(wanted, start, num_pages)
+        if start == num_pages:
+            break
+        pages[count] = start
+        count += 1
+        start += 1
+    return count, start
+
+
+def _added(one: ReadStats, other: ReadStats) -> ReadStats:
+    return ReadStats(
+        rows=one.rows + other.rows,
+        requests=one.requests + other.requests,
+        bytes_read=one.bytes_read + other.bytes_read,
+    )

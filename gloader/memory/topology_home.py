@@ -1,0 +1,89 @@
+"""Where the edges of a run live, and why. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ConfigError
+from gloader.memory.plan import topology_share
+
+if TYPE_CHECKING:
+    from gloader.config import TopologyHome
+
+_SHARE_NAME: Final = "half of the memory budget"
+# Of the share, where edges are swept: pages that were read for one batch are of little use to the next.
+_KEPT_OF_SWEPT: Final = 1 / 8
+_MOST_KEPT_OF_SWEPT: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepObstacle:
+    """What keeps edges from being swept."""
+
+    reason: str  # ends "edges cannot be swept, as ..."
+    remedy: str  # ends "... ; use ..."
+
+
+NO_FOLDER: Final = SweepObstacle(
+    reason="there is no folder for what passes over the edges bring",
+    remedy="a spill_budget (0 means none) and a spill_dir that is not in memory",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyChoice:
+    """Where the edges live."""
+
+    home: Literal["ram", "sweep", "direct"]
+    topology_bytes: int  # of offsets, edges and weights
+    max_bytes: int  # that `open_topology` may take
+    reason: str  # ends a sentence such as "the topology is read in sweeps, as ..."
+
+
+def choose_home(
+    asked: TopologyHome, *, topology_bytes: int, budget_bytes: int, obstacle: SweepObstacle | None
+) -> TopologyChoice:
+    """Return where the edges live: in memory where half of the budget holds them, else swept, else read directly. Pure.
+
+    Parameters
+    ----------
+    asked : the setting
+    topology_bytes : of offsets, edges and weights
+    budget_bytes : of memory, for everything
+    obstacle : what keeps edges from being swept; None: nothing
+
+    Raises
+    ------
+    BudgetError
+        "ram" was asked for and does not fit; says needed and allowed.
+    ConfigError
+        "sweep" was asked for and cannot be.
+    """
+    share = topology_share(budget_bytes)
+    fits = topology_bytes <= share
+    if asked == "ram" and topology_bytes > budget_bytes:
+        raise BudgetError(
+            f"topology='ram' needs {format_bytes(topology_bytes)} for the edges, and the memory budget is "
+            f"{format_bytes(budget_bytes)}; use topology='sweep', 'direct' or 'auto', or raise the budget to more than "
+            f"{format_bytes(2 * topology_bytes)}"
+        )
+    if asked == "ram" or (asked == "auto" and fits):
+        reason = f"{_SHARE_NAME} holds it" if fits else "that was asked for"
+        return TopologyChoice(
+            home="ram", topology_bytes=topology_bytes, max_bytes=topology_bytes, reason=reason
+        )
+    if asked == "sweep" and obstacle is not None:
+        raise ConfigError(
+            f"topology='sweep' is not possible, as {obstacle.reason}; use {obstacle.remedy}, or topology='direct', or "
+            f"'ram' where the memory budget holds {format_bytes(topology_bytes)} of edges"
+        )
+    most = min(share, topology_bytes - 1)  # else it would be held
+    reason = "that was asked for" if asked != "auto" else f"{_SHARE_NAME} cannot hold it"
+    if asked != "direct" and obstacle is None:
+        kept = min(most, int(_KEPT_OF_SWEPT * share), _MOST_KEPT_OF_SWEPT)
+        return TopologyChoice(home="sweep", topology_bytes=topology_bytes, max_bytes=kept, reason=reason)
+    if asked == "auto" and obstacle is not None:
+        reason = f"{reason}, and {obstacle.reason}"
+    return TopologyChoice(home="direct", topology_bytes=topology_bytes, max_bytes=most, reason=reason)
