@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
+TopologyHome = Literal["auto", "ram", "sweep", "direct"]
 OnlineName = Literal["lru", "fifo", "clock", "sieve", "s3fifo"]  # policies that decide batch by batch
 Policy = Literal["belady", "static", OnlineName, "none"]
 IoStrategy = Literal["auto", "direct", "staged", "packed"]
@@ -142,6 +143,9 @@ class MemorySettings:
     given."""
     features: Features = "auto"
     """Where the features live: ram, ssd, or ram where they fit the budget (auto)."""
+    topology: TopologyHome = "auto"
+    """Where the edges live: in memory (ram), on the SSD and read in sweeps that serve many batches (sweep) or by each
+    batch (direct); ram where they fit half of the budget, else sweep (auto)."""
     cache: SizeOrShare = None
     """Host cache of features that live on the SSD: a size, or a share of the features such as 10%; what the budget
     leaves when not given."""
@@ -284,6 +288,7 @@ class LoaderSettings:
     def check(self) -> None:
         """Raise ConfigError naming the first setting that is not allowed and that nobody further on checks."""
         require_choice("features", self.memory.features, get_args(Features))
+        require_choice("topology", self.memory.topology, get_args(TopologyHome))
         require_choice("policy", self.memory.policy, get_args(Policy))
         require_choice("io_strategy", self.reading.io_strategy, get_args(IoStrategy))
         require_choice("sampling_device", self.device.sampling_device, get_args(SamplingDevice))
@@ -330,6 +335,7 @@ class OptionalKeywords(TypedDict, total=False):
     layout: Layout
     memory_budget: str | int | None
     features: Features
+    topology: TopologyHome
     cache: str | int | float | None
     policy: Policy
     spill_budget: str | int | None

@@ -19,6 +19,7 @@ from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_r
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError
 from gloader.observe.bottleneck import find_bottleneck
 from gloader.observe.explain import explain_run
+from gloader.observe.explain_passes import explain_passes
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.consumer import EpochIterator, require_same_process
 from gloader.pipeline.feedback import RunFeedback
@@ -249,8 +250,20 @@ class Loader:
             In a forked child.
         """
         require_same_process(self._pid)
-        text = self._held.tier.explain()
-        return f"{text}\n{explain_run(self.reports)}" if self.reports else text
+        return "\n".join(filter(None, [self._held.tier.explain(), self.explain_run()]))
+
+    def explain_run(self) -> str:
+        """Say how superbatches and passes over the edges so far compared with predictions; nothing where none was.
+
+        Raises
+        ------
+        ForkError
+            In a forked child.
+        """
+        require_same_process(self._pid)
+        reports, passes = self._feedback.reports, self._feedback.passes
+        found = [explain_passes(passes) if passes else "", explain_run(reports) if reports else ""]
+        return "\n".join(filter(None, found))
 
     def bottleneck(self) -> str:
         """Say in a sentence what the running or the last epoch waited for, and what would help.

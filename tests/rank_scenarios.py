@@ -34,6 +34,13 @@ MODES: dict[str, dict[str, Any]] = {
     "packed": {"features": "ssd", "cache": 9600, "superbatch": 4, "io_strategy": "packed"},
     "weighted": {"features": "ssd", "cache": 9600, "superbatch": 4, "sampler": "labor"},
     "merged": {"features": "ssd", "cache": 9600, "superbatch": 4, "layout": "merged"},
+    "swept": {
+        "features": "ssd",
+        "cache": 9600,
+        "superbatch": 4,
+        "topology": "sweep",
+        "spill_budget": "64MB",  # also where temporary files are in memory
+    },
 }
 
 

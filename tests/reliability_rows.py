@@ -143,4 +143,24 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("J18", "two-bit errors over all pairs of a page", "every one detected"),
     Row("J19", "small files that expand to all of memory", "refused within the budget"),
+    # Passes over edges on the SSD.
+    Row("K1", "a pass cannot read the edges, reads short, or they were cut", "an error behind good batches"),
+    Row(
+        "K2",
+        "a bit of the edges flips",
+        "file and page are named if the page is wanted, else nothing happens",
+    ),
+    Row(
+        "K3",
+        "the disk of passes is full or read-only, its budget too small",
+        "needed and free bytes, nothing left",
+    ),
+    Row("K4", "what a pass wrote is damaged", "ChecksumError that names the pass, never a wrong batch"),
+    Row("K5", "break, close, load_state_dict or Ctrl-C in the midst of a pass", "soon, and nothing is left"),
+    Row("K6", "prepare --overwrite under a loader that sweeps", "the old edges or an error, never both"),
+    Row("K7", "an id among the edges is no node, though checksums hold", "GraphError with its position"),
+    Row("K8", "loaders that sweep side by side, and forked children of one", "right batches, nothing shared"),
+    Row("K9", "kill -9 in the midst of a pass", "the next run removes its files and goes on bit for bit"),
+    Row("K10", "a rank is killed while another sweeps for it", "RankError that names it, nothing left"),
+    Row("K11", "any sizes of superbatches, threads, ranks and places to leave", "every run comes to its end"),
 )

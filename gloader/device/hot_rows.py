@@ -95,7 +95,7 @@ def hottest_rows(
         return plan_device_cache(_degrees(topology), num_rows)
     if hotness == "vip":
         chances = inclusion_probabilities(
-            topology.indptr,
+            topology.offsets,
             topology.sources.pieces,
             seeds=order.seeds,
             batch_size=order.batch_size,

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
+from gloader.core.offsets import offsets_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.core.offsets import Offsets
     from gloader.samplers.graph import CscGraph
 
 # Host memory that the upload takes.
 _CHUNK_BYTES: Final = 64 << 20
+_CHUNK_OFFSETS: Final = _CHUNK_BYTES // 40  # five arrays of them at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,5 +73,15 @@ def upload_array(array: NDArray[Any], place: torch.device) -> torch.Tensor:
         part = chunk[: len(array) - start]
         part[:] = array[start : start + step]
         # From pageable memory the copy is over when this returns, so the next values may overwrite the chunk.
+        found[start : start + len(part)].copy_(torch.from_numpy(part))
+    return found
+
+
+def upload_offsets(offsets: Offsets, place: torch.device) -> torch.Tensor:
+    """Return ``offsets`` as indptr (N + 1,) int64 on the device ``place``, once it is there."""
+    num_offsets = len(offsets.low)
+    found = torch.empty(num_offsets, dtype=torch.int64, device=place)
+    for start in range(0, num_offsets, _CHUNK_OFFSETS):
+        part = offsets_of(offsets, np.arange(start, min(start + _CHUNK_OFFSETS, num_offsets)))
         found[start : start + len(part)].copy_(torch.from_numpy(part))
     return found

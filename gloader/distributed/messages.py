@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from gloader.distributed.batch_layout import BatchShape
 from gloader.errors import RankError
 from gloader.memory.plan import MemoryPlan
+from gloader.memory.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
 RowDtype: TypeAlias = Literal["float32", "float16", "uint16", "int8"]
@@ -351,6 +352,7 @@ _PARSERS: Final[dict[str, Parser]] = {
     "BatchShape": BatchShape.from_json,
     "MemoryPlan": _record(MemoryPlan),
     "SuperbatchSize": _record(SuperbatchSize),
+    "SweepPlan": _record(SweepPlan),
 }
 
 
@@ -362,5 +364,5 @@ def _parser_of(annotation: str) -> Parser:
 # Worked out once: a message is parsed for every batch. The default is MISSING for a field that has none.
 _FIELDS: Final[dict[type[Any], tuple[tuple[str, Any, Parser], ...]]] = {
     kind: tuple((field.name, field.default, _parser_of(str(field.type))) for field in fields(kind))
-    for kind in (*_KINDS.values(), MemoryPlan, SuperbatchSize)
+    for kind in (*_KINDS.values(), MemoryPlan, SuperbatchSize, SweepPlan)
 }

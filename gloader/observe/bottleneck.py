@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
 
 BottleneckKind: TypeAlias = Literal[
-    "idle", "compile", "compute", "transfer", "cpu", "sample", "inspect", "stage", "read", "gather", "startup"
+    "idle",
+    "compile",
+    "compute",
+    "transfer",
+    "cpu",
+    "sweep",
+    "sample",
+    "inspect",
+    "stage",
+    "read",
+    "gather",
+    "startup",
 ]
 
 # The share of a step that the consumer may wait before the loader is worth a look: below it, a loader that took no
@@ -25,7 +36,8 @@ _SATURATED: Final = 0.90
 # The share of its threads' time from which on a stage is what the others wait for. A stage that sets the pace does not
 # reach 1: it starts late, and waits for a hand-over with every batch.
 _BUSY: Final = 0.60
-_ON_THE_CPU: Final = ("sample", "inspect", "stage", "gather", "compute")
+_ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
+_ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +82,11 @@ def find_bottleneck(
     if stats.compile_seconds > stats.stage_seconds["wait"] / 2:
         return _compiling(stats)
     # The order of the questions matters. A stage that is busy while all cores are is slow because of the cores; and
-    # reading and staging share one disk, so that together they can fill it though neither does.
+    # reading, staging and sweeping share one disk, so that together they can fill it though none does.
     busy = _stage_shares(stats, sampler_threads=sampler_threads)
     slowest = max(busy, key=lambda kind: busy[kind])
-    if busy[slowest] < _BUSY <= busy["read"] + busy["stage"]:
-        slowest = "read" if busy["read"] > busy["stage"] else "stage"
+    if busy[slowest] < _BUSY <= sum(busy[kind] for kind in _ON_THE_DISK):
+        slowest = max(_ON_THE_DISK, key=lambda kind: busy[kind])
     elif busy[slowest] < _BUSY:
         return _start_up(exposed, slowest, busy[slowest])
     if stats.cpu_seconds >= _SATURATED * cores * stats.seconds:
@@ -101,6 +113,9 @@ def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float, row_
     if slowest == "gather":
         advice = "a smaller fan-out or rows stored as float16 would help"
         return _waiting("gather", exposed, "the loop waits for gather", _copied(stats, row_bytes), advice)
+    if slowest == "sweep":
+        advice = "a larger spill_budget or memory_budget, for passes that serve more batches, would help"
+        return _waiting("sweep", exposed, "the samplers wait for passes over the edges", "", advice)
     if slowest == "sample":
         advice = "more sampler threads or a smaller fan-out would help"
         return _waiting("sample", exposed, "the loop waits for the samplers", "", advice)
@@ -144,6 +159,7 @@ def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[Bottleneck
     seconds: dict[BottleneckKind, float] = {
         "read": stats.retrieval_s,
         "stage": spent["stage"],
+        "sweep": spent["sweep"],
         "sample": spent["sample"] / max(sampler_threads, 1),
         "inspect": spent["inspect"],
         "gather": _copy_seconds(stats),

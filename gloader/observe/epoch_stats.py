@@ -12,12 +12,22 @@ if TYPE_CHECKING:
 
     from gloader.types import ReadStats
 
-StageName = Literal["sample", "inspect", "stage", "gather", "transfer", "compute", "wait"]
-STAGES: tuple[StageName, ...] = ("sample", "inspect", "stage", "gather", "transfer", "compute", "wait")
+StageName = Literal["sweep", "sample", "inspect", "stage", "gather", "transfer", "compute", "wait"]
+STAGES: tuple[StageName, ...] = (
+    "sweep",
+    "sample",
+    "inspect",
+    "stage",
+    "gather",
+    "transfer",
+    "compute",
+    "wait",
+)
 
 # The thread that reads ahead of the gather has its own track in a timeline; its time counts as "gather" in the sums.
 WorkName: TypeAlias = StageName | Literal["read"]
 WORK_NAMES: tuple[WorkName, ...] = (
+    "sweep",
     "sample",
     "inspect",
     "stage",
@@ -44,6 +54,10 @@ class EpochStats:
     requests: int = 0  # reads issued to the device
     bytes_read: int = 0
     bytes_written: int = 0
+    # Of the passes over the edges, which the counts above leave out; each counts for the epoch of its first batch.
+    edge_passes: int = 0
+    edge_bytes_read: int = 0
+    edge_bytes_written: int = 0
     seconds: float = 0.0  # wall time of the epoch
     cpu_seconds: float = 0.0  # of all threads of the process, in that time
     compile_seconds: float = 0.0  # of it, while a kernel was compiled, which later runs load
@@ -85,6 +99,9 @@ class StatsRecorder:
                 "requests",
                 "bytes_read",
                 "bytes_written",
+                "edge_passes",
+                "edge_bytes_read",
+                "edge_bytes_written",
             ),
             0,
         )
@@ -142,6 +159,18 @@ class StatsRecorder:
             self._counts["bytes_read"] += bytes_read
             self._counts["bytes_written"] += bytes_written
             self._counts["requests"] += requests
+
+    def add_sweep(self, *, bytes_read: int, bytes_written: int) -> None:
+        """Count a pass over the edges.
+
+        Parameters
+        ----------
+        bytes_read, bytes_written : from and to the SSD
+        """
+        with self._lock:
+            self._counts["edge_passes"] += 1
+            self._counts["edge_bytes_read"] += bytes_read
+            self._counts["edge_bytes_written"] += bytes_written
 
     def add_batch(self, num_seeds: int) -> None:
         """Count one batch handed to the consumer."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gloader.memory.plan import MemoryPlan
+    from gloader.memory.topology_home import TopologyChoice
     from gloader.ssd_store.cost.strategy import Choice, IoRates
     from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
@@ -38,7 +39,8 @@ class TierFacts:
     plan: MemoryPlan
     num_nodes: int
     policy: str
-    paged_topology_bytes: int = 0  # of a topology whose edges are read page by page
+    topology: TopologyChoice
+    rates: IoRates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +94,7 @@ def explain_tiers(facts: TierFacts) -> str:
     plan = facts.plan
     lines = [f"memory budget {format_bytes(plan.budget_bytes)}, planned {format_bytes(plan.total_bytes)}:"]
     lines += [f"  {name}: {format_bytes(size)}" for name, size in plan.parts]
-    if facts.paged_topology_bytes:
-        lines.append(
-            f"  topology: {format_bytes(facts.paged_topology_bytes)} would take more than half of the budget; its "
-            "edges are read page by page"
-        )
+    lines += _explain_topology(facts)
     if plan.features == "ram":
         lines.append("features: in memory, they fit the budget; the SSD and the host cache step aside")
     else:
@@ -111,6 +109,32 @@ def explain_tiers(facts: TierFacts) -> str:
     lines.append("shared out as predicted to be the fastest:")
     lines += [f"  {text}" for text in plan.candidates]
     return "\n".join(lines)
+
+
+def _explain_topology(facts: TierFacts) -> list[str]:
+    """Say where the edges are, and what bringing them takes."""
+    choice, sweeps = facts.topology, facts.plan.sweeps
+    size = format_bytes(choice.topology_bytes)
+    if choice.home == "ram":
+        return [f"topology: {size} in memory, as {choice.reason}"]
+    if sweeps is None:
+        return [f"topology: {size} on the SSD, read page by page, as {choice.reason}"]
+    part, drawn, whole, spilled = (
+        format_bytes(num_bytes)
+        for num_bytes in (
+            sweeps.part_bytes,
+            sweeps.drawn_bytes,
+            sweeps.file_bytes,
+            sweeps.spill_bytes,
+        )
+    )
+    seconds = format_seconds(sweeps.pass_seconds(facts.rates))
+    return [
+        f"topology: {size} on the SSD, read in sweeps, as {choice.reason}",
+        f"  sweeps of up to {sweeps.num_batches} batches ({sweeps.reason}), and of up to {whole} each",
+        f"  a batch: {part} of that, and {drawn} written and read back twice, in {seconds}",
+        f"  disk for what sweeps bring: up to {spilled}",
+    ]
 
 
 def explain_io(facts: IoFacts) -> str:
@@ -142,19 +166,19 @@ def explain_run(reports: Sequence[SuperbatchReport]) -> str:
         ["read", "batches", "times", "misses", "retrieval", "measured", "error", "step", "measured", "error"],
         *(_cells(kind) for kind in _kinds(reports)),
     ]
-    # The first column is text and stands on the left, all others are numbers and end below each other.
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = ["superbatches, predicted and measured:"]
-    for row in table:
-        cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
-        ]
-        lines.append("  " + "  ".join(cells))
+    lines = ["superbatches, predicted and measured:", *aligned(table)]
     for what, error in (("retrieval", retrieval_error(reports)), ("step", step_error(reports))):
         if error is not None:
             lines.append(f"{what} time: predicted to {error:.0%} (median over superbatches)")
     return "\n".join(lines)
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return ``table`` as lines: the first column, which is text, on the left, numbers below each other. Pure."""
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        "  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table
+    ]
 
 
 def run_json(reports: Sequence[SuperbatchReport]) -> dict[str, Any]:
@@ -169,16 +193,17 @@ def run_json(reports: Sequence[SuperbatchReport]) -> dict[str, Any]:
 def retrieval_error(reports: Iterable[SuperbatchReport]) -> float | None:
     """Return the median of |predicted / measured - 1| of the retrieval; None: nothing was read."""
     pairs = [(r.predicted_retrieval_s, r.measured_retrieval_s) for r in reports if r.misses]
-    return _median_error(pairs)
+    return median_error(pairs)
 
 
 def step_error(reports: Iterable[SuperbatchReport]) -> float | None:
     """Return the median of |predicted / measured - 1| of the step; None: none was predicted."""
     pairs = [(r.predicted_step_s, r.measured_step_s) for r in reports if r.predicted_step_s is not None]
-    return _median_error(pairs)
+    return median_error(pairs)
 
 
-def _median_error(pairs: Iterable[tuple[float, float]]) -> float | None:
+def median_error(pairs: Iterable[tuple[float, float]]) -> float | None:
+    """Return the median of |predicted / measured - 1| over ``pairs``; None: nothing was measured. Pure."""
     errors = [abs(predicted / measured - 1) for predicted, measured in pairs if measured > 0]
     # The median: a superbatch during which the machine did something else may be far off.
     return median(errors) if errors else None
@@ -202,10 +227,10 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
         format_count(_median(kind, lambda report: report.misses)),
         format_seconds(_median(kind, lambda report: report.predicted_retrieval_s)),
         format_seconds(_median(kind, lambda report: report.measured_retrieval_s)),
-        _format_error(retrieval_error(kind)),
+        format_error(retrieval_error(kind)),
         format_seconds(_median(steps, lambda report: report.predicted_step_s or 0.0)) if steps else "-",
         format_seconds(_median(kind, lambda report: report.measured_step_s)),
-        _format_error(step_error(kind)),
+        format_error(step_error(kind)),
     ]
 
 
@@ -213,7 +238,8 @@ def _median(kind: list[SuperbatchReport], value: Callable[[SuperbatchReport], fl
     return median(value(report) for report in kind)
 
 
-def _format_error(error: float | None) -> str:
+def format_error(error: float | None) -> str:
+    """Return ``error`` as people read it."""
     return "-" if error is None else f"{error:.0%}"
 
 

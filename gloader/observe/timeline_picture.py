@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 _COLORS: Final = {
+    "sweep": ("#d6616b", "#e7969c"),
     "sample": ("#4c78a8", "#9ecae9"),
     "inspect": ("#72b7b2", "#b5dedb"),
     "stage": ("#e45756", "#f5b3b2"),

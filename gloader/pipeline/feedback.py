@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gloader.observe.explain import SuperbatchReport, predict_step
+from gloader.observe.explain_passes import MeasuredPass
 from gloader.ssd_store.cost.calibration import learn_factor
 from gloader.ssd_store.cost.device_clock import DeviceClock
 from gloader.ssd_store.cost.strategy import Calibration
 
 if TYPE_CHECKING:
+    from gloader.dataset.edge_passes import PassReport
     from gloader.pipeline.superbatch import StagedSuperbatch
 
 # Reports, for `explain`: a run of more superbatches forgets the oldest.
@@ -62,12 +64,20 @@ class RunFeedback:
         self._calibration = Calibration()
         self._device = DeviceClock()
         self._done: deque[SuperbatchReport] = deque(maxlen=_REMEMBERED)
+        self._passes: deque[MeasuredPass] = deque(maxlen=_REMEMBERED)
+        self._edges_s = 0.0  # of the disk, for the edges of a batch
 
     @property
     def reports(self) -> tuple[SuperbatchReport, ...]:
         """The superbatches executed so far."""
         with self._lock:
             return tuple(self._done)
+
+    @property
+    def passes(self) -> tuple[MeasuredPass, ...]:
+        """The passes over the edges so far."""
+        with self._lock:
+            return tuple(self._passes)
 
     @property
     def device(self) -> DeviceClock:
@@ -94,6 +104,23 @@ class RunFeedback:
                 step_factor=self._step_factor,
                 retrieval_s=stage_s,
             )
+
+    def add_pass(self, report: PassReport, *, num_batches: int, measured_s: float, cpu_s: float) -> None:
+        """Count a pass over the edges.
+
+        Parameters
+        ----------
+        report : what was predicted, and moved
+        num_batches : that it brought the last hop of
+        measured_s : that it used the disk
+        cpu_s : of its thread's processor time
+        """
+        with self._lock:
+            self._passes.append(
+                MeasuredPass(report=report, num_batches=num_batches, measured_s=measured_s, cpu_s=cpu_s)
+            )
+            if num_batches:
+                self._edges_s = measured_s / num_batches
 
     def add_read(self, number: int, seconds: float) -> None:
         """Count the reading of one batch, which took ``seconds`` of the disk."""
@@ -181,7 +208,8 @@ class RunFeedback:
             return None
         return self._step_factor * predict_step(
             cpu_s=self._known.cpu_s,
-            retrieval_s=staged.choice.predicted_s / self._steps(staged),
+            # The disk also brings edges, of the batches of all ranks.
+            retrieval_s=staged.choice.predicted_s / self._steps(staged) + self._edges_s * self._num_ranks,
             compute_s=self._known.compute_s,
             cores=self._cores,
         )

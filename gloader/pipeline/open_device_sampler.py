@@ -120,7 +120,7 @@ def _require_form(
         raise _Refused("of the samplers, 'neighbor' alone runs there")
     if not isinstance(topology, CscGraph):
         raise _Refused(
-            "the topology is read from the disk page by page, as half of memory_budget cannot hold it"
+            "the edges are on the SSD: use topology='ram', or a memory_budget of more than twice the topology"
         )
     if not has_triton():
         raise _Refused("Triton is missing: pip install -e '.[gpu]' -c constraints.txt")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +13,11 @@ import numpy as np
 from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_planner, slot_bytes
 from gloader.cache.reuse import measure_reuse
 from gloader.cache.trace import NO_ROWS
-from gloader.core.thread_start import run_together
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import Demand, MemoryPlan, idle_part, plan_memory, topology_share
+from gloader.memory.plan import Demand, MemoryPlan, idle_part, plan_memory
 from gloader.memory.predict import StepWork, spread_of
-from gloader.memory.spill_budget import open_spill
 from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing
@@ -33,31 +29,40 @@ from gloader.pipeline.open_device_tier import (
     open_device_tier,
     row_format,
 )
+from gloader.pipeline.open_edges import (
+    SWEPT_SAMPLERS,
+    choose_edge_home,
+    open_spill_folder,
+    open_sweeps,
+    plan_edges,
+    sweep_demand,
+)
 from gloader.pipeline.pace import BATCHES_AHEAD
+from gloader.pipeline.probe import probe_in_passes, probe_one_by_one
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.tiers import FeatureTier, SsdTier
-from gloader.samplers import CscGraph, call_bytes, make_sampler, workspace_node_bytes
+from gloader.samplers import call_bytes, make_sampler, node_map_bytes
 from gloader.ssd_store import Packer
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
 from gloader.ssd_store.cost.rates import rates_of
 from gloader.ssd_store.read.extents import num_pages
-from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from gloader.config import LoaderSettings, ReadingSettings
     from gloader.core.order import EpochOrder
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
+    from gloader.memory.sweep_plan import SweepPlan
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import FeatureSource, IdArray, SampledBatch, Sampler
+    from gloader.types import FeatureSource, IdArray, SampledBatch
 
-# Enough to see how large a batch is, and few: each waits for a cold disk before the first batch comes.
-_PROBE_BATCHES = 3
+# Of what passes over the edges brought for a batch, while a thread makes it: that, and where it is looked up.
+_REPLAY_FACTOR = 3
 
 # Of each other rank's batches, kept here until it gives them back; their features lie in rings.
 _LENT_TOPOLOGIES = 5
@@ -85,6 +90,7 @@ class _Files:
     store: FeatureStore
     spill: SpillFolder | None
     rates: IoRates
+    edge_spill: SpillFolder | None = None  # for what passes over the edges bring; None: there are no such
 
     @property
     def spill_bytes(self) -> int:
@@ -117,26 +123,42 @@ def open_feature_tier(
     ------
     BudgetError
         The budget is too small; raised before features or cache are loaded.
+    ConfigError
+        Sweeps over the edges, or sampling on a device, were asked for and cannot be.
     """
     budget = settings.memory.memory_budget
     if budget is None:
         budget = default_budget_bytes() // num_loaders
     stack = ExitStack()
     try:
+        spill = open_spill_folder(dataset, settings, stack, budget_bytes=budget)
+        home = choose_edge_home(dataset, settings, spill, budget_bytes=budget)
         # Held first: what it leaves of the budget is shared out below.
         topology = stack.enter_context(
-            open_topology(dataset, max_bytes=topology_share(budget), io=settings.reading.io)
+            open_topology(dataset, max_bytes=home.max_bytes, io=settings.reading.io)
         )
-        work = _workload(topology, order, settings, dry_run)
-        files = _open_files(dataset, settings, stack)
+        files = _open_files(dataset, settings, spill, stack)
+        work = _workload(dataset, topology, order, settings, dry_run, files, is_swept=home.home == "sweep")
+        num_batches = _num_batches(settings, order, num_ranks)
+        home, sweeps = plan_edges(
+            home,
+            sweep_demand(dataset, settings, work.probe, num_batches=num_batches),
+            is_required=settings.memory.topology == "sweep",
+            budget_bytes=budget,
+            spill_bytes=files.spill_bytes,
+        )
         device = open_device_tier(
             settings.device, work, num_nodes=dataset.num_nodes, form=row_format(files.store), others=others
         )
-        demand = _demand(dataset, settings, work, files, device, num_ranks=num_ranks)
+        demand = _demand(dataset, settings, work, files, device, sweeps, num_ranks=num_ranks)
         plan = _plan(demand, settings, files, device, budget_bytes=budget)
+        files = _with_edge_spill(files, plan, stack)
         # What nobody planned for stages missing rows, of two superbatches at a time, and makes further buffers for a
         # loop that keeps batches.
         spare = idle_part(plan.spare_bytes)
+        edge_sweeps = open_sweeps(
+            dataset, settings, plan.sweeps, work, folder=files.edge_spill, rates=files.rates, stack=stack
+        )
         source: FeatureSource = files.store
         ssd = None
         if plan.features == "ssd":
@@ -152,13 +174,15 @@ def open_feature_tier(
             device=device,
             plan=plan,
             ssd=ssd,
+            sweeps=edge_sweeps,
             sampler_threads=_sampler_threads(settings, device),
             batches_in_flight=_in_flight(settings, device, num_ranks),
             facts=TierFacts(
                 plan=plan,
                 num_nodes=dataset.num_nodes,
                 policy=settings.memory.policy,
-                paged_topology_bytes=0 if isinstance(topology, CscGraph) else dataset.topology_bytes,
+                topology=home,
+                rates=files.rates,
             ),
             stack=stack,
         )
@@ -173,33 +197,52 @@ def open_store(dataset: Dataset, reading: ReadingSettings) -> FeatureStore:
 
 
 def _workload(
-    topology: Topology, order: EpochOrder, settings: LoaderSettings, dry_run: DryRun | None
+    dataset: Dataset,
+    topology: Topology,
+    order: EpochOrder,
+    settings: LoaderSettings,
+    dry_run: DryRun | None,
+    files: _Files,
+    *,
+    is_swept: bool,
 ) -> Workload:
     sampling, threads = settings.sampling, settings.stages.sampler_threads
     sampler = make_sampler(sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout)
-    probe, probe_s = _probe(sampler, order, threads=threads)
+    probe = None
+    if is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
+        # A disk without room for so few is found out, and told of, where the passes are planned.
+        with suppress(BudgetError):
+            probe = probe_in_passes(
+                dataset, sampler, order, files.spill, rates=files.rates, io=settings.reading.io
+            )
+    if probe is None:
+        probe = probe_one_by_one(sampler, order, threads=threads)
     return Workload(
         topology=topology,
         sampler=sampler,
         order=order,
         fanouts=sampling.fanouts,
-        probe=probe,
-        probe_s=probe_s,
+        probe=probe.batches,
+        probe_s=probe.seconds,
         threads=threads,
         dry_run=dry_run,
     )
 
 
-def _open_files(dataset: Dataset, settings: LoaderSettings, stack: ExitStack) -> _Files:
-    memory, spill = settings.memory, None
-    if memory.features != "ram":
-        spill = open_spill(memory.spill_dir, memory.spill_budget, feature_bytes=dataset.feature_bytes)
-    if spill is not None:
-        stack.enter_context(spill)
+def _open_files(
+    dataset: Dataset, settings: LoaderSettings, spill: SpillFolder | None, stack: ExitStack
+) -> _Files:
     # Before the store is opened, which reads through holes as long as the device's rates make that cheaper.
     rates = rates_of(dataset.features_path, None if spill is None else spill.path)
     store = stack.enter_context(open_store(dataset, settings.reading))
     return _Files(store=store, spill=spill, rates=rates)
+
+
+def _with_edge_spill(files: _Files, plan: MemoryPlan, stack: ExitStack) -> _Files:
+    """Return ``files`` with a folder for passes over the edges, whose part of the disk packs cannot take."""
+    if files.spill is None or plan.sweeps is None:
+        return files
+    return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
 
 
 def _sampler_threads(settings: LoaderSettings, device: DeviceTier) -> int:
@@ -218,12 +261,16 @@ def _demand(
     work: Workload,
     files: _Files,
     device: DeviceTier,
+    sweeps: SweepPlan | None,
     *,
     num_ranks: int,
 ) -> Demand:
     """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed."""
     waiting = _in_flight(settings, device, num_ranks) + (_ON_DEVICE if device.device.is_asynchronous else 0)
-    epochs, policy, store = settings.stages.epochs, settings.memory.policy, files.store
+    policy, store = settings.memory.policy, files.store
+    call = _most_call_bytes(settings.sampling.sampler, work)
+    rows = min(math.ceil(LARGER_THAN_PROBED * _most_rows(work.probe)), dataset.num_nodes)
+    edges = math.ceil(LARGER_THAN_PROBED * _most_edges(work.probe))
     # In file order, as plans and stores count.
     batches = [np.sort(batch.nodes) for batch in work.probe]
     return Demand(
@@ -233,22 +280,33 @@ def _demand(
         row_bytes=_buffer_row_bytes(store, device),
         slot_bytes=slot_bytes(policy),
         policy=policy,
-        batch_rows=min(math.ceil(LARGER_THAN_PROBED * _most_rows(work.probe)), dataset.num_nodes),
-        batch_edges=math.ceil(LARGER_THAN_PROBED * _most_edges(work.probe)),
+        batch_rows=rows,
+        batch_edges=edges,
         batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=_sampler_threads(settings, device),
         # A device that samples has its map of nodes with it.
-        sampler_node_bytes=workspace_node_bytes(settings.sampling.sampler) if device.sampler is None else 0,
-        sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * _most_call_bytes(settings.sampling.sampler, work)),
+        sampler_map_bytes=0
+        if device.sampler is not None
+        else node_map_bytes(settings.sampling.sampler, num_nodes=dataset.num_nodes, found=rows + edges),
+        sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * call)
+        if sweeps is None
+        else _REPLAY_FACTOR * sweeps.drawn_bytes,
         store_bytes=store.resident_bytes,
         stored_row_bytes=store.row_bytes,
         reuse=measure_reuse(batches, dataset.num_nodes),
-        work=_step_work(settings, work, files, device, batches),
-        num_batches=None if epochs is None else epochs * work.order.num_batches * num_ranks,
+        work=_step_work(settings, work, files, device, batches, sweeps),
+        num_batches=_num_batches(settings, work.order, num_ranks),
         num_seeds=len(work.order.seeds),
         num_ranks=num_ranks,
         is_reset=settings.memory.superbatch_reset,
+        sweeps=sweeps,
     )
+
+
+def _num_batches(settings: LoaderSettings, order: EpochOrder, num_ranks: int) -> int | None:
+    """Return the batches of the whole run, of all ranks that are loaded for; None: they are not known."""
+    epochs = settings.stages.epochs
+    return None if epochs is None else epochs * order.num_batches * num_ranks
 
 
 def _buffer_row_bytes(store: FeatureStore, device: DeviceTier) -> int:
@@ -257,7 +315,12 @@ def _buffer_row_bytes(store: FeatureStore, device: DeviceTier) -> int:
 
 
 def _step_work(
-    settings: LoaderSettings, work: Workload, files: _Files, device: DeviceTier, batches: list[IdArray]
+    settings: LoaderSettings,
+    work: Workload,
+    files: _Files,
+    device: DeviceTier,
+    batches: list[IdArray],
+    sweeps: SweepPlan | None,
 ) -> StepWork:
     """Return what a step has to do, as the batches that ``work`` probed and the disk say."""
     store, times = files.store, files.rates.times
@@ -274,6 +337,8 @@ def _step_work(
         sample_s=work.probe_s,
         cores=len(os.sched_getaffinity(0)),
         strategy=settings.reading.io_strategy,
+        edges_s=0.0 if sweeps is None else sweeps.pass_seconds(files.rates),
+        edge_bytes=0.0 if sweeps is None else sweeps.read_bytes,
     )
 
 
@@ -387,25 +452,6 @@ def _hottest(topology: Topology, capacity: int, held: IdArray) -> IdArray:
     degrees = access_counts(topology.sources.pieces(), topology.num_nodes)
     degrees[held] = 0
     return hottest_by_degree(degrees, capacity)
-
-
-def _probe(sampler: Sampler, order: EpochOrder, *, threads: int) -> tuple[list[SampledBatch], float]:
-    """Sample the first batches of epoch 0, to know how large a batch is, and return the seconds of the fastest.
-
-    A cold topology keeps each of them waiting.
-    """
-    positions = order.epoch_positions(0)  # which the stages ask for again
-    count = min(_PROBE_BATCHES, order.num_batches)
-    seeds = [order.seeds[order.batch_seeds(positions, index)] for index in range(count)]
-    tasks = [partial(_timed, sampler, BatchId(epoch=0, index=index), seeds[index]) for index in range(count)]
-    found = run_together(tasks, threads=threads, name="gloader-probe")
-    return [batch for batch, _ in found], min((seconds for _, seconds in found), default=0.0)
-
-
-def _timed(sampler: Sampler, batch_id: BatchId, seeds: IdArray) -> tuple[SampledBatch, float]:
-    began = time.thread_time()  # not what it waits for: a core, or a page that the run will find in memory
-    batch = sampler.sample(batch_id, seeds)
-    return batch, time.thread_time() - began
 
 
 def _most_rows(probe: list[SampledBatch]) -> int:

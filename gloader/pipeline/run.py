@@ -10,9 +10,11 @@ from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
+from gloader.pipeline.edge_sweeps import EdgeSweeps
 from gloader.pipeline.gather import GatherCached, GatherWhole
 from gloader.pipeline.inspect import Inspect
 from gloader.pipeline.read import ReadMisses
+from gloader.pipeline.replay import ReplayBatch, ReplayTrace
 from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, SampleWhole
 from gloader.pipeline.sampler_pool import SamplerPool
 from gloader.pipeline.send import Send, SendFeed
@@ -34,10 +36,12 @@ if TYPE_CHECKING:
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream, SeedLabels
+    from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
     from gloader.pipeline.threads import Cancellable, Stage, StageThread
-    from gloader.pipeline.tiers import FeatureTier, SsdTier
+    from gloader.pipeline.tiers import FeatureTier, SsdTier, SweepTier
     from gloader.pipeline.transfer import SentBatch
+    from gloader.types import SampledBatch
 
 B = TypeVar("B")
 
@@ -148,6 +152,7 @@ class PipelineRun:
         )
         # The run before this one, if there was one, cancelled the ring as it was closed.
         self._ring.resume() if lending is None else lending.resume(is_lending=True)
+        self._sweeps = None if tier.sweeps is None else self._edge_sweeps(tier.sweeps)
         self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
         if self._stream.has(0):
             try:
@@ -204,8 +209,7 @@ class PipelineRun:
     def _in_memory(self) -> Pipeline:
         """Return the threads for features in memory: sample, gather."""
         tier = self._tier
-        sample = SampleBatch(tier.sampler, self._stream, self._instruments)
-        pool = self._pool(SampleWhole(sample, tier.topology))
+        pool = self._pool(SampleWhole(self._sample(), tier.topology))
         gather = GatherWhole(
             tier.source,
             tier.device.share(),
@@ -224,8 +228,9 @@ class PipelineRun:
         first_read: Channel[None] = Channel(_WAITING)
         window = SuperbatchWindow()
         kept = KeptBatches(tier.plan.keep_bytes)
-        sample = SampleBatch(tier.sampler, self._stream, instruments)
-        pool = self._pool(SampleOrdered(sample, kept, tier.topology), sample_trace=SampleTrace(sample, kept))
+        sample = self._sample()
+        trace = SampleTrace(sample, kept) if self._sweeps is None else ReplayTrace(self._sweeps)
+        pool = self._pool(SampleOrdered(sample, kept, tier.topology), sample_trace=trace)
         collector = SuperbatchCollector(pool, self._stream, window, size=tier.plan.superbatch.num_batches)
         inspect = Inspect(ssd.planner, ssd.miss_sample, instruments)
         stage = StageMisses(ssd.retrieval, feedback, instruments)
@@ -243,7 +248,25 @@ class PipelineRun:
         cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
         return self._assemble(threads, cancels, on_joined=window.close)
 
-    def _pool(self, sample: Stage[int, B], *, sample_trace: SampleTrace | None = None) -> SamplerPool[B]:
+    def _edge_sweeps(self, sweeps: SweepTier) -> EdgeSweeps:
+        return EdgeSweeps(
+            sweeps,
+            self._stream,
+            planned=self._tier.plan.superbatch.num_batches,
+            feedback=self._feedback,
+            instruments=self._instruments,
+            failures=self._failures,
+        )
+
+    def _sample(self) -> Stage[int, SampledBatch]:
+        """Return what makes the batch at a position."""
+        if self._sweeps is not None:
+            return ReplayBatch(self._sweeps)
+        return SampleBatch(self._tier.sampler, self._stream, self._instruments)
+
+    def _pool(
+        self, sample: Stage[int, B], *, sample_trace: Stage[int, TraceEntry] | None = None
+    ) -> SamplerPool[B]:
         return SamplerPool(
             self._stream,
             sample,
@@ -251,11 +274,15 @@ class PipelineRun:
             failures=self._failures,
             num_threads=self._tier.sampler_threads,
             ahead=self._tier.batches_in_flight,
+            ready=None if self._sweeps is None else self._sweeps.swept,
         )
 
     def _assemble(
         self, threads: list[StageThread], cancels: list[Cancellable], *, on_joined: Callable[[], None]
     ) -> Pipeline:
+        sweeps = self._sweeps
+        if sweeps is not None:
+            threads, cancels = [*threads, sweeps.thread], [sweeps, *cancels]
         if self._ranks is not None:
             threads = [*threads, self._ranks.sharing_thread(self._gathered, self._own, self._failures)]
         if self._is_sending:
@@ -266,6 +293,8 @@ class PipelineRun:
         def release() -> None:
             send.close()
             on_joined()
+            if sweeps is not None:
+                sweeps.release_all()
 
         return Pipeline(
             threads,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.positions import BatchStream
+    from gloader.pipeline.threads import Stage
     from gloader.samplers import Topology
     from gloader.types import IdArray, SampledBatch, Sampler
 
@@ -90,7 +91,7 @@ class SampleWhole:
 
     name: Final = "sample"
 
-    def __init__(self, sample: SampleBatch, topology: Topology) -> None:
+    def __init__(self, sample: Stage[int, SampledBatch], topology: Topology) -> None:
         self._sample = sample
         self._topology = topology
 
@@ -105,7 +106,7 @@ class SampleTrace:
 
     name: Final = "sample"
 
-    def __init__(self, sample: SampleBatch, kept: KeptBatches) -> None:
+    def __init__(self, sample: Stage[int, SampledBatch], kept: KeptBatches) -> None:
         self._sample = sample
         self._kept = kept
 
@@ -131,7 +132,7 @@ class SampleOrdered:
 
     name: Final = "sample"
 
-    def __init__(self, sample: SampleBatch, kept: KeptBatches, topology: Topology) -> None:
+    def __init__(self, sample: Stage[int, SampledBatch], kept: KeptBatches, topology: Topology) -> None:
         self._sample = sample
         self._kept = kept
         self._topology = topology
@@ -194,7 +195,7 @@ def ordered(batch: SampledBatch, src_degree: NDArray[np.float32]) -> OrderedBatc
 def _degrees(batch: SampledBatch, topology: Topology) -> NDArray[np.float32]:
     """Return the degrees (U,) of the batch's nodes, or none where the device has them."""
     nodes = batch.nodes if batch.on_device is None else batch.nodes[:0]
-    return float_in_degrees(topology.indptr, nodes)
+    return float_in_degrees(topology.offsets, nodes)
 
 
 def _ascending(nodes: IdArray) -> tuple[IdArray, IdArray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gloader.core.locks import SignalSafeCondition
 from gloader.errors import ChannelClosedError
@@ -18,6 +18,20 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 _NO_END = 2**62  # a position that no stream reaches
+
+
+class Ready(Protocol):
+    """Knows which positions of the stream can be sampled; see `SweptBatches`."""
+
+    @property
+    def changed(self) -> SignalSafeCondition:
+        """Told of every change of `num_ready`."""
+        ...
+
+    @property
+    def num_ready(self) -> int:
+        """Positions that can be sampled: all before it. To be read with the lock of ``changed`` held."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,7 @@ class SamplerPool(Generic[B]):
     failures : told of an error when it happens, before its turn comes
     num_threads : sampler threads
     ahead : sampled batches that may wait to be executed, and traces that may wait to be inspected
+    ready : the positions that can be sampled by now, where they wait for the edges to be swept; None: all of them can
     """
 
     def __init__(
@@ -50,11 +65,15 @@ class SamplerPool(Generic[B]):
         failures: Failures,
         num_threads: int,
         ahead: int,
+        ready: Ready | None = None,
     ) -> None:
         self._stream = stream
         self._failures = failures
         self._num_threads = num_threads
-        self._changed = SignalSafeCondition()
+        self._ready = ready
+        # A thread never waits for a position that it has claimed: those who wait for traces far ahead would keep the
+        # batches from being made that the next sweep needs the room of. So what is swept is part of one condition.
+        self._changed = SignalSafeCondition() if ready is None else ready.changed
         self._batches: _Lane[B] = _Lane(sample, ahead=ahead)
         self._traces = None if sample_trace is None else _Lane(sample_trace, ahead=ahead)
         self._is_closed = False
@@ -139,10 +158,13 @@ class SamplerPool(Generic[B]):
     def _may_sample_batch(self) -> bool:
         # Not before its trace was taken: by then it is known whether the batch was kept or is sampled again.
         is_inspected = self._traces is None or self._batches.started < self._traces.taken
-        return is_inspected and self._batches.may_start(self._stream)
+        return is_inspected and self._may_start(self._batches)
 
     def _may_sample_trace(self) -> bool:
-        return self._traces is not None and self._traces.may_start(self._stream)
+        return self._traces is not None and self._may_start(self._traces)
+
+    def _may_start(self, lane: _Lane[T]) -> bool:
+        return lane.may_start(self._stream, _NO_END if self._ready is None else self._ready.num_ready)
 
 
 class _Lane(Generic[T]):
@@ -156,9 +178,10 @@ class _Lane(Generic[T]):
         self.end = _NO_END  # nothing at or behind it is started: sampling failed before it
         self.done: dict[int, T | _Failure] = {}
 
-    def may_start(self, stream: BatchStream) -> bool:
-        """Return whether another position may be handed to a thread."""
-        return self.started < min(self.taken + self.ahead, self.end) and stream.has(self.started)
+    def may_start(self, stream: BatchStream, num_ready: int) -> bool:
+        """Return whether another position may be handed to a thread, of the first ``num_ready``."""
+        most = min(self.taken + self.ahead, self.end, num_ready)
+        return self.started < most and stream.has(self.started)
 
     def is_next_good(self) -> bool:
         """Return whether the next item is there and no error."""

@@ -16,8 +16,6 @@ from gloader.errors import ChannelClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.pipeline.channel import Channel
-
 T = TypeVar("T")
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -54,6 +52,18 @@ class Feed(Protocol[Out_co]):
         ...
 
 
+class Sink(Protocol[In_contra]):
+    """Takes what a thread made: a channel, or what several things wait for."""
+
+    def put(self, item: In_contra, /) -> None:
+        """Take the next item."""
+        ...
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Take note of the end of the stream, with ``error`` where there is one."""
+        ...
+
+
 class Cancellable(Protocol):
     """Something that threads wait for."""
 
@@ -73,7 +83,7 @@ class StageThread:
 def stage_thread(
     stage: Stage[In, Out],
     source: Feed[In],
-    out: Channel[Out],
+    out: Sink[Out],
     failures: Failures,
     *,
     before_put: Callable[[Out], None] | None = None,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from gloader.cache import MissCurve, SlotCache, SuperbatchPlanner
+    from gloader.dataset.edge_passes import EdgePasses
     from gloader.device import DeviceTier
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from gloader.pipeline.buffers import BufferRing
     from gloader.pipeline.stage import MissRetrieval
     from gloader.samplers import Topology
+    from gloader.samplers.sweeping import SweptSampler
     from gloader.ssd_store import FeatureStore
-    from gloader.types import FeatureSource, Sampler
+    from gloader.types import FeatureSource, SampledBatch, Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,16 @@ class SsdTier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepTier:
+    """The parts that bring edges from the SSD, pass by pass."""
+
+    passes: EdgePasses
+    sampler: SweptSampler
+    num_batches: int  # S_t
+    probed: list[SampledBatch]  # the first of epoch 0, until a run took them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureTier:
     """The parts behind a loader, sized by ``plan``. Owns them until `close`."""
 
@@ -46,6 +58,7 @@ class FeatureTier:
     device: DeviceTier
     plan: MemoryPlan
     ssd: SsdTier | None  # None where the features are in memory
+    sweeps: SweepTier | None  # None where batches are sampled one by one
     sampler_threads: int
     batches_in_flight: int
     facts: TierFacts

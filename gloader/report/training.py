@@ -118,10 +118,19 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("features", f"{result['features']}, policy {result['policy']}, I/O {result['io_strategy']}"),
         ("rows from memory", f"{result['hit_rate']:.1%} of {result['rows_gathered']:,}"),
         ("read", f"{format_bytes(result['bytes_read'])} in {result['requests']:,} requests"),
+        *_edges(result),
         ("peak memory", _memory(result)),
         ("whole run", format_seconds(result["total_seconds"])),
         ("versions", ", ".join(f"{name} {version}" for name, version in result["versions"].items())),
     ]
+
+
+def _edges(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what passes over the edges moved; nothing where there were none, or in a run of an earlier version."""
+    if not result.get("edge_passes"):
+        return []
+    read, written = (format_bytes(result[name]) for name in ("edge_bytes_read", "edge_bytes_written"))
+    return [("edges", f"{read} read in {result['edge_passes']:,} passes, {written} written")]
 
 
 def _last_figures(epochs: tuple[Epoch, ...]) -> list[tuple[str, str]]:

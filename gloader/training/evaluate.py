@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gloader.dataset.topology import open_topology
+from gloader.dataset.topology import open_topology, require_offsets
 from gloader.errors import CheckpointError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import topology_share
@@ -117,8 +117,12 @@ def predict(
             f"{dataset.name} has {dataset.feature_dim} and {dataset.num_classes}"
         )
     budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
+    share = topology_share(budget)
+    if dataset.topology_bytes > share:
+        require_offsets(dataset, budget_bytes=budget)
     with (
-        open_topology(dataset, max_bytes=topology_share(budget)) as topology,
+        # Of edges that do not fit no page is kept: each layer reads all of them, in order.
+        open_topology(dataset, max_bytes=share if dataset.topology_bytes <= share else 0) as topology,
         dataset.open_features() as features,
     ):
         inference = LayerwiseInference(

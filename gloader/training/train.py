@@ -13,7 +13,7 @@ import torch
 import gloader
 from gloader.errors import ConfigError
 from gloader.loader import Loader
-from gloader.observe.explain import FITS_IN_MEMORY, explain_run
+from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
@@ -206,7 +206,7 @@ class _TrainingRun:
                     num_parameters=trainer.num_parameters,
                     device=str(self.device),
                     num_ranks=self.group.world_size,
-                    summary=f"{budget.explain()}\n{self._explain_features(loader)}",
+                    summary=f"{budget.explain()}\n{self._explain_homes(loader)}",
                     explanation=_by_rank(explanations),
                 )
             )
@@ -253,7 +253,7 @@ class _TrainingRun:
             policy=self.settings.loader.memory.policy if is_on_ssd else "none",
             io_strategy=self._io_strategy(loader) if is_on_ssd else "none",
             sampler_threads=sampler_threads,
-            explanation=_by_rank(self.group.gather(_explain_reports(loader))),
+            explanation=_by_rank(self.group.gather(loader.explain_run())),
             memory_budget_bytes=budget.total_bytes,
             peak_anonymous_bytes=sum(peaks[rank] for rank in self.group.first_machine),
             rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
@@ -305,6 +305,13 @@ class _TrainingRun:
                 "all machines share"
             )
 
+    def _explain_homes(self, loader: Loader) -> str:
+        sweeps = loader.memory_plan.sweeps
+        features = self._explain_features(loader)
+        if sweeps is None:
+            return features
+        return f"{features}\nedges on the SSD, in sweeps for up to {sweeps.num_batches} batches"
+
     def _explain_features(self, loader: Loader) -> str:
         plan = loader.memory_plan
         if plan.features == "ram":
@@ -348,10 +355,6 @@ def _by_rank(texts: Sequence[str]) -> str:
         return texts[0]
     said = [texts[0], *(text.removesuffix(texts[0]).rstrip(":\n") for text in texts[1:])]
     return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(said) if text)
-
-
-def _explain_reports(loader: Loader) -> str:
-    return explain_run(loader.reports) if loader.reports else ""
 
 
 def _check(settings: TrainSettings, files: RunFiles) -> None:

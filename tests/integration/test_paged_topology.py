@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ import pytest
 
 import gloader
 from gloader.cli.main import main
-from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TopologyHome, TrainSettings
 from gloader.core.order import EpochOrder
 from gloader.dataset.topology import open_topology
 from gloader.device.hot_rows import hottest_rows
@@ -62,7 +63,7 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """No topology fits, and no page of one is kept."""
-    monkeypatch.setattr("gloader.pipeline.open_tiers.topology_share", lambda _: 0)
+    monkeypatch.setattr("gloader.memory.topology_home.topology_share", lambda _: 0)
     monkeypatch.setattr("gloader.training.evaluate.topology_share", lambda _: 0)
     monkeypatch.setattr("gloader.training.step_memory.FEW_BYTES", 0)
 
@@ -75,9 +76,9 @@ def test_damage_between_two_epochs_ends_the_stream_with_an_error_that_names_file
     path: Path, damage: str, features: str
 ) -> None:
     settings: dict[str, Any] = {"batch_size": 100, "fanouts": [4, 4], "seed": 3, "features": features}
-    settings |= {"superbatch": 2} if features == "ssd" else {}
+    settings |= {"topology": "direct"} | ({"superbatch": 2} if features == "ssd" else {})
     with gloader.Loader(gloader.Dataset.open(path), **settings) as loader:
-        assert "its edges are read page by page" in loader.explain()
+        assert "on the SSD, read page by page, as that was asked for" in loader.explain()
         assert len(list(loader)) == 10
         file = path / "indices.npy"
         if damage == "cut":
@@ -101,14 +102,14 @@ def test_damage_between_two_epochs_ends_the_stream_with_an_error_that_names_file
 def test_training_evaluation_and_prediction_are_those_of_a_graph_in_memory_and_map_nothing(
     path: Path, tmp_path: Path, mapped: list[str], request: pytest.FixtureRequest
 ) -> None:
-    def run(out: Path) -> tuple[list[float], Any, bytes]:
+    def run(out: Path, topology: TopologyHome) -> tuple[list[float], Any, bytes]:
         settings = TrainSettings(
             model=ModelConfig(name="graphsage", hidden=8),
             optim=OptimConfig(epochs=2),
             step=StepConfig(),
             loader=LoaderSettings.of(
                 fanouts=(4, 4), batch_size=200, threads=2, memory_budget=200_000_000, features="ssd", cache=4000,
-                policy="static",
+                policy="static", topology=topology, spill_budget=10**8,
             ),
             runs=1,
         )  # fmt: skip
@@ -120,10 +121,32 @@ def test_training_evaluation_and_prediction_are_those_of_a_graph_in_memory_and_m
     def look(_: float) -> None:
         assert str(path) not in Path("/proc/self/maps").read_text()
 
-    held = run(tmp_path / "held")
+    held = run(tmp_path / "held", "ram")
     request.getfixturevalue("read_page_by_page")
-    assert run(tmp_path / "paged") == held
+    for topology in ("direct", "sweep"):
+        assert run(tmp_path / topology, topology) == held
     assert not [name for name in mapped if str(path) in name]
+
+
+@pytest.mark.reliability("J2")
+def test_no_file_of_a_dataset_is_mapped_by_any_part_of_the_product() -> None:
+    root = Path(gloader.__file__).parent
+    ways = re.compile(r"memmap\(|mmap_mode|mmap\.mmap\(|mmap=|\bfrom_file\(")
+    # Anonymous memory, that which ranks share, the rings of io_uring; and a source that is prepared, not a dataset.
+    known = {
+        "core/aligned_memory",
+        "distributed/shared_memory",
+        "ssd_store/read/uring",
+        "convert/sources/pyg",
+    }
+    rooms = [root, *(path.resolve() for path in root.iterdir() if path.is_symlink())]
+    files = {
+        f"{'' if room == root else f'{room.name}/'}{path.relative_to(room).with_suffix('')}": path
+        for room in rooms
+        for path in room.rglob("*.py")
+    }
+    assert len(files) > 300
+    assert {name for name, path in files.items() if ways.search(path.read_text())} == known
 
 
 @pytest.mark.reliability("J2")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.models.adjacency import Adjacency
-from gloader.training.inference.edge_pieces import Part, iter_spans, sources_of
+from gloader.training.inference.edge_pieces import Part, iter_pieces, iter_spans
 from gloader.training.inference.overlap import send_ahead
 
 if TYPE_CHECKING:
@@ -103,14 +103,12 @@ class DeviceEdges:
         return self._indices[shift + torch.arange(span.num_edges, device=self._device.place)]
 
     def _send(self, targets: IdArray | range, limits: PieceLimits) -> Generator[tuple[torch.Tensor, ...]]:
-        pieces = (
-            piece
-            for span in iter_spans(self._graph, targets, limits)
-            for piece in span.pieces(limits.max_edges)
-        )
-        return send_ahead(pieces, self._send_piece, self._device, name="infer-edges")
+        scan = self._graph.sources.scan()
 
-    def _send_piece(self, span: Span, slot: int) -> Sent:  # noqa: ARG002 - pinned memory is the device's
-        sources = sources_of(self._graph, span)
-        with self._device.sending():
-            return self._device.upload((sources,)), self._device.mark()
+        def send(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - pinned memory is the device's
+            sources = scan.lists(piece.starts, piece.counts)
+            with self._device.sending():
+                return self._device.upload((sources,)), self._device.mark()
+
+        pieces = iter_pieces(self._graph, targets, limits)
+        return send_ahead(pieces, send, self._device, name="infer-edges")

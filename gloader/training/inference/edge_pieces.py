@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
 
+from gloader.core.offsets import degrees_between, offsets_of
+from gloader.device.cpu import CpuDevice
 from gloader.models.adjacency import Adjacency
 from gloader.samplers import CscGraph
+from gloader.training.inference.overlap import send_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.samplers import Topology
+    from gloader.training.inference.overlap import Sent
     from gloader.types import IdArray
 
 _NODES_PER_CUT: Final = 1 << 16  # nodes whose degrees are looked at together
@@ -116,52 +121,60 @@ def iter_spans(graph: Topology, targets: IdArray | range, limits: PieceLimits) -
     """Yield ``targets`` (n,) in order, as many at a time as ``limits`` allow."""
     for first in range(0, len(targets), _NODES_PER_CUT):
         nodes = np.array(targets[first : first + _NODES_PER_CUT], dtype=np.int64)
-        starts = graph.indptr[nodes]
-        counts = graph.indptr[nodes + 1] - starts
+        starts = offsets_of(graph.offsets, nodes)
+        counts = offsets_of(graph.offsets, nodes + 1) - starts
         for rows in cut_rows(counts, max_edges=limits.max_edges, max_rows=limits.max_rows):
             part = slice(rows.start, rows.stop)
             yield Span(nodes=nodes[part], starts=starts[part], counts=counts[part])
 
 
-def sources_of(graph: Topology, span: Span) -> NDArray[Any]:
-    """Return the source of each in-edge of ``span``, of one node after another; may be a view of the graph."""
-    if span.is_range and isinstance(graph, CscGraph):
-        start = int(span.starts[0])
-        return graph.indices[start : start + span.num_edges]
-    values, places = graph.sources.at(_positions(span))
-    found: NDArray[Any] = values[places]
-    return found
+def iter_pieces(graph: Topology, targets: IdArray | range, limits: PieceLimits) -> Iterator[Span]:
+    """Yield the pieces of all spans of ``targets`` (n,), in order."""
+    return (piece for span in iter_spans(graph, targets, limits) for piece in span.pieces(limits.max_edges))
 
 
 class HostEdges:
-    """The in-edges as the host holds them, for computing on the CPU: each piece is cut when it is asked for."""
+    """The in-edges as the host holds them, for computing on the CPU: each piece is cut when it is asked for.
+
+    Of a graph whose edges are on the SSD a thread reads the next piece while one is computed on.
+    """
 
     def __init__(self, graph: Topology) -> None:
         self._graph = graph
 
     def degree(self, start: int, stop: int) -> torch.Tensor:
         """Return the in-degrees of nodes ``start`` to ``stop``."""
-        return torch.from_numpy(np.diff(self._graph.indptr[start : stop + 1]).astype(np.float32))
+        return torch.from_numpy(degrees_between(self._graph.offsets, start, stop).astype(np.float32))
 
     def parts(self, targets: IdArray | range, limits: PieceLimits) -> Generator[Part]:
         """Yield ``targets`` (n,) in consecutive parts."""
-        for span in iter_spans(self._graph, targets, limits):
-            yield Part(
-                nodes=torch.from_numpy(span.nodes),
-                degree=torch.from_numpy(span.counts.astype(np.float32)),
-                pieces=(self._adjacency(piece) for piece in span.pieces(limits.max_edges)),
-            )
+        with closing(self._sources(targets, limits)) as sources:
+            for span in iter_spans(self._graph, targets, limits):
+                yield Part(
+                    nodes=torch.from_numpy(span.nodes),
+                    degree=torch.from_numpy(span.counts.astype(np.float32)),
+                    pieces=(self._adjacency(piece, next(sources)) for piece in span.pieces(limits.max_edges)),
+                )
 
-    def _adjacency(self, span: Span) -> Adjacency:
-        sources = sources_of(self._graph, span)
+    def _sources(self, targets: IdArray | range, limits: PieceLimits) -> Generator[NDArray[Any]]:
+        """Yield the sources of all pieces, one after another; nothing is read before the first is asked for."""
+        scan = self._graph.sources.scan()
+        pieces = iter_pieces(self._graph, targets, limits)
+        if isinstance(self._graph, CscGraph):
+            yield from (scan.lists(piece.starts, piece.counts) for piece in pieces)
+            return
+        device = CpuDevice()
+
+        def read(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - each piece has memory of its own
+            return (torch.from_numpy(scan.lists(piece.starts, piece.counts)),), device.mark()
+
+        with closing(send_ahead(pieces, read, device, name="infer-edges")) as ahead:
+            for (sources,) in ahead:
+                yield sources.numpy()
+
+    def _adjacency(self, span: Span, sources: NDArray[Any]) -> Adjacency:
         # torch shares no memory that is read-only, as a graph's is.
         sources = sources if sources.flags.writeable else sources.copy()
         indptr = np.zeros(len(span.nodes) + 1, dtype=sources.dtype)
         np.cumsum(span.counts, out=indptr[1:])
         return Adjacency(torch.from_numpy(indptr), torch.from_numpy(sources), num_src=self._graph.num_nodes)
-
-
-def _positions(span: Span) -> IdArray:
-    """Return ``starts[i] .. starts[i] + counts[i]`` for each i, one after another."""
-    before = np.cumsum(span.counts) - span.counts
-    return np.repeat(span.starts - before, span.counts) + np.arange(span.num_edges, dtype=np.int64)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gloader.models.conv import Conv
 
 _FLOAT_BYTES = 4
-_EDGE_BYTES = 32  # a source, a destination and the scores of a few heads
+_EDGE_BYTES = 40  # a source, one that is read ahead, a destination and the scores of a few heads
 _MAX_BUFFER_BYTES = 128 << 20  # larger chunks are not faster
 _OUTPUT_BYTES = 32  # of a node whose class is asked for: its id, its position, its label, its class
 _FILE_BYTES = 8 << 20  # buffers of the files that activations are written to and read from
@@ -26,9 +26,8 @@ _DEVICE_ROW_COPIES = 6
 _DEVICE_EDGE_BYTES = (
     64  # three pieces of sources are there at a time; of one, destinations, positions and scores
 )
-_SENT_EDGE_BYTES = (
-    48  # on the host: its position, twice, its source, and three pieces of sources on their way
-)
+# On the host: its position, twice, where lists are gathered; its source, and three pieces of sources on their way.
+_SENT_EDGE_BYTES = 48
 # So many columns keep the passes over the inputs few; narrower ones are possible.
 _REASONABLE_COLUMNS = 16
 
@@ -46,7 +45,7 @@ class LayerPlan:
 
 
 def plan_inference(
-    convs: Sequence[Conv], *, num_nodes: int, num_outputs: int, budget_bytes: int, fetch_edge_bytes: int = 0
+    convs: Sequence[Conv], *, num_nodes: int, num_outputs: int, budget_bytes: int
 ) -> tuple[LayerPlan, ...]:
     """Return a plan for each layer that keeps everything it holds within ``budget_bytes``. Pure.
 
@@ -59,7 +58,6 @@ def plan_inference(
     num_nodes : N
     num_outputs : nodes whose logits are wanted; the last layer computes no others
     budget_bytes : for tables, activations, buffers and what comes out together; the topology is not counted
-    fetch_edge_bytes : of an edge while it is fetched from the SSD, where the topology is not in memory
 
     Raises
     ------
@@ -87,7 +85,7 @@ def plan_inference(
                 slabs=_slabs(conv, width),
                 rows_per_read=max(1, buffers // 2 // row_bytes),
                 rows_per_piece=max(1, buffers // 4 // (4 * _FLOAT_BYTES * width)),
-                edges_per_piece=max(1, buffers // 4 // (_EDGE_BYTES + fetch_edge_bytes)),
+                edges_per_piece=max(1, buffers // 4 // _EDGE_BYTES),
                 is_on_disk=is_on_disk,
             )
         )
@@ -102,7 +100,6 @@ def plan_on_device(
     num_outputs: int,
     device_bytes: int,
     budget_bytes: int,
-    fetch_edge_bytes: int = 0,
 ) -> tuple[LayerPlan, ...] | None:
     """Return a plan for each layer with its tables on a device; None if not even the narrowest fit there. Pure.
 
@@ -111,7 +108,7 @@ def plan_on_device(
 
     Parameters
     ----------
-    convs, num_nodes, num_outputs, fetch_edge_bytes : as of `plan_inference`
+    convs, num_nodes, num_outputs : as of `plan_inference`
     device_bytes : for tables, activations and buffers; what is known of the edges is not counted
     budget_bytes : of host memory, for buffers, activations and what comes out
     """
@@ -126,7 +123,6 @@ def plan_on_device(
                 _MAX_BUFFER_BYTES,
                 fixed=min(budget_bytes // 8, _FILE_BYTES) + _OUTPUT_BYTES * num_outputs,
             ),
-            fetch_edge_bytes=fetch_edge_bytes,
             keeps_activations=keeps_activations,
         )
         if plans is not None:
@@ -165,7 +161,6 @@ def _plan_on_device(
     num_outputs: int,
     device: _Room,
     host: _Room,
-    fetch_edge_bytes: int,
     keeps_activations: bool,
 ) -> tuple[LayerPlan, ...] | None:
     plans = []
@@ -199,7 +194,7 @@ def _plan_on_device(
                     1,
                     min(
                         device.buffers // 4 // _DEVICE_EDGE_BYTES,
-                        host.buffers // 4 // (_SENT_EDGE_BYTES + fetch_edge_bytes),
+                        host.buffers // 4 // _SENT_EDGE_BYTES,
                     ),
                 ),
                 # Half: the inputs below share what is left.

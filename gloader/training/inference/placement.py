@@ -11,7 +11,7 @@ import torch
 
 from gloader.core.units import format_bytes
 from gloader.device import open_device
-from gloader.device.topology import upload_array, upload_topology
+from gloader.device.topology import upload_offsets, upload_topology
 from gloader.samplers import CscGraph
 from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.device_edges import DeviceEdges
@@ -112,7 +112,6 @@ def _on_cpu(model: GraphNetwork, given: Given, device: Device, num_outputs: int)
             num_nodes=graph.num_nodes,
             num_outputs=num_outputs,
             budget_bytes=given.budget_bytes,
-            fetch_edge_bytes=graph.sources.fetch_bytes(1),
         ),
         inputs=_inputs(given, tier),
         edges=edges,
@@ -139,7 +138,6 @@ def _on_device(
         num_outputs=num_outputs,
         device_bytes=room - offset_bytes - (0 if sent_whole is None else sent_whole.indices.nbytes),
         budget_bytes=given.budget_bytes,
-        fetch_edge_bytes=graph.sources.fetch_bytes(1),
     )
     if plans is None:
         logger.warning(
@@ -155,7 +153,7 @@ def _on_device(
     if held is not None:
         edges = DeviceEdges(graph, device, held.indptr, held.indices)
     else:
-        edges = DeviceEdges(graph, device, upload_array(graph.indptr, device.place), None)
+        edges = DeviceEdges(graph, device, upload_offsets(graph.offsets, device.place), None)
     return Placement(device=device, model=model, plans=plans, inputs=_inputs(given, tier), edges=edges)
 
 

@@ -15,8 +15,11 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written
 
 
 @pytest.mark.reliability("G1")
-@pytest.mark.parametrize("mode", ["direct", "packed"])
-@pytest.mark.parametrize("killed", [0, 2])
+@pytest.mark.reliability("K10")
+@pytest.mark.parametrize(
+    ("killed", "mode"),
+    [(0, "direct"), (2, "direct"), (0, "packed"), (2, "packed"), (0, "swept"), (2, "swept")],
+)
 def test_a_killed_rank_ends_the_others_and_leaves_nothing(
     run: Run, dataset: Path, tmp_path: Path, killed: int, mode: str
 ) -> None:

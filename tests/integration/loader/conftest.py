@@ -1,16 +1,20 @@
 """A small dataset on disk, with the arrays that went into it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gloader import Dataset
+from gloader import Dataset, Loader
 from gloader.device import Device
 from gloader.testing.overwriting_ring import OverwritingRing
+
+from .swept_edges import sweeping
 
 NUM_NODES, DIM, NUM_CLASSES = 600, 24, 5
 
@@ -79,3 +83,18 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
             monkeypatch.setattr("gloader.pipeline.open_tiers.BufferRing", OverwritingRing)
 
     return put
+
+
+@pytest.fixture
+def swept(path: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that opens a loader of the module's ``path`` whose passes serve so many batches."""
+
+    @contextmanager
+    def swept(num_batches: int = 3, **settings: Any) -> Iterator[Loader]:
+        spill = tmp_path / "spill"
+        spill.mkdir(exist_ok=True)
+        with sweeping(path, spill, num_batches, **settings) as loader:
+            yield loader
+        assert not list(spill.iterdir())  # nothing is left behind, whatever ended it
+
+    return swept

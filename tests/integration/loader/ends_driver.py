@@ -3,7 +3,8 @@
     ends_driver.py DATASET SPILL SEED COUNT
 
 Three of eight children get a SIGINT after a random time: they must end by KeyboardInterrupt within 5 s and leave no
-thread, descriptor or file. Three get a SIGKILL, and the next loader must remove what they left. Two are programs that
+thread, descriptor or file. Three get a SIGKILL, and the next loader must remove what they left, and go on with the
+batches of a loader that has all in memory. Two are programs that
 handle no signal and close nothing, up to the end of their interpreter; one gets a SIGINT, one a SIGTERM, and neither
 leaves a file.
 
@@ -13,7 +14,9 @@ It imports the package once and forks, which takes milliseconds where a new inte
 from __future__ import annotations
 
 import gc
+import itertools
 import json
+import mmap
 import os
 import random
 import signal
@@ -23,9 +26,12 @@ import time
 import traceback
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import gloader
+from gloader.testing.resume import batch_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,29 +39,54 @@ if TYPE_CHECKING:
 _PROMPT_S = 5.0
 _LONGEST_S = 0.25
 _INTERRUPTED, _NOT_CLEAN = 42, 43
-_STRATEGIES = ("packed", "staged", "direct")
+_NOWHERE = -1  # before the first batch
+_RESUMED = 6  # batches: over the end of what a killed child had made, and over a superbatch's
+_TOPOLOGIES = {"packed": "sweep", "staged": "ram", "direct": "sweep"}
+_STRATEGIES = tuple(_TOPOLOGIES)
+_IN_MEMORY: dict[str, Any] = {"features": "ram", "topology": "ram"}
 
 
 def open_loader(dataset: Path, spill: Path, strategy: str) -> gloader.Loader:
+    place: dict[str, Any] = {
+        "features": "ssd",
+        "cache": 10_000,
+        "superbatch": 4,
+        "io_strategy": strategy,
+        "topology": _TOPOLOGIES.get(strategy),
+        "spill_dir": spill,
+        "spill_budget": "64MB",  # also where temporary files are in memory
+    }
     return gloader.Loader(
         gloader.Dataset.open(dataset),
         fanouts=[4, 3],
         batch_size=16,
         memory_budget="200MB",
         threads=2,
-        features="ssd",
-        cache=10_000,
-        superbatch=4,
-        io_strategy=strategy,  # type: ignore[arg-type]
-        spill_dir=spill,
+        **(_IN_MEMORY if strategy == "memory" else place),
     )
 
 
-def iterate(dataset: Path, spill: Path, strategy: str, epochs: int | None = None) -> None:
+def iterate(
+    dataset: Path,
+    spill: Path,
+    strategy: str,
+    epochs: int | None = None,
+    place: np.ndarray[Any, Any] | None = None,
+) -> None:
+    """Take batches; ``place`` is told of the epoch and the index of each, in one word."""
     with open_loader(dataset, spill, strategy) as loader:
         while epochs is None or loader.epoch < epochs:
             for batch in loader:
+                if place is not None:
+                    place[0] = batch.id.epoch << 32 | batch.id.index
                 del batch
+
+
+def batches_from(loader: gloader.Loader, place: int) -> list[str]:
+    """Return the digests of some batches from a place on, which a state of this loader names."""
+    loader.load_state_dict(loader.state_dict() | {"next": [place >> 32, place & 0xFFFFFFFF]})
+    stream = itertools.chain.from_iterable(itertools.repeat(loader))
+    return [batch_digest(batch) for batch, _ in zip(stream, range(_RESUMED), strict=False)]
 
 
 def plain_loop(dataset: Path, spill: Path, strategy: str) -> None:
@@ -140,12 +171,13 @@ def main() -> None:
     dataset, spill = map(Path, sys.argv[1:3])
     seed, count = map(int, sys.argv[3:])
     draw = random.Random(seed)  # noqa: S311 - a schedule, not a secret
-    for strategy in _STRATEGIES:
+    for strategy in (*_STRATEGIES, "memory"):
         iterate(dataset, spill, strategy, epochs=2)  # loads the kernels
     # What is imported is not collected again by each child: touching it would copy hundreds of MB.
     gc.collect()
     gc.freeze()
     found: Counter[str] = Counter()
+    place = np.frombuffer(mmap.mmap(-1, 8), np.int64)  # shared with children
     begun = time.monotonic()
     os.waitpid(fork_program(dataset, spill, "packed"), 0)
     whole_s = time.monotonic() - begun
@@ -169,14 +201,25 @@ def main() -> None:
             end = end_of(child)
             found["interrupted, nothing left" if end == f"exit {_INTERRUPTED}" else f"SIGINT: {end}"] += 1
             continue
-        child = fork(lambda s=strategy: iterate(dataset, spill, s) or 1)  # type: ignore[misc,func-returns-value]
+        place[0] = _NOWHERE
+        child = fork(lambda s=strategy: iterate(dataset, spill, s, place=place) or 1)  # type: ignore[misc,func-returns-value]
+        if number % 4 == 1:  # in the midst of passes; else at any time, opening among them
+            deadline = time.monotonic() + _PROMPT_S
+            while place[0] <= 0 and time.monotonic() < deadline:
+                time.sleep(0.001)
         time.sleep(after_s)
         os.kill(child, signal.SIGKILL)
         found[end_of(child)] += 1
         found["left a spill folder"] += any(spill.iterdir())
         age(spill)
-        iterate(dataset, spill, "packed", epochs=0)
+        begin = max(int(place[0]), 0)
+        found["resumed behind the first batches"] += begin > 0
+        with open_loader(dataset, spill, strategy) as loader:
+            resumed = batches_from(loader, begin)
         left = [path.name for path in spill.iterdir()]
+        with open_loader(dataset, spill, "memory") as loader:
+            is_same = resumed == batches_from(loader, begin)
+        found["resumed with the same batches" if is_same else "resumed with other batches"] += 1
         found["removed by the next start" if not left else f"not removed: {left}"] += 1
     print(json.dumps(found))
 

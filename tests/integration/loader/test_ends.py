@@ -42,10 +42,12 @@ def check(found: dict[str, Any], count: int) -> None:
     assert found.pop("left a spill folder", 0) > 3 * eighth / 4, (
         details
     )  # else no kill found a loader at work
+    assert found.pop("resumed behind the first batches") > eighth, details
     assert found == {
         "interrupted, nothing left": 3 * eighth,
         "killed": 3 * eighth,
         "removed by the next start": 3 * eighth,
+        "resumed with the same batches": 3 * eighth,
         "program ended, nothing left": 2 * eighth,
     }, details
     assert "ignored" not in details  # "Exception ignored in ...": a Ctrl-C that was swallowed
@@ -53,13 +55,17 @@ def check(found: dict[str, Any], count: int) -> None:
 
 @pytest.mark.reliability("D4")
 @pytest.mark.reliability("J12")
+@pytest.mark.reliability("K5")
+@pytest.mark.reliability("K9")
 def test_dozens_of_loops_that_are_interrupted_or_killed(tiny: Written, tmp_path: Path) -> None:
-    check(drive(tiny.path, tmp_path / "spill", seed=0, count=32), 32)
+    check(drive(tiny.path, tmp_path / "spill", seed=0, count=24), 24)
 
 
 @pytest.mark.long
 @pytest.mark.reliability("D4")
 @pytest.mark.reliability("J12")
+@pytest.mark.reliability("K5")
+@pytest.mark.reliability("K9")
 @pytest.mark.parametrize("seed", range(1, 51))
 def test_thousands_of_loops_that_are_interrupted_or_killed(tiny: Written, tmp_path: Path, seed: int) -> None:
     check(drive(tiny.path, tmp_path / "spill", seed=seed, count=64), 64)

@@ -32,8 +32,13 @@ def _check(batch: Any, tiny: Written) -> None:
 
 
 @pytest.mark.reliability("J4")
+@pytest.mark.reliability("K8")
 @pytest.mark.parametrize(
-    "settings", [{"features": "ram"}, {"features": "ssd", "cache": 9600, "superbatch": 2}]
+    "settings",
+    [
+        {"features": "ram"},
+        {"features": "ssd", "cache": 9600, "superbatch": 2, "topology": "sweep", "spill_budget": "64MB"},
+    ],
 )
 def test_every_call_in_a_child_answers_and_the_parent_goes_on(
     tiny: Written, settings: dict[str, Any]

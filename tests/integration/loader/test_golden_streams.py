@@ -46,8 +46,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("place", "share"),
-    [({"features": "ram"}, None), (FROM_SSD, None), ({"features": "ram"}, 0)],
+    "place",
+    [{"features": "ram"}, FROM_SSD, {"features": "ram", "topology": "direct"}],
     ids=["memory", "ssd", "edges-read"],
 )
 @pytest.mark.parametrize(
@@ -60,11 +60,7 @@ def test_batches_are_those_of_earlier_versions(
     sampling: dict[str, Any],
     digest: str,
     place: dict[str, Any],
-    share: int | None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if share is not None:
-        monkeypatch.setattr("gloader.pipeline.open_tiers.topology_share", lambda _: share)
     found = hashlib.sha256()
     dataset = gloader.Dataset.open(path)
     with gloader.Loader(

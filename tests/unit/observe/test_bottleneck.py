@@ -96,6 +96,20 @@ def test_sweep_and_read_share_one_disk() -> None:
     assert found.kind == "stage"
 
 
+def test_passes_over_the_edges_are_apart_from_the_sweep_of_features() -> None:
+    found = find_bottleneck(stats(wait=4.0, compute=6.0, sweep=9.5, sample=1.0), cores=4)
+    assert found.kind == "sweep"
+    assert found.sentence == (
+        "the samplers wait for passes over the edges: 40% of the step; a larger spill_budget or memory_budget, for "
+        "passes that serve more batches, would help"
+    )
+    # Three that share one disk fill it together.
+    assert (
+        find_bottleneck(stats(wait=4.0, compute=6.0, sweep=5.0, stage=2.0, retrieval_s=2.0), cores=4).kind
+        == "sweep"
+    )
+
+
 def test_sampling_counts_by_the_thread() -> None:
     epoch = stats(wait=4.0, compute=6.0, sample=19.0, retrieval_s=7.0)
     found = find_bottleneck(epoch, cores=4, sampler_threads=2)

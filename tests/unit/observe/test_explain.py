@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from gloader.memory.sweep_plan import SweepPlan
+from gloader.memory.topology_home import TopologyChoice
 from gloader.observe.explain import (
     IoFacts,
     SuperbatchReport,
@@ -39,11 +41,13 @@ def tiers(**changes: Any) -> TierFacts:
         would_fit=False,
         candidates=("80 ms a step: 3 feature buffers", "90 ms a step: 2 feature buffers"),
     )
-    facts = {"num_nodes": 600, "policy": "belady"} | changes
+    facts = {"num_nodes": 600, "policy": "belady", "topology": HELD, "rates": IO.rates} | changes
     plan.features = facts.pop("features", plan.features)
+    plan.sweeps = facts.pop("sweeps", None)
     return TierFacts(plan=cast("MemoryPlan", plan), **facts)
 
 
+HELD = TopologyChoice(home="ram", topology_bytes=5 << 30, max_bytes=5 << 30, reason="that was asked for")
 PACKED = Choice(
     strategy="packed", predicted={"direct": 20.0, "staged": 4.0, "packed": 5.0}, reason="packed takes 5.0 s"
 )
@@ -75,6 +79,7 @@ def test_the_tiers_are_named_with_their_sizes() -> None:
         "memory budget 1 GB, planned 900 MB:",
         "  feature buffers: 100 MB",
         "  host cache: 800 MB",
+        "topology: 5.37 GB in memory, as that was asked for",
         "features: on the SSD; 60 rows (10.0%) in memory, policy belady",
         "shared out as predicted to be the fastest:",
         "  80 ms a step: 3 feature buffers",
@@ -93,11 +98,34 @@ def test_few_buffers_and_an_ssd_that_is_not_needed_are_said() -> None:
 
 
 def test_features_in_memory_and_a_paged_topology_say_why() -> None:
-    text = explain_tiers(tiers(features="ram", paged_topology_bytes=5 << 30))
+    read = replace(HELD, home="direct", reason="half of the memory budget cannot hold it")
+    text = explain_tiers(tiers(features="ram", topology=read))
     assert "features: in memory, they fit the budget" in text
     assert (
-        "topology: 5.37 GB would take more than half of the budget; its edges are read page by page" in text
+        "topology: 5.37 GB on the SSD, read page by page, as half of the memory budget cannot hold it" in text
     )
+
+
+def test_sweeps_say_how_many_batches_they_serve_why_and_what_a_batch_costs() -> None:
+    sweeps = SweepPlan(
+        num_batches=256,
+        reason="half of the spill budget has room for no more",
+        buffer_bytes=10**7,
+        checksum_bytes=10**7,
+        frontier_bytes=10**8,
+        spill_bytes=5_120_000_000,
+        file_bytes=12_800_000_000,
+        touched_bytes=600_000_000,
+        drawn_bytes=4_000_000,
+    )
+    swept = replace(HELD, home="sweep", reason="half of the memory budget cannot hold it")
+    lines = explain_tiers(tiers(topology=swept, sweeps=sweeps)).splitlines()
+    assert lines[3:7] == [
+        "topology: 5.37 GB on the SSD, read in sweeps, as half of the memory budget cannot hold it",
+        "  sweeps of up to 256 batches (half of the spill budget has room for no more), and of up to 12.8 GB each",
+        "  a batch: 50 MB of that, and 4 MB written and read back twice, in 57 ms",
+        "  disk for what sweeps bring: up to 5.12 GB",
+    ]
 
 
 def test_the_disk_and_the_superbatch_are_explained_before_anything_was_read() -> None:

@@ -36,16 +36,19 @@ def test_the_picture_is_a_png(trace: Path, tmp_path: Path) -> None:
 def test_it_holds_one_epoch_from_its_first_work_on(trace: Path) -> None:
     slices = _cut(_slices_of(trace, 1), None)
     assert len(slices) == 3 * len(WORK_NAMES)
-    assert (min(s["begin"] for s in slices), max(s["end"] for s in slices)) == (0.0, 10.0)
+    assert (min(s["begin"] for s in slices), max(s["end"] for s in slices)) == (
+        0.0,
+        float(len(WORK_NAMES) + 2),
+    )
     assert len(_slices_of(trace, None)) == 6 * len(WORK_NAMES)
 
 
 def test_a_part_of_the_time_is_cut_out(trace: Path) -> None:
     slices = _cut(_slices_of(trace, 0), (0.5, 1.5))
     assert [(s["name"], s["shade"], s["begin"], s["end"]) for s in slices] == [
-        ("sample", 0, 0.0, 0.5),
-        ("sample", 1, 0.5, 1.0),
-        ("inspect", 0, 0.5, 1.0),
+        ("sweep", 0, 0.0, 0.5),
+        ("sweep", 1, 0.5, 1.0),
+        ("sample", 0, 0.5, 1.0),
     ]
 
 

@@ -93,7 +93,7 @@ class _Paged:
         ({"serves_ranks": True}, "one rank loads for all of this machine.*: give each rank its own loader with sh"),
         ({"spec": "weighted"}, "of the samplers, 'neighbor' alone runs there"),
         ({"spec": "labor"}, "of the samplers, 'neighbor' alone runs there"),
-        ({"topology": _Paged()}, "the topology is read from the disk page by page, as half of memory_budget cannot"),
+        ({"topology": _Paged()}, "the edges are on the SSD: use topology='ram', or a memory_budget of more than"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_sampled_there_is_refused_or_sampled_here(

@@ -8,8 +8,8 @@ import torch
 
 from gloader.device.topology import upload_topology
 from gloader.samplers import CscGraph
+from gloader.samplers.graph import HeldScan
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training.inference import device_edges
 from gloader.training.inference.device_edges import DeviceEdges
 from gloader.training.inference.edge_pieces import HostEdges, PieceLimits, cut_rows
 
@@ -96,6 +96,6 @@ def test_degrees_of_consecutive_nodes(where) -> None:
 
 
 def test_a_layer_that_asks_for_no_edges_is_sent_none(monkeypatch) -> None:
-    monkeypatch.setattr(device_edges, "sources_of", lambda *_: pytest.fail("edges were cut"))
+    monkeypatch.setattr(HeldScan, "lists", lambda *_: pytest.fail("edges were cut"))
     limits = PieceLimits(max_edges=3, max_rows=2)
     assert sum(len(part.nodes) for part in _edges("sent", _graph()).parts(range(7), limits)) == 7

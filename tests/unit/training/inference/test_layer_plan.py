@@ -80,15 +80,6 @@ def test_nodes_whose_class_is_asked_for_count() -> None:
         plan_inference(_convs(), num_nodes=N, num_outputs=many, budget_bytes=30_000_000)
 
 
-@pytest.mark.reliability("J11")
-def test_edges_that_are_fetched_make_pieces_smaller() -> None:
-    held, fetched = (
-        plan_inference(_convs(), num_nodes=N, num_outputs=N, budget_bytes=2 << 20, fetch_edge_bytes=size)[0]
-        for size in (0, 32)
-    )
-    assert fetched.edges_per_piece == held.edges_per_piece // 2
-
-
 def _on_device(convs, device_bytes, *, num_outputs=N, budget=1 << 30):
     return plan_on_device(
         convs, num_nodes=N, num_outputs=num_outputs, device_bytes=device_bytes, budget_bytes=budget

@@ -17,9 +17,10 @@ from gloader.device.topology import upload_topology
 from gloader.models import build_model
 from gloader.models.sage import SageConv
 from gloader.samplers import CscGraph
+from gloader.samplers.graph import HeldScan
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training.inference import device_edges, placement
+from gloader.training.inference import placement
 from gloader.training.inference.device_edges import DeviceEdges
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 
@@ -128,14 +129,13 @@ class Cuts:
 
     def __init__(self, monkeypatch) -> None:
         self.threads: list[str] = []
-        true = device_edges.sources_of
+        true = HeldScan.lists
 
-        def counted(graph, span):
+        def counted(scan, starts, counts):
             self.threads.append(threading.current_thread().name)
-            return true(graph, span)
+            return true(scan, starts, counts)
 
-        monkeypatch.setattr(device_edges, "sources_of", counted)
-        monkeypatch.setattr("gloader.training.inference.edge_pieces.sources_of", counted)
+        monkeypatch.setattr(HeldScan, "lists", counted)
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])

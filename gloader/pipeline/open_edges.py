@@ -1,0 +1,243 @@
+"""Where the edges live, how many batches a pass over them serves, and what makes the passes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from gloader.core.ids import id_dtype
+from gloader.dataset.open_passes import open_passes
+from gloader.dataset.topology import require_offsets
+from gloader.errors import BudgetError
+from gloader.memory.plan import topology_share
+from gloader.memory.spill_budget import open_spill
+from gloader.memory.sweep_plan import SweepDemand, plan_sweeps
+from gloader.memory.topology_home import NO_FOLDER, SweepObstacle, choose_home
+from gloader.pipeline.device_room import LARGER_THAN_PROBED
+from gloader.pipeline.tiers import SweepTier
+from gloader.samplers import (
+    LaborSampler,
+    MergedBlockSampler,
+    NeighborSampler,
+    reads_weights,
+    sweep_refusal,
+    swept_words,
+)
+from gloader.samplers.list_rule import KEPT_EDGE_BYTES
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from gloader.config import LoaderSettings
+    from gloader.dataset import Dataset
+    from gloader.memory.sweep_plan import SweepPlan
+    from gloader.memory.topology_home import TopologyChoice
+    from gloader.pipeline.open_device_tier import Workload
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import SampledBatch
+
+# Those that are swept, with the options that `sweep_refusal` allows.
+SWEPT_SAMPLERS: Final = (NeighborSampler, MergedBlockSampler, LaborSampler)
+
+# What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
+_LEAST_EDGE_BYTES: Final = 64 * 2**20
+
+
+def open_spill_folder(
+    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int
+) -> SpillFolder | None:
+    """Open the folder for packs and for what passes over the edges bring; None where there is neither.
+
+    Parameters
+    ----------
+    dataset : whose features and edges
+    settings : those of the loader
+    stack : closes the folder
+    budget_bytes : of memory, for everything
+    """
+    memory = settings.memory
+    is_large = dataset.topology_bytes > topology_share(budget_bytes)
+    may_sweep = memory.topology == "sweep" or (memory.topology == "auto" and is_large)
+    if memory.features == "ram" and not may_sweep:
+        return None
+    edge_bytes = max(dataset.topology_bytes, _LEAST_EDGE_BYTES) if may_sweep else 0
+    folder = open_spill(memory.spill_dir, memory.spill_budget, data_bytes=dataset.feature_bytes + edge_bytes)
+    return None if folder is None else stack.enter_context(folder)
+
+
+def choose_edge_home(
+    dataset: Dataset, settings: LoaderSettings, spill: SpillFolder | None, *, budget_bytes: int
+) -> TopologyChoice:
+    """Return where the edges live, as far as it does not depend on the batches.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    settings : those of the loader
+    spill : the folder for what passes bring; None: there is none
+    budget_bytes : of memory, for everything
+
+    Raises
+    ------
+    BudgetError, ConfigError
+        As `choose_home` and `require_offsets`.
+    """
+    choice = choose_home(
+        settings.memory.topology,
+        topology_bytes=dataset.topology_bytes,
+        budget_bytes=budget_bytes,
+        obstacle=_obstacle(settings.sampling.sampler, spill),
+    )
+    if choice.home != "ram":
+        require_offsets(dataset, budget_bytes=budget_bytes)
+    return choice
+
+
+def plan_edges(
+    choice: TopologyChoice,
+    demand: SweepDemand | None,
+    *,
+    is_required: bool,
+    budget_bytes: int,
+    spill_bytes: int,
+) -> tuple[TopologyChoice, SweepPlan | None]:
+    """Return where the edges live, and how they are swept if they are. Pure.
+
+    Parameters
+    ----------
+    choice : made before a batch was sampled
+    demand : of the sweeps; None: there are no batches
+    is_required : whether sweeps were asked for by name
+    budget_bytes, spill_bytes : of memory and disk, for everything
+
+    Raises
+    ------
+    BudgetError
+        Sweeps were asked for by name, and the disk has no room for them.
+    """
+    if choice.home != "sweep":
+        return choice, None
+    if demand is None:
+        return replace(choice, home="direct", reason="there are no batches"), None
+    try:
+        return choice, plan_sweeps(demand, budget_bytes=budget_bytes, spill_bytes=spill_bytes)
+    except BudgetError as error:
+        if is_required:
+            raise
+        return replace(choice, home="direct", reason=f"{choice.reason}, and {error}"), None
+
+
+def sweep_demand(
+    dataset: Dataset, settings: LoaderSettings, probe: list[SampledBatch], *, num_batches: int | None
+) -> SweepDemand | None:
+    """Return what sweeps over the edges of ``dataset`` would have to bring for batches like ``probe``.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    settings : those of the loader
+    probe : a few batches; None is returned where there are none
+    num_batches : of the whole run, where that is known
+    """
+    if not probe:
+        return None
+    spec, layout = settings.sampling.sampler, settings.sampling.layout
+    arrays = dataset.arrays
+    files = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
+    words, is_merged = swept_words(spec), layout == "merged"
+    edge_bytes = words * arrays["indices"].row_bytes
+    nodes = _largest([_hop_nodes(batch, is_merged=is_merged) for batch in probe])
+    edges = _largest([_hop_edges(batch, is_merged=is_merged) for batch in probe])
+    return SweepDemand(
+        file_bytes=sum(arrays[name].num_bytes for name in files if name in arrays),
+        node_bytes=id_dtype(dataset.num_nodes).itemsize,
+        hop_nodes=nodes,
+        # Each region is padded to a page.
+        hop_bytes=tuple(edge_bytes * count + PAGE_BYTES for count in edges),
+        # Who looks at whole lists reads at least two pages of each, and more of long ones.
+        touched_pages=sum(edges) if words == 1 else len(files) * (2 * sum(nodes) + sum(edges)),
+        num_batches=num_batches,
+        kept_bytes=_kept_bytes(dataset, settings),
+    )
+
+
+def open_sweeps(
+    dataset: Dataset,
+    settings: LoaderSettings,
+    plan: SweepPlan | None,
+    work: Workload,
+    *,
+    folder: SpillFolder | None,
+    rates: IoRates,
+    stack: ExitStack,
+) -> SweepTier | None:
+    """Open what makes passes over the edges of ``dataset``; None where none are made.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    settings : those of the loader
+    plan : of the passes; None: none are made
+    work : the sampler, and batches of it
+    folder : takes what passes bring
+    rates : of the disks
+    stack : closes what was opened
+
+    Raises
+    ------
+    BudgetError
+        The buffers of ``plan`` are too little for a pass.
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
+        The edges cannot be opened.
+    """
+    sampler = work.sampler
+    # No other is swept, see `_obstacle`.
+    if plan is None or folder is None or not isinstance(sampler, SWEPT_SAMPLERS):
+        return None
+    passes = open_passes(
+        dataset,
+        sampler.rule,
+        folder,
+        memory_bytes=plan.buffer_bytes,
+        rates=rates,
+        io=settings.reading.io,
+    )
+    stack.callback(passes.close)
+    return SweepTier(passes=passes, sampler=sampler, num_batches=plan.num_batches, probed=work.probe)
+
+
+def _obstacle(spec: str, spill: SpillFolder | None) -> SweepObstacle | None:
+    """Return what keeps edges from being swept, whatever the batches are like."""
+    if (refusal := sweep_refusal(spec)) is not None:
+        return SweepObstacle(reason=refusal[0], remedy=refusal[1])
+    return NO_FOLDER if spill is None else None
+
+
+def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
+    """Return the memory of a frontier for what it has taken of a list, and may yet give up. Pure."""
+    if not reads_weights(settings.sampling.sampler):
+        return 0
+    return KEPT_EDGE_BYTES * min(max(0, *settings.sampling.fanouts), dataset.num_edges)
+
+
+def _hop_nodes(batch: SampledBatch, *, is_merged: bool) -> list[int]:
+    """Return how many ids wait for each hop: those that draw, and all that were seen where these are others. Pure."""
+    seen = [block.num_dst for block in reversed(batch.blocks)]
+    if not is_merged:
+        return seen
+    return [2 * after - before for before, after in pairwise([0, *seen])]
+
+
+def _hop_edges(batch: SampledBatch, *, is_merged: bool) -> list[int]:
+    """Return the edges that each hop took; a block of merged hops has those of the hops before too. Pure."""
+    edges = [block.num_edges for block in reversed(batch.blocks)]
+    return [after - before for before, after in pairwise([0, *edges])] if is_merged else edges
+
+
+def _largest(hops: list[list[int]]) -> tuple[int, ...]:
+    """Return the most of each hop, and some more, as a later batch may have. Pure."""
+    return tuple(math.ceil(LARGER_THAN_PROBED * max(column)) for column in zip(*hops, strict=True))

@@ -1,0 +1,122 @@
+"""The first batches of a run, made before anything is planned: how large they are, and what it takes to make one."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from gloader.core.thread_start import run_together
+from gloader.dataset.open_passes import open_passes
+from gloader.ssd_store.regions.buffers import pass_memory_bytes
+from gloader.types import BatchId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gloader.config import IoMode
+    from gloader.core.order import EpochOrder
+    from gloader.dataset import Dataset
+    from gloader.samplers.sweeping import SweptSampler
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import IdArray, SampledBatch, Sampler
+
+# Enough to see how large a batch is, and few: each waits for a cold disk before the first batch comes.
+_BATCHES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """The first batches of epoch 0."""
+
+    batches: list[SampledBatch]
+    seconds: float  # of one core, to make the fastest of them in one thread, where nothing has to be read
+
+
+def probe_one_by_one(sampler: Sampler, order: EpochOrder, *, threads: int) -> Probe:
+    """Sample the first batches; a cold topology keeps each of them waiting.
+
+    Parameters
+    ----------
+    sampler : samples them
+    order : gives their seeds
+    threads : that sample
+    """
+
+    def sample(batch_id: BatchId, seeds: IdArray) -> tuple[SampledBatch, float]:
+        return _timed(lambda: sampler.sample(batch_id, seeds))
+
+    tasks = [partial(sample, batch_id, seeds) for batch_id, seeds in _first_seeds(order)]
+    return _probe_of(run_together(tasks, threads=threads, name="gloader-probe"))
+
+
+def probe_in_passes(
+    dataset: Dataset,
+    sampler: SweptSampler,
+    order: EpochOrder,
+    folder: SpillFolder,
+    *,
+    rates: IoRates,
+    io: IoMode,
+) -> Probe:
+    """Make the first batches of passes over the edges, one for each hop.
+
+    They touch much of a graph's pages each: read together, past one another, those take a fraction of the time.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    sampler : makes the batches
+    order : gives their seeds
+    folder : takes what passes bring
+    rates : of the disks
+    io : how requests are made
+
+    Raises
+    ------
+    BudgetError
+        The folder has no room for so few batches.
+    """
+    rule = sampler.rule
+    first = _first_seeds(order)
+    frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
+    drawn: list[list[NDArray[Any]]] = [[] for _ in first]
+    memory_bytes = pass_memory_bytes(len(first))
+    with closing(open_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)) as passes:
+        for _ in range(rule.num_hops if first else 0):
+            hops = passes.sweep(frontiers, label="the first batches", is_cancelled=lambda: False)
+            for owner in range(len(first)):
+                drawn[owner].append(hops.read(owner))
+                frontiers[owner] = rule.extend(frontiers[owner], drawn[owner][-1])
+            hops.close()
+    return _probe_of(
+        [
+            _timed(partial(sampler.replay, batch_id, seeds, values))
+            for (batch_id, seeds), values in zip(first, drawn, strict=True)
+        ]
+    )
+
+
+def _first_seeds(order: EpochOrder) -> list[tuple[BatchId, IdArray]]:
+    positions = order.epoch_positions(0)  # which the stages ask for again
+    return [
+        (BatchId(epoch=0, index=index), order.seeds[order.batch_seeds(positions, index)])
+        for index in range(min(_BATCHES, order.num_batches))
+    ]
+
+
+def _timed(make: Callable[[], SampledBatch]) -> tuple[SampledBatch, float]:
+    began = time.thread_time()  # not what it waits for: a core, or a page that the run will find in memory
+    batch = make()
+    return batch, time.thread_time() - began
+
+
+def _probe_of(found: list[tuple[SampledBatch, float]]) -> Probe:
+    return Probe(
+        batches=[batch for batch, _ in found], seconds=min((seconds for _, seconds in found), default=0.0)
+    )

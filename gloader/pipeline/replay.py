@@ -1,0 +1,56 @@
+"""Replay: a batch out of what passes over the edges brought for it, for its trace or to be executed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.cache import encode_ids
+from gloader.pipeline.sample import TraceEntry
+from gloader.samplers.sweeping import swept_nodes
+
+if TYPE_CHECKING:
+    from gloader.pipeline.edge_sweeps import EdgeSweeps
+    from gloader.types import SampledBatch
+
+
+class ReplayTrace:
+    """Works out the nodes of a batch from what passes brought: sets of them, no blocks. Thread-safe."""
+
+    name: Final = "sample"
+
+    def __init__(self, sweeps: EdgeSweeps) -> None:
+        self._sweeps = sweeps
+
+    def process(self, position: int) -> TraceEntry:
+        """Return the nodes of the batch at ``position`` of the stream."""
+        sweeps = self._sweeps
+        if (known := sweeps.known.get(position)) is not None:
+            return TraceEntry(code=encode_ids(np.sort(known.nodes)), count=len(known.nodes))
+        batch_id = sweeps.stream.id_of(position)
+        with sweeps.instruments.working("sample", batch_id):
+            seeds = sweeps.stream.seeds_at(position)
+            nodes = swept_nodes(sweeps.sampler.rule, batch_id, seeds, sweeps.read(position))
+            return TraceEntry(code=encode_ids(nodes), count=len(nodes))
+
+
+class ReplayBatch:
+    """Makes the batch at a position of what passes brought, and gives that back. Thread-safe."""
+
+    name: Final = "sample"
+
+    def __init__(self, sweeps: EdgeSweeps) -> None:
+        self._sweeps = sweeps
+
+    def process(self, position: int) -> SampledBatch:
+        """Return the batch at ``position`` of the stream."""
+        sweeps = self._sweeps
+        if (known := sweeps.known.pop(position, None)) is not None:
+            return known
+        batch_id = sweeps.stream.id_of(position)
+        with sweeps.instruments.working("sample", batch_id):
+            seeds = sweeps.stream.seeds_at(position)
+            batch = sweeps.sampler.replay(batch_id, seeds, sweeps.read(position))
+        sweeps.swept.release(position)
+        return batch
