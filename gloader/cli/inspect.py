@@ -1,45 +1,25 @@
-"""`gloader inspect`: the reads of every cache policy at every cache size."""
+"""`gloader inspect`: the reads of every cache policy at every cache size, or those of the edges."""
 
 import json
 import os
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
 from rich.table import Table
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.inspect_flags import InspectFlags
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen, cell
-from gloader.core.flag_values import Fanout, Size
+from gloader.core.flag_values import SWITCH
 from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gloader.dataset import Dataset
     from gloader.inspector import Inspection
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectFlags:
-    """Flags of the batches that are sampled."""
-
-    fanout: Fanout = (15, 10, 5)
-    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
-    batch_size: int = 1024
-    """Training nodes per batch."""
-    batches: int | None = None
-    """Batches to sample; a whole epoch when not given."""
-    superbatch: int = 64
-    """Batches that are planned together."""
-    seed: int = 0
-    """Key of the order and the sampling."""
-    threads: int | None = None
-    """Sampling threads; as many as this process has cores when not given."""
-    memory_budget: Size = None
-    """Memory for the traces; half of what is free when not given."""
 
 
 _FLAGS = InspectFlags()
@@ -50,6 +30,7 @@ def inspect(
     *,
     dataset: str,
     flags: InspectFlags = _FLAGS,
+    topology: Annotated[bool, SWITCH] = False,
     out: Path | None = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
@@ -62,18 +43,44 @@ def inspect(
     ----------
     dataset
         A prepared folder, or any source of `gloader prepare`.
+    topology
+        Show instead what every way of reading the edges takes: pages touched per hop, bytes and seconds a batch page by
+        page and in passes for 1 to 512 batches, and what a loader with this budget would do.
     out
-        Folder for `inspect.json` and, where matplotlib is installed, `inspect.png`.
+        Folder for `inspect.json` and, where matplotlib is installed, `inspect.png`; with --topology for `topology.json`
+        and `topology.png`.
     """
     screen = Screen.open(is_json=output.json)
     opened = open_or_prepare(dataset, screen, memory_budget=flags.memory_budget)
+    if topology:
+        _inspect_topology(opened, flags, out, screen)
+        return
     with screen.console.status("sampling and planning"):
         inspection = _inspect(opened, flags)
     report = {"dataset": opened.name, "settings": _settings(flags), **inspection.to_json()}
     if not output.json:
         _show(screen, inspection, opened.name)
     if out is not None:
-        _write(out, inspection, report, screen)
+        from gloader.inspector.picture import save_picture
+
+        title = opened.name
+        _write(out, "inspect", report, screen, lambda file: save_picture(inspection, file, title=title))
+    screen.result(report)
+
+
+def _inspect_topology(dataset: "Dataset", flags: InspectFlags, out: Path | None, screen: Screen) -> None:
+    from gloader.cli.inspect_topology import read_topology, show_topology
+
+    with screen.console.status("sampling and marking pages"):
+        reads = read_topology(dataset, flags)
+    report = {"dataset": dataset.name, "settings": _settings(flags), **reads.to_json()}
+    if not screen.is_json:
+        show_topology(screen, reads, dataset.name)
+    if out is not None:
+        from gloader.inspector.picture import save_topology_picture
+
+        title = dataset.name
+        _write(out, "topology", report, screen, lambda file: save_topology_picture(reads, file, title=title))
     screen.result(report)
 
 
@@ -174,18 +181,20 @@ def _heading(policy: str) -> str:
     return f"{name}\n{variant.split()[-1]}" if variant else f"\n{name}"
 
 
-def _write(out: Path, inspection: "Inspection", report: dict[str, Any], screen: Screen) -> None:
+def _write(
+    out: Path, name: str, report: dict[str, Any], screen: Screen, save: "Callable[[BytesIO], None]"
+) -> None:
+    """Write ``name``.json, and ``name``.png where ``save`` can draw it."""
     from gloader.errors import MissingDependencyError
-    from gloader.inspector.picture import save_picture
     from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
 
     make_output_folder(out)
-    write_atomically(out / "inspect.json", (json.dumps(report, indent=1) + "\n").encode())
+    write_atomically(out / f"{name}.json", (json.dumps(report, indent=1) + "\n").encode())
     # Without matplotlib the figures are still there, as JSON.
     try:
         picture = BytesIO()
-        save_picture(inspection, picture, title=str(report["dataset"]))
-        write_atomically(out / "inspect.png", picture.getvalue())
+        save(picture)
+        write_atomically(out / f"{name}.png", picture.getvalue())
     except MissingDependencyError as error:
         screen.say(f"no picture: {error}")
     screen.say(f"\nresults in {out}")

@@ -145,7 +145,7 @@ def inspect_trace(
         "static, degree": access_counts(graph.sources.pieces(), graph.num_nodes),
         "static, presample": hot,
         "static, vip": inclusion_probabilities(
-            graph.indptr,
+            graph.offsets,
             graph.sources.pieces,
             seeds=order.seeds,
             batch_size=order.batch_size,

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from gloader.cli.views.screen import Screen, facts
 from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.observe.epoch_stats import STAGES
+from gloader.observe.explain_passes import edges_moved
 
 if TYPE_CHECKING:
     from gloader.training.metrics import EpochRecord
@@ -82,10 +83,11 @@ class RunView:
     def on_epoch(self, record: "EpochRecord", /) -> None:
         """Write the row of the epoch."""
         valid = "-" if record.valid_acc is None else f"{100 * record.valid_acc:.2f}"
+        found = "; ".join(filter(None, [record.bottleneck, edges_moved(record.stats)]))
         self._screen.say(
             f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
             f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
-            f"{format_seconds(record.seconds):>8}  {record.bottleneck}"
+            f"{format_seconds(record.seconds):>8}  {found}"
         )
 
     def on_finish(self, result: "RunResult", /) -> None:
@@ -135,11 +137,20 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
         f"policy: {result['policy']})",
         "rows from the SSD": f"{format_count(result['rows_read'])}, {format_bytes(result['bytes_read'])} read, "
         f"{format_bytes(result['bytes_written'])} written, strategy {result['io_strategy']}",
+        **_edges(result),
         "stage times": _stages(result["stage_seconds"]),
         "peak memory": _memory(result),
     }
     screen.console.print()
     screen.console.print(facts(rows))
+
+
+def _edges(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the line of the passes over the edges, where there were any."""
+    if not result["edge_passes"]:
+        return {}
+    read, written = (format_bytes(result[name]) for name in ("edge_bytes_read", "edge_bytes_written"))
+    return {"edges from the SSD": f"{read} read in {result['edge_passes']:,} passes, {written} written"}
 
 
 def _accuracy(result: Mapping[str, Any], name: str) -> str:

@@ -24,7 +24,7 @@ PROMISED = {
     "test_acc", "valid_acc", "epoch_seconds", "batches", "seeds_per_second", "hit_rate", "rows_read", "bytes_read",
     "bytes_written", "stage_seconds", "overlap_efficiency", "peak_rss_bytes", "policy", "io_strategy", "versions",
 }  # fmt: skip
-STAGES = {"sample", "inspect", "stage", "gather", "transfer", "compute", "wait"}
+STAGES = {"sweep", "sample", "inspect", "stage", "gather", "transfer", "compute", "wait"}
 
 Json = dict[str, Any]
 
@@ -197,12 +197,15 @@ def test_run_is_repeated_by_its_resolved_configuration(
         "25%",
         "--layout",
         "merged",
+        "--topology",
+        "direct",
     ]
     first = run_json("train", *words, "--model", "gcn", "--out", tmp_path / "a")
     second = run_json("train", "--config", tmp_path / "a" / "config.yaml", "--out", tmp_path / "b")
     for name in ("test_acc", "valid_acc", "hit_rate", "rows_read", "num_parameters"):
         assert first[name] == second[name]
     configs = [yaml.safe_load((tmp_path / name / "config.yaml").read_text()) for name in ("a", "b")]
+    assert configs[0]["loader"]["topology"] == "direct"
     assert configs[0].pop("run") != configs[1].pop("run")
     assert configs[0] == configs[1]
 
@@ -253,6 +256,10 @@ def test_run_is_explained_and_traced_where_asked_for(
         "ssd",
         "--cache",
         "10%",
+        "--topology",
+        "sweep",
+        "--spill-budget",
+        "100MB",
     ]
     out = tmp_path / "run"
     assert main([*words, "--explain", "--trace", "--superbatch", "4", "--out", str(out)]) == 0
@@ -260,13 +267,20 @@ def test_run_is_explained_and_traced_where_asked_for(
     for part in (
         "memory budget 1 GB: loader",
         "rows (10.",
-        "predicted",
-        "measured",
+        "on the SSD, read in sweeps, as that was asked for",
+        "superbatches, predicted and measured:",
+        "passes over the edges, predicted for the disk and measured:",
+        " over the edges: ",  # in the line of an epoch
         f"trace in {out / 'trace.json'}",
     ):
         assert part in text
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
-    assert {"sample", "gather"} <= {event["name"].split()[0] for event in events if event["ph"] == "X"}
+    result = json.loads((out / "result.json").read_text())
+    assert result["edge_passes"] > 0
+    assert result["edge_bytes_read"] > result["edge_bytes_written"] > 0
+    assert {"sweep", "sample", "gather"} <= {
+        event["name"].split()[0] for event in events if event["ph"] == "X"
+    }
 
 
 def test_trace_without_out_lies_in_the_folder_of_the_run(

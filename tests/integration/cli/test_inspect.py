@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -81,3 +82,65 @@ def test_what_cannot_be_inspected_is_refused(
 ) -> None:
     assert main([*BASE, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+TOPOLOGY = [*BASE, "--topology", "--batches", "4", "--memory-budget", "4GB", "--spill-budget", "1GB"]
+
+
+def test_reads_of_the_edges_as_tables_sentences_json_and_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    # The disk is taken for a modest SSD, whatever is remembered of it.
+    for module in ("profile", "rates"):
+        monkeypatch.setattr(f"gloader.ssd_store.cost.{module}.remembered_profile", lambda _: None)
+    out = tmp_path / "new" / "inspection"
+    assert main([*TOPOLOGY, "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    tables, choice = shown[shown.index("digits: pages") :].split("\n\nA loader ")
+    assert [line for line in tables.splitlines() if len(line) <= 80] == GOLDEN.splitlines()
+    assert (
+        "Alone, hop after hop, a batch reads 177 KB in 6 requests: 0.38 ms. Mapped, it waits for 24 page faults, one "
+        "after another.\n"
+    ) in tables
+    assert (
+        "all 98.7 KB (full). What it brings is written once and read twice: 4.24 KB a batch, not in" in tables
+    )
+    assert tables.endswith(" 4 of 34 batches sampled.")
+    assert re.match(
+        r"holds the topology in memory, as half of the memory budget holds it\. With topology='sweep' it makes a pass "
+        r"for 512 batches \(S_t\): the most that are tried\. That takes [\d.]+ MB of memory and [\d.]+ MB of the spill "
+        r"disk, and reads [\d.]+ KB a batch, what passes brought included: [\d.]+ ms of the disk\.\n",
+        choice,
+    )
+    assert (out / "topology.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main([*TOPOLOGY, "--out", str(tmp_path / "bare"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [path.name for path in (tmp_path / "bare").iterdir()] == ["topology.json"]
+    assert json.loads((out / "topology.json").read_text()) == report
+    assert (report["dataset"], report["num_pages"], report["num_batches"]) == ("digits", 25, 4)
+    assert [entry["num_batches"] for entry in report["passes"]] == [2**power for power in range(10)]
+    assert [entry["fastest"] for entry in report["passes"]] == ["direct", *["full"] * 9]
+    assert (report["home"], report["sweep"]["num_batches"]) == ("ram", 512)
+
+
+GOLDEN = """\
+digits: pages of edges that a batch touches, of 25
+hop  nodes  edges  pages  % of all
+  0     32    160     19      75.0
+  1    180    899     24      98.0
+
+In passes that many batches share, a batch's part by batches a pass (S_t):
+  S_t  % wanted            direct            merged              full  fastest
+    1      98.0   100 KB  0.20 ms   100 KB  0.20 ms   102 KB  0.20 ms   direct
+    2     100.0  51.2 KB  0.10 ms  51.2 KB  0.10 ms  51.2 KB  0.10 ms     full
+    4     100.0  25.6 KB  0.05 ms  25.6 KB  0.05 ms  25.6 KB  0.05 ms     full
+    8         -                 -                 -  12.8 KB  0.03 ms     full
+   16         -                 -                 -   6.4 KB  0.01 ms     full
+   32         -                 -                 -   3.2 KB  0.01 ms     full
+   64         -                 -                 -   1.6 KB  0.00 ms     full
+  128         -                 -                 -    800 B  0.00 ms     full
+  256         -                 -                 -    400 B  0.00 ms     full
+512 *         -                 -                 -    200 B  0.00 ms     full
+"""

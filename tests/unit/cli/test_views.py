@@ -25,11 +25,13 @@ from gloader.training.result import RunResult
 RESULT: dict[str, Any] = {
     "test_acc": 0.9312, "test_acc_std": None, "valid_acc": None, "epoch_seconds": [1.0, 3.0], "seeds_per_second": 12345,
     "hit_rate": 0.291, "features": "ssd", "policy": "static", "rows_read": 5_040_000, "bytes_read": 14_500_000_000,
+    "edge_passes": 3, "edge_bytes_read": 36_000_000_000, "edge_bytes_written": 3_000_000_000,
     "bytes_written": 3_000_000, "io_strategy": "auto: packed 12, direct 3",
     "stage_seconds": dict.fromkeys(STAGES, 1.5), "peak_rss_bytes": 1_190_000_000, "runs": [{}, {}, {}],
     "peak_anonymous_bytes": 480_000_000, "memory_budget_bytes": 512_000_000,
 }  # fmt: skip
 
+EDGES = "; 1 pass over the edges: 1 GB read, 0 B written"
 START = RunStart(
     run=0, num_runs=2, first_epoch=0, num_epochs=3, num_batches=7, num_parameters=37_008, device="cpu",
     summary="features in memory", explanation="all of it",
@@ -57,7 +59,7 @@ def convert(target: Screen) -> None:
 
 
 def run(target: Screen, *, explains: bool = False, is_baseline: bool = False) -> None:
-    stats = EpochStats(epoch=0, rows_gathered=10, cache_hits=4)
+    stats = EpochStats(epoch=0, rows_gathered=10, cache_hits=4, edge_passes=1, edge_bytes_read=10**9)
     epoch = EpochRecord(
         epoch=0, loss=1.5, train_acc=0.5, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
         rows_per_second=9000.0, bottleneck="gather waits for the SSD", stats=stats,
@@ -130,7 +132,7 @@ def test_run_in_a_log_is_a_row_per_epoch() -> None:
         "run 1 of 2: 37,008 parameters on cpu, 3 epochs of 7 batches",
         "features in memory",
         "epoch     loss   train   valid   rows/s    hits      time  bottleneck",
-        "    1   1.5000   50.00       -    9,000   40.0%     2.0 s  gather waits for the SSD",
+        "    1   1.5000   50.00       -    9,000   40.0%     2.0 s  gather waits for the SSD" + EDGES,
     ]
 
 
@@ -170,6 +172,7 @@ def test_closing_table_fits_the_terminal(width: int) -> None:
         "29.1%",
         "14.5 GB read",
         "packed 12, direct 3",
+        "36 GB read in 3 passes, 3 GB written",
         "1.19 GB",
     ):
         assert part in flat or width == 40
