@@ -87,7 +87,7 @@ def main() -> None:
     graph = _graph(options.nodes, options.in_edges, options.skew)
     seeds = np.random.default_rng(1).permutation(options.nodes)[: options.batch_size].astype(np.int64)
     batch = NeighborSampler(graph, options.fanouts, seed=1).sample(BatchId(epoch=0, index=0), seeds)
-    degree = float_in_degrees(graph.indptr, batch.nodes)
+    degree = float_in_degrees(graph.offsets, batch.nodes)
     results = [_count(batch, degree, dtype, options.dim, no_device_cache(options.nodes)) for dtype in _STORED]
     # Where the device holds every row, their dtype makes no difference: int8 fills it soonest.
     results.append(_count(batch, degree, "int8", options.dim, whole_device_cache(options.nodes)))

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from compare_runs import limited
+from control_group import limited
 
 from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes

@@ -217,7 +217,7 @@ class SuperbatchSteps:
             with self._meter.measure("sample again"):
                 sampled, places = self._sample(number * size + index)
             with self._meter.measure("gather"):
-                batch = ordered(sampled, float_in_degrees(self._tier.topology.indptr, sampled.nodes))
+                batch = ordered(sampled, float_in_degrees(self._tier.topology.offsets, sampled.nodes))
                 step = batch_step(staged.plan.batch_actions(index), batch.ascending, batch.order)
                 x = self._tier.ring.acquire(len(batch.ascending))
             with self._meter.measure("retrieve"):

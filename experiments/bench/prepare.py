@@ -5,6 +5,12 @@ pushed out of the page cache. A child process, in a control group of its own (cg
 its resident set is measured), turns them into a dataset, which is then compared with what was generated.
 
     python experiments/bench/prepare.py --workdir /var/tmp --out experiments/results/DATE-prepare.json
+
+With ``--source``, that is prepared instead, and nothing is compared: a made-up graph of any size, which is not written
+to disk first. ``--order`` renumbers its nodes.
+
+    python experiments/bench/prepare.py --source synthetic:community,nodes=111059956,edges=3231371744,dim=8,seed=1 \
+        --dtype float16 --memory-budget 4GB --limit 4.6GB --workdir /var/tmp --out DATE-prepare-edges.json
 """
 
 from __future__ import annotations
@@ -16,14 +22,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from control_group import GROUPS, GroupWatch, limited
 
 from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
@@ -33,7 +39,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-CGROUP = Path("/sys/fs/cgroup/memory")
 STEP = 2_000_000
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -61,13 +66,12 @@ def main() -> None:
     """Run the benchmark, or, with ``--child``, the conversion that it measures."""
     args = _parse()
     if args.child is not None:
-        _convert(Path(args.child), args.memory_budget)
+        _convert(json.loads(args.child))
         return
-    scale = Scale(nodes=args.nodes, edges=args.edges, dim=args.dim)
-    if args.workdir is not None:
-        args.workdir.mkdir(parents=True, exist_ok=True)
+    args.workdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="gloader-bench-", dir=args.workdir) as folder:
-        result = _measure(Path(folder), scale, args.memory_budget, args.limit)
+        measure = _measure_generated if args.source is None else _measure_source
+        result = measure(Path(folder), args) | provenance()
     print(_table(result))
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -81,6 +85,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=8_000_000)
     parser.add_argument("--edges", type=int, default=100_000_000)
     parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--source", help="is prepared instead of files that are generated")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--order", default="none", help="of the nodes: none, degree or community")
     parser.add_argument("--memory-budget", type=parse_bytes, default=parse_bytes("1GB"))
     parser.add_argument(
         "--limit", type=parse_bytes, default=parse_bytes("1.5GB"), help="of the control group"
@@ -91,51 +98,71 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(folder: Path, scale: Scale, budget: int, limit: int) -> dict[str, object]:
+def _measure_generated(folder: Path, args: argparse.Namespace) -> dict[str, object]:
+    scale = Scale(nodes=args.nodes, edges=args.edges, dim=args.dim)
     source = folder / "source"
     source.mkdir()
     write_rate = _probe_write(folder / "probe")
     generated = time.perf_counter()
     digest = _generate(source, scale)
     generated = time.perf_counter() - generated
-    with _memory_limit(limit) as group:
+    measured = _prepare_limited(f"npy:{source}", folder, args)
+    if args.order == "none":
+        _compare(folder / "dataset", source, scale, digest)
+    read = scale.edge_bytes + scale.feature_bytes
+    return {
+        "scale": asdict(scale),
+        "input_bytes": read,
+        **measured,
+        "input_mb_per_s": read / measured["seconds"] / 1e6,
+        "feature_mb_per_s": scale.feature_bytes / measured["feature_seconds"] / 1e6,
+        "generation_seconds": generated,
+        "disk_write_mb_per_s": write_rate,
+    }
+
+
+def _measure_source(folder: Path, args: argparse.Namespace) -> dict[str, object]:
+    return {"source": args.source, "dtype": args.dtype, **_prepare_limited(args.source, folder, args)}
+
+
+def _prepare_limited(source: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Prepare ``source`` as ``folder/dataset`` in a process below the limit; return what it took."""
+    job = {
+        "source": source,
+        "dataset": str(folder / "dataset"),
+        "dtype": args.dtype,
+        "order": args.order,
+        "budget": args.memory_budget,
+    }
+    with limited(GROUPS, args.limit) as group:
         started = time.perf_counter()
         child = subprocess.Popen(
-            [sys.executable, __file__, "--child", str(folder), "--memory-budget", str(budget)],
+            [sys.executable, __file__, "--child", json.dumps(job)],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"GLOADER_BENCH_CGROUP": str(group or "")},
         )
-        watch = _Watch(group)
+        watch = GroupWatch(group, folder)
         output, _ = child.communicate()
         seconds = time.perf_counter() - started
         memory = watch.stop()
     if child.returncode:
         raise SystemExit(f"the conversion failed with exit code {child.returncode}")
     report = json.loads(output.splitlines()[-1])
-    _compare(folder / "dataset", source, scale, digest)
-    read = scale.edge_bytes + scale.feature_bytes
+    report.pop("path")
     return {
-        "scale": asdict(scale),
-        "memory_budget_bytes": budget,
-        "cgroup_limit_bytes": limit if group else None,
-        "input_bytes": read,
+        "memory_budget_bytes": args.memory_budget,
+        "cgroup_limit_bytes": args.limit if group else None,
+        "order": args.order,
         "seconds": seconds,
-        "input_mb_per_s": read / seconds / 1e6,
-        "edges_per_s": scale.edges / report["edge_seconds"],
-        "feature_mb_per_s": scale.feature_bytes / report["feature_seconds"] / 1e6,
-        **{key: report[key] for key in ("edge_seconds", "feature_seconds", "spilled_bytes", "dataset_bytes")},
-        "peak_resident_bytes": report["peak_resident_bytes"],
-        "resident_before_bytes": report["resident_before_bytes"],
+        "edges_per_s": report["num_edges"] / report["edge_seconds"],
+        **report,
         **memory,
-        "generation_seconds": generated,
-        "disk_write_mb_per_s": write_rate,
-        **provenance(),
     }
 
 
-def _convert(folder: Path, budget: int) -> None:
-    """Turn ``folder/source`` into ``folder/dataset``; print the report and this process's memory."""
+def _convert(job: dict[str, Any]) -> None:
+    """Prepare as ``job`` says; print the report and this process's memory."""
     group = os.environ["GLOADER_BENCH_CGROUP"]
     if group:
         (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
@@ -144,8 +171,9 @@ def _convert(folder: Path, budget: int) -> None:
     from gloader.convert.registry import open_source
 
     before = _status("VmRSS")
-    source = open_source(f"npy:{folder / 'source'}", SourceOptions(memory_budget_bytes=budget))
-    report = asdict(prepare(source, folder / "dataset", PrepareOptions(memory_budget_bytes=budget)))
+    source = open_source(job["source"], SourceOptions(memory_budget_bytes=job["budget"]))
+    options = PrepareOptions(dtype=job["dtype"], order=job["order"], memory_budget_bytes=job["budget"])
+    report = asdict(prepare(source, Path(job["dataset"]), options))
     report |= {"path": None, "resident_before_bytes": before, "peak_resident_bytes": _status("VmHWM")}
     print(json.dumps(report))
 
@@ -155,60 +183,6 @@ def _status(key: str) -> int:
         if line.startswith(f"{key}:"):
             return 1024 * int(line.split()[1])
     raise KeyError(key)
-
-
-@contextmanager
-def _memory_limit(limit: int) -> Iterator[Path | None]:
-    """Make a control group with a memory limit below this process's own; None where that is not possible."""
-    own = next(
-        (
-            line.split(":", 2)[2].strip("/")
-            for line in Path("/proc/self/cgroup").read_text().splitlines()
-            if "memory" in line.split(":", 2)[1].split(",")
-        ),
-        "",
-    )
-    base = CGROUP / own if (CGROUP / own).is_dir() else CGROUP
-    group = base / f"gloader-bench-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError:
-        print("no memory control group can be made here: only the resident set is measured", file=sys.stderr)
-        yield None
-        return
-    try:
-        (group / "memory.limit_in_bytes").write_text(str(limit))
-        yield group
-    finally:
-        group.rmdir()
-
-
-class _Watch:
-    """Samples the anonymous memory of a control group until stopped."""
-
-    def __init__(self, group: Path | None) -> None:
-        self._group = group
-        self._peak = 0
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gloader-bench-watch")
-        self._thread.start()
-
-    def stop(self) -> dict[str, int]:
-        """Return the peaks."""
-        self._stopped.set()
-        self._thread.join()
-        if self._group is None:
-            return {}
-        return {
-            "cgroup_peak_anonymous_bytes": self._peak,
-            "cgroup_peak_with_page_cache_bytes": int((self._group / "memory.max_usage_in_bytes").read_text()),
-        }
-
-    def _run(self) -> None:
-        while self._group is not None and not self._stopped.wait(0.02):
-            for line in (self._group / "memory.stat").read_text().splitlines():
-                if line.startswith("total_rss "):
-                    self._peak = max(self._peak, int(line.split()[1]))
 
 
 def _generate(folder: Path, scale: Scale) -> int:
@@ -271,6 +245,7 @@ def _probe_write(path: Path) -> float:
 
 def _compare(dataset: Path, source: Path, scale: Scale, digest: int) -> None:
     """Check every edge and a thousand rows of the dataset against what was generated."""
+    from gloader.core.offsets import offsets_of
     from gloader.dataset import Dataset
     from gloader.dataset.topology import FEW_BYTES, open_topology
 
@@ -279,7 +254,7 @@ def _compare(dataset: Path, source: Path, scale: Scale, digest: int) -> None:
     nodes = max(1, STEP * scale.nodes // max(1, scale.edges))
     with open_topology(Dataset.open(dataset), max_bytes=FEW_BYTES) as graph:
         for start in range(0, scale.nodes, nodes):
-            ends = graph.indptr[start : start + nodes + 1]
+            ends = offsets_of(graph.offsets, np.arange(start, min(start + nodes, scale.nodes) + 1))
             dst = np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends))
             values, places = graph.sources.at(np.arange(ends[0], ends[-1]))
             found = (found + edge_digest(values[places].astype(np.int64), dst)) % 2**64
