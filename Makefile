@@ -99,6 +99,7 @@ bench: setup ## the benchmarks (~1 h, 30 GB of free disk here); dated results in
 	$(BIN)/python experiments/bench/inspector.py --out $(RESULTS)-inspector.json
 	$(BIN)/python experiments/bench/packs.py --workdir bench-data --out $(RESULTS)-packs.json
 	$(BIN)/python experiments/bench/pipeline.py --workdir bench-data --json $(RESULTS)-pipeline.json
+	$(BIN)/python experiments/bench/topology.py --workdir bench-data --scale 0.2 --memory-budget 1GB --out $(RESULTS)-topology.json
 
 clean: ## remove what the build and the tools left (not .venv, not datasets)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,6 +32,7 @@ OTHERS: dict[str, Any] = {
     "layout": "merged",
     "memory_budget": 8_000_000_000,
     "features": "ssd",
+    "topology": "sweep",
     "cache": 4096,
     "policy": "lru",
     "spill_budget": 0,
@@ -125,6 +126,7 @@ def test_an_unknown_keyword_is_told_the_nearest(keyword: str, message: str) -> N
     [
         ({"seed": "a"}, "seed is 'a'; it must be an integer"),
         ({"features": "disk"}, "features='disk' is not one of 'auto', 'ram', 'ssd' in this version"),
+        ({"topology": "disk"}, "topology='disk' is not one of 'auto', 'ram', 'sweep', 'direct'"),
         ({"policy": "no such"}, "policy='no such' is not one of 'belady', 'static'"),
         ({"io_strategy": "fast"}, "io_strategy='fast' is not one of 'auto', 'direct'"),
         ({"threads": 0}, "threads is 0; it must be at least 1"),
