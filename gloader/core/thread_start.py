@@ -37,7 +37,13 @@ def thread_errors() -> Iterator[None]:
         ) from error
 
 
-def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -> list[T]:
+def run_together(
+    tasks: Sequence[Callable[[], T]],
+    *,
+    threads: int,
+    name: str,
+    cancel: Callable[[], object] = lambda: None,
+) -> list[T]:
     """Return what each of ``tasks`` returns, run on at most ``threads`` threads, which have ended when this does.
 
     A signal, or a task that fails, ends it behind the tasks that are running.
@@ -47,6 +53,7 @@ def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -
     tasks : what is called, in this order
     threads : how many of them run at a time
     name : of the threads, before their numbers
+    cancel : called before the tasks that are running are waited for, so that long ones can end early
 
     Raises
     ------
@@ -81,6 +88,7 @@ def run_together(tasks: Sequence[Callable[[], T]], *, threads: int, name: str) -
     finally:
         with uninterrupted():
             is_cut = True
+            cancel()
             while begun:
                 begun.pop().join()  # and dropped: Python swallows a Ctrl-C that arrives while it forgets a thread
     if failed:

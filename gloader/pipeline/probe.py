@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -82,6 +83,25 @@ def probe_in_passes(
     BudgetError
         The folder has no room for so few batches.
     """
+    # On a thread of its own, where no Ctrl-C comes between a file that is opened and the line that keeps it.
+    cut = threading.Event()
+
+    def make() -> Probe:
+        return _make_in_passes(dataset, sampler, order, folder, rates=rates, io=io, is_cancelled=cut.is_set)
+
+    return run_together([make], threads=1, name="gloader-probe", cancel=cut.set)[0]
+
+
+def _make_in_passes(
+    dataset: Dataset,
+    sampler: SweptSampler,
+    order: EpochOrder,
+    folder: SpillFolder,
+    *,
+    rates: IoRates,
+    io: IoMode,
+    is_cancelled: Callable[[], bool],
+) -> Probe:
     rule = sampler.rule
     first = _first_seeds(order)
     frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
@@ -89,7 +109,7 @@ def probe_in_passes(
     memory_bytes = pass_memory_bytes(len(first))
     with closing(open_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)) as passes:
         for _ in range(rule.num_hops if first else 0):
-            hops = passes.sweep(frontiers, label="the first batches", is_cancelled=lambda: False)
+            hops = passes.sweep(frontiers, label="the first batches", is_cancelled=is_cancelled)
             for owner in range(len(first)):
                 drawn[owner].append(hops.read(owner))
                 frontiers[owner] = rule.extend(frontiers[owner], drawn[owner][-1])

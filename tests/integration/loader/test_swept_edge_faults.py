@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from gloader.errors import (
 )
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import StrPath
+from gloader.ssd_store.spill.file import SpillFile
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.faults import Corruption, FaultyOS
 from gloader.testing.resume import batch_digest as digest
@@ -290,6 +292,32 @@ def test_whoever_leaves_in_the_midst_of_a_pass_leaves_soon_and_nothing_behind(
         if end != "close":
             assert spill_folder(loader).used_bytes == 0
             check_goes_on(loader, golden)
+
+
+@pytest.mark.reliability("K5")
+@pytest.mark.parametrize("sampler", ["neighbor", "weighted"])
+def test_a_ctrl_c_while_the_first_batches_are_swept_leaves_no_file_open(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    opened = []
+    open_file = SpillFile._open
+
+    def interrupted(file: SpillFile, how: int) -> int:
+        fd = open_file(file, how)
+        opened.append(fd)
+        if len(opened) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)  # where this is the main thread, its handler raises now
+        return fd
+
+    monkeypatch.setattr(SpillFile, "_open", interrupted)
+    with pytest.raises(KeyboardInterrupt), sweeping(path, tmp_path, 2, sampler=sampler):
+        pass
+    assert opened
+    targets = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]  # noqa: PTH115
+    assert not [target for target in targets if str(tmp_path) in target]
+    assert list(tmp_path.iterdir()) == []
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")]
 
 
 @pytest.mark.reliability("K6")

@@ -63,6 +63,19 @@ def test_a_ctrl_c_leaves_no_thread_behind() -> None:
     assert names() == []
 
 
+def test_after_a_ctrl_c_a_long_task_is_told_to_end() -> None:
+    cut, was_told = threading.Event(), []
+
+    def task() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        was_told.append(cut.wait(20))
+
+    with pytest.raises(KeyboardInterrupt):
+        run_together([task], threads=1, name="together", cancel=cut.set)
+    assert was_told == [True]
+    assert names() == []
+
+
 def test_after_a_ctrl_c_no_other_task_is_begun() -> None:
     ran = []
 
