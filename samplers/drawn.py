@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import ShapeError
-from gloader.samplers import frontier_kernels
+from gloader.samplers import distinct_kernels
 from gloader.samplers.pick_kernels import SLACK
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ def find_places(
     counts = np.diff(indptr).astype(np.int64)
     ranks, ordered = np.empty(SLACK, dtype=np.int64), np.empty(max(fanout, 0), dtype=np.int64)
     if replace:
-        frontier_kernels.count_picks(edge_ids, indptr, degrees, fanout, ranks, ordered, counts)
+        distinct_kernels.count_picks(edge_ids, indptr, degrees, fanout, ranks, ordered, counts)
     # Of ascending nodes the lists ascend, too.
     order = np.argsort(nodes)
     ends = np.cumsum(counts[order])
     begins = np.empty_like(counts)
     begins[order] = ends - counts[order]
     places = np.empty(int(indptr[-1]) + SLACK, dtype=np.int64)
-    frontier_kernels.place_picks(edge_ids, indptr, degrees, fanout, replace, begins, ranks, ordered, places)
+    distinct_kernels.place_picks(edge_ids, indptr, degrees, fanout, replace, begins, ranks, ordered, places)
     return places[: indptr[-1]], int(ends[-1]) if len(ends) else 0

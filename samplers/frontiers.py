@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.core.ids import id_dtype
-from gloader.samplers import frontier_kernels
+from gloader.samplers import distinct_kernels
 from gloader.samplers.arguments import checked_seeds
 from gloader.samplers.hops import require_distinct
 from gloader.samplers.sweeping import Frontier
@@ -46,7 +46,7 @@ def next_frontier(frontier: Frontier, sources: NDArray[Any], *, is_merged: bool)
     found = sources.astype(seen.dtype)  # a copy in any case
     found.sort()
     union = np.empty(len(seen) + len(found), dtype=seen.dtype)
-    num_new = frontier_kernels.merge_into(seen, found, union)
+    num_new = distinct_kernels.merge_into(seen, found, union)
     # A frontier is kept until its batch is done: nothing is to be left of what was reserved.
     union.resize(len(seen) + num_new, refcheck=False)
     nodes = found[:num_new].copy() if is_merged else union

@@ -15,7 +15,7 @@ from unit.samplers.graphs import random_graph
 from gloader.core.offsets import plain_offsets
 from gloader.errors import ConfigError, GraphError, SeedError, ShapeError
 from gloader.samplers import CscGraph, NeighborSampler
-from gloader.samplers.frontier_kernels import order_distinct
+from gloader.samplers.distinct_kernels import order_distinct
 from gloader.samplers.pick_rule import UniformPickRule
 from gloader.testing.sampler_suite import draw_hops, list_positions
 from gloader.types import BatchId
