@@ -77,19 +77,28 @@ def test_what_is_opened_after_the_replacement_is_refused(old: Dataset, use: str)
         FIRST_USES[use](old)
 
 
-@pytest.mark.parametrize("verify", ["read", "off"])
-@pytest.mark.parametrize("features", ["ssd", "ram"])
-def test_what_was_opened_before_the_replacement_stays_whole(
-    old: Dataset, features: str, verify: Verify
-) -> None:
-    settings = {"fanouts": (2,), "batch_size": 50, "features": features, "verify": verify, "epochs": 2}
-    with Loader(old, **settings) as loader:
+def iterate(old: Dataset, **settings: Any) -> None:
+    """Take batches, in the midst of which the dataset is replaced, and check that they are the old one's."""
+    with Loader(old, fanouts=(2,), batch_size=50, epochs=2, **settings) as loader:
         for number, batch in enumerate(loader):
             if number == 2:
                 write(old.root, 1)
             nodes = np.asarray(batch.nodes)
             np.testing.assert_array_equal(np.asarray(batch.x)[:, 0], nodes.astype(np.float32))
             np.testing.assert_array_equal(np.asarray(batch.y), nodes[: len(batch.y)] % 5)
+
+
+@pytest.mark.parametrize("verify", ["read", "off"])
+@pytest.mark.parametrize("features", ["ssd", "ram"])
+def test_what_was_opened_before_the_replacement_stays_whole(
+    old: Dataset, features: str, verify: Verify
+) -> None:
+    iterate(old, features=features, io_strategy="direct", verify=verify)
+
+
+def test_what_is_opened_again_for_each_superbatch_is_the_old_one_or_refused(old: Dataset) -> None:
+    with pytest.raises(StoreOpenError, match=replaced(old.root)):
+        iterate(old, features="ssd", io_strategy="staged", superbatch=1, cache=0)
 
 
 def test_the_same_content_again_and_a_moved_folder(old: Dataset, tmp_path: Path) -> None:
