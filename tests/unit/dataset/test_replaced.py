@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import shutil
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,8 +80,9 @@ def test_what_is_opened_after_the_replacement_is_refused(old: Dataset, use: str)
 
 def iterate(old: Dataset, **settings: Any) -> None:
     """Take batches, in the midst of which the dataset is replaced, and check that they are the old one's."""
-    with Loader(old, fanouts=(2,), batch_size=50, epochs=2, **settings) as loader:
-        for number, batch in enumerate(loader):
+    with Loader(old, fanouts=(2,), batch_size=50, epochs=4, **settings) as loader:
+        # More batches than can be staged when the replacement comes.
+        for number, batch in enumerate(chain.from_iterable(repeat(loader, 4))):
             if number == 2:
                 write(old.root, 1)
             nodes = np.asarray(batch.nodes)
