@@ -49,6 +49,10 @@ class OsIO:
         """
         return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
 
+    def duplicate(self, fd: int) -> int:
+        """Return another descriptor of the file that ``fd`` is open on, whatever is at its path by now."""
+        return os.dup(fd)
+
     def close(self, fd: int) -> None:
         """Close ``fd``."""
         os.close(fd)

@@ -110,6 +110,14 @@ class FaultyOS(OsIO):
             self._paths[fd] = os.fspath(path)
         return fd
 
+    def duplicate(self, fd: int) -> int:
+        """As `OsIO.duplicate`."""
+        self._enter("duplicate")
+        other = super().duplicate(fd)
+        with self._lock:
+            self._paths[other] = self._paths.get(fd, "")
+        return other
+
     def close(self, fd: int) -> None:
         """As `OsIO.close`; the descriptor is closed even where the call fails, as on Linux."""
         # A failing close must not leak the descriptor: Linux has closed it, whatever it returned.

@@ -66,7 +66,10 @@ def load_misses(
     # One byte more than the rows, so that the sweep never finds it full.
     rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
     # A sweeper for each superbatch: its 4 MiB are not kept while the rows, which may be all of the memory, are used.
-    sweeper = Sweeper(stored, mapped_bytes(BUFFER_BYTES), gap_bytes=max_gap_bytes)
+    # On the file that the store has open: another may be at its path by now.
+    sweeper = Sweeper(
+        stored, mapped_bytes(BUFFER_BYTES), file=store.duplicate_file(), gap_bytes=max_gap_bytes
+    )
     try:
         cost = sweeper.to_memory(wanted, rows, is_cancelled=is_cancelled)
     finally:

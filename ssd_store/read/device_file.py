@@ -30,6 +30,7 @@ class DeviceFile:
     path : of the file
     direct : "auto" falls back to buffered reads, "require" raises instead, "off" never tries O_DIRECT
     os_io : the system calls to make
+    like : has the file open; None: it is opened by its path
 
     Raises
     ------
@@ -37,16 +38,23 @@ class DeviceFile:
         The file cannot be opened, or refuses O_DIRECT although ``direct="require"``.
     """
 
-    def __init__(self, path: Path, *, direct: Direct = "auto", os_io: OsIO = REAL_OS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        direct: Direct = "auto",
+        os_io: OsIO = REAL_OS,
+        like: DeviceFile | None = None,
+    ) -> None:
         self.path = path
         self._os_io = os_io
         self._require = direct == "require"
-        self.is_direct = direct != "off" and hasattr(os, "O_DIRECT")
+        self.is_direct: bool = like.is_direct if like else direct != "off" and hasattr(os, "O_DIRECT")
         self.fd = -1
         self._tail_fd = -1
         try:
             with uninterrupted():
-                self.fd = self._open(direct=self.is_direct)
+                self.fd = os_io.duplicate(like.fd) if like else self._open(direct=self.is_direct)
         except OSError as error:
             if not self.is_direct or error.errno != errno.EINVAL:
                 raise open_error(path, error) from error
@@ -54,6 +62,12 @@ class DeviceFile:
                 message = "the file system refuses O_DIRECT; use direct='auto' to read through the page cache"
                 raise StoreOpenError(errno.EINVAL, message, str(path)) from error
             self._fall_back()
+
+    def duplicate(self) -> DeviceFile:
+        """Return another owner of the open file, whatever is at its path by now; raises as the constructor."""
+        return DeviceFile(
+            self.path, direct="require" if self._require else "auto", os_io=self._os_io, like=self
+        )
 
     @property
     def num_bytes(self) -> int:

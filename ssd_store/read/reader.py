@@ -296,6 +296,20 @@ class FeatureStore:
             os_io=self._os_io,
         )
 
+    def duplicate_file(self) -> DeviceFile:
+        """Return another owner of the store's open file, for the caller to close.
+
+        Raises
+        ------
+        StoreError
+            The store is closed.
+        StoreOpenError
+            The process has no descriptor left.
+        """
+        if self._file.fd < 0:
+            raise StoreError(f"{self._file.path}: {_WHEN_CLOSED}")
+        return self._file.duplicate()
+
     def read_into(
         self,
         rows: IdArray,

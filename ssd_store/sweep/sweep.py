@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.os_io import OsIO
+    from gloader.ssd_store.read.device_file import DeviceFile
     from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.spill.file import SpillFile
     from gloader.ssd_store.sweep.portions import Supply
@@ -121,6 +122,7 @@ class Sweeper:
     ----------
     stored : the rows to sweep
     memory : page-aligned buffers, which the sweeper keeps
+    file : the open file, which it owns from here on; None: ``stored`` opens it
     gap_bytes : longest hole between two wanted pages that is read through; defaults to what the remembered
         profile of the device says
     is_real : False if the files are to be written through their own system calls only, as tests do
@@ -138,6 +140,7 @@ class Sweeper:
         stored: StoredRows,
         memory: NDArray[np.uint8],
         *,
+        file: DeviceFile | None = None,
         gap_bytes: int | None = None,
         is_real: bool = True,
     ) -> None:
@@ -152,7 +155,7 @@ class Sweeper:
                 return UringDriver(memory)
             return CallDriver(stored.os_io, threaded=kind == "threads")
 
-        self._file = stored.open_file()
+        self._file = stored.open_file() if file is None else file
         self._driver: SweepDriver | None = None
         try:
             self._driver = choose_executor(

@@ -32,6 +32,11 @@ class CountingOS(FaultyOS):
         self._files[fd] = os.fspath(path)
         return fd
 
+    def duplicate(self, fd: int) -> int:
+        other = super().duplicate(fd)
+        self._files[other] = self._files[fd]
+        return other
+
     def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
         return self._note("read", fd, super().pread_into(fd, buffer, offset))
 
