@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 import gloader
+from gloader.dataset.picked_passes import PickedPasses
 from gloader.errors import (
     BudgetError,
+    ChannelClosedError,
     ChecksumError,
     GloaderError,
     GraphError,
@@ -318,6 +320,29 @@ def test_a_ctrl_c_while_the_first_batches_are_swept_leaves_no_file_open(
     assert not [target for target in targets if str(tmp_path) in target]
     assert list(tmp_path.iterdir()) == []
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")]
+
+
+@pytest.mark.reliability("K5")
+def test_a_ctrl_c_ends_the_pass_for_the_first_batches(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was_told = []
+
+    def endless(
+        passes: PickedPasses, frontiers: Any, *, label: str, is_cancelled: Callable[[], bool]
+    ) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        deadline = time.monotonic() + SOON_S
+        while not is_cancelled() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        was_told.append(is_cancelled())
+        raise ChannelClosedError(label)
+
+    monkeypatch.setattr(PickedPasses, "sweep", endless)
+    with pytest.raises(KeyboardInterrupt), sweeping(path, tmp_path, 2):
+        pass
+    assert was_told == [True]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.reliability("K6")
