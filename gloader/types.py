@@ -2,25 +2,29 @@
 
 Shape legend, used in every docstring of the project:
 N nodes, E edges, F feature dimension, B seeds of a batch, U unique nodes of a batch, H hits, M misses,
-C host-cache slots, S batches per superbatch, L layers, R bytes per feature row, W world size.
+C host-cache slots, S batches per superbatch, L layers, R bytes per feature row, W world size, T node types,
+K relations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import torch
 
 IdArray: TypeAlias = NDArray[np.int64]
 LocalArray: TypeAlias = NDArray[np.int32]
+Relation: TypeAlias = tuple[str, str, str]  # source type, name, destination type
+
+ANY_RELATION: Final = "*"  # stands for every relation that has no fan-outs of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -31,12 +35,56 @@ class BatchId:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class RelationFanouts:
+    """Fan-outs that differ by relation: neighbours per node, relation and hop, the hop next to the seeds first.
+
+    ``len()`` is the number of hops.
+    """
+
+    by_relation: tuple[
+        tuple[Relation | str, tuple[int, ...]], ...
+    ]  # `ANY_RELATION` in place of one: all others
+
+    def __len__(self) -> int:
+        """Return L."""
+        return len(self.by_relation[0][1])
+
+    def __str__(self) -> str:
+        """Return the form of the command line, such as "author:writes:paper=25,20;*=10,5"."""
+        names = (name if isinstance(name, str) else ":".join(name) for name, _ in self.by_relation)
+        hops = (",".join(map(str, fanouts)) for _, fanouts in self.by_relation)
+        return ";".join(f"{name}={hop}" for name, hop in zip(names, hops, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFanouts:
+    """Fan-outs of all relations together: a node draws among its in-edges of every relation, so many per hop.
+
+    As OGB's scripts draw, which make one graph of all types. ``len()`` is the number of hops.
+    """
+
+    fanouts: tuple[int, ...]  # hop next to the seeds first
+
+    def __len__(self) -> int:
+        """Return L."""
+        return len(self.fanouts)
+
+    def __str__(self) -> str:
+        """Return the form of the command line, such as "collective:25,20"."""
+        return "collective:" + ",".join(map(str, self.fanouts))
+
+
+# Neighbours per node and hop, the hop next to the seeds first; a tuple: of each relation.
+Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
 
     The sources and the destinations of a block are prefixes of ``SampledBatch.nodes``; the destinations
-    are a prefix of the sources.
+    are a prefix of the sources. In a `HeteroBatch` they are prefixes of the nodes of their types.
     """
 
     indptr: LocalArray  # (num_dst + 1,)
@@ -63,6 +111,49 @@ class SampledBatch:
     num_seeds: int
     blocks: tuple[Block, ...]  # L blocks; none where the batch was sampled on the compute device
     on_device: SampledOnDevice | None = None  # has them there
+
+    @property
+    def node_arrays(self) -> tuple[IdArray, ...]:
+        """The nodes of each type: of the only one."""
+        return (self.nodes,)
+
+    @property
+    def all_blocks(self) -> tuple[Block, ...]:
+        """Every block."""
+        return self.blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeteroBatch:
+    """The topology of one mini-batch of a graph of several types: every type and relation is there, perhaps empty.
+
+    Types and relations stand in the order of the dataset's record. ``blocks[-1]`` is next to the seeds. In a block
+    ``num_dst`` counts the nodes of the destination type that were known before the hop, ``num_src`` those of the source
+    type that were known after it: they are the same for all relations of that type.
+    """
+
+    id: BatchId
+    nodes: Mapping[str, IdArray]  # (U_t,) ids within the type, unique, in first-seen order; seeds first
+    num_seeds: Mapping[str, int]  # of each type
+    blocks: tuple[Mapping[Relation, Block], ...]  # L, of every relation
+
+    @property
+    def node_arrays(self) -> tuple[IdArray, ...]:
+        """The nodes of each type."""
+        return tuple(self.nodes.values())
+
+    @property
+    def all_blocks(self) -> tuple[Block, ...]:
+        """Every block: hop after hop as in ``blocks``, relation after relation."""
+        return tuple(chain.from_iterable(hop.values() for hop in self.blocks))
+
+    @property
+    def on_device(self) -> None:
+        """None: batches of several types are sampled on the host."""
+        return None
+
+
+AnyBatch: TypeAlias = SampledBatch | HeteroBatch
 
 
 class Sampler(Protocol):
@@ -176,7 +267,8 @@ class DeviceBlock:
     # (num_edges,) int64, positions in the graph's ``indices``. Most models never look at them, and they would be half
     # of what a batch moves beside its rows: they stay on the host, and come to the device when they are read first.
     edge_ids: OnDemand = OnDemand()
-    src_degree: torch.Tensor  # (num_src,) float32, full-graph in-degree of each source
+    # (num_src,) float32, full-graph in-degree of each source; (0,) in a block of a relation, whose sources have none
+    src_degree: torch.Tensor
     num_src: int
     num_dst: int
     edge_weight: torch.Tensor | None = (
@@ -224,3 +316,18 @@ class ReadyBatch:
     blocks: tuple[DeviceBlock, ...]
     nodes: IdArray  # (U,) global ids
     num_seeds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeteroReadyBatch:
+    """A mini-batch of a graph of several types, ready to compute on; every type and relation is there, perhaps empty.
+
+    The tensors of ``x`` lie in one buffer of the loader's ring, and keep it as long as one of them is alive.
+    """
+
+    id: BatchId
+    x: Mapping[str, torch.Tensor]  # (U_t, F_t) float32; (U_t, 0) of a type without features
+    y: torch.Tensor  # (B,) labels of the seeds of the labelled type, in their order
+    blocks: tuple[Mapping[Relation, DeviceBlock], ...]
+    nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
+    num_seeds: Mapping[str, int]

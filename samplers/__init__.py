@@ -6,6 +6,7 @@ if __name__ != "gloader.samplers":
     )
 
 from gloader.samplers.graph import CscGraph, Topology
+from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.make import (
@@ -22,6 +23,7 @@ from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 
 __all__ = [
     "CscGraph",
+    "HeteroGraph",
     "LaborSampler",
     "LayerSampler",
     "MergedBatch",

@@ -115,6 +115,11 @@ class Topology(Protocol):
         ...
 
     @property
+    def num_sources(self) -> int:
+        """The nodes that edges may come from: N, but in a relation from another type those of that type."""
+        ...
+
+    @property
     def num_edges(self) -> int:
         """E."""
         ...
@@ -149,8 +154,9 @@ class CscGraph:
     Parameters
     ----------
     indptr : (N + 1,) int64, not decreasing, from 0 to E
-    indices : (E,) int32 or int64, node ids in 0..N-1
+    indices : (E,) int32 or int64, node ids in 0..N-1, or below ``num_sources``
     edge_weight : (E,) float32 or float64, finite and not negative, optional
+    num_sources : nodes that edges may come from, in a relation from another node type; -1: the N nodes themselves
     validate : check every entry; pass False only for arrays that were checked before
 
     Raises
@@ -162,6 +168,7 @@ class CscGraph:
     indptr: IdArray
     indices: NDArray[np.int32] | NDArray[np.int64]
     edge_weight: NDArray[np.float32] | NDArray[np.float64] | None = None
+    num_sources: int = -1
     validate: InitVar[bool] = True
 
     def __post_init__(self, validate: bool) -> None:
@@ -170,12 +177,14 @@ class CscGraph:
         _store(self, "indices", _plain("indices", self.indices, (np.int32, np.int64)))
         # Also without ``validate``: it costs nothing, and kernels count on the lengths of the arrays.
         _check_ends(self.indptr, self.num_edges)
+        if self.num_sources < 0:
+            _store(self, "num_sources", self.num_nodes)
         if self.edge_weight is not None:
             _store(self, "edge_weight", _plain("edge_weight", self.edge_weight, (np.float32, np.float64)))
             _check_length(self.edge_weight, self.num_edges)
         if validate:
             _check_indptr(self.indptr)
-            _check_indices(self.indices, self.num_nodes)
+            _check_indices(self.indices, self.num_nodes, self.num_sources)
             _check_weights(self.edge_weight)
 
     @property
@@ -302,8 +311,8 @@ class HeldScan:
         return found
 
 
-def _store(graph: CscGraph, field: str, array: NDArray[Any]) -> None:
-    object.__setattr__(graph, field, array)  # the dataclass is frozen; this is its constructor
+def _store(graph: CscGraph, field: str, value: object) -> None:
+    object.__setattr__(graph, field, value)  # the dataclass is frozen; this is its constructor
 
 
 def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[Any]:
@@ -356,13 +365,14 @@ def _check_indptr(indptr: IdArray) -> None:
             )
 
 
-def _check_indices(indices: NDArray[Any], num_nodes: int) -> None:
+def _check_indices(indices: NDArray[Any], num_nodes: int, num_sources: int) -> None:
     for start in range(0, indices.shape[0], CHUNK):
-        at = start + first_outside(indices[start : start + CHUNK], 0, num_nodes - 1)
+        at = start + first_outside(indices[start : start + CHUNK], 0, num_sources - 1)
         if at >= start:
+            why = f"indptr describes {num_nodes}" if num_nodes == num_sources else f"there are {num_sources}"
             raise GraphError(
-                f"indices[{at}] = {indices[at]} is not a node: ids must be in 0..{num_nodes - 1}, "
-                f"as indptr describes {num_nodes} nodes"
+                f"indices[{at}] = {indices[at]} is not a node: ids must be in 0..{num_sources - 1}, "
+                f"as {why} nodes"
             )
 
 

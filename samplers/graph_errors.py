@@ -58,7 +58,7 @@ def bad_neighbor(
 def bad_source(graph: Topology, node: int, position: int, source: int) -> GraphError:
     """Return the error for the edge of ``node`` at ``position``, which comes from ``source``, no node of the graph."""
     return GraphError(
-        f"indices[{position}] = {source}, an in-neighbour of node {node}, is not in 0..{graph.num_nodes - 1}; "
+        f"indices[{position}] = {source}, an in-neighbour of node {node}, is not in 0..{graph.num_sources - 1}; "
         f"{_ADVICE}"
     )
 
@@ -70,7 +70,7 @@ def bad_edge(graph: Topology, position: int) -> GraphError:
             f"indptr names edge {position}, which is not in 0..{graph.num_edges - 1}; {_ADVICE}"
         )
     return GraphError(
-        f"indices[{position}] = {_source(graph, position)} is not in 0..{graph.num_nodes - 1}; {_ADVICE}"
+        f"indices[{position}] = {_source(graph, position)} is not in 0..{graph.num_sources - 1}; {_ADVICE}"
     )
 
 

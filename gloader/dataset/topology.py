@@ -124,6 +124,11 @@ class PagedTopology:
         return len(self.offsets.low) - 1
 
     @property
+    def num_sources(self) -> int:
+        """N: edges come from the nodes themselves."""
+        return self.num_nodes
+
+    @property
     def num_edges(self) -> int:
         """E."""
         return self._num_edges
