@@ -171,7 +171,7 @@ class _GraphOnDisk:
     """A `Topology` that has no arrays of edges, as one that is read page by page."""
 
     def __init__(self, graph: CscGraph) -> None:
-        self.num_nodes, self.num_edges = graph.num_nodes, graph.num_edges
+        self.num_nodes, self.num_edges, self.num_sources = graph.num_nodes, graph.num_edges, graph.num_sources
         self.offsets = compact_offsets([graph.indptr], graph.num_nodes)
         self.sources = _CopiedValues(graph.indices)
         self.weights = None if graph.edge_weight is None else _CopiedValues(graph.edge_weight)
