@@ -1,6 +1,6 @@
 """gloader: train graph neural networks on graphs whose features do not fit in memory.
 
-`Dataset` and `Loader` are imported when first used, so that ``import gloader`` needs neither torch nor a GPU.
+`Dataset` and the loaders are imported when first used, so that ``import gloader`` needs neither torch nor a GPU.
 """
 
 from importlib import import_module

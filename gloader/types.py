@@ -118,6 +118,11 @@ class SampledBatch:
         return (self.nodes,)
 
     @property
+    def seed_counts(self) -> tuple[int, ...]:
+        """The seeds of each type: of the only one."""
+        return (self.num_seeds,)
+
+    @property
     def all_blocks(self) -> tuple[Block, ...]:
         """Every block."""
         return self.blocks
@@ -143,6 +148,11 @@ class HeteroBatch:
         return tuple(self.nodes.values())
 
     @property
+    def seed_counts(self) -> tuple[int, ...]:
+        """The seeds of each type."""
+        return tuple(self.num_seeds.values())
+
+    @property
     def all_blocks(self) -> tuple[Block, ...]:
         """Every block: hop after hop as in ``blocks``, relation after relation."""
         return tuple(chain.from_iterable(hop.values() for hop in self.blocks))
@@ -162,6 +172,17 @@ class Sampler(Protocol):
     def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
         """Sample the neighbourhood of ``seeds`` (B,)."""
         ...
+
+
+class HeteroSampler(Protocol):
+    """Turns the seeds of a batch into its topology, of several types. Pure and thread-safe."""
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
+        """Sample the neighbourhood of ``seeds`` (B,), which are numbered through: first of their type + id."""
+        ...
+
+
+AnySampler: TypeAlias = Sampler | HeteroSampler
 
 
 class IdPortions(Protocol):
@@ -331,3 +352,6 @@ class HeteroReadyBatch:
     blocks: tuple[Mapping[Relation, DeviceBlock], ...]
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
     num_seeds: Mapping[str, int]
+
+
+AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch

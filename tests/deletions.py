@@ -71,20 +71,20 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/transfer.py",
         "the record of the rows' memory",
-        "blocks_of_memory=(x, y) if there is None",
+        "blocks_of_memory=(*x, y) if there is None",
         "blocks_of_memory=(y,) if there is None",
     ),
     (
         "gloader/pipeline/transfer.py",
         "the record of the small arrays' memory",
-        "blocks_of_memory=(x, y) if there is None",
-        "blocks_of_memory=(x,) if there is None",
+        "blocks_of_memory=(*x, y) if there is None",
+        "blocks_of_memory=(*x,) if there is None",
     ),
     (
         "gloader/pipeline/transfer.py",
         "the record of the memory of what the device sampled",
-        "(x, y, *there.tensors())",
-        "(x, y)",
+        "(*x, y, *there.tensors())",
+        "(*x, y)",
     ),
     (
         "gloader/pipeline/transfer.py",

@@ -262,7 +262,7 @@ def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **setting
 def held(dataset: str, *, epochs: int = 2, **settings: Any) -> dict[str, Any]:
     """Return the digests of all batches, what the device holds, and how many rows of the last epoch it brought."""
     with build(dataset, **_without_place(settings)) as loader:
-        tier = loader._held.tier.device
+        tier = loader._held.tier.device_tiers[0]
         rows = np.empty(0, dtype=np.int64) if tier.cache is None else tier.cache.plan.rows
         digests: list[list[str]] = []
         hits = 0
@@ -315,7 +315,7 @@ def meeting(dataset: str, *, batch_size: int, gpu: str, rank: int, **settings: A
         device_dry_run=lambda batch: done.append("tried"),
         **_without_place(settings),
     ) as loader:
-        cache = loader._held.tier.device.cache
+        cache = loader._held.tier.device_tiers[0].cache
         return {"done": done, "rows": 0 if cache is None else len(cache.plan.rows)}
 
 
@@ -371,7 +371,7 @@ def survived(dataset: str, **settings: Any) -> dict[str, Any]:
 
 def _features_of(loader: gloader.Loader) -> int:
     """Return the inode of the shared memory that the features are reached in; 0 if they are not."""
-    held = loader._held.tier.device.features
+    held = loader._held.tier.device_tiers[0].features
     if held is None:
         return 0
     address = held.rows.data_ptr()

@@ -116,12 +116,12 @@ def _count(
     num_rows = 0 if tier.brings_all else len(batch.nodes)
     host = HostBatch(
         sampled=batch,
-        x=np.ones((num_rows, dim), dtype=stored),
+        x=(np.ones((num_rows, dim), dtype=stored),),
         src_degree=degree,
         superbatch=0,
         ends_superbatch=False,
     )
-    Transfer(tier).send(host, np.zeros(batch.num_seeds, dtype=np.int64))
+    Transfer([tier]).send(host, np.zeros(batch.num_seeds, dtype=np.int64))
     return {
         "dtype": dtype,
         "all_on_device": tier.brings_all,

@@ -29,7 +29,6 @@ from gloader.observe.explain import run_json
 from gloader.pipeline.gather import HostBatch, gather_cached
 from gloader.pipeline.open_tiers import open_feature_tier
 from gloader.pipeline.sample import ordered
-from gloader.pipeline.superbatch import BatchJob, FilledBatch, PlannedSuperbatch
 from gloader.pipeline.transfer import transfer
 from gloader.samplers.graph import float_in_degrees
 from gloader.ssd_store.cost.strategy import Calibration
@@ -162,7 +161,7 @@ class SuperbatchSteps:
         meter: Meter,
         sink: Callable[[ReadyBatch], None],
     ) -> None:
-        self._tier, self._ssd, self._dataset = tier, tier.require_ssd(), dataset
+        self._tier, self._ssd, self._dataset = tier, tier.require_ssd()[0], dataset
         self._order, self._meter, self._sink = order, meter, sink
         self._positions: dict[int, np.ndarray] = {}
         self.sizes: dict[str, float] = {}
@@ -190,7 +189,6 @@ class SuperbatchSteps:
 
     def execute(self, number: int, size: int, trace: Trace, lookahead: Trace) -> None:
         """Plan a superbatch, bring its missing rows in and hand its batches to the sink."""
-        first = BatchId(epoch=0, index=0)
         if not self.sizes:
             tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0] if tracemalloc.is_tracing() else 0
@@ -207,9 +205,7 @@ class SuperbatchSteps:
             tracemalloc.stop()
         with self._meter.measure("retrieve"):
             staged = self._ssd.retrieval.begin(
-                PlannedSuperbatch(number=number, first=first, plan=plan),
-                Calibration(),
-                is_cancelled=lambda: False,
+                plan, Calibration(), superbatch=number, is_cancelled=lambda: False
             )
         self.strategies[staged.choice.strategy] += 1
         self.num_misses += plan.num_misses
@@ -218,20 +214,20 @@ class SuperbatchSteps:
                 sampled, places = self._sample(number * size + index)
             with self._meter.measure("gather"):
                 batch = ordered(sampled, float_in_degrees(self._tier.topology.offsets, sampled.nodes))
-                step = batch_step(staged.plan.batch_actions(index), batch.ascending, batch.order)
-                x = self._tier.ring.acquire(len(batch.ascending))
+                (rows,) = batch.tables
+                step = batch_step(staged.plan.batch_actions(index), rows.ascending, rows.order)
+                (x,) = self._tier.ring.acquire([len(rows.ascending)])
             with self._meter.measure("retrieve"):
                 staged.misses.read_into(index, step.miss_row, x, at=step.miss_pos)
                 staged.misses.release(index)
             with self._meter.measure("gather"):
-                job = BatchJob(superbatch=staged, index=index, batch=batch)
-                gather_cached(FilledBatch(job=job, step=step, x=x), self._ssd.slots)
+                gather_cached(step, sampled.nodes, x, self._ssd.slots)
             host = HostBatch(
                 sampled=sampled,
-                x=x,
+                x=(x,),
                 src_degree=batch.src_degree,
                 superbatch=number,
-                ends_superbatch=job.is_last,
+                ends_superbatch=index + 1 == size,
             )
             labels = self._dataset.labels_of(self._order.seeds[places])
             ready = transfer(host, labels, torch.device("cpu"))

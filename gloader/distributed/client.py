@@ -31,6 +31,7 @@ from gloader.distributed.messages import (
 from gloader.distributed.shared_memory import take_segment
 from gloader.distributed.wire import CONNECT_S, Connection
 from gloader.errors import ChannelClosedError, RankError, StallError
+from gloader.pipeline.buffers import RowForm, matrices_in
 from gloader.pipeline.gather import HostBatch
 
 if TYPE_CHECKING:
@@ -334,10 +335,10 @@ class LoaderClient:
         if batch.run != self._run or self._left >= self._run:
             return  # of a run that this rank left: dropping the leases gives the buffers back
         sampled, degrees = read_batch(batch.shape, topology)
-        rows, dtype = batch.rows, np.dtype(self.welcome.row_dtype)
-        if rows:
+        if batch.rows:
             self._pin_once(batch.segments[0])
-        x = features[: rows * self._dim * dtype.itemsize].view(dtype).reshape(rows, self._dim)
+        form = RowForm(dim=self._dim, dtype=np.dtype(self.welcome.row_dtype))
+        x = tuple(matrices_in(features, [form], [batch.rows]))
         self._num_received += 1
         self._inbox.append(
             HostBatch(sampled=sampled, x=x, src_degree=degrees, superbatch=0, ends_superbatch=False)

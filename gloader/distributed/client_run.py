@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import FEW_BYTES, open_topology
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
     from gloader.samplers import Topology
-    from gloader.types import FeatureSource
+    from gloader.types import FeatureSource, SampledBatch
 
 
 class ClientRun:
@@ -75,7 +75,7 @@ class ClientRun:
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
         # The host's watchdog watches what this rank waits for, so that a stall is reported once, where it is.
         instruments = Instruments(timeline=timeline, watchdog=self._watchdog, watches_waits=False)
-        send = Send(Transfer(tier), labels, instruments)
+        send = Send(Transfer([tier]), labels, instruments)
         is_sending = tier.device.is_asynchronous
         self.consumer = Consumer(
             self._sent if is_sending else inbox,
@@ -174,7 +174,7 @@ class _Inbox:
         if not self._is_read_at_once:
             return batch
         # The consumer gets the ids as they are, and would hold the shared memory that all the rest was copied out of.
-        sampled = batch.sampled
+        sampled = cast("SampledBatch", batch.sampled)
         blocks = tuple(replace(block, edge_ids=block.edge_ids.copy()) for block in sampled.blocks)
         return replace(batch, sampled=replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks))
 
@@ -230,9 +230,10 @@ class RemoteTier:
                 stall_timeout_s=self._stall_timeout_s,
             )
             stack.callback(self._client.close)
-            self.device = follower.tier
+            self.device_tiers = (follower.tier,)
             self._stack = stack.pop_all()
         self.plan = self._client.welcome.plan
+        self.table_names = ("node",)
 
     @cached_property
     def topology(self) -> Topology:
@@ -240,19 +241,19 @@ class RemoteTier:
         return self._stack.enter_context(open_topology(self._dataset, max_bytes=FEW_BYTES))
 
     @cached_property
-    def source(self) -> FeatureSource:
-        """All N feature rows, on the SSD."""
-        return self._stack.enter_context(self._open_store())
+    def sources(self) -> tuple[FeatureSource, ...]:
+        """All feature rows of each table, on the SSD."""
+        return (self._stack.enter_context(self._open_store()),)
 
     @property
     def borrowed_bytes(self) -> int:
         """Bytes of the host's memory that this rank's device reads in place; the plan counts them once."""
-        return 0 if self.device.features is None else self.device.features.rows.nbytes
+        return sum(tier.features.rows.nbytes for tier in self.device_tiers if tier.features is not None)
 
     def explain(self) -> str:
         """Return lines that say which rank loads, with what, and what the device of this one holds."""
         host = f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome.text}"
-        return "\n".join(filter(None, [host, self.device.explain()]))
+        return "\n".join(filter(None, [host, *(tier.explain() for tier in self.device_tiers)]))
 
     def miss_curve(self, stats: EpochStats) -> MissCurve | None:  # noqa: ARG002 - as of `FeatureTier`
         """Return None: only the host knows the misses."""
@@ -276,7 +277,7 @@ class RemoteTier:
             self._client,
             stream=stream,
             labels=labels,
-            tier=self.device,
+            tier=self.device_tiers[0],
             timeline=timeline,
             feedback=feedback,
             stall_timeout_s=self._stall_timeout_s,

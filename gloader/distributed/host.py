@@ -90,17 +90,15 @@ class LoaderHost:
         """The devices of the other ranks, until `welcome`."""
         return PeerDevices(self._connections)
 
-    def welcome(self, tier: FeatureTier, *, dim: int) -> None:
+    def welcome(self, tier: FeatureTier) -> None:
         """Tell the other ranks of ``tier``, which was opened for them, and listen to them from now on."""
         rings = [tier.ring]
         for rank, connection in self._connections.items():
             ring = tier.ring
-            outbox = Outbox(
-                rank, connection, dim=dim, rows=ring.rows, max_bytes=ring.max_bytes, dtype=ring.dtype
-            )
+            outbox = Outbox(rank, connection, forms=ring.forms, rows=ring.rows, max_bytes=ring.max_bytes)
             self._peers.append(Peer(outbox))
             rings.append(outbox.ring)
-            row_dtype = cast("RowDtype", ring.dtype.name)
+            row_dtype = cast("RowDtype", ring.forms[0].dtype.name)
             outbox.tell(Welcome(plan=tier.plan, text=tier.explain_host(), row_dtype=row_dtype))
         self._ring = InterleavedRings(rings)
         with uninterrupted():

@@ -25,8 +25,8 @@ class InterleavedRings:
         # The ring whose buffer `acquire` waits for. It stays after a cancelled wait: a stall is explained by it.
         self.blocked_on: int | None = None
 
-    def acquire(self, rows: int) -> RowMatrix:
-        """Return an uninitialised (rows, F) array, waiting for a free buffer; errors as `BufferRing.acquire`."""
+    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
+        """Return uninitialised (rows, F) arrays, waiting for a free buffer; errors as `BufferRing.acquire`."""
         turn = self._position % len(self._rings)
         self.blocked_on = turn
         found = self._rings[turn].acquire(rows)

@@ -78,12 +78,10 @@ def open_for_rank(
     with team:
         if not team.is_host:
             return LoaderParts(RemoteTier(dataset, team, settings, dry_run=dry_run), num_ranks=num_ranks)
-        return _open_as_host(team, partial(open_tier, num_ranks=num_ranks), dataset, settings)
+        return _open_as_host(team, partial(open_tier, num_ranks=num_ranks), settings)
 
 
-def _open_as_host(
-    team: Team, open_tier: Callable[..., FeatureTier], dataset: Dataset, settings: LoaderSettings
-) -> LoaderParts:
+def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: LoaderSettings) -> LoaderParts:
     """Open the tiers on the rank that loads for ``team``, together with the devices of the other ranks."""
     # Connected before the tiers are opened, so that the devices of all ranks can be asked while they are.
     host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
@@ -93,7 +91,7 @@ def _open_as_host(
         host.refuse(error)
         raise
     try:
-        host.welcome(tier, dim=dataset.feature_dim)
+        host.welcome(tier)
     except BaseException:
         host.close()
         tier.close()

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -17,12 +17,12 @@ from gloader.distributed.messages import Batch, ErrorReport, Hello, Left, Segmen
 from gloader.distributed.shared_memory import create_segment
 from gloader.distributed.wire import CONNECT_S
 from gloader.errors import RankError
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from numpy.typing import DTypeLike, NDArray
+    from numpy.typing import NDArray
 
     from gloader.distributed.agree import Team
     from gloader.distributed.messages import Message
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import WorkName
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch
-    from gloader.types import BatchId
+    from gloader.types import BatchId, SampledBatch
 
 _HELLO_S: Final = 1.0  # for a process that connected to say who it is; others wait behind it
 # The ring of topologies needs no bound of its own: a topology lives as long as its batch's features, which are bounded.
 _UNBOUNDED: Final = 2**62
+_WORD: Final = RowForm(dim=1)  # of topologies: 4 bytes
 
 
 def accept_all(team: Team) -> dict[int, Connection]:
@@ -168,10 +169,9 @@ class Outbox:
     ----------
     rank : the other rank
     connection : to it
-    dim : F
-    rows : rows that a new buffer of features holds
+    forms : of the feature rows of each table
+    rows : of each, that a new buffer of features holds
     max_bytes : bytes of all buffers of features
-    dtype : of the features in them
     """
 
     def __init__(
@@ -179,17 +179,16 @@ class Outbox:
         rank: int,
         connection: Connection,
         *,
-        dim: int,
-        rows: int,
+        forms: Sequence[RowForm],
+        rows: Sequence[int],
         max_bytes: int,
-        dtype: DTypeLike = np.float32,
     ) -> None:
         self.rank = rank
         self.connection = connection
         self._segments = _Segments(connection)
         allocate = self._segments.allocate
-        self.ring = BufferRing(dim=dim, rows=rows, max_bytes=max_bytes, dtype=dtype, allocate=allocate)
-        self._topologies = BufferRing(dim=1, rows=1, max_bytes=_UNBOUNDED, allocate=allocate)
+        self.ring = BufferRing(forms=forms, rows=rows, max_bytes=max_bytes, allocate=allocate)
+        self._topologies = BufferRing(forms=[_WORD], rows=[1], max_bytes=_UNBOUNDED, allocate=allocate)
         self._lock = threading.Lock()
         self._lent: dict[
             int, Any
@@ -228,13 +227,18 @@ class Outbox:
         with self._lock:
             if self._run is None:
                 return
-            shape = BatchShape.of(host.sampled)
-            topology = self._topologies.acquire(-(-shape.num_bytes // 4))
-            write_batch(host.sampled, host.src_degree, shape, topology.reshape(-1).view(np.uint8))
+            shape = BatchShape.of(cast("SampledBatch", host.sampled))
+            topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
+            write_batch(
+                cast("SampledBatch", host.sampled),
+                host.src_degree,
+                shape,
+                topology[0].reshape(-1).view(np.uint8),
+            )
             # Lent before it is sent: its release may come back before `send` returns.
             segments = (self._lend(host.x), self._lend(topology))
             self.num_sent += 1
-            self.connection.send(Batch(run=self._run, segments=segments, rows=len(host.x), shape=shape))
+            self.connection.send(Batch(run=self._run, segments=segments, rows=len(host.x[0]), shape=shape))
 
     def release(self, segment: int) -> None:
         """Take back a buffer that the other rank does not use any more."""
@@ -252,9 +256,9 @@ class Outbox:
             self.connection.close()
         self._lent.clear()
 
-    def _lend(self, array: NDArray[Any]) -> int:
-        number = self._segments.number_of(array)
-        self._lent[number] = array
+    def _lend(self, arrays: tuple[NDArray[Any], ...]) -> int:
+        number = self._segments.number_of(arrays[0])
+        self._lent[number] = arrays
         return number
 
 

@@ -36,6 +36,7 @@ _FEW_BUFFERS: Final = {
 class TierFacts:
     """What is held where."""
 
+    table_names: tuple[str, ...]  # of the tables of features: their node types
     plan: MemoryPlan
     num_nodes: int
     policy: str
@@ -65,6 +66,7 @@ class SuperbatchReport:
     predicted_step_s: float | None  # a batch's step; None: nothing was measured before
     measured_retrieval_s: float  # of all batches together
     measured_step_s: float  # a batch's step, on average
+    table: str = ""  # whose rows, where there are several tables: there is a report for each
 
     @property
     def predicted_retrieval_s(self) -> float:

@@ -7,8 +7,9 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -19,19 +20,21 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ChannelClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from numpy.typing import DTypeLike
-
 RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or as stored
+
+_FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
+_CANCELLED: Final = "the buffer ring is cancelled"
+_ALIGNMENT: Final = 64  # bytes at which the matrix of another table begins in a buffer: that of cache lines
 
 
 class Buffers(Protocol):
     """Where a stage gets the buffers of batches; `BufferRing`, or the rings of several ranks in turn."""
 
-    def acquire(self, rows: int) -> RowMatrix:
-        """Return an uninitialised (rows, F) array, waiting for a free buffer."""
+    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
+        """Return uninitialised (rows, F) arrays, one for each table, in one buffer; wait for a free one."""
         ...
 
     def consumer_waits(self) -> AbstractContextManager[None]:
@@ -47,8 +50,21 @@ class Buffers(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowForm:
+    """What a row of a table is in a buffer."""
+
+    dim: int  # F
+    dtype: np.dtype[Any] = _FLOAT32
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dim * self.dtype.itemsize
+
+
 class BufferRing:
-    """Reusable (rows, F) buffers; a buffer comes back when the last array made from it is gone.
+    """Reusable buffers with a (rows, F) matrix for each table; one comes back when the last array made from it is gone.
 
     Fresh allocation, not copying, bounds a gather in memory, so buffers stay warm and grow only when a
     batch has more rows than any before it. While the consumer keeps arrays alive, further buffers are
@@ -58,10 +74,9 @@ class BufferRing:
 
     Parameters
     ----------
-    dim : F
-    rows : rows a new buffer holds at first
+    forms : of the rows of each table
+    rows : of each table, that a new buffer holds at first
     max_bytes : bytes of all buffers together
-    dtype : of their elements
     patience_s : how long the consumer may wait while it holds every buffer
     allocate : makes a buffer of so many bytes
     """
@@ -69,18 +84,15 @@ class BufferRing:
     def __init__(
         self,
         *,
-        dim: int,
-        rows: int,
+        forms: Sequence[RowForm],
+        rows: Sequence[int],
         max_bytes: int,
-        dtype: DTypeLike = np.float32,
         patience_s: float = 4.0,
         allocate: Callable[[int], NDArray[np.uint8]] = warm_bytes,
     ) -> None:
         self._allocate = allocate
-        self._dim = dim
-        self.dtype = np.dtype(dtype)
-        self._row_bytes = dim * self.dtype.itemsize
-        self._rows = max(rows, 1)
+        self.forms = tuple(forms)
+        self._rows = tuple(max(count, 1) for count in rows)
         self._max_bytes = max_bytes
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
@@ -91,12 +103,12 @@ class BufferRing:
         self._counting = threading.Lock()
         self._patience_s = patience_s
         self._consumer_waits_since: float | None = None
-        self._lent: weakref.ref[torch.Tensor] | None = None  # the last batch, in a buffer of the ring
+        self._lent: list[weakref.ref[torch.Tensor]] = []  # of the last batch, in a buffer of the ring
         self._on_their_way: int | None = None  # buffers that were acquired and not lent; None: nobody lends
 
     @property
-    def rows(self) -> int:
-        """Rows that a new buffer holds."""
+    def rows(self) -> tuple[int, ...]:
+        """Rows of each table that a new buffer holds."""
         return self._rows
 
     @property
@@ -107,11 +119,11 @@ class BufferRing:
     @property
     def has_one(self) -> bool:
         """Whether there is memory for one buffer alone."""
-        return 2 * self._rows * self._row_bytes > self._max_bytes
+        return 2 * self._num_bytes(self._rows) > self._max_bytes
 
-    def lend(self, x: torch.Tensor) -> None:
-        """Note the features (U, F), in a buffer, that the consumer gets."""
-        self._lent = weakref.ref(x)
+    def lend(self, x: Sequence[torch.Tensor]) -> None:
+        """Note the features (U, F) of each table, in a buffer, that the consumer gets."""
+        self._lent = [weakref.ref(features) for features in x]
         with self._counting:
             self._on_their_way = max((self._on_their_way or 0) - 1, 0)
 
@@ -121,11 +133,12 @@ class BufferRing:
         What still uses them notices: they have no rows, and autograd refuses to go back through them. A view of them
         keeps the buffer, and the consumer is told so when it has waited long enough.
         """
-        lent, self._lent = self._lent, None
-        x = None if lent is None or not self.has_one else lent()
-        if x is not None:
-            with torch.no_grad():
-                x.set_(x.new_empty((0, self._dim)))  # type: ignore[call-overload]
+        lent, self._lent = self._lent, []
+        for features in lent if self.has_one else ():
+            x = features()
+            if x is not None:
+                with torch.no_grad():
+                    x.set_(x.new_empty((0, x.shape[1])))  # type: ignore[call-overload]
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
@@ -143,8 +156,10 @@ class BufferRing:
         elif self._consumer_waits_since is None:
             self._consumer_waits_since = time.monotonic()
 
-    def acquire(self, rows: int) -> RowMatrix:
-        """Return an uninitialised (rows, F) array, waiting for a free buffer where ``max_bytes`` is reached.
+    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
+        """Return an uninitialised (rows, F) array for each table, all in one buffer.
+
+        Waits for a free buffer where ``max_bytes`` is reached.
 
         Raises
         ------
@@ -153,21 +168,30 @@ class BufferRing:
         ChannelClosedError
             The ring was cancelled.
         """
+        if not self.forms:  # nothing is gathered: what bounds the batches under way are the channels
+            if self._is_cancelled:
+                raise ChannelClosedError(_CANCELLED)
+            return ()
         # Buffers that are made from now on have room for the largest batch so far, and need not be replaced soon.
-        self._rows = max(self._rows, rows)
-        buffer = self._take(rows)
+        self._rows = tuple(map(max, self._rows, rows))
+        buffer = self._take(self._num_bytes(rows))
         with self._counting:
             if self._on_their_way is not None:
                 self._on_their_way += 1
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
         # view between them: every later view then holds `lease`, and `lease` going is the buffer coming back.
-        lease = np.frombuffer(buffer.data, dtype=self.dtype, count=rows * self._dim)
+        lease = np.frombuffer(buffer.data, dtype=np.uint8)
         # A callback in C alone: `weakref.finalize` runs Python code wherever the consumer drops its batch, and a Ctrl-C
         # that arrives there is printed and lost, with the buffer. `put` ignores its second argument, the reference.
         self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))
-        return lease.reshape(rows, self._dim)
+        return tuple(matrices_in(lease, self.forms, rows))
 
-    def _take(self, rows: int) -> NDArray[np.uint8]:
+    def _num_bytes(self, rows: Sequence[int]) -> int:
+        """Return the bytes of a buffer with so many rows of each table."""
+        sizes = [count * form.num_bytes for form, count in zip(self.forms, rows, strict=True)]
+        return sum(map(_padded, sizes[:-1])) + sum(sizes[-1:])
+
+    def _take(self, num_bytes: int) -> NDArray[np.uint8]:
         while not self._is_cancelled:
             try:
                 buffer = self._free.get_nowait()
@@ -177,12 +201,12 @@ class BufferRing:
             if buffer is None:  # a wake-up call of `cancel`
                 continue
             self._leases.pop(id(buffer), None)
-            if buffer.nbytes >= rows * self._row_bytes:
+            if buffer.nbytes >= num_bytes:
                 return buffer
             # Too small by now: it is dropped, before the larger one that its bytes go to is made.
             self._total_bytes -= buffer.nbytes
             buffer = None  # now, not when the larger one has been made
-        raise ChannelClosedError("the buffer ring is cancelled")
+        raise ChannelClosedError(_CANCELLED)
 
     def _wait_for_free(self) -> NDArray[np.uint8] | None:
         began = time.monotonic()
@@ -201,10 +225,14 @@ class BufferRing:
                     ) from None
 
     def _grow(self) -> NDArray[np.uint8] | None:
-        num_bytes = self._rows * self._row_bytes
+        num_bytes = self._num_bytes(self._rows)
         if num_bytes > self._max_bytes:
+            rows = " and ".join(
+                f"{count:,} rows of {form.num_bytes:,} B"
+                for form, count in zip(self.forms, self._rows, strict=True)
+            )
             raise BudgetError(
-                f"a batch needs a buffer of {format_bytes(num_bytes)} ({self._rows:,} rows of {self._row_bytes:,} B), "
+                f"a batch needs a buffer of {format_bytes(num_bytes)} ({rows}), "
                 f"the memory budget leaves {format_bytes(self._max_bytes)} for buffers; use a smaller batch size or "
                 "fan-out, or raise the memory budget"
             )
@@ -227,6 +255,28 @@ class BufferRing:
         """
         self._is_cancelled = False
         self._on_their_way = 0 if is_lending else None
+
+
+def matrices_in(
+    memory: NDArray[np.uint8], forms: Sequence[RowForm], rows: Sequence[int]
+) -> Iterator[RowMatrix]:
+    """Yield the (rows, F) matrix of each table as a view of a buffer: one behind the other. Pure.
+
+    Parameters
+    ----------
+    memory : the buffer
+    forms : of the rows of each table
+    rows : of each
+    """
+    first = 0
+    for form, count in zip(forms, rows, strict=True):
+        num_bytes = count * form.num_bytes
+        yield memory[first : first + num_bytes].view(form.dtype).reshape(count, form.dim)
+        first += _padded(num_bytes)
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _since(*moments: float) -> float:

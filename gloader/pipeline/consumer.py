@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.errors import ChannelClosedError, ForkError, LoaderClosedError
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.step_times import StepTimes
 from gloader.pipeline.transfer import SentBatch
-from gloader.types import BatchId, ReadyBatch
+from gloader.types import AnyReadyBatch, BatchId, HeteroReadyBatch, ReadyBatch
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.send import Send
     from gloader.pipeline.threads import Failures, Feed
+
+B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
 # Batches between the thread that sends and the loop: as many as `Pace` lets be there, so that it never waits here,
 # where it would hold host memory that the device has read.
@@ -95,7 +97,7 @@ class Consumer:
         self._instruments.forget_before(epoch)
         return self._instruments.recorder(epoch)
 
-    def next_batch(self) -> ReadyBatch:
+    def next_batch(self) -> AnyReadyBatch:
         """Return the next batch on the compute device, waiting for it.
 
         Raises
@@ -117,7 +119,7 @@ class Consumer:
         sent = found if isinstance(found, SentBatch) else self._send.process(found)
         ready = sent.receive()
         if self._ring is not None:
-            self._ring.lend(ready.x)
+            self._ring.lend([ready.x] if isinstance(ready, ReadyBatch) else list(ready.x.values()))
         self.num_taken += 1
         if times is None:
             self._feedback.delivered(
@@ -190,7 +192,7 @@ class OnEnd(Protocol):
         """Take the statistics and whether every batch was handed out."""
 
 
-class EpochIterator(Iterator[ReadyBatch]):
+class EpochIterator(Iterator[B], Generic[B]):
     """What ``iter(loader)`` returns: the batches of one epoch from the place where the run stands.
 
     At the end of the epoch the run goes on in the background; when a stage fails, or when the iterator is dropped
@@ -231,7 +233,7 @@ class EpochIterator(Iterator[ReadyBatch]):
         """What the epoch moved so far."""
         return self._recorder.snapshot()
 
-    def __next__(self) -> ReadyBatch:
+    def __next__(self) -> B:
         """Return the next batch; an error of any stage is raised here, with a note on where it happened.
 
         Raises
@@ -243,9 +245,9 @@ class EpochIterator(Iterator[ReadyBatch]):
         """
         require_same_process(self._pid)
         with self._turn:
-            return self._next()
+            return cast("B", self._next())  # a loader's run has batches of its kind alone
 
-    def _next(self) -> ReadyBatch:
+    def _next(self) -> AnyReadyBatch:
         # Once: `close` may come from another thread meanwhile.
         if (current := self._open) is None:
             raise StopIteration
@@ -269,7 +271,8 @@ class EpochIterator(Iterator[ReadyBatch]):
             self._finish(is_complete=True)
             raise StopIteration
         self._num_left -= 1
-        self._recorder.add_batch(batch.num_seeds)
+        seeds = batch.num_seeds
+        self._recorder.add_batch(seeds if isinstance(seeds, int) else sum(seeds.values()))
         self._on_batch(batch.id)
         return batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gloader.config import DeviceSettings
     from gloader.device import Device
-    from gloader.types import ReadyBatch, SampledBatch
+    from gloader.types import SampledBatch
 
 logger = logging.getLogger("gloader")
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("gloader")
 # larger one comes late in an epoch, when nothing can be given back any more.
 LARGER_THAN_PROBED: Final = 1.15
 
-DryRun: TypeAlias = "Callable[[ReadyBatch], object]"
+DryRun: TypeAlias = "Callable[[Any], object]"  # takes what the loader yields
 
 
 def room_for_rows(
@@ -84,8 +84,8 @@ def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:
     """Return what one step takes of the device, its batch included."""
 
     def step() -> None:
-        transfer = Transfer(DeviceTier(device=device))
-        sent = transfer.send(batch, np.zeros(batch.sampled.num_seeds, dtype=np.int64))
+        transfer = Transfer([DeviceTier(device=device)])
+        sent = transfer.send(batch, np.zeros(sum(batch.sampled.seed_counts), dtype=np.int64))
         transfer.wait()
         dry_run(sent.receive())
 
@@ -100,7 +100,7 @@ def _blank_batch(sampled: SampledBatch, dim: int) -> HostBatch:
     num_rows = len(sampled.nodes)
     return HostBatch(
         sampled=sampled,
-        x=np.zeros((num_rows, dim), dtype=np.float32),
+        x=(np.zeros((num_rows, dim), dtype=np.float32),),
         src_degree=np.ones(num_rows, dtype=np.float32),
         superbatch=0,
         ends_superbatch=False,
@@ -111,8 +111,9 @@ def _num_bytes(batch: HostBatch) -> int:
     """Return the bytes that a batch takes on the device; ids at their longest."""
     blocks = sum(
         array.nbytes
-        for block in batch.sampled.blocks
+        for block in batch.sampled.all_blocks
         for array in (block.indptr, block.indices, block.edge_weight)
         if array is not None
     )
-    return batch.x.nbytes + batch.src_degree.nbytes + batch.sampled.nodes.nbytes + blocks
+    rows = sum(array.nbytes for array in (*batch.x, *batch.sampled.node_arrays))
+    return rows + batch.src_degree.nbytes + blocks

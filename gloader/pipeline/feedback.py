@@ -16,6 +16,8 @@ from gloader.ssd_store.cost.device_clock import DeviceClock
 from gloader.ssd_store.cost.strategy import Calibration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gloader.dataset.edge_passes import PassReport
     from gloader.pipeline.superbatch import StagedSuperbatch
 
@@ -30,7 +32,7 @@ class _Sums:
     staged: StagedSuperbatch
     predicted_step_s: float | None
     step_factor: float  # that the prediction was made with
-    retrieval_s: float
+    retrieval_s: list[float]  # of each table
     step_s: float = 0.0
     compute_s: float = 0.0
     cpu_since: float = field(default_factory=time.process_time)
@@ -50,10 +52,12 @@ class RunFeedback:
     Parameters
     ----------
     num_ranks : ranks that a superbatch's batches are shared by; each step takes one batch of each
+    table_names : of the tables, where there are several
     """
 
-    def __init__(self, *, num_ranks: int = 1) -> None:
+    def __init__(self, *, num_ranks: int = 1, table_names: Sequence[str] = ()) -> None:
         self._num_ranks = num_ranks
+        self._table_names = tuple(table_names)
         self._lock = threading.Lock()
         self._cores = len(os.sched_getaffinity(0))
         self._sums: dict[int, _Sums] = {}
@@ -95,14 +99,14 @@ class RunFeedback:
             self._sums.clear()
             self._current = None
 
-    def begin(self, staged: StagedSuperbatch, *, stage_s: float) -> None:
-        """Predict the steps of a superbatch; staging it took ``stage_s`` of the disk."""
+    def begin(self, staged: StagedSuperbatch, *, stage_s: Sequence[float]) -> None:
+        """Predict the steps of a superbatch; staging each of its tables took ``stage_s`` of the disk."""
         with self._lock:
             self._sums[staged.number] = _Sums(
                 staged=staged,
                 predicted_step_s=self._predicted_step(staged),
                 step_factor=self._step_factor,
-                retrieval_s=stage_s,
+                retrieval_s=list(stage_s),
             )
 
     def add_pass(self, report: PassReport, *, num_batches: int, measured_s: float, cpu_s: float) -> None:
@@ -122,10 +126,17 @@ class RunFeedback:
             if num_batches:
                 self._edges_s = measured_s / num_batches
 
-    def add_read(self, number: int, seconds: float) -> None:
-        """Count the reading of one batch, which took ``seconds`` of the disk."""
+    def add_read(self, number: int, seconds: float, *, table: int = 0) -> None:
+        """Count the reading of one batch.
+
+        Parameters
+        ----------
+        number : of its superbatch
+        seconds : that the disk was used
+        table : number of the table that was read
+        """
         with self._lock:
-            self._sums[number].retrieval_s += seconds
+            self._sums[number].retrieval_s[table] += seconds
 
     def delivered(self, superbatch: int, *, ends_superbatch: bool, wait_s: float) -> None:
         """Count the consumer's wait for a batch.
@@ -175,10 +186,11 @@ class RunFeedback:
         self._known = _Known(
             cpu_s=(time.process_time() - sums.cpu_since) / batches, compute_s=sums.compute_s / batches
         )
-        choice = staged.choice
-        self._calibration = self._calibration.after(
-            choice.strategy, choice.predicted_s, sums.retrieval_s, factor=choice.factor
-        )
+        for table, retrieval_s in zip(staged.tables, sums.retrieval_s, strict=True):
+            choice = table.choice
+            self._calibration = self._calibration.after(
+                choice.strategy, choice.predicted_s, retrieval_s, factor=choice.factor
+            )
         step_s = sums.step_s / batches
         # Learnt from the prediction with the factor of that time: two superbatches are under way, so the factor may
         # have changed since.
@@ -189,18 +201,21 @@ class RunFeedback:
                 measured_s=step_s,
                 made_with=sums.step_factor,
             )
-        self._done.append(
-            SuperbatchReport(
-                number=staged.number,
-                num_batches=staged.num_batches,
-                rows=staged.plan.num_hits + staged.plan.num_misses,
-                misses=staged.plan.num_misses,
-                choice=choice,
-                predicted_step_s=sums.predicted_step_s,
-                measured_retrieval_s=sums.retrieval_s,
-                measured_step_s=step_s,
+        names = self._table_names if len(staged.tables) > 1 else ("",)
+        for name, table, retrieval_s in zip(names, staged.tables, sums.retrieval_s, strict=True):
+            self._done.append(
+                SuperbatchReport(
+                    number=staged.number,
+                    num_batches=staged.num_batches,
+                    rows=table.plan.num_hits + table.plan.num_misses,
+                    misses=table.plan.num_misses,
+                    choice=table.choice,
+                    predicted_step_s=sums.predicted_step_s,
+                    measured_retrieval_s=retrieval_s,
+                    measured_step_s=step_s,
+                    table=name,
+                )
             )
-        )
 
     def _predicted_step(self, staged: StagedSuperbatch) -> float | None:
         """Return the seconds of a step: the cores as busy as before, and the disk as its model says."""
@@ -209,7 +224,8 @@ class RunFeedback:
         return self._step_factor * predict_step(
             cpu_s=self._known.cpu_s,
             # The disk also brings edges, of the batches of all ranks.
-            retrieval_s=staged.choice.predicted_s / self._steps(staged) + self._edges_s * self._num_ranks,
+            retrieval_s=sum(table.choice.predicted_s for table in staged.tables) / self._steps(staged)
+            + self._edges_s * self._num_ranks,
             compute_s=self._known.compute_s,
             cores=self._cores,
         )

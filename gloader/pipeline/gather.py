@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -14,18 +16,18 @@ if TYPE_CHECKING:
     from gloader.pipeline.buffers import Buffers, RowMatrix
     from gloader.pipeline.sample import WholeBatch
     from gloader.pipeline.superbatch import FilledBatch
-    from gloader.types import FeatureSource, IdArray, ReadStats, SampledBatch
+    from gloader.types import AnyBatch, CacheStep, FeatureSource, IdArray, ReadStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostBatch:
     """A sampled batch with its features, in host memory."""
 
-    sampled: SampledBatch
-    x: RowMatrix  # (U, F), a buffer of the ring; (0, F) where the device reaches every row itself
-    src_degree: NDArray[
-        np.float32
-    ]  # (U,) full-graph in-degree; (0,) of a batch on the device, which has them
+    sampled: AnyBatch
+    # (U, F) of each table, in a buffer of the ring; (0, F) where the device reaches every row itself
+    x: tuple[RowMatrix, ...]
+    # (U,) full-graph in-degree; (0,) of a batch on the device, which has them, and of one of several types
+    src_degree: NDArray[np.float32]
     superbatch: int  # number of its superbatch
     ends_superbatch: bool
 
@@ -35,9 +37,10 @@ class GatherWhole:
 
     Parameters
     ----------
-    source : all N rows
-    share : the rows that the device brings
-    ring : gives the buffer (U, F) of each batch
+    sources : all rows of each table
+    shares : the rows of each that the device brings
+    types : the number of the node type of each table
+    ring : gives the buffer of each batch
     instruments : measure it
     """
 
@@ -45,28 +48,36 @@ class GatherWhole:
 
     def __init__(
         self,
-        source: FeatureSource,
-        share: DeviceShare,
+        sources: Sequence[FeatureSource],
+        shares: Sequence[DeviceShare],
+        types: Sequence[int],
         *,
         ring: Buffers,
         instruments: Instruments,
     ) -> None:
-        self._source = source
-        self._share = share
+        self._sources = sources
+        self._shares = shares
+        self._types = types
         self._ring = ring
         self._instruments = instruments
 
     def process(self, whole: WholeBatch) -> HostBatch:
         """Return the batch with its rows."""
         batch = whole.sampled
-        num_rows, share = len(batch.nodes), self._share
-        brings_all = share.reaches_all or share.holds_all
+        nodes = [batch.node_arrays[number] for number in self._types]
+        brings_all = [share.reaches_all or share.holds_all for share in self._shares]
         # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
-        x = self._ring.acquire(0 if brings_all else num_rows)
+        x = self._ring.acquire(
+            [0 if brought else len(ids) for ids, brought in zip(nodes, brings_all, strict=True)]
+        )
+        num_rows, held = sum(map(len, nodes)), 0
         with self._instruments.working("gather", batch.id) as work:
-            if not brings_all:
-                gather_whole(batch.nodes, x, self._source, positions=share.positions_left(batch.nodes))
-            held = share.num_held(batch.nodes)
+            for ids, out, source, share, is_brought in zip(
+                nodes, x, self._sources, self._shares, brings_all, strict=True
+            ):
+                if not is_brought:
+                    gather_whole(ids, out, source, positions=share.positions_left(ids))
+                held += share.num_held(ids)
             work.note(rows=num_rows - held)
         self._instruments.recorder(batch.id.epoch).add_gather(
             rows=num_rows, hits=num_rows - held, read=None, device_hits=held
@@ -79,14 +90,16 @@ class GatherCached:
 
     Parameters
     ----------
-    slots : the rows of the host cache
+    slots : the rows of the host cache, of each table
+    types : the number of the node type of each
     instruments : measure it
     """
 
     name: Final = "gather"
 
-    def __init__(self, slots: SlotCache, instruments: Instruments) -> None:
+    def __init__(self, slots: Sequence[SlotCache], types: Sequence[int], instruments: Instruments) -> None:
         self._slots = slots
+        self._types = types
         self._instruments = instruments
 
     def process(self, filled: FilledBatch) -> HostBatch:
@@ -94,8 +107,10 @@ class GatherCached:
         job = filled.job
         batch = job.batch.sampled
         with self._instruments.working("gather", batch.id) as work:
-            gather_cached(filled, self._slots)
-            work.note(superbatch=job.superbatch.number, hits=len(filled.step.hit_pos))
+            for slots, number, step, x in zip(self._slots, self._types, filled.steps, filled.x, strict=True):
+                gather_cached(step, batch.node_arrays[number], x, slots)
+            hits = sum(len(step.hit_pos) for step in filled.steps)
+            work.note(superbatch=job.superbatch.number, hits=hits)
         return HostBatch(
             sampled=batch,
             x=filled.x,
@@ -122,15 +137,21 @@ def gather_whole(
     return source.read_into(nodes[positions], out, at=positions)
 
 
-def gather_cached(filled: FilledBatch, slots: SlotCache) -> None:
+def gather_cached(step: CacheStep, nodes: IdArray, x: RowMatrix, slots: SlotCache) -> None:
     """Copy the hits of a batch whose misses are there into its buffer, then admit what the plan lets in.
+
+    Parameters
+    ----------
+    step : what the cache does for the batch
+    nodes : (U,) int64 row ids
+    x : (U, F), which has the missing rows
+    slots : of the cache
 
     Raises
     ------
     PlanError
         A hit's slot holds another row than planned.
     """
-    nodes = filled.job.batch.sampled.nodes
     # Hits go first: an admission may take the slot of a row that this batch still reads.
-    slots.copy_hits(filled.step, nodes, filled.x)
-    slots.admit(filled.step, nodes, filled.x)
+    slots.copy_hits(step, nodes, x)
+    slots.admit(step, nodes, x)

@@ -1,4 +1,4 @@
-"""Inspect: the cache plan of a superbatch, from its trace and the trace of the one after it."""
+"""Inspect: the cache plans of a superbatch, from its trace and the trace of the one after it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 from gloader.pipeline.superbatch import PlannedSuperbatch
 
 if TYPE_CHECKING:
-    from gloader.cache import SuperbatchPlanner
+    from collections.abc import Sequence
+
     from gloader.observe.instruments import Instruments
-    from gloader.observe.miss_estimate import MissSample
     from gloader.pipeline.superbatch import InspectJob
+    from gloader.pipeline.tiers import SsdTable
 
 
 class Inspect:
@@ -18,24 +19,24 @@ class Inspect:
 
     Parameters
     ----------
-    planner : decides every hit, miss and admission
-    miss_sample : learns from each trace what other cache sizes would miss
+    tables : their planners decide every hit, miss and admission; their samples learn what other cache sizes would miss
     instruments : measure it
     """
 
     name: Final = "inspect"
 
-    def __init__(self, planner: SuperbatchPlanner, miss_sample: MissSample, instruments: Instruments) -> None:
-        self._planner = planner
-        self._miss_sample = miss_sample
+    def __init__(self, tables: Sequence[SsdTable], instruments: Instruments) -> None:
+        self._tables = tables
         self._instruments = instruments
 
     def process(self, job: InspectJob) -> PlannedSuperbatch:
-        """Return the superbatch of ``job`` with its plan."""
+        """Return the superbatch of ``job`` with its plans."""
         sampled = job.superbatch
-        batches = len(sampled.trace)
-        with self._instruments.working("inspect", sampled.first, batches=batches) as work:
-            plan = self._planner.plan(sampled.trace, job.lookahead)
-            self._miss_sample.offer(sampled.trace)
-            work.note(superbatch=sampled.number, hits=plan.num_hits, misses=plan.num_misses)
-        return PlannedSuperbatch(number=sampled.number, first=sampled.first, plan=plan)
+        with self._instruments.working("inspect", sampled.first, batches=sampled.num_batches) as work:
+            plans = []
+            for table, trace, lookahead in zip(self._tables, sampled.traces, job.lookaheads, strict=True):
+                plans.append(table.planner.plan(trace, lookahead))
+                table.miss_sample.offer(trace)
+            hits, misses = sum(plan.num_hits for plan in plans), sum(plan.num_misses for plan in plans)
+            work.note(superbatch=sampled.number, hits=hits, misses=misses)
+        return PlannedSuperbatch(number=sampled.number, first=sampled.first, plans=tuple(plans))

@@ -20,7 +20,7 @@ from gloader.memory.plan import Demand, MemoryPlan, idle_part, plan_memory
 from gloader.memory.predict import StepWork, spread_of
 from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.open_device_tier import (
@@ -40,7 +40,7 @@ from gloader.pipeline.open_edges import (
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.probe import probe_in_passes, probe_one_by_one
 from gloader.pipeline.stage import MissRetrieval
-from gloader.pipeline.tiers import FeatureTier, SsdTier
+from gloader.pipeline.tiers import FeatureTier, SsdTable
 from gloader.samplers import call_bytes, make_sampler, node_map_bytes
 from gloader.ssd_store import Packer
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
@@ -163,21 +163,24 @@ def open_feature_tier(
         ssd = None
         if plan.features == "ssd":
             device.fill(files.store)
-            ssd = _open_ssd(files, plan, topology, settings, device, stack, staging_bytes=spare)
+            ssd = (_open_ssd(files, plan, topology, settings, device, stack, staging_bytes=spare),)
         else:
             source, device = _settle_in_memory(files, device, stack, others=others)
         return FeatureTier(
             topology=topology,
             sampler=device.sampler or work.sampler,
-            source=source,
+            types=(0,),
+            sources=(source,),
             ring=_ring(dataset.feature_dim, demand, device, max_bytes=(plan.ring_bytes + spare) // num_ranks),
-            device=device,
+            device=device.device,
+            device_tiers=(device,),
             plan=plan,
             ssd=ssd,
             sweeps=edge_sweeps,
             sampler_threads=_sampler_threads(settings, device),
             batches_in_flight=_in_flight(settings, device, num_ranks),
             facts=TierFacts(
+                table_names=("node",),
                 plan=plan,
                 num_nodes=dataset.num_nodes,
                 policy=settings.memory.policy,
@@ -383,10 +386,9 @@ def _ring(dim: int, demand: Demand, device: DeviceTier, *, max_bytes: int) -> Bu
     # With room for batches somewhat larger than those that were probed: to make a buffer anew takes longer than
     # to gather a batch into it.
     return BufferRing(
-        dim=dim,
-        rows=rows,
+        forms=[RowForm(dim=dim, dtype=device.staged_dtype)],
+        rows=[rows],
         max_bytes=max_bytes,
-        dtype=device.staged_dtype,
         allocate=device.device.host_buffer,
     )
 
@@ -400,7 +402,7 @@ def _open_ssd(
     stack: ExitStack,
     *,
     staging_bytes: int,
-) -> SsdTier:
+) -> SsdTable:
     """Open the host cache of ``plan``, its planner, and what stages and packs missing rows."""
     store, memory, strategy = files.store, settings.memory, settings.reading.io_strategy
     held = NO_ROWS if device.cache is None else device.cache.plan.rows
@@ -444,7 +446,7 @@ def _open_ssd(
         forced=strategy,
     )
     sample = MissSample(store.num_rows, max_bytes=int(_SAMPLE_SHARE * plan.budget_bytes))
-    return SsdTier(store=store, slots=slots, planner=planner, retrieval=retrieval, miss_sample=sample)
+    return SsdTable(store=store, slots=slots, planner=planner, retrieval=retrieval, miss_sample=sample)
 
 
 def _hottest(topology: Topology, capacity: int, held: IdArray) -> IdArray:

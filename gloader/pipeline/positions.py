@@ -10,6 +10,9 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gloader.core.order import EpochOrder
     from gloader.types import IdArray
 
@@ -67,13 +70,23 @@ class BatchStream:
         return self._order.seeds[self._order.batch_seeds(positions, batch.index, rank=rank)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledSeeds:
+    """The labels of the seeds of an epoch, in the order's own order."""
+
+    labels: IdArray  # (n,) int64
+    has_label: NDArray[np.bool_] | None = None  # (n,) whether a seed is of the labelled type; None: all are
+
+
 @dataclass(frozen=True, slots=True)
 class SeedLabels:
     """The labels of the seeds of an epoch, cut into the batches of this rank. Thread-safe."""
 
     order: EpochOrder
-    labels: IdArray  # (n,) int64, of the order's seeds
+    seeds: LabelledSeeds
 
     def of(self, batch: BatchId) -> IdArray:
-        """Return the labels (B,) of the seeds of ``batch``."""
-        return self.labels[self.order.batch_seeds(self.order.epoch_positions(batch.epoch), batch.index)]
+        """Return the labels (B,) of the seeds of ``batch`` that are of the labelled type."""
+        positions = self.order.batch_seeds(self.order.epoch_positions(batch.epoch), batch.index)
+        has_label = self.seeds.has_label
+        return self.seeds.labels[positions if has_label is None else positions[has_label[positions]]]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.superbatch import BatchJob
+    from gloader.types import BatchId, CacheStep, ReadStats
 
 
 class ReadMisses:
@@ -19,7 +20,7 @@ class ReadMisses:
 
     Parameters
     ----------
-    ring : gives the buffer (U, F) of each batch
+    ring : gives the buffer of each batch
     feedback : told how long the disk was used
     instruments : measure it
     """
@@ -35,17 +36,24 @@ class ReadMisses:
         """Return the batch of ``job`` and a buffer with its missing rows, and nothing yet in the place of hits."""
         superbatch, batch = job.superbatch, job.batch
         # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
-        x = self._ring.acquire(len(batch.ascending))
+        x = self._ring.acquire([len(rows.ascending) for rows in batch.tables])
+        steps: list[CacheStep] = []
         with self._instruments.working("read", batch.sampled.id) as work:
-            step = batch_step(superbatch.plan.batch_actions(job.index), batch.ascending, batch.order)
-            with self._feedback.device.using() as use:
-                read = superbatch.misses.read_into(job.index, step.miss_row, x, at=step.miss_pos)
-            superbatch.misses.release(job.index)
-            work.add_bytes(read=read.bytes_read)
-            work.note(superbatch=superbatch.number, misses=len(step.miss_row))
+            work.note(superbatch=superbatch.number)
+            for number, (staged, rows) in enumerate(zip(superbatch.tables, batch.tables, strict=True)):
+                step = batch_step(staged.plan.batch_actions(job.index), rows.ascending, rows.order)
+                with self._feedback.device.using() as use:
+                    read = staged.misses.read_into(job.index, step.miss_row, x[number], at=step.miss_pos)
+                staged.misses.release(job.index)
+                work.add_bytes(read=read.bytes_read)
+                self._count(batch.sampled.id, step, read, num_rows=len(rows.order))
+                self._feedback.add_read(superbatch.number, use.seconds, table=number)
+                steps.append(step)
+            work.note(misses=sum(len(step.miss_row) for step in steps))
+        return FilledBatch(job=job, steps=tuple(steps), x=x)
+
+    def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int) -> None:
         hits, misses = len(step.hit_pos), len(step.miss_row)
-        self._instruments.recorder(batch.sampled.id.epoch).add_gather(
-            rows=len(batch.order), hits=hits, read=read, device_hits=len(batch.order) - hits - misses
+        self._instruments.recorder(batch.epoch).add_gather(
+            rows=num_rows, hits=hits, read=read, device_hits=num_rows - hits - misses
         )
-        self._feedback.add_read(superbatch.number, use.seconds)
-        return FilledBatch(job=job, step=step, x=x)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from gloader.cache import encode_ids
-from gloader.pipeline.sample import TraceEntry
+from gloader.pipeline.sample import CodedRows, trace_entry
 from gloader.samplers.sweeping import swept_nodes
 
 if TYPE_CHECKING:
     from gloader.pipeline.edge_sweeps import EdgeSweeps
+    from gloader.pipeline.sample import TraceEntry
     from gloader.types import SampledBatch
 
 
@@ -27,12 +25,12 @@ class ReplayTrace:
         """Return the nodes of the batch at ``position`` of the stream."""
         sweeps = self._sweeps
         if (known := sweeps.known.get(position)) is not None:
-            return TraceEntry(code=encode_ids(np.sort(known.nodes)), count=len(known.nodes))
+            return trace_entry(known, (0,))
         batch_id = sweeps.stream.id_of(position)
         with sweeps.instruments.working("sample", batch_id):
             seeds = sweeps.stream.seeds_at(position)
             nodes = swept_nodes(sweeps.sampler.rule, batch_id, seeds, sweeps.read(position))
-            return TraceEntry(code=encode_ids(nodes), count=len(nodes))
+            return (CodedRows.of(nodes),)
 
 
 class ReplayBatch:

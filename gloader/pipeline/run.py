@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
     from gloader.pipeline.threads import Cancellable, Stage, StageThread
-    from gloader.pipeline.tiers import FeatureTier, SsdTier, SweepTier
+    from gloader.pipeline.tiers import FeatureTier, SsdTable, SweepTier
     from gloader.pipeline.transfer import SentBatch
-    from gloader.types import SampledBatch
+    from gloader.types import AnyBatch
 
 B = TypeVar("B")
 
@@ -130,14 +130,15 @@ class PipelineRun:
         self._gathered: Channel[HostBatch] = Channel(_WAITING)  # of all ranks
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
-        self._is_sending = tier.device.device.is_asynchronous
+        self._is_sending = tier.device.is_asynchronous
         # Threads hold what they call. Weak, so that a run that is dropped is freed, and closed, while they are alive.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, weak_method(self._on_stall))
         self._instruments = Instruments(timeline=timeline, watchdog=self._watchdog)
         if ranks is not None:
             ranks.watch(self._watchdog)
-        self._send = Send(Transfer(tier.device), labels, self._instruments)
+        transfer = Transfer(tier.device_tiers, device=tier.device, types=tier.types)
+        self._send = Send(transfer, labels, self._instruments)
         # Only then does the loop get the buffers of the ring themselves.
         lending = tier.ring if ranks is None and not self._is_sending else None
         self.consumer = Consumer(
@@ -211,15 +212,16 @@ class PipelineRun:
         tier = self._tier
         pool = self._pool(SampleWhole(self._sample(), tier.topology))
         gather = GatherWhole(
-            tier.source,
-            tier.device.share(),
+            tier.sources,
+            [device_tier.share() for device_tier in tier.device_tiers],
+            tier.types,
             ring=self._ring,
             instruments=self._instruments,
         )
         threads = [*pool.threads, stage_thread(gather, pool, self._gathered, self._failures)]
         return self._assemble(threads, [pool], on_joined=lambda: None)
 
-    def _out_of_core(self, ssd: SsdTier) -> Pipeline:
+    def _out_of_core(self, ssd: Sequence[SsdTable]) -> Pipeline:
         """Return the threads for features on the SSD: sample, inspect, stage, read, gather."""
         tier, failures, instruments, feedback = self._tier, self._failures, self._instruments, self._feedback
         planned: Channel[PlannedSuperbatch] = Channel(_WAITING)
@@ -229,13 +231,15 @@ class PipelineRun:
         window = SuperbatchWindow()
         kept = KeptBatches(tier.plan.keep_bytes)
         sample = self._sample()
-        trace = SampleTrace(sample, kept) if self._sweeps is None else ReplayTrace(self._sweeps)
-        pool = self._pool(SampleOrdered(sample, kept, tier.topology), sample_trace=trace)
-        collector = SuperbatchCollector(pool, self._stream, window, size=tier.plan.superbatch.num_batches)
-        inspect = Inspect(ssd.planner, ssd.miss_sample, instruments)
-        stage = StageMisses(ssd.retrieval, feedback, instruments)
+        trace = SampleTrace(sample, kept, tier.types) if self._sweeps is None else ReplayTrace(self._sweeps)
+        pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
+        collector = SuperbatchCollector(
+            pool, self._stream, window, size=tier.plan.superbatch.num_batches, num_tables=len(ssd)
+        )
+        inspect = Inspect(ssd, instruments)
+        stage = StageMisses([table.retrieval for table in ssd], feedback, instruments)
         read = ReadMisses(self._ring, feedback=feedback, instruments=instruments)
-        gather = GatherCached(ssd.slots, instruments)
+        gather = GatherCached([table.slots for table in ssd], tier.types, instruments)
         threads = [
             *pool.threads,
             stage_thread(inspect, collector, planned, failures),
@@ -258,7 +262,7 @@ class PipelineRun:
             failures=self._failures,
         )
 
-    def _sample(self) -> Stage[int, SampledBatch]:
+    def _sample(self) -> Stage[int, AnyBatch]:
         """Return what makes the batch at a position."""
         if self._sweeps is not None:
             return ReplayBatch(self._sweeps)

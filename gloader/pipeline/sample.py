@@ -4,53 +4,70 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
 from gloader.cache import encode_ids
+from gloader.samplers import HeteroGraph
 from gloader.samplers.graph import float_in_degrees
+from gloader.types import HeteroBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.threads import Stage
     from gloader.samplers import Topology
-    from gloader.types import IdArray, SampledBatch, Sampler
+    from gloader.types import AnyBatch, AnySampler, IdArray
 
 _LOW_BITS: Final = 32
+_NO_DEGREES: Final = np.empty(0, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeBatch:
     """A sampled batch and the degrees of its nodes."""
 
-    sampled: SampledBatch
-    src_degree: NDArray[
-        np.float32
-    ]  # (U,) full-graph in-degree; (0,) of a batch on the device, which has them
+    sampled: AnyBatch
+    # (U,) full-graph in-degree; (0,) of a batch on the device, which has them, and of one of several types
+    src_degree: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedRows:
+    """The nodes of a table in ascending order, which is the order in which plans and stores count."""
+
+    ascending: IdArray  # (U,) node ids
+    order: NDArray[np.int64]  # (U,) position in the batch's nodes of each of ``ascending``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedBatch:
-    """A sampled batch, with its nodes in ascending order too, which is the order in which plans and stores count."""
+    """A sampled batch, with the nodes of each table in ascending order too."""
 
-    sampled: SampledBatch
-    src_degree: NDArray[
-        np.float32
-    ]  # (U,) full-graph in-degree; (0,) of a batch on the device, which has them
-    ascending: IdArray  # (U,) node ids
-    order: NDArray[np.int64]  # (U,) position in ``sampled.nodes`` of each of ``ascending``
+    sampled: AnyBatch
+    src_degree: NDArray[np.float32]  # as of `WholeBatch`
+    tables: tuple[OrderedRows, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceEntry:
-    """The ascending node ids of one batch, coded."""
+class CodedRows:
+    """The ascending node ids of one batch in a table, coded."""
 
     code: NDArray[np.uint8]
     count: int  # U
+
+    @classmethod
+    def of(cls, ascending: IdArray) -> CodedRows:
+        """Return ``ascending`` (U,), coded."""
+        return cls(code=encode_ids(ascending), count=len(ascending))
+
+
+TraceEntry: TypeAlias = tuple[CodedRows, ...]  # of one batch, in each table
 
 
 class SampleBatch:
@@ -65,12 +82,12 @@ class SampleBatch:
 
     name: Final = "sample"
 
-    def __init__(self, sampler: Sampler, stream: BatchStream, instruments: Instruments) -> None:
+    def __init__(self, sampler: AnySampler, stream: BatchStream, instruments: Instruments) -> None:
         self._sampler = sampler
         self._stream = stream
         self._instruments = instruments
 
-    def process(self, position: int) -> SampledBatch:
+    def process(self, position: int) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
         batch_id, seeds = self._stream.id_of(position), self._stream.seeds_at(position)
         with self._instruments.working("sample", batch_id):
@@ -86,12 +103,12 @@ class SampleWhole:
     Parameters
     ----------
     sample : the batch of a position
-    topology : gives the in-degrees
+    topology : gives the in-degrees, which batches of several types do without
     """
 
     name: Final = "sample"
 
-    def __init__(self, sample: Stage[int, SampledBatch], topology: Topology) -> None:
+    def __init__(self, sample: Stage[int, AnyBatch], topology: Topology | HeteroGraph) -> None:
         self._sample = sample
         self._topology = topology
 
@@ -102,19 +119,27 @@ class SampleWhole:
 
 
 class SampleTrace:
-    """Samples a batch for its trace, and keeps it for `SampleOrdered` as far as ``kept`` has room. Thread-safe."""
+    """Samples a batch for its trace, and keeps it for `SampleOrdered` as far as ``kept`` has room. Thread-safe.
+
+    Parameters
+    ----------
+    sample : the batch of a position
+    kept : takes it
+    types : the number of the node type of each table
+    """
 
     name: Final = "sample"
 
-    def __init__(self, sample: Stage[int, SampledBatch], kept: KeptBatches) -> None:
+    def __init__(self, sample: Stage[int, AnyBatch], kept: KeptBatches, types: Sequence[int] = (0,)) -> None:
         self._sample = sample
         self._kept = kept
+        self._types = types
 
     def process(self, position: int) -> TraceEntry:
         """Return the nodes of the batch at ``position`` of the stream."""
         batch = self._sample.process(position)
         self._kept.offer(position, batch)
-        return TraceEntry(code=encode_ids(np.sort(batch.nodes)), count=len(batch.nodes))
+        return trace_entry(batch, self._types)
 
 
 class SampleOrdered:
@@ -127,22 +152,30 @@ class SampleOrdered:
     ----------
     sample : the batch of a position
     kept : those that were sampled for their trace and kept
-    topology : gives the in-degrees
+    topology : gives the in-degrees, which batches of several types do without
+    types : the number of the node type of each table
     """
 
     name: Final = "sample"
 
-    def __init__(self, sample: Stage[int, SampledBatch], kept: KeptBatches, topology: Topology) -> None:
+    def __init__(
+        self,
+        sample: Stage[int, AnyBatch],
+        kept: KeptBatches,
+        topology: Topology | HeteroGraph,
+        types: Sequence[int] = (0,),
+    ) -> None:
         self._sample = sample
         self._kept = kept
         self._topology = topology
+        self._types = types
 
     def process(self, position: int) -> OrderedBatch:
         """Return the batch at ``position`` of the stream, and the order and degrees of its nodes."""
         batch = self._kept.take(position)
         if batch is None:
             batch = self._sample.process(position)
-        return ordered(batch, _degrees(batch, self._topology))
+        return ordered(batch, _degrees(batch, self._topology), self._types)
 
 
 class KeptBatches:
@@ -156,10 +189,10 @@ class KeptBatches:
     def __init__(self, max_bytes: int) -> None:
         # Reentrant: dropping a batch may run the garbage collector, and that may close the run that asks here.
         self._lock = threading.RLock()
-        self._batches: dict[int, SampledBatch] = {}
+        self._batches: dict[int, AnyBatch] = {}
         self._left_bytes = max_bytes
 
-    def offer(self, position: int, batch: SampledBatch) -> None:
+    def offer(self, position: int, batch: AnyBatch) -> None:
         """Keep ``batch`` where there is room, unless it lies on the device, where there is none for so many."""
         if batch.on_device is not None:
             return
@@ -170,7 +203,7 @@ class KeptBatches:
                 self._batches[position] = batch
                 self._left_bytes -= size
 
-    def take(self, position: int) -> SampledBatch | None:
+    def take(self, position: int) -> AnyBatch | None:
         """Return the batch at ``position`` and keep it no longer; None: it was not kept."""
         with self._lock:
             batch = self._batches.pop(position, None)
@@ -186,31 +219,46 @@ class KeptBatches:
             self._batches.clear()
 
 
-def ordered(batch: SampledBatch, src_degree: NDArray[np.float32]) -> OrderedBatch:
-    """Return ``batch`` with the order and the degrees (U,) of its nodes. Pure."""
-    ascending, order = _ascending(batch.nodes)
-    return OrderedBatch(sampled=batch, src_degree=src_degree, ascending=ascending, order=order)
+def trace_entry(batch: AnyBatch, types: Sequence[int]) -> TraceEntry:
+    """Return the nodes of ``batch`` in each table, whose node types have these numbers. Pure."""
+    return tuple(CodedRows.of(np.sort(batch.node_arrays[number])) for number in types)
 
 
-def _degrees(batch: SampledBatch, topology: Topology) -> NDArray[np.float32]:
-    """Return the degrees (U,) of the batch's nodes, or none where the device has them."""
+def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[int] = (0,)) -> OrderedBatch:
+    """Return ``batch`` with the order and the degrees of its nodes. Pure.
+
+    Parameters
+    ----------
+    batch : as sampled
+    src_degree : as of `WholeBatch`
+    types : the number of the node type of each table
+    """
+    tables = tuple(_ascending(batch.node_arrays[number]) for number in types)
+    return OrderedBatch(sampled=batch, src_degree=src_degree, tables=tables)
+
+
+def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.float32]:
+    """Return the degrees (U,) of the batch's nodes; none where the device has them, or there are several types."""
+    if isinstance(batch, HeteroBatch) or isinstance(topology, HeteroGraph):
+        return _NO_DEGREES
     nodes = batch.nodes if batch.on_device is None else batch.nodes[:0]
     return float_in_degrees(topology.offsets, nodes)
 
 
-def _ascending(nodes: IdArray) -> tuple[IdArray, IdArray]:
+def _ascending(nodes: IdArray) -> OrderedRows:
     """Return ``nodes`` in ascending order, and the position of each of them. Pure."""
     count = len(nodes)
     if count and int(nodes.max()) < 2 ** (63 - _LOW_BITS):
         # One sort of (id, position) pairs in one word is several times faster than an indirect sort.
         pairs = (nodes << _LOW_BITS) | np.arange(count)
         pairs.sort()
-        return pairs >> _LOW_BITS, pairs & (2**_LOW_BITS - 1)
+        return OrderedRows(ascending=pairs >> _LOW_BITS, order=pairs & (2**_LOW_BITS - 1))
     order = np.argsort(nodes, kind="stable").astype(np.int64)
-    return nodes[order], order
+    return OrderedRows(ascending=nodes[order], order=order)
 
 
-def _num_bytes(batch: SampledBatch) -> int:
-    weights = sum(block.edge_weight.nbytes for block in batch.blocks if block.edge_weight is not None)
-    blocks = sum(block.indptr.nbytes + block.indices.nbytes + block.edge_ids.nbytes for block in batch.blocks)
-    return batch.nodes.nbytes + blocks + weights
+def _num_bytes(batch: AnyBatch) -> int:
+    blocks = batch.all_blocks
+    weights = sum(block.edge_weight.nbytes for block in blocks if block.edge_weight is not None)
+    edges = sum(block.indptr.nbytes + block.indices.nbytes + block.edge_ids.nbytes for block in blocks)
+    return sum(nodes.nbytes for nodes in batch.node_arrays) + edges + weights

@@ -13,13 +13,16 @@ from gloader.core.thread_start import run_together
 from gloader.errors import SeedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gloader.config import SamplingSettings
     from gloader.dataset import Dataset
+    from gloader.pipeline.positions import LabelledSeeds
     from gloader.types import IdArray
 
 
 def order_seeds(
-    dataset: Dataset, sampling: SamplingSettings, seeds: IdArray | None, *, rank: int, world_size: int
+    dataset: Dataset, sampling: SamplingSettings, seeds: IdArray, *, rank: int, world_size: int
 ) -> EpochOrder:
     """Return the order in which a rank takes the seeds of every epoch.
 
@@ -27,7 +30,7 @@ def order_seeds(
     ----------
     dataset : whose nodes they are
     sampling : batch size, seed and shuffling
-    seeds : (n,) node ids; None: the training nodes
+    seeds : (n,) node ids; of several types, numbered through
     rank, world_size : the part of each step that is this rank's
 
     Raises
@@ -36,7 +39,7 @@ def order_seeds(
         Seeds are no node ids, or a setting is not allowed.
     """
     return EpochOrder(
-        seeds=dataset.train if seeds is None else _checked_seeds(seeds),
+        seeds=seeds,
         num_nodes=dataset.num_nodes,
         batch_size=sampling.batch_size,
         seed=sampling.seed,
@@ -48,15 +51,16 @@ def order_seeds(
     )
 
 
-def labels_beside_order(dataset: Dataset, order: EpochOrder) -> IdArray:
-    """Return the labels (n,) of the seeds; the order of the first epoch, asked for next, is worked out meanwhile."""
+def labels_beside_order(order: EpochOrder, read_labels: Callable[[], LabelledSeeds]) -> LabelledSeeds:
+    """Return what ``read_labels`` does; the order of the first epoch, asked for next, is worked out meanwhile."""
     # Both take long where there are many seeds, and neither needs the other.
-    labels, _ = run_together(
-        [lambda: dataset.labels_of(order.seeds), lambda: order.epoch_positions(0)],
+    found: list[LabelledSeeds] = []
+    run_together(
+        [lambda: found.append(read_labels()), lambda: order.epoch_positions(0)],
         threads=2,
         name="gloader-open",
     )
-    return labels
+    return found[0]
 
 
 def stream_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> dict[str, Any]:
@@ -108,6 +112,6 @@ def stream_fingerprint(dataset: Dataset, order: EpochOrder, sampling: SamplingSe
     return digest.hexdigest()[:32]
 
 
-def _checked_seeds(seeds: IdArray) -> IdArray:
+def checked_seeds(seeds: IdArray) -> IdArray:
     """Return a copy of ``seeds`` (n,) as int64; `EpochOrder` checks the values."""
     return as_ids(np.array(seeds), noun="seeds", error=SeedError)

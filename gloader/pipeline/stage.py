@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from gloader.pipeline.superbatch import StagedSuperbatch
+from gloader.pipeline.superbatch import MissLists, StagedSuperbatch, StagedTable
 from gloader.ssd_store import DirectMisses, load_misses
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES, default_sweep_gap_bytes
 from gloader.ssd_store.cost.strategy import choose_strategy, count_misses
@@ -12,8 +13,9 @@ from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import mean_extent_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.superbatch import PlannedSuperbatch
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.strategy import Calibration, Choice, IoRates, MissCounts
     from gloader.ssd_store.misses.direct import MissSource
     from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import BatchId
 
 
 class StageMisses:
@@ -28,43 +31,60 @@ class StageMisses:
 
     Parameters
     ----------
-    retrieval : chooses how rows are read, and begins to
+    retrievals : of each table: choose how rows are read, and begin to
     feedback : knows how wrong the predictions were so far, and is told of the next one
     instruments : measure it
     """
 
     name: Final = "stage"
 
-    def __init__(self, retrieval: MissRetrieval, feedback: RunFeedback, instruments: Instruments) -> None:
-        self._retrieval = retrieval
+    def __init__(
+        self, retrievals: Sequence[MissRetrieval], feedback: RunFeedback, instruments: Instruments
+    ) -> None:
+        self._retrievals = retrievals
         self._feedback = feedback
         self._instruments = instruments
         self._is_cancelled = False
 
     def process(self, planned: PlannedSuperbatch) -> StagedSuperbatch:
-        """Return ``planned`` with a source of its missing rows; errors as `MissRetrieval.begin`."""
-        batches = len(planned.misses)
-        # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its part alone,
-        # which is what the cost model predicted.
+        """Return ``planned`` with sources of its missing rows; errors as `MissRetrieval.begin`."""
+        tables: list[StagedTable] = []
+        seconds: list[float] = []
         with (
-            self._instruments.working("stage", planned.first, batches=batches) as work,
-            self._feedback.device.using() as use,
+            ExitStack() as undo,
+            self._instruments.working("stage", planned.first, batches=planned.num_batches) as work,
         ):
-            staged = self._retrieval.begin(
-                planned, self._feedback.calibration, is_cancelled=lambda: self._has_to_end(work)
-            )
-            cost = staged.misses.cost
-            work.add_bytes(read=cost.read.bytes_read, written=cost.bytes_written)
-            work.note(superbatch=planned.number, strategy=staged.choice.strategy)
-        self._instruments.recorder(planned.first.epoch).add_staged(
-            bytes_read=cost.read.bytes_read, bytes_written=cost.bytes_written, requests=cost.read.requests
-        )
-        self._feedback.begin(staged, stage_s=use.seconds)
+            work.note(superbatch=planned.number)
+            for retrieval, plan in zip(self._retrievals, planned.plans, strict=True):
+                # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its part
+                # alone, which is what the cost model predicted.
+                with self._feedback.device.using() as use:
+                    table = retrieval.begin(
+                        plan,
+                        self._feedback.calibration,
+                        superbatch=planned.number,
+                        is_cancelled=lambda: self._has_to_end(work),
+                    )
+                undo.callback(table.misses.close)
+                tables.append(table)
+                seconds.append(use.seconds)
+                self._count(table, planned.first, work)
+            undo.pop_all()
+        staged = StagedSuperbatch(number=planned.number, first=planned.first, tables=tuple(tables))
+        self._feedback.begin(staged, stage_s=tuple(seconds))
         return staged
 
     def cancel(self) -> None:
         """End the sweep that is under way, and every later one. Idempotent."""
         self._is_cancelled = True
+
+    def _count(self, table: StagedTable, first: BatchId, work: Work) -> None:
+        cost = table.misses.cost
+        work.add_bytes(read=cost.read.bytes_read, written=cost.bytes_written)
+        work.note(strategy=table.choice.strategy)
+        self._instruments.recorder(first.epoch).add_staged(
+            bytes_read=cost.read.bytes_read, bytes_written=cost.bytes_written, requests=cost.read.requests
+        )
 
     def _has_to_end(self, work: Work) -> bool:
         """Return whether a sweep has to end; that it asks shows that it makes progress."""
@@ -75,7 +95,7 @@ class StageMisses:
 class MissRetrieval:
     """Counts the missing rows of each superbatch, chooses the fastest way to read them, and does its first part.
 
-    Owns nothing.
+    Of one table. Owns nothing.
 
     Parameters
     ----------
@@ -84,6 +104,7 @@ class MissRetrieval:
     packer, spill : for packs; None: there are none
     staging_bytes : idle memory that missing rows may take
     forced : a strategy to take whatever it costs, or "auto"
+    spill_share : the part of ``spill`` that packs of this table may take
     """
 
     def __init__(
@@ -95,6 +116,7 @@ class MissRetrieval:
         spill: SpillFolder | None,
         staging_bytes: int,
         forced: str,
+        spill_share: float = 1.0,
     ) -> None:
         self._store = store
         self.rates = rates
@@ -102,22 +124,31 @@ class MissRetrieval:
         self._spill = spill
         self.staging_bytes = staging_bytes
         self._forced = forced
+        self._spill_share = spill_share
         self._sweep_gap_bytes = default_sweep_gap_bytes(store.stored_rows.path.parent)
 
     @property
     def spill_bytes(self) -> int:
         """Bytes of disk that packs may take now."""
-        return 0 if self._spill is None or self._packer is None else self._spill.room_bytes
+        if self._spill is None or self._packer is None:
+            return 0
+        return min(self._spill.room_bytes, int(self._spill_share * self._spill.budget_bytes))
 
     def begin(
-        self, planned: PlannedSuperbatch, calibration: Calibration, *, is_cancelled: Callable[[], bool]
-    ) -> StagedSuperbatch:
-        """Return ``planned`` with a source of its missing rows, which the caller owns.
+        self,
+        plan: CachePlan,
+        calibration: Calibration,
+        *,
+        superbatch: int,
+        is_cancelled: Callable[[], bool],
+    ) -> StagedTable:
+        """Return ``plan`` with a source of its missing rows, which the caller owns.
 
         Parameters
         ----------
-        planned : whose missing rows are staged
+        plan : whose missing rows are staged
         calibration : what the cost model's seconds are corrected by
+        superbatch : its number, for messages
         is_cancelled : asked again and again during a sweep; true ends it
 
         Raises
@@ -130,7 +161,8 @@ class MissRetrieval:
             ``is_cancelled`` returned true.
         """
         gap_bytes = self._gap_bytes(calibration)
-        counts = self._count(planned, gap_bytes)
+        misses = MissLists(plan)
+        counts = self._count(misses, gap_bytes)
         choice = choose_strategy(
             counts,
             self.rates,
@@ -139,13 +171,8 @@ class MissRetrieval:
             forced=self._forced,
             calibration=calibration,
         )
-        return StagedSuperbatch(
-            number=planned.number,
-            first=planned.first,
-            plan=planned.plan.without_trace(),
-            misses=self._source_of(planned, choice, gap_bytes, is_cancelled),
-            choice=choice,
-        )
+        source = self._source_of(misses, superbatch, choice, gap_bytes, is_cancelled)
+        return StagedTable(plan=plan.without_trace(), misses=source, choice=choice)
 
     def _gap_bytes(self, calibration: Calibration) -> int:
         """Return the longest hole that a batch's reads go over: what was asked for, or what is faster by now."""
@@ -155,10 +182,10 @@ class MissRetrieval:
         times = self.rates.corrected(calibration).times
         return times.gap_bytes(mean_extent_bytes(stored.row_bytes), most=MAX_GAP_BYTES)
 
-    def _count(self, planned: PlannedSuperbatch, gap_bytes: int) -> MissCounts:
+    def _count(self, misses: MissLists, gap_bytes: int) -> MissCounts:
         stored = self._store.stored_rows
         return count_misses(
-            planned.misses,
+            misses,
             num_rows=stored.num_rows,
             row_bytes=stored.row_bytes,
             data_offset=DATA_OFFSET,
@@ -168,10 +195,15 @@ class MissRetrieval:
         )
 
     def _source_of(
-        self, planned: PlannedSuperbatch, choice: Choice, gap_bytes: int, is_cancelled: Callable[[], bool]
+        self,
+        misses: MissLists,
+        superbatch: int,
+        choice: Choice,
+        gap_bytes: int,
+        is_cancelled: Callable[[], bool],
     ) -> MissSource:
         if choice.strategy == "staged":
-            return load_misses(self._store, planned.misses, is_cancelled=is_cancelled)
+            return load_misses(self._store, misses, is_cancelled=is_cancelled)
         if choice.strategy == "packed" and self._packer is not None:
-            return self._packer.pack(planned.misses, superbatch=planned.number, is_cancelled=is_cancelled)
+            return self._packer.pack(misses, superbatch=superbatch, is_cancelled=is_cancelled)
         return DirectMisses(self._store, gap_bytes=gap_bytes)

@@ -1,8 +1,13 @@
-"""A superbatch on its way: sampled, then planned, then staged, then executed batch by batch."""
+"""A superbatch on its way: sampled, then planned, then staged, then executed batch by batch.
+
+What is known of rows is known table by table: a table is the feature rows of a node type, of which a homogeneous graph
+has one. Tuples of it have an entry for each table, in the order of their types.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -21,7 +26,12 @@ class SampledSuperbatch:
 
     number: int  # counts from the start of the pipeline
     first: BatchId  # its first batch
-    trace: Trace
+    traces: tuple[Trace, ...]
+
+    @property
+    def num_batches(self) -> int:
+        """S; fewer, or none, where the stream ended."""
+        return len(self.traces[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +39,7 @@ class InspectJob:
     """A superbatch to be planned, and what is known of the time after it."""
 
     superbatch: SampledSuperbatch
-    lookahead: Trace  # of the next superbatch; empty: nothing is known
+    lookaheads: tuple[Trace, ...]  # of the next superbatch; empty: nothing is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,28 +48,41 @@ class PlannedSuperbatch:
 
     number: int
     first: BatchId
-    plan: CachePlan
-
-    @property
-    def misses(self) -> MissLists:
-        """The rows that each batch misses."""
-        return MissLists(self.plan)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedSuperbatch:
-    """A superbatch whose missing rows can be fetched batch by batch. Owns ``misses`` until it is executed."""
-
-    number: int
-    first: BatchId
-    plan: CachePlan  # without its trace
-    misses: MissSource
-    choice: Choice  # its seconds are predicted; `misses.cost` says what staging moved
+    plans: tuple[CachePlan, ...]
 
     @property
     def num_batches(self) -> int:
         """S."""
-        return len(self.plan.misses)
+        return len(self.plans[0].misses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedTable:
+    """What a superbatch misses of a table, which can be fetched batch by batch. Owns ``misses`` until `close`."""
+
+    plan: CachePlan  # without its trace
+    misses: MissSource
+    choice: Choice  # its seconds are predicted; `misses.cost` says what staging moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSuperbatch:
+    """A superbatch whose missing rows can be fetched batch by batch. Owns what was staged until `close`."""
+
+    number: int
+    first: BatchId
+    tables: tuple[StagedTable, ...]
+
+    @property
+    def num_batches(self) -> int:
+        """S."""
+        return len(self.tables[0].plan.misses)
+
+    def close(self) -> None:
+        """Release what was staged. Idempotent."""
+        with ExitStack() as stack:  # the others are closed, too, if one of them cannot be
+            for table in self.tables:
+                stack.callback(table.misses.close)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +104,8 @@ class FilledBatch:
     """A batch whose missing rows are in its buffer; the hits are still in their slots."""
 
     job: BatchJob
-    step: CacheStep
-    x: RowMatrix  # (U, F), a buffer of the ring
+    steps: tuple[CacheStep, ...]
+    x: tuple[RowMatrix, ...]  # (U, F) of each table, in a buffer of the ring
 
 
 class MissLists(Sequence["IdArray"]):

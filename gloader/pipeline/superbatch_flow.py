@@ -68,7 +68,7 @@ class SuperbatchWindow:
         if batch.ends_superbatch:
             with self._lock:
                 staged = self._staged.pop(batch.superbatch)
-            staged.misses.close()  # before the permit: the next one may need the room of its packs
+            staged.close()  # before the permit: the next one may need the room of its packs
             self._permits.put(None)
 
     def cancel(self) -> None:
@@ -80,7 +80,7 @@ class SuperbatchWindow:
         with self._lock:
             left, self._staged = self._staged, {}
         for staged in left.values():
-            staged.misses.close()
+            staged.close()
 
 
 class SuperbatchCollector:
@@ -96,9 +96,19 @@ class SuperbatchCollector:
     stream : names the batches
     window : room for the plan
     size : S at most
+    num_tables : that each batch has rows of
     """
 
-    def __init__(self, traces: Traces, stream: BatchStream, window: SuperbatchWindow, *, size: int) -> None:
+    def __init__(
+        self,
+        traces: Traces,
+        stream: BatchStream,
+        window: SuperbatchWindow,
+        *,
+        size: int,
+        num_tables: int = 1,
+    ) -> None:
+        self._num_tables = num_tables
         self._traces = traces
         self._stream = stream
         self._window = window
@@ -118,29 +128,32 @@ class SuperbatchCollector:
             Whatever sampling raised, behind the batches before it.
         """
         superbatch, self._next = self._next or self._collect(), None
-        if not len(superbatch.trace):
+        if not superbatch.num_batches:
             self._traces.next_trace()  # raises what ended the stream: kept nowhere here, where it would hold frames
-        lookahead = Trace()
+        lookaheads = self._no_traces()
         if superbatch.number > 0 and not self._has_ended:  # the first batch does not wait for those after it
             self._next = self._collect()
-            lookahead = self._next.trace
+            lookaheads = self._next.traces
         # Behind the traces, so that samplers are not idle while two plans are in use.
         self._window.wait_for_room()
-        return InspectJob(superbatch=superbatch, lookahead=lookahead)
+        return InspectJob(superbatch=superbatch, lookaheads=lookaheads)
 
     def _collect(self) -> SampledSuperbatch:
         """Return the next superbatch; of fewer batches, or none, where the stream or an error ends it."""
         number, size = next(self._sizes)
-        trace = Trace()
-        while len(trace) < size and not self._has_ended:
+        traces = self._no_traces()
+        while len(traces[0]) < size and not self._has_ended:
             if self._traces.has_trace():
-                entry = self._traces.next_trace()
-                trace.append_code(entry.code, entry.count)
+                for trace, rows in zip(traces, self._traces.next_trace(), strict=True):
+                    trace.append_code(rows.code, rows.count)
             else:
                 self._has_ended = True
         first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
         self._position += size
-        return SampledSuperbatch(number=number, first=first, trace=trace)
+        return SampledSuperbatch(number=number, first=first, traces=traces)
+
+    def _no_traces(self) -> tuple[Trace, ...]:
+        return tuple(Trace() for _ in range(self._num_tables))
 
 
 class FirstBatchGate:

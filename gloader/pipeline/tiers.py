@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
     from gloader.cache import MissCurve, SlotCache, SuperbatchPlanner
     from gloader.dataset.edge_passes import EdgePasses
-    from gloader.device import DeviceTier
+    from gloader.device import Device, DeviceTier
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import TierFacts
     from gloader.observe.miss_estimate import MissSample
     from gloader.pipeline.buffers import BufferRing
     from gloader.pipeline.stage import MissRetrieval
-    from gloader.samplers import Topology
+    from gloader.samplers import HeteroGraph, Topology
     from gloader.samplers.sweeping import SweptSampler
     from gloader.ssd_store import FeatureStore
-    from gloader.types import FeatureSource, SampledBatch, Sampler
+    from gloader.types import AnySampler, FeatureSource, SampledBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SsdTier:
-    """The parts that bring features from the SSD."""
+class SsdTable:
+    """The parts that bring the features of a table from the SSD."""
 
     store: FeatureStore
     slots: SlotCache
@@ -49,22 +49,32 @@ class SweepTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureTier:
-    """The parts behind a loader, sized by ``plan``. Owns them until `close`."""
+    """The parts behind a loader, sized by ``plan``. Owns them until `close`.
 
-    topology: Topology
-    sampler: Sampler
-    source: FeatureSource  # all N rows
+    Tuples have an entry for each table: the feature rows of a node type that has them.
+    """
+
+    topology: Topology | HeteroGraph
+    sampler: AnySampler
+    types: tuple[int, ...]  # the number of the node type of each table
+    sources: tuple[FeatureSource, ...]  # all rows
     ring: BufferRing
-    device: DeviceTier
+    device: Device
+    device_tiers: tuple[DeviceTier, ...]
     plan: MemoryPlan
-    ssd: SsdTier | None  # None where the features are in memory
+    ssd: tuple[SsdTable, ...] | None  # None where the features are in memory
     sweeps: SweepTier | None  # None where batches are sampled one by one
     sampler_threads: int
     batches_in_flight: int
     facts: TierFacts
     stack: ExitStack
 
-    def require_ssd(self) -> SsdTier:
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The node type of each table."""
+        return self.facts.table_names
+
+    def require_ssd(self) -> tuple[SsdTable, ...]:
         """Return ``ssd`` where it is known to be there."""
         if self.ssd is None:
             raise ConfigError("features are in memory: there is no SSD tier")
@@ -72,7 +82,7 @@ class FeatureTier:
 
     def explain(self) -> str:
         """Say what is held where and how large it is, a line each."""
-        return "\n".join(filter(None, [self.explain_host(), self.device.explain()]))
+        return "\n".join(filter(None, [self.explain_host(), *(tier.explain() for tier in self.device_tiers)]))
 
     def explain_host(self) -> str:
         """Say the part of that which is the same for all ranks that this one loads for: all but the device."""
@@ -81,9 +91,9 @@ class FeatureTier:
             return text
         io = IoFacts(
             size=self.plan.superbatch,
-            rates=self.ssd.retrieval.rates,
-            staging_bytes=self.ssd.retrieval.staging_bytes,
-            spill_bytes=self.ssd.retrieval.spill_bytes,
+            rates=self.ssd[0].retrieval.rates,
+            staging_bytes=sum(table.retrieval.staging_bytes for table in self.ssd),
+            spill_bytes=sum(table.retrieval.spill_bytes for table in self.ssd),
         )
         return f"{text}\n{explain_io(io)}"
 
@@ -92,12 +102,12 @@ class FeatureTier:
         if self.ssd is None or not stats.rows_gathered:
             return None
         rate = stats.rows_read / stats.rows_gathered
-        return self.ssd.miss_sample.curve(capacity=self.plan.cache_rows, miss_rate=rate)
+        return self.ssd[0].miss_sample.curve(capacity=self.plan.cache_rows, miss_rate=rate)
 
     def restart(self) -> None:
         """Let the planner count on what the slots hold, after plans that were not executed to their end."""
-        if self.ssd is not None:
-            self.ssd.planner.restart(self.ssd.slots.resident)
+        for table in self.ssd or ():
+            table.planner.restart(table.slots.resident)
 
     def close(self) -> None:
         """Release everything. Idempotent."""

@@ -12,16 +12,17 @@ import torch
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
 from gloader.device.row_table import rows_as_tensor
-from gloader.types import BatchId, DeviceBlock, ReadyBatch
+from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from gloader.device import Device, Mark
+    from gloader.pipeline.buffers import RowMatrix
     from gloader.pipeline.gather import HostBatch
-    from gloader.types import Block, IdArray, LocalArray
+    from gloader.types import AnyBatch, AnyReadyBatch, Block, IdArray, LocalArray
 
 ROOMIER: Final = 1.125
 
@@ -30,13 +31,13 @@ ROOMIER: Final = 1.125
 class SentBatch:
     """A batch on its way to the device."""
 
-    ready: ReadyBatch
+    ready: AnyReadyBatch
     superbatch: int
     ends_superbatch: bool
     mark: Mark  # behind everything that brings it
     blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each that the batch's tensors lie in
 
-    def receive(self) -> ReadyBatch:
+    def receive(self) -> AnyReadyBatch:
         """Return the batch; what this thread computes from it waits for it on the device, not here."""
         self.mark.precede(self.blocks_of_memory)
         return self.ready
@@ -46,56 +47,72 @@ class Transfer:
     """Sends batches to the device, each to be received by whoever computes. Not thread-safe.
 
     Holds the host's memory of a batch until the device has read it, so that no buffer is used again too early.
+
+    Parameters
+    ----------
+    tiers : what the device holds and reaches of each table
+    device : where to; None: that of the tiers
+    types : the number of the node type of each table
     """
 
-    def __init__(self, tier: DeviceTier) -> None:
-        self._tier = tier
+    def __init__(
+        self, tiers: Sequence[DeviceTier], *, device: Device | None = None, types: Sequence[int] = (0,)
+    ) -> None:
+        self.device = tiers[0].device if device is None else device
+        self._tiers = tiers
+        self._types = types
         self._sending: deque[tuple[Mark, HostBatch]] = deque()
 
     def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
         """Start to bring ``batch`` with the labels (B,) of its seeds to the device; on the CPU it is there already."""
         # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
         # comes last, behind all of it on the device's stream.
-        with self._tier.device.sending():
-            there = batch.sampled.on_device
+        device, sampled = self.device, batch.sampled
+        node_arrays = sampled.node_arrays
+        with device.sending():
+            there = sampled.on_device
             try:
                 if there is None:
-                    place, ids = self._tier.device.place, self._tier.ids_of(batch.sampled.nodes)
-                    small = iter(self._tier.device.upload(tuple(_small_arrays(batch, labels, ids))))
+                    ids = [
+                        tier.ids_of(node_arrays[number])
+                        for tier, number in zip(self._tiers, self._types, strict=True)
+                    ]
+                    small = iter(device.upload(tuple(_small_arrays(batch, labels, ids))))
                     y, src_degree = next(small), next(small)
-                    nodes = None if ids is None else next(small)
-                    blocks = tuple(
-                        _block_from(block, src_degree, small, place) for block in batch.sampled.blocks
-                    )
+                    nodes = [None if of_table is None else next(small) for of_table in ids]
+                    blocks = [
+                        _block_from(block, src_degree, small, device.place) for block in sampled.all_blocks
+                    ]
                 else:
-                    (y,) = self._tier.device.upload((labels,))
-                    nodes, blocks = there.nodes if self._tier.brings_rows else None, there.blocks
-                x = self._features(batch, nodes)
+                    (y,) = device.upload((labels,))
+                    nodes = [there.nodes if tier.brings_rows else None for tier in self._tiers]
+                    blocks = list(there.blocks)
+                x = [
+                    self._features(tier, rows, ids_there, num_rows=len(node_arrays[number]))
+                    for tier, number, rows, ids_there in zip(
+                        self._tiers, self._types, batch.x, nodes, strict=True
+                    )
+                ]
             finally:
                 # Also of a batch that fails half-way: the device may be reading its memory.
-                mark = self._tier.device.mark()
+                mark = device.mark()
                 self._sending.append((mark, batch))
         self.release()
-        sampled = batch.sampled
         return SentBatch(
-            ready=ReadyBatch(
-                id=sampled.id, x=x, y=y, blocks=blocks, nodes=sampled.nodes, num_seeds=sampled.num_seeds
-            ),
+            ready=self._ready(sampled, x, y, blocks),
             superbatch=batch.superbatch,
             ends_superbatch=batch.ends_superbatch,
             mark=mark,
-            blocks_of_memory=(x, y) if there is None else (x, y, *there.tensors()),
+            blocks_of_memory=(*x, y) if there is None else (*x, y, *there.tensors()),
         )
-
-    @property
-    def device(self) -> Device:
-        """Where batches are sent to."""
-        return self._tier.device
 
     @property
     def advice(self) -> str:
         """What to do where the device has too little memory."""
-        return self._tier.advice()
+        return next(
+            (tier.advice() for tier in self._tiers if tier.cache is not None),
+            self._tiers[0].advice() if self._tiers else "lower batch_size, the fan-outs or the model's width",
+        )
 
     @property
     def num_sending(self) -> int:
@@ -126,17 +143,51 @@ class Transfer:
         """Let go of everything: the device has failed, and reads nothing any more."""
         self._sending.clear()
 
-    def _features(self, batch: HostBatch, nodes: torch.Tensor | None) -> torch.Tensor:
-        """Return the rows (U, F) of the batch on the device, where ``nodes`` are what `DeviceTier.ids_of` says."""
-        tier = self._tier
+    def _ready(
+        self, sampled: AnyBatch, x: list[torch.Tensor], y: torch.Tensor, blocks: list[DeviceBlock]
+    ) -> AnyReadyBatch:
+        """Return the batch of these tensors, as ``sampled`` says which is which."""
+        if isinstance(sampled, SampledBatch):
+            return ReadyBatch(
+                id=sampled.id,
+                x=x[0],
+                y=y,
+                blocks=tuple(blocks),
+                nodes=sampled.nodes,
+                num_seeds=sampled.num_seeds,
+            )
+        rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)
+        return HeteroReadyBatch(
+            id=sampled.id,
+            x={
+                name: rows[number] if number in rows else self.device.empty((len(nodes), 0), torch.float32)
+                for number, (name, nodes) in enumerate(sampled.nodes.items())
+            },
+            y=y,
+            blocks=tuple({relation: next(left) for relation in hop} for hop in sampled.blocks),
+            nodes=sampled.nodes,
+            num_seeds=sampled.num_seeds,
+        )
+
+    def _features(
+        self, tier: DeviceTier, gathered: RowMatrix, nodes: torch.Tensor | None, *, num_rows: int
+    ) -> torch.Tensor:
+        """Return the rows (U, F) of a table on the device.
+
+        Parameters
+        ----------
+        tier : what the device has of the table
+        gathered : (U, F), or less, by the host
+        nodes : (U,) what `DeviceTier.ids_of` says, on the device
+        num_rows : U
+        """
         is_bfloat16 = tier.staged is not None and tier.staged.is_bfloat16
-        host, cache = rows_as_tensor(batch.x, is_bfloat16=is_bfloat16), tier.cache
+        host, cache = rows_as_tensor(gathered, is_bfloat16=is_bfloat16), tier.cache
         # Without a device of its own the buffer itself is handed out, and comes back when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
             return host
-        num_rows = len(batch.sampled.nodes)
         x = tier.device.empty((roomy(num_rows), host.shape[1]), torch.float32)[:num_rows]
         if nodes is None:
             tier.device.copy(host, x)
@@ -160,7 +211,7 @@ def roomy(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
-def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> ReadyBatch:
+def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> AnyReadyBatch:
     """Return a batch on a device that keeps no rows, once it is there; on the CPU without copying the features.
 
     Parameters
@@ -169,7 +220,7 @@ def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> ReadyBa
     labels : (B,) of its seeds
     device : where to
     """
-    sender = Transfer(DeviceTier(device=open_device(device)))
+    sender = Transfer([DeviceTier(device=open_device(device))])
     sent = sender.send(batch, labels)
     sender.wait()
     return sent.receive()
@@ -189,14 +240,13 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
 
 
 def _small_arrays(
-    batch: HostBatch, labels: IdArray, ids: IdArray | LocalArray | None
+    batch: HostBatch, labels: IdArray, ids: Sequence[IdArray | LocalArray | None]
 ) -> Iterator[NDArray[Any]]:
     """Yield everything but the features, in the order that `Transfer.send` takes it apart in."""
     yield labels
     yield batch.src_degree
-    if ids is not None:
-        yield ids
-    for block in batch.sampled.blocks:
+    yield from (of_table for of_table in ids if of_table is not None)
+    for block in batch.sampled.all_blocks:
         yield from _block_arrays(block)
 
 

@@ -12,16 +12,18 @@ from gloader.pipeline.buffers import BufferRing, RowMatrix
 from gloader.testing.late_streams import poison
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 
 class OverwritingRing(BufferRing):
     """A ring that overwrites a buffer at once when it comes back, as the next batch would a moment later."""
 
-    def acquire(self, rows: int) -> RowMatrix:
+    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
         """Return a buffer; as `BufferRing.acquire`."""
         found = super().acquire(rows)
-        lease = cast("NDArray[np.float32]", found.base)
+        lease = cast("NDArray[np.uint8]", found[0].base)
         memory = cast("memoryview", lease.base)
         # Called before the reference that gives the buffer back: the newer of two comes first.
         address = int(lease.ctypes.data)

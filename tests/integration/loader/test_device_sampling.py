@@ -60,8 +60,8 @@ def test_one_stream_wherever_it_is_sampled(
                 gpu.launch(lambda ready: found.append(_digest(ready)), batch)
                 del batch
         tier = _tier(loader)
-        assert tier.sampler is tier.device.sampler
-        assert tier.device.topology is not None
+        assert tier.sampler is tier.device_tiers[0].sampler
+        assert tier.device_tiers[0].topology is not None
         assert "sampling: on cpu, with " in loader.explain()
     gpu.finish()
     assert found == expected

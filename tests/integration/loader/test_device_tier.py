@@ -82,7 +82,7 @@ def test_one_stream_whatever_the_device_holds(
     on_device(device)
     size = rows * ROW + (MAP if rows not in (0, NUM_NODES) else 0)
     with _loader(tiny, device_cache=size, **place) as loader:
-        cache = loader._held.tier.device.cache
+        cache = loader._held.tier.device_tiers[0].cache
         assert (0 if cache is None else len(cache.plan.rows)) == rows
         assert _stream(loader, 1) + _stream_late(loader, device) == expected
         stats = loader.stats
@@ -111,7 +111,7 @@ def test_the_loader_goes_the_way_of_cuda(tiny: Written, place: dict[str, Any]) -
     with faked_cuda() as fake:
         with _loader(tiny, device="cuda:1", sampling_device="cpu", **place) as loader:
             assert _stream(loader) == expected
-            tier = loader._held.tier.device
+            tier = loader._held.tier.device_tiers[0]
             assert (tier.features is not None) == (place["features"] == "ram")
             assert fake.registered
         assert fake.contexts == {1}
@@ -149,12 +149,12 @@ def test_rows_stay_as_they_are_stored_up_to_the_device_and_are_widened_alike(
         size = MAP + scales + rows * (DIM * ITEM[dtype] + (4 if dtype == "int8" else 0)) if rows else 0
         with _loader(written, device_cache=size, **place) as loader:
             tier = loader._held.tier
-            cache = tier.device.cache
+            cache = tier.device_tiers[0].cache
             assert (0 if cache is None else len(cache.plan.rows)) == rows
             assert cache is None or cache.table.rows.element_size() == ITEM[dtype]
-            assert tier.ring.dtype.itemsize == (ITEM[dtype] if goes_as_stored else 4)
-            brings_some = goes_as_stored and not tier.device.holds_all
-            assert (tier.device.scale is not None) == (brings_some and dtype == "int8")
+            assert tier.ring.forms[0].dtype.itemsize == (ITEM[dtype] if goes_as_stored else 4)
+            brings_some = goes_as_stored and not tier.device_tiers[0].holds_all
+            assert (tier.device_tiers[0].scale is not None) == (brings_some and dtype == "int8")
             assert _stream(loader, 1) + _stream_late(loader, device) == expected, (rows, place)
             stats = loader.stats
             assert stats.rows_gathered == stats.device_hits + stats.cache_hits + stats.rows_read
@@ -171,7 +171,7 @@ def test_a_ring_of_stored_rows_takes_what_is_planned_for_it(
         with _loader(_stored(tiny, "int8", name), features="ram", device_cache=0) as loader:
             plan = loader._held.tier.plan
             ring_bytes[name] = plan.ring_bytes // plan.num_buffers
-            rows = loader._held.tier.ring.rows
+            (rows,) = loader._held.tier.ring.rows
             assert ring_bytes[name] == rows * DIM * (4 if name == "cpu" else 1)
     assert ring_bytes["cpu"] == 4 * ring_bytes["like a GPU"]
 
@@ -228,15 +228,15 @@ def test_a_static_host_cache_holds_what_the_device_does_not(tiny: Written) -> No
         tiny, features="ssd", policy="static", cache=60 * ROW, device_cache=MAP + 100 * ROW
     ) as loader:
         tier = loader._held.tier
-        assert tier.device.cache is not None
-        in_slots = tier.require_ssd().slots.resident
+        assert tier.device_tiers[0].cache is not None
+        in_slots = tier.require_ssd()[0].slots.resident
         assert len(in_slots) == 60
-        assert not np.intersect1d(in_slots, tier.device.cache.plan.rows).size
+        assert not np.intersect1d(in_slots, tier.device_tiers[0].cache.plan.rows).size
 
 
 def test_the_cpu_keeps_no_rows_by_itself(tiny: Written) -> None:
     with _loader(tiny, device_cache="auto") as loader:
-        assert loader._held.tier.device.cache is None
+        assert loader._held.tier.device_tiers[0].cache is None
 
 
 def test_a_gpu_that_is_not_there_is_named(tiny: Written) -> None:

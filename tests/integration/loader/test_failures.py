@@ -62,7 +62,7 @@ def _break(loader: gloader.Loader, **parts: Any) -> None:
     tier = loader._held.tier
     names = {field.name for field in dataclasses.fields(tier)}
     if ssd := {name: part for name, part in parts.items() if name not in names}:
-        parts["ssd"] = dataclasses.replace(tier.require_ssd(), **ssd)
+        parts["ssd"] = (dataclasses.replace(tier.require_ssd()[0], **ssd),)
     loader._held.tier = dataclasses.replace(
         tier, **{name: part for name, part in parts.items() if name in names}
     )
@@ -155,7 +155,7 @@ def test_a_stage_that_raises_is_named(
     loader = build(features="ssd", cache=100 * ROW, superbatch=2)
     calls = iter(range(100))
     boom = RuntimeError("boom")
-    inner = getattr(loader._held.tier.require_ssd(), part)
+    inner = getattr(loader._held.tier.require_ssd()[0], part)
     _break(loader, **{part: _Failing(inner, method, boom, lambda *_: next(calls) == 1)})
     delivered, error = _drain(loader)
     assert error is boom
@@ -177,7 +177,7 @@ def test_of_two_failures_one_is_raised_and_the_other_is_noted(build: Callable[..
     _break(
         loader,
         sampler=_Failing(tier.sampler, "sample", ValueError("later in the stream"), is_due),
-        slots=_Failing(tier.require_ssd().slots, "admit", OSError("first"), lambda *_: failed.wait(5)),
+        slots=_Failing(tier.require_ssd()[0].slots, "admit", OSError("first"), lambda *_: failed.wait(5)),
     )
     delivered, error = _drain(loader)
     assert delivered == []
@@ -191,7 +191,8 @@ def test_after_a_failure_the_next_epoch_is_right(build: Callable[..., gloader.Lo
     whole = loader._held.tier
     calls = iter(range(100))
     _break(
-        loader, slots=_Failing(whole.require_ssd().slots, "admit", OSError("x"), lambda *_: next(calls) == 3)
+        loader,
+        slots=_Failing(whole.require_ssd()[0].slots, "admit", OSError("x"), lambda *_: next(calls) == 3),
     )
     _drain(loader)
     loader._held.tier = whole
@@ -208,7 +209,7 @@ def test_a_stage_that_does_not_come_back_is_a_stall(
     build: Callable[..., gloader.Loader], caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = build(features="ssd", cache=100 * ROW, io_strategy="direct", stall_timeout_s=0.3)
-    store = loader._held.tier.require_ssd().store
+    store = loader._held.tier.require_ssd()[0].store
     released = threading.Event()
     read_into = store.read_into
 
@@ -257,7 +258,7 @@ def test_packs_leave_with_the_loader(build: Callable[..., gloader.Loader], tmp_p
     for batch in loader:
         if batch.id.index == 3:
             break
-    spill = loader._held.tier.require_ssd().retrieval._spill
+    spill = loader._held.tier.require_ssd()[0].retrieval._spill
     assert spill is not None
     assert spill.used_bytes == 0  # nothing of the superbatches that were under way
     assert loader.stats.bytes_written > 0

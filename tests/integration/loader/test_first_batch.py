@@ -61,7 +61,7 @@ def test_nothing_is_swept_while_the_first_batch_is_read(tiny: Written, tmp_path:
     expected = golden(tiny.dataset, 1)[0]
     with _loader(tiny, tmp_path, PLACES[1]) as loader:
         tier = loader._held.tier
-        ssd = tier.require_ssd()
+        ssd = tier.require_ssd()[0]
         gate = threading.Event()
         ring = _Gated(tier.ring, "acquire", gate, lambda _: True)
         planner = _Gated(ssd.planner, "plan", gate, lambda *_: False)
@@ -69,7 +69,7 @@ def test_nothing_is_swept_while_the_first_batch_is_read(tiny: Written, tmp_path:
         loader._held.tier = dataclasses.replace(
             tier,
             ring=ring,  # type: ignore[arg-type]
-            ssd=dataclasses.replace(ssd, planner=planner, retrieval=retrieval),  # type: ignore[arg-type]
+            ssd=(dataclasses.replace(ssd, planner=planner, retrieval=retrieval),),  # type: ignore[arg-type]
         )
         found: list[str] = []
         consumer = threading.Thread(target=lambda: found.extend(digest(batch) for batch in loader))

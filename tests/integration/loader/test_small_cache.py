@@ -29,7 +29,7 @@ def test_rows_come_out_right_though_each_batch_evicts_more_than_the_cache_holds(
             assert len(batch.nodes) > CAPACITY
             # A row evicted before the step has read it would come out as the row that took its slot.
             np.testing.assert_array_equal(batch.x.numpy(), tiny.features[batch.nodes])
-            resident = set(loader._held.tier.ssd.slots.resident.tolist()) - {-1}
+            resident = set(loader._held.tier.ssd[0].slots.resident.tolist()) - {-1}
             evicted += len(held - resident)
             held = resident
         hits = loader.stats.cache_hits

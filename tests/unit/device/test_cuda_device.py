@@ -23,7 +23,7 @@ from gloader.device.row_table import RowParts, RowTable
 from gloader.device.seam import Device
 from gloader.distributed.shared_memory import create_segment, pin_segment
 from gloader.errors import ConfigError, StoreReadError
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.ssd_store import RamFeatures
 from gloader.testing.device_suite import DeviceSuite
 from gloader.types import IdArray
@@ -248,10 +248,10 @@ def test_a_buffer_pins_what_was_asked_for_and_gives_it_back_with_its_last_view(
 
 
 def test_a_ring_that_drops_a_buffer_unpins_it_first(device: CudaDevice, fake: FakeCuda) -> None:
-    ring = BufferRing(dim=256, rows=16, max_bytes=3 << 20, allocate=device.host_buffer)
-    ring.acquire(16)
+    ring = BufferRing(forms=[RowForm(dim=256)], rows=[16], max_bytes=3 << 20, allocate=device.host_buffer)
+    ring.acquire([16])[0]
     assert fake.pinned_bytes() == 16 << 10
-    larger = ring.acquire(1024)
+    larger = ring.acquire([1024])[0]
     assert fake.pinned_bytes() == 1 << 20
     fake.check()
     del ring

@@ -28,7 +28,7 @@ def _batch(sizes: list[tuple[int, int, int]], *, weighted: bool, num_nodes: int 
     nodes = rng.integers(0, 2**60, num_nodes)
     return HostBatch(
         sampled=SampledBatch(id=BatchId(epoch=3, index=5), nodes=nodes, num_seeds=2, blocks=blocks),
-        x=np.zeros((num_nodes, 1), dtype=np.float32),
+        x=(np.zeros((num_nodes, 1), dtype=np.float32),),
         src_degree=rng.random(num_nodes, dtype=np.float32),
         superbatch=0,
         ends_superbatch=False,

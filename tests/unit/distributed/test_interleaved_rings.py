@@ -6,7 +6,7 @@ import pytest
 from gloader.core.order import EpochOrder
 from gloader.distributed.interleaved_rings import InterleavedRings
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.positions import BatchStream
 from gloader.types import BatchId
 
@@ -34,28 +34,30 @@ def test_a_position_is_a_step_of_one_rank(ranks: tuple[int, ...], seed_blocks: i
 
 
 def _rings() -> InterleavedRings:
-    return InterleavedRings([BufferRing(dim=1, rows=10, max_bytes=40 * count) for count in (2, 1)])
+    return InterleavedRings(
+        [BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=40 * count) for count in (2, 1)]
+    )
 
 
 def test_buffers_come_from_one_ring_after_the_other() -> None:
     rings = _rings()
-    first = rings.acquire(10)
-    second = rings.acquire(10)
+    first = rings.acquire([10])[0]
+    second = rings.acquire([10])[0]
     address = second.ctypes.data
-    third = rings.acquire(10)
+    third = rings.acquire([10])[0]
     del second
-    assert rings.acquire(10).ctypes.data == address
+    assert rings.acquire([10])[0].ctypes.data == address
     assert first.ctypes.data != third.ctypes.data
     assert rings.blocked_on is None
 
 
 def test_a_cancelled_wait_names_whom_it_waited_for_and_the_next_run_begins_with_the_first() -> None:
     rings = _rings()
-    rings.acquire(1)
+    rings.acquire([1])[0]
     rings.cancel()
     with pytest.raises(ChannelClosedError):
-        rings.acquire(1)
+        rings.acquire([1])[0]
     assert rings.blocked_on == 1
     rings.resume()
-    held = [rings.acquire(10) for _ in range(3)]
+    held = [rings.acquire([10])[0] for _ in range(3)]
     assert len(held) == 3

@@ -13,7 +13,7 @@ from gloader.distributed.peers import Outbox, accept_all, report_of
 from gloader.distributed.shared_memory import take_segment
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import RankError
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch
 from gloader.types import BatchId, SampledBatch
 
@@ -70,16 +70,16 @@ def test_a_rank_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _batch(outbox: Outbox) -> HostBatch:
-    x = outbox.ring.acquire(2)
+    x = outbox.ring.acquire([2])[0]
     x[:] = [[1, 2, 3], [4, 5, 6]]
     nodes = np.array([7, 8])
     sampled = SampledBatch(id=BatchId(epoch=1, index=2), nodes=nodes, num_seeds=1, blocks=())
     degrees = np.ones(2, dtype=np.float32)
-    return HostBatch(sampled=sampled, x=x, src_degree=degrees, superbatch=0, ends_superbatch=False)
+    return HostBatch(sampled=sampled, x=(x,), src_degree=degrees, superbatch=0, ends_superbatch=False)
 
 
 def _acquire(ring: BufferRing, has_acquired: threading.Event) -> None:
-    ring.acquire(2)
+    ring.acquire([2])[0]
     has_acquired.set()
 
 
@@ -88,7 +88,7 @@ def test_a_batch_is_lent_until_it_is_released_and_unmapped_when_its_ring_is_gone
     client = Connection.to(listener.address, timeout_s=1.0)
     connection = listener.accept(1.0)
     assert connection is not None
-    outbox = Outbox(4, connection, dim=3, rows=2, max_bytes=24)
+    outbox = Outbox(4, connection, forms=[RowForm(dim=3)], rows=[2], max_bytes=24)
     outbox.deliver(_batch(outbox))  # the rank takes no part: dropped
     outbox.begin(6)
     outbox.deliver(_batch(outbox))

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from gloader.cache import CachePlan, Trace, make_planner
 from gloader.core.order import EpochOrder
 from gloader.observe.instruments import Instruments
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.sample import OrderedBatch, ordered
-from gloader.pipeline.superbatch import StagedSuperbatch
+from gloader.pipeline.superbatch import StagedSuperbatch, StagedTable
 from gloader.samplers import CscGraph
 from gloader.ssd_store import DirectMisses, RamFeatures
 from gloader.ssd_store.cost.strategy import Choice
@@ -33,7 +33,7 @@ def instruments() -> Instruments:
 
 def ring(num_buffers: int = 4) -> BufferRing:
     row = 4 * DIM
-    return BufferRing(dim=DIM, rows=4, max_bytes=num_buffers * 4 * row, patience_s=0.1)
+    return BufferRing(forms=[RowForm(dim=DIM)], rows=[4], max_bytes=num_buffers * 4 * row, patience_s=0.1)
 
 
 def stream(end_epoch: int | None = 1) -> BatchStream:
@@ -66,9 +66,13 @@ def staged(number: int = 1, misses: Any = None) -> StagedSuperbatch:
     return StagedSuperbatch(
         number=number,
         first=BatchId(epoch=0, index=0),
-        plan=plan().without_trace(),
-        misses=DirectMisses(RamFeatures(FEATURES)) if misses is None else misses,  # type: ignore[arg-type]
-        choice=Choice(strategy="direct", predicted={"direct": 1.0}, reason="by hand"),
+        tables=(
+            StagedTable(
+                plan=plan().without_trace(),
+                misses=DirectMisses(RamFeatures(FEATURES)) if misses is None else misses,  # type: ignore[arg-type]
+                choice=Choice(strategy="direct", predicted={"direct": 1.0}, reason="by hand"),
+            ),
+        ),
     )
 
 

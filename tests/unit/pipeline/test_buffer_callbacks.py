@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 
 
 @pytest.mark.reliability("D4")
 def test_a_buffer_comes_back_without_a_line_of_python() -> None:
     """An exception in a callback of the garbage collector is printed and lost, an interrupt too."""
-    ring = BufferRing(dim=2, rows=3, max_bytes=24)
-    array = ring.acquire(3)
+    ring = BufferRing(forms=[RowForm(dim=2)], rows=[3], max_bytes=24)
+    array = ring.acquire([3])[0]
     array[:] = 7
     address = array.ctypes.data
     entered: list[str] = []
@@ -26,13 +26,13 @@ def test_a_buffer_comes_back_without_a_line_of_python() -> None:
     del array
     sys.setprofile(None)
     assert entered == []
-    again = ring.acquire(2)
+    again = ring.acquire([2])[0]
     assert again.ctypes.data == address
 
 
 def test_a_buffer_that_grew_too_small_is_freed() -> None:
-    ring = BufferRing(dim=1, rows=1, max_bytes=400)
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[1], max_bytes=400)
     for rows in range(1, 101):
-        array = ring.acquire(rows)
+        array = ring.acquire([rows])[0]
         del array
     assert len(ring._leases) == 1

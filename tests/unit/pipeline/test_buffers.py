@@ -8,36 +8,36 @@ import pytest
 import torch
 
 from gloader.errors import BudgetError, ChannelClosedError
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 
 
 def test_a_dropped_buffer_is_used_again_and_a_held_one_is_not() -> None:
-    ring = BufferRing(dim=8, rows=100, max_bytes=2 * 3200)
-    held = ring.acquire(100)
+    ring = BufferRing(forms=[RowForm(dim=8)], rows=[100], max_bytes=2 * 3200)
+    held = ring.acquire([100])[0]
     held[:] = 7
-    dropped = ring.acquire(50)
+    dropped = ring.acquire([50])[0]
     address = dropped.ctypes.data
     del dropped
-    again = ring.acquire(100)
+    again = ring.acquire([100])[0]
     assert again.ctypes.data == address
     again[:] = 9
     assert (held == 7).all()
 
 
 def test_a_view_keeps_its_buffer() -> None:
-    ring = BufferRing(dim=8, rows=100, max_bytes=2 * 3200)
-    view = ring.acquire(100)[3:5]
+    ring = BufferRing(forms=[RowForm(dim=8)], rows=[100], max_bytes=2 * 3200)
+    view = ring.acquire([100])[0][3:5]
     view[:] = 7
-    ring.acquire(100)[:] = 9
-    ring.acquire(100)[:] = 9
+    ring.acquire([100])[0][:] = 9
+    ring.acquire([100])[0][:] = 9
     assert (view == 7).all()
 
 
 def test_a_larger_batch_makes_a_larger_buffer_in_the_place_of_a_small_one() -> None:
-    ring = BufferRing(dim=1, rows=10, max_bytes=100)
-    del (first := [ring.acquire(10)])[0]
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=100)
+    del (first := [ring.acquire([10])[0]])[0]
     assert first == []
-    assert ring.acquire(20).shape == (20, 1)
+    assert ring.acquire([20])[0].shape == (20, 1)
 
 
 @pytest.mark.reliability("J11")
@@ -49,34 +49,34 @@ def test_a_buffer_that_is_too_small_is_gone_before_the_larger_one_is_made() -> N
         made.append(weakref.ref(buffer := np.empty(num_bytes, np.uint8)))
         return buffer
 
-    ring = BufferRing(dim=1, rows=10, max_bytes=100, allocate=allocate)
-    ring.acquire(10)
-    assert ring.acquire(20).shape == (20, 1)
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=100, allocate=allocate)
+    ring.acquire([10])[0]
+    assert ring.acquire([20])[0].shape == (20, 1)
     assert len(made) == 2
 
 
 def test_a_batch_larger_than_the_ring_says_needed_and_allowed() -> None:
-    ring = BufferRing(dim=1, rows=10, max_bytes=100)
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=100)
     with pytest.raises(BudgetError, match=r"120 B.*100 B.*smaller batch size"):
-        ring.acquire(30)
+        ring.acquire([30])[0]
 
 
 def test_holding_every_buffer_and_asking_for_more_is_an_error_not_a_hang() -> None:
-    ring = BufferRing(dim=1, rows=10, max_bytes=80, patience_s=0.1)
-    held = [ring.acquire(10), ring.acquire(10)]
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=80, patience_s=0.1)
+    held = [ring.acquire([10])[0], ring.acquire([10])[0]]
     with ring.consumer_waits(), pytest.raises(BudgetError, match="clone what you keep"):
-        ring.acquire(10)
+        ring.acquire([10])[0]
     assert len(held) == 2
 
 
 def test_cancel_wakes_a_waiter_and_resume_gives_buffers_again() -> None:
-    ring = BufferRing(dim=1, rows=10, max_bytes=40)
-    held = ring.acquire(10)
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=40)
+    held = ring.acquire([10])[0]
     errors: list[BaseException] = []
 
     def wait() -> None:
         try:
-            ring.acquire(10)
+            ring.acquire([10])[0]
         except ChannelClosedError as error:
             errors.append(error)
 
@@ -87,37 +87,37 @@ def test_cancel_wakes_a_waiter_and_resume_gives_buffers_again() -> None:
     assert len(errors) == 1
     del held
     ring.resume()
-    assert ring.acquire(10).shape == (10, 1)
+    assert ring.acquire([10])[0].shape == (10, 1)
 
 
 def _lent(ring: BufferRing, rows: int = 10) -> torch.Tensor:
-    x = torch.from_numpy(ring.acquire(rows))
-    ring.lend(x)
+    x = torch.from_numpy(ring.acquire([rows])[0])
+    ring.lend([x])
     return x
 
 
 def test_the_only_buffer_is_taken_back_when_the_next_batch_is_asked_for() -> None:
-    ring = BufferRing(dim=2, rows=10, max_bytes=100, patience_s=0.1)
+    ring = BufferRing(forms=[RowForm(dim=2)], rows=[10], max_bytes=100, patience_s=0.1)
     ring.resume(is_lending=True)
     x = _lent(
         ring
     )  # as the variable of a loop, which still names the last batch while it asks for the next one
     with ring.consumer_waits():
         ring.take_back()
-        again = ring.acquire(10)
+        again = ring.acquire([10])[0]
     assert x.shape == (0, 2)
     assert again.shape == (10, 2)
 
 
 def test_a_buffer_is_left_where_there_is_another_one() -> None:
-    ring = BufferRing(dim=2, rows=10, max_bytes=160)
+    ring = BufferRing(forms=[RowForm(dim=2)], rows=[10], max_bytes=160)
     x = _lent(ring)
     ring.take_back()
     assert x.shape == (10, 2)
 
 
 def test_autograd_refuses_to_go_back_through_a_batch_that_was_taken_back() -> None:
-    ring = BufferRing(dim=2, rows=10, max_bytes=100)
+    ring = BufferRing(forms=[RowForm(dim=2)], rows=[10], max_bytes=100)
     weight = torch.ones(2, 1, requires_grad=True)
     x = _lent(ring)
     loss = (x @ weight).sum()
@@ -127,24 +127,24 @@ def test_autograd_refuses_to_go_back_through_a_batch_that_was_taken_back() -> No
 
 
 def test_a_view_of_the_only_buffer_is_an_error_not_a_hang() -> None:
-    ring = BufferRing(dim=2, rows=10, max_bytes=100, patience_s=0.1)
+    ring = BufferRing(forms=[RowForm(dim=2)], rows=[10], max_bytes=100, patience_s=0.1)
     ring.resume(is_lending=True)
     kept = _lent(ring)[:3]
     ring.take_back()
     with ring.consumer_waits(), pytest.raises(BudgetError, match="clone what you keep"):
-        ring.acquire(10)
+        ring.acquire([10])[0]
     assert kept.shape == (3, 2)
 
 
 def test_a_batch_that_is_on_its_way_is_waited_for_however_slow_the_disk_is() -> None:
-    ring = BufferRing(dim=1, rows=10, max_bytes=40, patience_s=0.05)
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=40, patience_s=0.05)
     ring.resume(is_lending=True)
-    on_its_way = ring.acquire(10)  # read, and not yet gathered, while the consumer has waited for long
+    on_its_way = ring.acquire([10])[0]  # read, and not yet gathered, while the consumer has waited for long
     found: list[object] = []
 
     def wait() -> None:
         try:
-            found.append(ring.acquire(10))
+            found.append(ring.acquire([10])[0])
         except BudgetError as error:
             found.append(error)
 
@@ -155,7 +155,7 @@ def test_a_batch_that_is_on_its_way_is_waited_for_however_slow_the_disk_is() -> 
         assert thread.is_alive()
         x = torch.from_numpy(on_its_way)
         del on_its_way
-        ring.lend(x)
+        ring.lend([x])
         ring.take_back()
         thread.join(5)
     assert isinstance(found[0], np.ndarray)

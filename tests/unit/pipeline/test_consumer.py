@@ -12,7 +12,7 @@ from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import Consumer, EpochIterator
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.positions import SeedLabels
+from gloader.pipeline.positions import LabelledSeeds, SeedLabels
 from gloader.pipeline.send import Send
 from gloader.pipeline.threads import Failures
 from gloader.pipeline.transfer import Transfer
@@ -27,7 +27,7 @@ def _host(index: int) -> HostBatch:
     sampled = SampledBatch(id=BatchId(epoch=0, index=index), nodes=np.arange(4), num_seeds=4, blocks=())
     return HostBatch(
         sampled=sampled,
-        x=FEATURES[:4].copy(),
+        x=(FEATURES[:4].copy(),),
         src_degree=np.ones(4, dtype=np.float32),
         superbatch=0,
         ends_superbatch=False,
@@ -42,7 +42,7 @@ class _Parts:
         self.instruments = instruments()
         self.failures = Failures(lambda _error: None)
         tier = DeviceTier(device=CpuDevice())
-        self.send = Send(Transfer(tier), SeedLabels(ORDER, LABELS), self.instruments)
+        self.send = Send(Transfer([tier]), SeedLabels(ORDER, LabelledSeeds(labels=LABELS)), self.instruments)
         self.consumer = Consumer(
             self.channel,
             stream=stream(),

@@ -123,13 +123,13 @@ class _Run:
         """Yield what is executed, superbatch by superbatch, as the threads behind the planner do."""
         while True:
             job = self._planned.get()
-            trace = job.superbatch.trace
+            trace = job.superbatch.traces[0]
             for index in range(len(trace)):
                 batch = self.pool.get()
                 np.testing.assert_array_equal(np.sort(batch.nodes), trace[index])
                 yield batch
             number = job.superbatch.number
-            self.window.own(SimpleNamespace(number=number, misses=SimpleNamespace(close=lambda: None)))
+            self.window.own(SimpleNamespace(number=number, close=lambda: None))
             self.window.finish_with(SimpleNamespace(superbatch=number, ends_superbatch=True))
 
     def _plan(self) -> None:

@@ -17,13 +17,13 @@ def _job(superbatch: StagedSuperbatch, index: int) -> BatchJob:
 @pytest.mark.parametrize("index", [0, 1])
 def test_missing_rows_are_in_their_place(index: int) -> None:
     superbatch, feedback, found = staged(), RunFeedback(), instruments()
-    feedback.begin(superbatch, stage_s=0.0)
+    feedback.begin(superbatch, stage_s=[0.0])
     filled = ReadMisses(ring(), feedback=feedback, instruments=found).process(_job(superbatch, index))
     nodes = filled.job.batch.sampled.nodes
-    assert filled.x.shape == (len(nodes), FEATURES.shape[1])
-    missing = filled.step.miss_pos
+    assert filled.x[0].shape == (len(nodes), FEATURES.shape[1])
+    missing = filled.steps[0].miss_pos
     assert len(missing) == [4, 1][index]
-    np.testing.assert_array_equal(filled.x[missing], FEATURES[nodes[missing]])
+    np.testing.assert_array_equal(filled.x[0][missing], FEATURES[nodes[missing]])
     stats = found.recorder(0).snapshot()
     assert (stats.rows_gathered, stats.rows_read) == (len(nodes), len(missing))
     assert stats.cache_hits == len(nodes) - len(missing)

@@ -50,10 +50,11 @@ def test_an_error_says_where_it_was() -> None:
 def test_a_trace_and_its_batch_are_of_one_sample(keep_bytes: int, num_calls: int) -> None:
     sampler = OneSampler()
     once, kept = SampleBatch(sampler, stream(), instruments()), KeptBatches(keep_bytes)
-    entry = SampleTrace(once, kept).process(1)
+    (entry,) = SampleTrace(once, kept).process(1)
     batch = SampleOrdered(once, kept, GROWING).process(1)
-    np.testing.assert_array_equal(decode_ids(entry.code, entry.count), batch.ascending)
-    np.testing.assert_array_equal(batch.sampled.nodes[batch.order], batch.ascending)
+    (rows,) = batch.tables
+    np.testing.assert_array_equal(decode_ids(entry.code, entry.count), rows.ascending)
+    np.testing.assert_array_equal(batch.sampled.nodes[rows.order], rows.ascending)
     assert len(sampler.calls) == num_calls
     _assert_degrees(batch.src_degree, batch.sampled)
 
@@ -99,6 +100,6 @@ def test_nothing_is_kept_after_cancel() -> None:
 def test_ids_too_large_to_share_a_word_are_sorted_all_the_same() -> None:
     nodes = np.array([2**40, 5, 2**33], dtype=np.int64)
     sampled = SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=1, blocks=())
-    batch = ordered(sampled, np.ones(3, dtype=np.float32))
-    assert batch.ascending.tolist() == [5, 2**33, 2**40]
-    assert batch.order.tolist() == [1, 2, 0]
+    (rows,) = ordered(sampled, np.ones(3, dtype=np.float32)).tables
+    assert rows.ascending.tolist() == [5, 2**33, 2**40]
+    assert rows.order.tolist() == [1, 2, 0]

@@ -112,9 +112,10 @@ def test_traces_and_batches_come_in_order_over_the_borders_of_epochs(keep_bytes:
                 take()
     for batch_id, entry, batch in zip(_expected(), traces, batches, strict=True):
         nodes = _sample(batch_id, np.empty(4)).nodes
-        np.testing.assert_array_equal(decode_ids(entry.code, entry.count), np.sort(nodes))
-        np.testing.assert_array_equal(batch.ascending, np.sort(nodes))
-        np.testing.assert_array_equal(nodes[batch.order], batch.ascending)
+        (coded,), (rows,) = entry, batch.tables
+        np.testing.assert_array_equal(decode_ids(coded.code, coded.count), np.sort(nodes))
+        np.testing.assert_array_equal(rows.ascending, np.sort(nodes))
+        np.testing.assert_array_equal(nodes[rows.order], rows.ascending)
     times = set(calls.values())
     assert times == {2} if keep_bytes == 0 else times == {1} if keep_bytes == 10**9 else times == {1, 2}
 

@@ -9,11 +9,11 @@ import torch
 
 from gloader.device import CpuDevice, DeviceTier
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.pace import BATCHES_AHEAD
-from gloader.pipeline.positions import SeedLabels
+from gloader.pipeline.positions import LabelledSeeds, SeedLabels
 from gloader.pipeline.send import Send, SendFeed
 from gloader.pipeline.threads import Failures, Pipeline, stage_thread
 from gloader.pipeline.transfer import SentBatch, Transfer
@@ -28,22 +28,30 @@ LABELS = np.arange(100, 120)
 
 def _ring(device: Any, num_buffers: int) -> BufferRing:
     return OverwritingRing(
-        dim=DIM, rows=4, max_bytes=num_buffers * 4 * 4 * DIM, patience_s=0.1, allocate=device.host_buffer
+        forms=[RowForm(dim=DIM)],
+        rows=[4],
+        max_bytes=num_buffers * 4 * 4 * DIM,
+        patience_s=0.1,
+        allocate=device.host_buffer,
     )
 
 
 def _host(ring: BufferRing, index: int) -> HostBatch:
-    x = ring.acquire(4)
+    x = ring.acquire([4])[0]
     x[:] = FEATURES[index : index + 4]
     sampled = SampledBatch(
         id=BatchId(epoch=2, index=index), nodes=np.arange(index, index + 4), num_seeds=4, blocks=()
     )
     degree = np.ones(4, dtype=np.float32)
-    return HostBatch(sampled=sampled, x=x, src_degree=degree, superbatch=5, ends_superbatch=True)
+    return HostBatch(sampled=sampled, x=(x,), src_degree=degree, superbatch=5, ends_superbatch=True)
 
 
 def _send(device: Any, found: Any = None) -> Send:
-    return Send(Transfer(DeviceTier(device=device)), SeedLabels(ORDER, LABELS), found or instruments())
+    return Send(
+        Transfer([DeviceTier(device=device)]),
+        SeedLabels(ORDER, LabelledSeeds(labels=LABELS)),
+        found or instruments(),
+    )
 
 
 def _feed(send: Send) -> tuple[Channel[HostBatch], SendFeed]:
@@ -62,7 +70,7 @@ def test_a_batch_comes_with_its_labels_and_leaves_its_buffer_before_the_next_is_
     with pytest.raises(ChannelClosedError):
         feed.get()
     ring.note_wait(is_waiting=True)
-    assert ring.acquire(4).shape == (4, DIM)  # the only one, while the stream is over
+    assert ring.acquire([4])[0].shape == (4, DIM)  # the only one, while the stream is over
     ready = sent.receive()
     np.testing.assert_array_equal(ready.x.numpy(), FEATURES[1:5])
     positions = ORDER.batch_seeds(ORDER.epoch_positions(2), 1)
@@ -144,7 +152,7 @@ def test_the_end_waits_for_what_is_under_way() -> None:
     sent = send.process(_host(ring, 0))
     send.close()
     ring.note_wait(is_waiting=True)
-    ring.acquire(4)[:] = -1
+    ring.acquire([4])[0][:] = -1
     np.testing.assert_array_equal(sent.receive().x.numpy(), FEATURES[:4])
     send.close()
 
@@ -163,7 +171,7 @@ def test_a_device_that_failed_is_waited_for_no_longer() -> None:
     with pytest.raises(RuntimeError, match="illegal memory access"):
         mark.wait()
     send.close()
-    ring.acquire(4)
+    ring.acquire([4])[0]
 
 
 def test_a_batch_that_does_not_fit_the_device_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:

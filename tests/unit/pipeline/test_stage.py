@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from gloader.cache import CachePlan
 from gloader.errors import ChannelClosedError, SpillError
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.stage import MissRetrieval, StageMisses
-from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
+from gloader.pipeline.superbatch import PlannedSuperbatch, StagedTable
 from gloader.ssd_store.cost.strategy import Calibration
 from gloader.ssd_store.misses.direct import DirectMisses, MissSource
 from gloader.ssd_store.sweep.sweep import SweepCost
@@ -16,7 +17,7 @@ from gloader.types import BatchId, ReadStats
 
 from .items import instruments, plan, seconds_of, staged
 
-PLANNED = PlannedSuperbatch(number=1, first=BatchId(epoch=0, index=3), plan=plan())
+PLANNED = PlannedSuperbatch(number=1, first=BatchId(epoch=0, index=3), plans=(plan(),))
 COST = SweepCost(read=ReadStats(rows=5, requests=2, bytes_read=8192), writes=1, bytes_written=4096)
 
 
@@ -27,19 +28,19 @@ class _Retrieval:
         self.error = error
 
     def begin(
-        self, planned: PlannedSuperbatch, calibration: Calibration, *, is_cancelled: Any
-    ) -> StagedSuperbatch:
+        self, plan: CachePlan, calibration: Calibration, *, superbatch: int, is_cancelled: Any
+    ) -> StagedTable:
         if self.error is not None:
             raise self.error
         if is_cancelled():
             raise ChannelClosedError("cancelled")
-        misses: MissSource = SimpleNamespace(cost=COST)  # type: ignore[assignment]
-        return staged(planned.number, misses)
+        misses: MissSource = SimpleNamespace(cost=COST, close=lambda: None)  # type: ignore[assignment]
+        return staged(superbatch, misses).tables[0]
 
 
 def test_what_a_sweep_moved_is_counted() -> None:
     found = instruments()
-    result = StageMisses(_Retrieval(), RunFeedback(), found).process(PLANNED)  # type: ignore[arg-type]
+    result = StageMisses([_Retrieval()], RunFeedback(), found).process(PLANNED)  # type: ignore[list-item]
     assert result.number == 1
     stats = found.recorder(0).snapshot()
     assert (stats.bytes_read, stats.bytes_written, stats.requests) == (8192, 4096, 2)
@@ -47,14 +48,14 @@ def test_what_a_sweep_moved_is_counted() -> None:
 
 
 def test_a_sweep_ends_when_the_stage_is_cancelled() -> None:
-    stage = StageMisses(_Retrieval(), RunFeedback(), instruments())  # type: ignore[arg-type]
+    stage = StageMisses([_Retrieval()], RunFeedback(), instruments())  # type: ignore[list-item]
     stage.cancel()
     with pytest.raises(ChannelClosedError):
         stage.process(PLANNED)
 
 
 def test_an_error_names_the_batches() -> None:
-    stage = StageMisses(_Retrieval(SpillError("full")), RunFeedback(), instruments())  # type: ignore[arg-type]
+    stage = StageMisses([_Retrieval(SpillError("full"))], RunFeedback(), instruments())  # type: ignore[list-item]
     with pytest.raises(SpillError, match="full") as caught:
         stage.process(PLANNED)
     assert caught.value.__notes__ == ["in stage stage, epoch 0, batch 3 and the 1 after it"]
@@ -67,12 +68,12 @@ def test_holes_are_read_as_was_asked_or_as_is_faster_by_now(asked: int | None, e
     retrieval = SimpleNamespace(
         _store=SimpleNamespace(stored_rows=rows), rates=SimpleNamespace(corrected=lambda _: rates)
     )
-    assert MissRetrieval._gap_bytes(retrieval, Calibration()) == expected  # type: ignore[arg-type]
+    assert MissRetrieval._gap_bytes(retrieval, Calibration()) == expected  # type: ignore[list-item]
 
 
 def test_direct_reads_go_over_the_holes_that_the_stage_chose() -> None:
     asked: list[Any] = []
     store: Any = SimpleNamespace(read_into=lambda *_, **named: asked.append(named))
     for gap_bytes in (None, 4096):
-        DirectMisses(store, gap_bytes=gap_bytes).read_into(0, None, None, at=None)  # type: ignore[arg-type]
+        DirectMisses(store, gap_bytes=gap_bytes).read_into(0, None, None, at=None)  # type: ignore[list-item]
     assert asked == [{"at": None}, {"at": None, "gap_bytes": 4096}]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gloader.cache import encode_ids
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.sample import OrderedBatch, TraceEntry
+from gloader.pipeline.sample import CodedRows, OrderedBatch, TraceEntry
 from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
 from gloader.pipeline.superbatch_flow import (
     BatchFeed,
@@ -38,7 +37,7 @@ class _Traces:
         if not self.has_trace():
             raise self._error or ChannelClosedError("the end")
         self.taken += 1
-        return TraceEntry(code=encode_ids(np.array([self.taken - 1])), count=1)
+        return (CodedRows.of(np.array([self.taken - 1])),)
 
 
 class _Batches:
@@ -64,7 +63,7 @@ def _all(collector: SuperbatchCollector) -> tuple[list[tuple[list[int], list[int
     try:
         while True:
             job = collector.get()
-            found.append((_ids(job.superbatch.trace), _ids(job.lookahead)))
+            found.append((_ids(job.superbatch.traces[0]), _ids(job.lookaheads[0])))
     except BaseException as error:
         return found, error
 
@@ -73,7 +72,11 @@ def test_superbatches_grow_and_look_ahead_and_the_first_does_not_wait() -> None:
     traces = _Traces(12)
     collector = _collector(traces)
     first = collector.get()
-    assert (first.superbatch.number, _ids(first.superbatch.trace), len(first.lookahead)) == (0, [0], 0)
+    assert (first.superbatch.number, _ids(first.superbatch.traces[0]), len(first.lookaheads[0])) == (
+        0,
+        [0],
+        0,
+    )
     assert traces.taken == 1
     found, end = _all(collector)
     assert found == [
@@ -113,7 +116,7 @@ def test_superbatches_are_named_by_their_first_batch() -> None:
 def _ending(number: int) -> HostBatch:
     return HostBatch(
         sampled=sampled(0),
-        x=np.empty((4, DIM), dtype=np.float32),
+        x=(np.empty((4, DIM), dtype=np.float32),),
         src_degree=np.ones(4, dtype=np.float32),
         superbatch=number,
         ends_superbatch=True,
@@ -151,7 +154,7 @@ def test_the_second_superbatch_is_not_staged_before_the_first_was_read() -> None
     to_read: Channel[StagedSuperbatch] = Channel(9)
     first_read: Channel[None] = Channel(1)
     for number in range(3):
-        planned.put(PlannedSuperbatch(number=number, first=BatchId(epoch=0, index=0), plan=plan()))
+        planned.put(PlannedSuperbatch(number=number, first=BatchId(epoch=0, index=0), plans=(plan(),)))
         to_read.put(staged(number))
     gate, feed = FirstBatchGate(planned, first_read), BatchFeed(to_read, _Batches(), first_read)
     assert gate.get().number == 0

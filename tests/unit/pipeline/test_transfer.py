@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gloader.cache import DeviceCachePlan, no_device_cache
 from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache
-from gloader.pipeline.buffers import BufferRing
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_tier import hold_rows
 from gloader.pipeline.transfer import ROOMIER, Transfer, roomy, transfer
@@ -39,37 +39,41 @@ def _batch(x: NDArray[np.float32], nodes: Sequence[int], *, weights: bool = Fals
         id=BatchId(epoch=0, index=0), nodes=np.array(nodes), num_seeds=2, blocks=(block, block)
     )
     degree = np.arange(len(nodes), dtype=np.float32)
-    return HostBatch(sampled=sampled, x=x, src_degree=degree, superbatch=5, ends_superbatch=True)
+    return HostBatch(sampled=sampled, x=(x,), src_degree=degree, superbatch=5, ends_superbatch=True)
 
 
 def _ring(max_bytes: int = 3 * 5 * DIM * 4) -> BufferRing:
     return OverwritingRing(
-        dim=DIM, rows=5, max_bytes=max_bytes, patience_s=0.1, allocate=RehearsedDevice().host_buffer
+        forms=[RowForm(dim=DIM)],
+        rows=[5],
+        max_bytes=max_bytes,
+        patience_s=0.1,
+        allocate=RehearsedDevice().host_buffer,
     )
 
 
 def _sender(device: RehearsedDevice) -> Transfer:
-    return Transfer(DeviceTier(device=device))
+    return Transfer([DeviceTier(device=device)])
 
 
 @pytest.mark.reliability("D13")
 def test_a_buffer_comes_back_when_the_device_has_read_it_and_not_before() -> None:
     device, ring = RehearsedDevice(), _ring()
     sender = _sender(device)
-    first = ring.acquire(5)
+    first = ring.acquire([5])[0]
     address = first.ctypes.data
     sent = sender.send(_batch(first, [1, 2, 3, 4, 5]), LABELS)
     del first
-    second = ring.acquire(5)
+    second = ring.acquire([5])[0]
     assert second.ctypes.data != address
     with device.computing():
         sent.receive()  # the consumer has it, and the copy still runs
     sender.release()
-    third = ring.acquire(5)
+    third = ring.acquire([5])[0]
     assert third.ctypes.data != address
     device.finish()
     sender.release()
-    assert ring.acquire(5).ctypes.data == address
+    assert ring.acquire([5])[0].ctypes.data == address
     np.testing.assert_array_equal(sent.ready.x.numpy(), FEATURES[1:6])
 
 
@@ -79,9 +83,9 @@ def test_what_the_consumer_computes_comes_behind_the_batch_and_before_its_memory
     has_table: bool,
 ) -> None:
     device = RehearsedDevice()
-    sender = Transfer(_tier(device, rows=(2, 4, 19)) if has_table else DeviceTier(device=device))
+    sender = Transfer([_tier(device, rows=(2, 4, 19)) if has_table else DeviceTier(device=device)])
     seen: list[ReadyBatch] = []
-    host = _batch(_ring().acquire(5), [1, 2, 3, 4, 5], weights=True)
+    host = _batch(_ring().acquire([5])[0], [1, 2, 3, 4, 5], weights=True)
     sent = sender.send(host, LABELS)
     assert device.num_blocks == 2
     assert sent.ready.x.isnan().all()  # a stream of its own brings it: nothing is done on that of this thread
@@ -113,7 +117,7 @@ def test_no_more_is_sent_than_the_device_needs(
     tier = hold_rows(device, plan, form=form, as_stored=True)
     tier.fill(source)
     host = _batch(np.empty((5, DIM), dtype=np.float32), [4, 2, 9, 19, 0])
-    sender = Transfer(tier)
+    sender = Transfer([tier])
     ready = sender.send(host, LABELS).receive()
     ids = [np.int32] if rows else []  # nothing is looked up by them without a cache
     block = [np.int32, np.int32]
@@ -137,16 +141,16 @@ def test_ids_that_need_64_bits_have_them() -> None:
 def test_waiting_lets_go_of_everything() -> None:
     device, ring = RehearsedDevice(), _ring(max_bytes=5 * DIM * 4)
     sender = _sender(device)
-    sender.send(_batch(ring.acquire(5), [1, 2, 3, 4, 5]), LABELS)
+    sender.send(_batch(ring.acquire([5])[0], [1, 2, 3, 4, 5]), LABELS)
     sender.wait()
-    ring.acquire(5)
+    ring.acquire([5])[0]
 
 
 def test_a_buffer_is_held_too_whose_batch_fails_behind_what_the_device_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device, ring = RehearsedDevice(), _ring()
-    sender = Transfer(_tier(device, (2, 4)))
+    sender = Transfer([_tier(device, (2, 4))])
     gather = device.gather
 
     def fail(*arguments: Any) -> None:
@@ -155,7 +159,7 @@ def test_a_buffer_is_held_too_whose_batch_fails_behind_what_the_device_reads(
 
     monkeypatch.setattr(device, "gather", fail)
     with pytest.raises(torch.OutOfMemoryError):
-        sender.send(_batch(ring.acquire(5), [1, 2, 3, 4, 5]), LABELS)
+        sender.send(_batch(ring.acquire([5])[0], [1, 2, 3, 4, 5]), LABELS)
     assert sender.num_sending == 1
     sender.wait()
     assert (sender.num_sending, device.faults) == (0, [])
@@ -191,10 +195,9 @@ def test_a_sent_batch_is_the_gathered_one(kind: type[Device], rows: tuple[int, .
     host = _batch(np.empty((5, DIM), dtype=np.float32), nodes, weights=True)
     for position, node in enumerate(nodes):
         if node in rows:
-            host.x[position] = np.nan  # what the host does not bring
-    sender = Transfer(
-        _tier(kind(), rows)
-    )  # holds the table and the host's rows until the device has read them
+            host.x[0][position] = np.nan  # what the host does not bring
+    # Holds the table and the host's rows until the device has read them.
+    sender = Transfer([_tier(kind(), rows)])
     sent = sender.send(host, LABELS)
     assert (sent.superbatch, sent.ends_superbatch) == (5, True)
     _same(sent.receive(), host)
@@ -213,7 +216,7 @@ def test_batches_of_changing_size_ask_for_memory_of_few_sizes() -> None:
         sampled = SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=2, blocks=())
         host = HostBatch(
             sampled=sampled,
-            x=FEATURES[nodes],
+            x=(FEATURES[nodes],),
             src_degree=np.ones(rows, dtype=np.float32),
             superbatch=0,
             ends_superbatch=False,

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gloader.device import RowParts, RowTable
+from gloader.pipeline.buffers import RowForm
 from gloader.testing.late_streams import poison
 from gloader.testing.overwriting_ring import OverwritingRing
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -168,11 +169,11 @@ def test_every_stream_has_its_time_and_waits_for_others() -> None:
 
 
 def test_a_ring_overwrites_what_comes_back() -> None:
-    ring = OverwritingRing(dim=3, rows=4, max_bytes=48, patience_s=0.1)
-    x = ring.acquire(4)
+    ring = OverwritingRing(forms=[RowForm(dim=3)], rows=[4], max_bytes=48, patience_s=0.1)
+    x = ring.acquire([4])[0]
     x[:] = ROWS
     memory = np.frombuffer(x.base.base, dtype=np.float32)  # type: ignore[union-attr]
     assert memory.sum() == ROWS.sum()
     del x
     assert np.isnan(memory).all()
-    ring.acquire(4)
+    ring.acquire([4])[0]

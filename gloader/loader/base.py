@@ -1,16 +1,16 @@
-"""The loader: an iterable of ready mini-batches, with sampling and gathering overlapped behind it."""
+"""What every loader is: an iterable of ready mini-batches, with sampling and gathering overlapped behind it."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import weakref
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from gloader.cache import parse_hotness
-from gloader.config import LoaderSettings, OptionalKeywords, loader_defaults
+from gloader.config import LoaderSettings
 from gloader.core.loader_state import LoaderState
 from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.device import place_of
@@ -28,65 +28,42 @@ from gloader.pipeline.run import PipelineRun
 from gloader.pipeline.seed_order import labels_beside_order, named_facts, order_seeds, stream_fingerprint
 from gloader.samplers.arguments import checked_fanouts
 from gloader.samplers.make import require_layout
-from gloader.types import BatchId, IdArray, ReadyBatch
+from gloader.types import BatchId, HeteroReadyBatch, IdArray, ReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
-    from typing import Unpack
 
     from gloader.dataset import Dataset
-    from gloader.device import DeviceTier
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.device_room import DryRun
-    from gloader.samplers import Topology
+    from gloader.pipeline.positions import LabelledSeeds
     from gloader.ssd_store.os_io import StrPath
-    from gloader.types import FeatureSource
+
+B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
 
-class Loader:
-    """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
-
-    Batches depend on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``
-    alone: threads, caches, the memory budget and where the features live never change a bit of them.
-
-    Iterating again starts the next epoch, also after a ``break``. The stages run on over the end of an epoch, and end
-    with a ``break``, an error, `close`, or when the loader is dropped. Owns their threads, the feature store, the
-    caches and the buffers until then; also a context manager. Threads may share an iterator: each batch goes to one
-    of them, whole. A forked child may read `features`, and what is only a value; all else raises ForkError there.
+class BatchLoader(ABC, Generic[B]):
+    """A loader of batches of one kind; `Loader` and `HeteroLoader` say what it is given.
 
     Parameters
     ----------
     dataset : what to sample from
-    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
-    batch_size : seeds per batch (of this rank)
-    seeds : (n,) node ids; defaults to the dataset's training nodes
-    device_dry_run : does one step of the model on a batch, to see how much it takes of the device, see
-        `gloader.device.dry_step`; None: ``device_cache="auto"`` takes half of what is free
-    keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")
-
-    Raises
-    ------
-    ConfigError, SeedError, BudgetError
-        At construction, before anything large is allocated.
-    RankError
-        Another rank cannot build its loader.
+    keywords : fields of `gloader.config.LoaderSettings`
+    seeds : what is said of those of the constructor
+    device_dry_run : does one step of the model on a batch
     """
-
-    __signature__: ClassVar[inspect.Signature]
 
     def __init__(
         self,
         dataset: Dataset,
         *,
-        fanouts: Sequence[int],
-        batch_size: int,
-        seeds: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-        **keywords: Unpack[OptionalKeywords],
+        seeds: Any,
+        device_dry_run: DryRun | None,
+        keywords: dict[str, Any],
     ) -> None:
         # Before several threads call torch, see docs/adr/0015-first-square-root.md.
         settle_vector_math()
@@ -96,22 +73,30 @@ class Loader:
         )
         # From here on the other ranks wait for this one: they hear of whatever it raises.
         with telling_others(membership):
-            settings = LoaderSettings.of(fanouts=checked_fanouts(fanouts), batch_size=batch_size, **keywords)
+            keywords["fanouts"] = checked_fanouts(keywords["fanouts"])
+            settings = LoaderSettings.of(**keywords)
             settings.check()
             require_layout(settings.sampling.sampler, settings.sampling.layout)
             parse_hotness(settings.device.device_hotness)
             place_of(settings.device.device)
+            self._check(dataset, settings)
             self._dataset = dataset
             self._settings = settings
             self._order = order_seeds(
-                dataset, settings.sampling, seeds, rank=membership.rank, world_size=membership.world_size
+                dataset,
+                settings.sampling,
+                self._seeds_of(dataset, seeds),
+                rank=membership.rank,
+                world_size=membership.world_size,
             )
-            self._labels = labels_beside_order(dataset, self._order)
+            self._labels = labels_beside_order(
+                self._order, lambda: self._labels_of(dataset, self._order.seeds)
+            )
         self._timeline = TimelineRecorder() if settings.stages.trace else None
         self._held = open_for_rank(membership, dataset, self._order, settings, dry_run=device_dry_run)
-        self._feedback = RunFeedback(num_ranks=self._held.num_ranks)
+        self._feedback = RunFeedback(num_ranks=self._held.num_ranks, table_names=self._held.tier.table_names)
         # Dropping the loader, or ending the process, closes what it holds; the threads know `_held` alone.
-        self._finalizer = weakref.finalize(self, self._held.finalize)
+        self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
         self._state = LoaderState(
             next=BatchId(epoch=0, index=0),
             seed=settings.sampling.seed,
@@ -121,33 +106,29 @@ class Loader:
         )
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None
-        self._active: weakref.ref[EpochIterator] | None = None
+        self._active: weakref.ref[EpochIterator[B]] | None = None
         self._pid = os.getpid()
 
-    @classmethod
-    def from_settings(
-        cls,
-        dataset: Dataset,
-        settings: LoaderSettings,
-        *,
-        seeds: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-    ) -> Self:
-        """Build a loader of ``settings``.
+    @staticmethod
+    @abstractmethod
+    def _check(dataset: Dataset, settings: LoaderSettings) -> None:
+        """Refuse a dataset, or settings, that this loader is not for."""
 
-        Parameters
-        ----------
-        dataset : what to sample from
-        settings : everything else; errors as of the constructor
-        seeds, device_dry_run : see the constructor
-        """
-        return cls(dataset, seeds=seeds, device_dry_run=device_dry_run, **settings.keywords())
+    @staticmethod
+    @abstractmethod
+    def _seeds_of(dataset: Dataset, seeds: Any) -> IdArray:
+        """Return the seeds (n,) of an epoch, which the caller gave as ``seeds``, or left out."""
+
+    @staticmethod
+    @abstractmethod
+    def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
+        """Return the labels of what `_seeds_of` returned."""
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
         return self._order.num_batches
 
-    def __iter__(self) -> Iterator[ReadyBatch]:
+    def __iter__(self) -> Iterator[B]:
         """Start an epoch, or go on in the one that `load_state_dict` points into.
 
         Raises
@@ -164,7 +145,7 @@ class Loader:
         if self._is_mid_epoch or self._state.next.index >= len(self):
             self._move_to(BatchId(epoch=self._state.next.epoch + 1, index=0))
         position = self._state.next
-        iterator = EpochIterator(
+        iterator: EpochIterator[B] = EpochIterator(
             self._run_from(position),
             epoch=position.epoch,
             num_left=len(self) - position.index,
@@ -199,6 +180,11 @@ class Loader:
         return self._stats
 
     @property
+    def dataset(self) -> Dataset:
+        """What is sampled from."""
+        return self._dataset
+
+    @property
     def memory_plan(self) -> MemoryPlan:
         """Who gets how many bytes of the memory budget."""
         return self._held.tier.plan
@@ -213,21 +199,6 @@ class Loader:
     def seeds(self) -> IdArray:
         """(n,) int64 the seeds of an epoch, in no particular order."""
         return self._order.seeds
-
-    @property
-    def graph(self) -> Topology:
-        """The topology, in memory (a `CscGraph`) or read page by page; usable until `close`."""
-        return self._held.tier.topology
-
-    @property
-    def features(self) -> FeatureSource:
-        """All N feature rows, in memory where they are; usable beside the running stages, until `close`."""
-        return self._held.tier.source
-
-    @property
-    def device_tier(self) -> DeviceTier:
-        """What the device holds of features and topology, and reads in place; usable until `close`."""
-        return self._held.tier.device
 
     @property
     def reports(self) -> tuple[SuperbatchReport, ...]:
@@ -344,7 +315,7 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _running(self) -> EpochIterator | None:
+    def _running(self) -> EpochIterator[B] | None:
         iterator = self._active() if self._active is not None else None
         return iterator if iterator is not None and iterator.is_running else None
 
@@ -406,23 +377,3 @@ class Loader:
 
 def _stands_at(consumer: Consumer, position: BatchId) -> bool:
     return consumer.has_next() and consumer.next_id == position
-
-
-def _signature() -> inspect.Signature:
-    """Return the signature of `Loader` with every keyword and its default, for ``help`` and editors."""
-    # `__init__` itself takes ``**keywords``, so that no setting is named twice.
-    own = inspect.signature(Loader.__init__).parameters.values()
-    named = [parameter for parameter in own if parameter.kind != inspect.Parameter.VAR_KEYWORD]
-    keywords = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=loader_defaults()[name],
-            annotation=hint.__forward_arg__,
-        )
-        for name, hint in OptionalKeywords.__annotations__.items()
-    ]
-    return inspect.Signature([*named[1:], *keywords])
-
-
-Loader.__signature__ = _signature()

@@ -1,0 +1,122 @@
+"""The loader of a graph of one node type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+from gloader.errors import ConfigError
+from gloader.loader.base import BatchLoader
+from gloader.loader.signature import with_settings
+from gloader.pipeline.positions import LabelledSeeds
+from gloader.pipeline.seed_order import checked_seeds
+from gloader.types import ReadyBatch
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Sequence
+    from typing import Unpack
+
+    from gloader.config import LoaderSettings, OptionalKeywords
+    from gloader.dataset import Dataset
+    from gloader.device import DeviceTier
+    from gloader.pipeline.device_room import DryRun
+    from gloader.samplers import Topology
+    from gloader.types import FeatureSource, IdArray
+
+
+class Loader(BatchLoader[ReadyBatch]):
+    """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
+
+    Batches depend on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``
+    alone: threads, caches, the memory budget and where the features live never change a bit of them.
+
+    Iterating again starts the next epoch, also after a ``break``. The stages run on over the end of an epoch, and end
+    with a ``break``, an error, `close`, or when the loader is dropped. Owns their threads, the feature store, the
+    caches and the buffers until then; also a context manager. Threads may share an iterator: each batch goes to one
+    of them, whole. A forked child may read `features`, and what is only a value; all else raises ForkError there.
+
+    Parameters
+    ----------
+    dataset : what to sample from
+    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
+    batch_size : seeds per batch (of this rank)
+    seeds : (n,) node ids; defaults to the dataset's training nodes
+    device_dry_run : does one step of the model on a batch, to see how much it takes of the device, see
+        `gloader.device.dry_step`; None: ``device_cache="auto"`` takes half of what is free
+    keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")
+
+    Raises
+    ------
+    ConfigError, SeedError, BudgetError
+        At construction, before anything large is allocated.
+    RankError
+        Another rank cannot build its loader.
+    """
+
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        fanouts: Sequence[int],
+        batch_size: int,
+        seeds: IdArray | None = None,
+        device_dry_run: DryRun | None = None,
+        **keywords: Unpack[OptionalKeywords],
+    ) -> None:
+        named = {"fanouts": fanouts, "batch_size": batch_size, **keywords}
+        super().__init__(dataset, seeds=seeds, device_dry_run=device_dry_run, keywords=named)
+
+    @classmethod
+    def from_settings(
+        cls,
+        dataset: Dataset,
+        settings: LoaderSettings,
+        *,
+        seeds: IdArray | None = None,
+        device_dry_run: DryRun | None = None,
+    ) -> Self:
+        """Build a loader of ``settings``.
+
+        Parameters
+        ----------
+        dataset : what to sample from
+        settings : everything else; errors as of the constructor
+        seeds, device_dry_run : see the constructor
+        """
+        return cls(dataset, seeds=seeds, device_dry_run=device_dry_run, **settings.keywords())
+
+    @property
+    def graph(self) -> Topology:
+        """The topology, in memory (a `CscGraph`) or read page by page; usable until `close`."""
+        return cast("Topology", self._held.tier.topology)  # a typed loader's alone is another
+
+    @property
+    def features(self) -> FeatureSource:
+        """All N feature rows, in memory where they are; usable beside the running stages, until `close`."""
+        return self._held.tier.sources[0]
+
+    @property
+    def device_tier(self) -> DeviceTier:
+        """What the device holds of features and topology, and reads in place; usable until `close`."""
+        return self._held.tier.device_tiers[0]
+
+    @staticmethod
+    def _check(dataset: Dataset, settings: LoaderSettings) -> None:  # noqa: ARG004 - as of every loader
+        if not isinstance(settings.sampling.fanouts, tuple):
+            raise ConfigError(
+                f"fanouts={str(settings.sampling.fanouts)!r} is for graphs of several relations; this one has one: "
+                "pass one integer per hop, such as [15, 10, 5]"
+            )
+
+    @staticmethod
+    def _seeds_of(dataset: Dataset, seeds: Any) -> IdArray:
+        return dataset.train if seeds is None else checked_seeds(seeds)
+
+    @staticmethod
+    def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
+        return LabelledSeeds(labels=dataset.labels_of(seeds))
+
+
+Loader.__signature__ = with_settings(Loader.__init__)
