@@ -194,7 +194,9 @@ def _count(loader: Any, config: dict[str, Any]) -> dict[str, Any]:
         epochs.append(dataclasses.asdict(loader.stats))
     names = ("bytes_read", "rows_read", "rows_gathered")
     sums = {name: sum(stats[name] for stats in epochs) for name in names}
-    rows = loader.memory_plan.cache_rows if sums["rows_gathered"] else 0  # a rank that is loaded for has none
+    rows = (
+        sum(loader.memory_plan.cache_rows) if sums["rows_gathered"] else 0
+    )  # a rank that is loaded for has none
     return sums | {"seconds": time.perf_counter() - started, "cache_rows": rows, "epochs": epochs}
 
 

@@ -346,6 +346,7 @@ _PARSERS: Final[dict[str, Parser]] = {
     "float": _number,
     "Features": _text,
     "RowDtype": _row_dtype,
+    "tuple[int, ...]": _list_of(_integer),
     "tuple[int, int]": _list_of(_integer, 2),
     "tuple[str, ...]": _list_of(_text),
     "tuple[tuple[str, int], ...]": _list_of(_named_size),

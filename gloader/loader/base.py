@@ -255,7 +255,7 @@ class BatchLoader(ABC, Generic[B]):
             sampler_threads=threads if isinstance(tier, RemoteTier) else tier.sampler_threads,
             curve=self._held.tier.miss_curve(stats),
             row_bytes=row_bytes,
-            cache_bytes=plan.cache_rows * row_bytes,
+            cache_bytes=sum(plan.cache_rows) * row_bytes,
         ).sentence
 
     def write_trace(self, path: StrPath) -> None:

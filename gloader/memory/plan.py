@@ -10,16 +10,17 @@ from gloader.cache import node_bytes, table_bytes
 from gloader.cache.reuse import cache_outlook
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import BudgetError, ConfigError
-from gloader.memory.predict import StepSeconds, StepShares, StepWork, predict_step
+from gloader.memory.divide_cache import CachedTable, divide_cache
+from gloader.memory.predict import StepSeconds, StepShares, predict_step
 from gloader.ssd_store import packer_memory_bytes
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize, superbatch_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gloader.cache import PlannerName
-    from gloader.cache.reuse import ReuseProfile
+    from gloader.cache.reuse import CacheOutlook
     from gloader.config import Features
+    from gloader.memory.demand import Demand, TableDemand
     from gloader.memory.sweep_plan import SweepPlan
 
 # Reads in flight, checksums being verified, memory that the allocator keeps: needed beside the parts below.
@@ -32,9 +33,8 @@ TRACE_BYTES_PER_ACCESS = 12.0
 
 # Buffers of features that are tried: with three one is gathered into, one waits, one is computed on; more even out slow
 # batches. With fewer the stages and the loop wait for one another. A loop in another process, a rank's, holds a batch
-# while it waits for the next one, and nobody can take it back: it needs two.
+# while it waits for the next one, and nobody can take it back: `Demand.fewest_buffers`.
 _MOST_BUFFERS = 5
-_FEWEST_BUFFERS_OF_RANKS = 2
 
 # Of a sampled batch. A row: its id, id and position in ascending order, the pair of both while it is sorted (8 bytes
 # each), its degree (4), and entries of indptr (8). An edge: its local source (4), its position in the graph (8) and its
@@ -58,43 +58,6 @@ _TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What a run would like to hold in host memory, measured before it starts."""
-
-    num_nodes: int
-    topology_bytes: int  # all of it, or what is held of one whose edges are on the SSD
-    feature_bytes: int  # all rows, as stored
-    row_bytes: int  # one row in a batch buffer
-    slot_bytes: int  # what the cache policy keeps beside each cached row
-    policy: PlannerName
-    batch_rows: int  # unique rows of a large batch
-    batch_edges: int  # sampled edges of a large batch
-    batches_in_flight: int  # sampled batches that wait to be gathered
-    sampler_threads: int
-    sampler_map_bytes: int  # what each sampling thread keeps to find nodes again
-    store_bytes: int  # checksums and read buffers of the SSD store
-    stored_row_bytes: int  # R, one row on the SSD or in the host cache
-    reuse: ReuseProfile  # how soon the rows of the first batches are used again
-    work: StepWork  # of a step, measured on the first batches and on the disk
-    num_batches: int | None  # of the whole run, where that is known
-    sampler_call_bytes: int = 0  # what each sampling thread holds for a large batch, beside it
-    num_seeds: int = 0  # of the whole epoch
-    num_ranks: int = 1  # whose batches are gathered; each has feature buffers of its own
-    is_reset: bool = False  # superbatches start from an empty cache
-    sweeps: SweepPlan | None = None  # None: no passes over the edges are made
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of a buffer of features, one for each rank."""
-        return self.batch_rows * self.row_bytes * self.num_ranks
-
-    @property
-    def fewest_buffers(self) -> int:
-        """Buffers that a loop needs to go on."""
-        return 1 if self.num_ranks == 1 else _FEWEST_BUFFERS_OF_RANKS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One way to share the memory out, and what it makes of a step."""
 
@@ -114,7 +77,7 @@ class Candidate:
             return f"{format_seconds(step.seconds)} a step: features in memory, {buffers}{self._edges}"
         return (
             f"{format_seconds(step.seconds)} a step: {buffers}, superbatches of {shares.num_batches}, "
-            f"{shares.cache_rows:,} rows cached, {step.miss_rate:.0%} missed and read {step.strategy} "
+            f"{sum(shares.cache_rows):,} rows cached, {step.miss_rate:.0%} missed and read {step.strategy} "
             f"in {format_seconds(step.disk_s)}{self._edges}"
         )
 
@@ -132,11 +95,11 @@ class MemoryPlan:
     features: Features  # "ram" or "ssd"
     num_buffers: int  # of features, of each rank; what is spare makes further ones
     ring_bytes: int
-    cache_rows: int
+    cache_rows: tuple[int, ...]  # of each table
     superbatch: SuperbatchSize  # S, and why
-    planned_accesses: int  # of a superbatch and its look-ahead, about
+    planned_accesses: tuple[int, ...]  # of each table, of a superbatch and its look-ahead, about
     keep_bytes: int  # of sampled batches kept from their trace to their execution
-    pack_buffer_bytes: int  # of writing and reading packs; 0 where there are none
+    pack_buffer_bytes: int  # of writing and reading packs of all tables; 0 where there are none
     parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
     predicted_step_s: float  # as ways are compared: packs count longer than they take
     candidates: tuple[str, ...]  # the way that was taken and the next best, for people
@@ -175,7 +138,7 @@ def plan_memory(
     Tried are numbers of feature buffers, sizes of superbatches, packs or none and shares of the sampled batches to be
     kept; the host cache gets what they leave, or ``cache_bytes`` of it. Features that fit into memory are another way.
     The seconds of each are predicted by `predict_step`, from the rates of the disk and from how soon the first batches
-    use rows again.
+    use rows again. `divide_cache` divides the cache over the tables.
 
     Parameters
     ----------
@@ -183,7 +146,7 @@ def plan_memory(
     budget_bytes : for all of it
     spill_bytes : disk for packs, which larger superbatches need more of
     features : where they were asked to live
-    cache_bytes : of the host cache; None: what is left
+    cache_bytes : of the host cache, of all tables; None: what is left
     superbatch : the largest superbatch wanted; None: whatever is fastest
     must_pack : whether packs were asked for, whatever their buffers take
 
@@ -196,6 +159,8 @@ def plan_memory(
     """
     if cache_bytes is not None and cache_bytes < 0:
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
+    if not demand.tables:
+        features = "ram"  # nothing has features: there is nothing to read
     workspace = _workspace_bytes(demand, budget_bytes)
     held = workspace + demand.topology_bytes
     parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes)]
@@ -230,15 +195,15 @@ def _plan_of(
     parts.append(("feature buffers", ring))
     if best.features == "ram":
         size = SuperbatchSize(num_batches=1, reason="features are in memory")
-        parts.append(("features", demand.feature_bytes))
+        accesses = (0,) * len(demand.tables)
+        parts += [(_named("features", table, demand), table.feature_bytes) for table in demand.tables]
     else:
         size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, asked))
-        parts += [
-            ("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes),
-            (f"traces and plans of {size.num_batches} batches", best.planned_bytes),
-            ("sampled batches kept", best.keep_bytes),
-            ("host cache", _cache_bytes(demand, shares.cache_rows)),
-        ]
+        accesses = tuple(_planned_accesses(table, size.num_batches) for table in demand.tables)
+        parts.append(("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes))
+        parts += _planned_parts(demand, size.num_batches)
+        parts.append(("sampled batches kept", best.keep_bytes))
+        parts += _cache_parts(demand, shares.cache_rows)
     spare = budget_bytes - sum(num_bytes for _, num_bytes in parts)
     return MemoryPlan(
         budget_bytes=budget_bytes,
@@ -247,7 +212,7 @@ def _plan_of(
         ring_bytes=ring,
         cache_rows=shares.cache_rows,
         superbatch=size,
-        planned_accesses=0 if best.features == "ram" else _planned_accesses(demand, size.num_batches),
+        planned_accesses=accesses,
         keep_bytes=best.keep_bytes,
         pack_buffer_bytes=best.pack_buffer_bytes,
         parts=tuple(parts),
@@ -257,6 +222,30 @@ def _plan_of(
         and demand.feature_bytes <= spare + _cache_bytes(demand, shares.cache_rows),
         sweeps=demand.sweeps,
     )
+
+
+def _named(part: str, table: TableDemand, demand: Demand) -> str:
+    """Return the name of a part of ``table``, for people: it is told whose it is where there are several. Pure."""
+    return part if len(demand.tables) == 1 else f"{part} of {table.name}"
+
+
+def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
+    """Return the parts of the traces, plans and tables of superbatches of ``num_batches``. Pure."""
+    name = f"traces and plans of {num_batches} batches"
+    if len(demand.tables) == 1:
+        return [(name, _planning_bytes(demand, num_batches))]
+    return [
+        (f"{name}, {table.name}", _table_planning_bytes(demand, table, num_batches))
+        for table in demand.tables
+    ]
+
+
+def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str, int]]:
+    """Return the parts of the host cache. Pure."""
+    return [
+        (_named("host cache", table, demand), _held_bytes(table, rows))
+        for table, rows in zip(demand.tables, cache_rows, strict=True)
+    ]
 
 
 def _why(num_batches: int, asked: int | None) -> str:
@@ -285,7 +274,7 @@ def _in_memory(demand: Demand, left: int) -> Iterator[Candidate]:
             shares = StepShares(
                 num_buffers=count,
                 num_batches=1,
-                cache_rows=0,
+                cache_rows=(0,) * len(demand.tables),
                 kept_share=0.0,
                 staging_bytes=0,
                 spill_bytes=0,
@@ -313,31 +302,32 @@ def _on_ssd(
     kept_shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
     spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
     for num_batches in _sizes(demand, superbatch):
-        outlook = cache_outlook(
-            demand.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset
+        outlooks = tuple(
+            cache_outlook(table.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset)
+            for table in demand.tables
         )
         planned = _planning_bytes(demand, num_batches)
         for count in range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1):
             room = left - count * demand.buffer_bytes - demand.store_bytes - planned
             for spill in spills:
-                packing = packer_memory_bytes(num_batches, room=max(room, 0)) if spill else 0
+                packing = _packing_bytes(demand, num_batches, room=room) if spill else 0
                 for kept_share in kept_shares:
                     kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * _batch_bytes(demand))
                     shares = StepShares(
                         num_buffers=count,
                         num_batches=num_batches,
-                        cache_rows=0,
+                        cache_rows=(),
                         kept_share=kept_share,
                         staging_bytes=0,
                         spill_bytes=spill,
                     )
                     rest = room - packing - kept
-                    filled = _with_cache(demand, shares, rest, cache_bytes)
+                    filled = _with_cache(demand, shares, outlooks, rest, cache_bytes)
                     if filled is not None:
                         yield Candidate(
                             features="ssd",
                             shares=filled,
-                            step=predict_step(demand.work, filled, outlook),
+                            step=predict_step(demand.work, filled, outlooks),
                             planned_bytes=planned,
                             pack_buffer_bytes=packing,
                             keep_bytes=kept,
@@ -352,17 +342,37 @@ def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(min(size, demand.sweeps.largest_superbatch) for size in sizes))
 
 
-def _with_cache(demand: Demand, shares: StepShares, room: int, cache_bytes: int | None) -> StepShares | None:
+def _with_cache(
+    demand: Demand,
+    shares: StepShares,
+    outlooks: tuple[CacheOutlook, ...],
+    room: int,
+    cache_bytes: int | None,
+) -> StepShares | None:
     """Return ``shares`` with the cache that has ``room``, and its part of what is idle then; None: no room. Pure."""
     if room < 0:
         return None
-    rows = min(room // (demand.stored_row_bytes + demand.slot_bytes), demand.num_nodes)
-    if cache_bytes is not None:
-        asked = min(cache_bytes // demand.stored_row_bytes, demand.num_nodes)
-        if asked > rows:
-            return None
-        rows = asked
-    return replace(shares, cache_rows=rows, staging_bytes=idle_part(room - _cache_bytes(demand, rows)))
+    if cache_bytes is None:
+        rows = divide_cache(room, _cached_tables(demand, with_slots=True), outlooks)
+    else:
+        # Who asks for a size thinks of rows.
+        rows = divide_cache(cache_bytes, _cached_tables(demand, with_slots=False), outlooks)
+    left = room - _cache_bytes(demand, rows)
+    if left < 0:
+        return None
+    return replace(shares, cache_rows=rows, staging_bytes=idle_part(left))
+
+
+def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ...]:
+    """Return the tables as the host cache sees them. Pure."""
+    return tuple(
+        CachedTable(
+            num_rows=table.num_nodes,
+            row_bytes=table.stored_row_bytes,
+            held_bytes=table.stored_row_bytes + with_slots * table.slot_bytes,
+        )
+        for table in demand.tables
+    )
 
 
 def idle_part(idle_bytes: int) -> int:
@@ -383,7 +393,7 @@ def _does_not_fit(
     num_batches = _sizes(demand, superbatch)[0]
     room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
     planned = _planning_bytes(demand, num_batches)
-    packing = packer_memory_bytes(num_batches, room=room) if must_pack and spill_bytes else 0
+    packing = _packing_bytes(demand, num_batches, room=room) if must_pack and spill_bytes else 0
     if planned + packing <= room and cache_bytes is not None:
         return BudgetError(
             f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
@@ -396,24 +406,39 @@ def _does_not_fit(
     )
 
 
-def _cache_bytes(demand: Demand, rows: int) -> int:
-    return min(rows, demand.num_nodes) * (demand.stored_row_bytes + demand.slot_bytes)
+def _packing_bytes(demand: Demand, num_batches: int, *, room: int) -> int:
+    """Return the bytes of the buffers that pack superbatches of ``num_batches``, of all tables. Pure."""
+    count = len(demand.tables)
+    return count * packer_memory_bytes(num_batches, room=max(room, 0) // count)
+
+
+def _cache_bytes(demand: Demand, cache_rows: tuple[int, ...]) -> int:
+    return sum(_held_bytes(table, rows) for table, rows in zip(demand.tables, cache_rows, strict=True))
+
+
+def _held_bytes(table: TableDemand, rows: int) -> int:
+    return rows * (table.stored_row_bytes + table.slot_bytes)
 
 
 def _planning_bytes(demand: Demand, num_batches: int) -> int:
     """Return the bytes of the traces, plans and tables of superbatches of ``num_batches``. Pure."""
-    accesses = _planned_accesses(demand, num_batches)
+    return sum(_table_planning_bytes(demand, table, num_batches) for table in demand.tables)
+
+
+def _table_planning_bytes(demand: Demand, table: TableDemand, num_batches: int) -> int:
+    """Return what `_planning_bytes` counts for ``table``. Pure."""
+    accesses = _planned_accesses(table, num_batches)
     if demand.policy == "belady":
-        tables = table_bytes(demand.num_nodes, accesses)
+        tables = table_bytes(table.num_nodes, accesses)
     else:
-        tables = node_bytes(demand.policy) * demand.num_nodes
+        tables = node_bytes(demand.policy) * table.num_nodes
     # A superbatch and its look-ahead are counted in ``accesses``, and the bytes are those of one superbatch.
     return math.ceil(accesses / 2 * TRACE_BYTES_PER_ACCESS) + tables
 
 
-def _planned_accesses(demand: Demand, num_batches: int) -> int:
+def _planned_accesses(table: TableDemand, num_batches: int) -> int:
     """Return the accesses of a superbatch and its look-ahead. Pure."""
-    return 2 * num_batches * demand.batch_rows
+    return 2 * num_batches * table.batch_rows
 
 
 def _workspace_bytes(demand: Demand, budget_bytes: int) -> int:
@@ -433,12 +458,23 @@ def _batch_bytes(demand: Demand) -> int:
 def _require(needed: int, allowed: int, demand: Demand) -> None:
     if needed > allowed:
         raise BudgetError(
-            f"a batch of about {demand.batch_rows:,} rows of {demand.row_bytes:,} B, "
+            f"a batch of about {_rows_text(demand)}, "
             f"{demand.fewest_buffers * demand.num_ranks} of them in memory at a time, "
             f"and {format_bytes(demand.topology_bytes)} of topology{_and_sweeps(demand)} need {format_bytes(needed)}; "
             f"the loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
             f"{_or_other_edges(demand, allowed)}or raise the budget"
         )
+
+
+def _rows_text(demand: Demand) -> str:
+    """Return the rows of a batch, for people. Pure."""
+    if not demand.tables:
+        return f"{demand.batch_rows:,} nodes"
+    several = len(demand.tables) > 1
+    return " and ".join(
+        f"{table.batch_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
+        for table in demand.tables
+    )
 
 
 def _or_other_edges(demand: Demand, allowed: int) -> str:

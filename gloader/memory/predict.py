@@ -18,6 +18,8 @@ from gloader.ssd_store.misses.in_ram import in_ram_bytes
 from gloader.ssd_store.read.extents import ALIGNMENT, mean_extent_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from gloader.cache.reuse import CacheOutlook
@@ -48,15 +50,22 @@ _TABLE_ROWS: Final = 257
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWork:
-    """What a step has to do, measured on the first batches and on the disk."""
+class TableWork:
+    """The rows of one table that a step has to bring, measured on the first batches."""
 
     rows: float  # of a batch
     row_bytes: int  # in a batch
     stored_row_bytes: int
     file_rows: float  # of the file, over which those of a batch are spread evenly; N unless they lie together
-    rates: IoRates
     gap_bytes: int  # holes that a batch's reads go over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What a step has to do, measured on the first batches and on the disk."""
+
+    tables: tuple[TableWork, ...]  # of the types that have features, in the order of `Demand.tables`
+    rates: IoRates
     sweep_gap_bytes: int
     sample_s: float  # of a batch, in one thread
     cores: int
@@ -69,6 +78,16 @@ class StepWork:
         """Whether edges come in sweeps."""
         return self.edge_bytes > 0
 
+    @property
+    def rows(self) -> float:
+        """Rows of a batch, of all tables."""
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def batch_bytes(self) -> float:
+        """Bytes of the features of a batch."""
+        return sum(table.rows * table.row_bytes for table in self.tables)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShares:
@@ -76,7 +95,7 @@ class StepShares:
 
     num_buffers: int
     num_batches: int  # S
-    cache_rows: int
+    cache_rows: tuple[int, ...]  # of each table
     kept_share: float  # of the batches that are sampled ahead; the others are sampled twice
     staging_bytes: int  # idle memory for missing rows
     spill_bytes: int  # disk for packs; 0: there are none
@@ -94,22 +113,28 @@ class StepSeconds:
     edges_s: float = 0.0  # that the disk is busy with edges, beside ``disk_s``
 
 
-def predict_step(work: StepWork, shares: StepShares, outlook: CacheOutlook | None) -> StepSeconds:
+def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOutlook] | None) -> StepSeconds:
     """Return the seconds of a step in the long run. Never more where there is more of anything. Pure.
+
+    The missing rows of all tables are taken to be read in one way: memory and disk for them are shared out by the bytes
+    that each table misses, so that they suffice for all or for none.
 
     Parameters
     ----------
     work : of a step
     shares : of the memory
-    outlook : what a cache of any size misses, with this S; None: features are in memory
+    outlooks : what a cache of any size misses of each table, with this S; None: features are in memory
     """
-    if outlook is None:
+    if outlooks is None:
         seconds = _step(work, shares, _DiskWork(), samplings=1.0)
         return StepSeconds(
             seconds=seconds, weighed_s=seconds, disk_s=0.0, miss_rate=0.0, strategy=None, edges_s=work.edges_s
         )
-    reads = _reads(work, outlook, shares.cache_rows, shares.num_batches)
-    rate = reads.misses / work.rows if work.rows else 0.0
+    reads = [
+        _reads(work, table, outlook, rows, shares.num_batches)
+        for table, outlook, rows in zip(work.tables, outlooks, shares.cache_rows, strict=True)
+    ]
+    rate = sum(read.misses for read in reads) / work.rows if work.rows else 0.0
     ways = []
     for strategy, disk in _disk_work(work, shares, reads).items():
         seconds = _step(work, shares, disk, samplings=2.0 - shares.kept_share)
@@ -143,7 +168,7 @@ class _DiskWork:
 
 def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: float) -> float:
     """Return the seconds of a step."""
-    num_bytes = work.rows * work.row_bytes
+    num_bytes = work.batch_bytes
     gather, loop = num_bytes / _COPY_BYTES_PER_S, num_bytes / _LOOP_BYTES_PER_S
     checks, own = (disk.checked_bytes + work.edge_bytes) / _CHECKED_BYTES_PER_S, disk.own_s
     sampling = (_SWEPT_SAMPLINGS if work.is_swept else samplings) * work.sample_s
@@ -159,49 +184,54 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
 
 
 class _Reads(NamedTuple):
-    """What a cache leaves to be read."""
+    """What a cache leaves to be read of a table."""
 
     misses: float  # rows of a batch
-    unique: float  # different rows of a superbatch
+    missed_bytes: float  # of those
+    staged_bytes: int  # of memory that hold the different rows of a superbatch
     direct_s: float  # of a batch, alone
     sweep_s: float  # of a batch, its share of one pass over the superbatch's rows
 
 
-@lru_cache(maxsize=16)  # shares of the memory that differ in other things have caches alike
-def _reads(work: StepWork, outlook: CacheOutlook, cache_rows: int, num_batches: int) -> _Reads:
+@lru_cache(maxsize=128)  # shares of the memory that differ in other things have caches alike
+def _reads(
+    work: StepWork, table: TableWork, outlook: CacheOutlook, cache_rows: int, num_batches: int
+) -> _Reads:
     misses = outlook.misses(cache_rows)
     unique = outlook.distinct_misses(cache_rows, num_batches)
     return _Reads(
         misses=misses,
-        unique=unique,
-        direct_s=_read_seconds(work, misses, 0, work.gap_bytes),
-        sweep_s=_read_seconds(work, unique, work.sweep_gap_bytes) / num_batches,
+        missed_bytes=misses * table.stored_row_bytes,
+        staged_bytes=in_ram_bytes(math.ceil(_STAGED_MARGIN * unique), table.stored_row_bytes),
+        direct_s=_read_seconds(work.rates, table, misses, 0, table.gap_bytes),
+        sweep_s=_read_seconds(work.rates, table, unique, work.sweep_gap_bytes) / num_batches,
     )
 
 
-def _disk_work(work: StepWork, shares: StepShares, reads: _Reads) -> dict[Strategy, _DiskWork]:
+def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[Strategy, _DiskWork]:
     """Return what the disk does for a batch in every way that fits."""
     rates = work.rates
-    num_bytes = reads.misses * work.stored_row_bytes
-    found: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, reads.direct_s, num_bytes)}
-    if in_ram_bytes(math.ceil(_STAGED_MARGIN * reads.unique), work.stored_row_bytes) <= shares.staging_bytes:
-        found["staged"] = _DiskWork(reads.sweep_s, 0.0, num_bytes)
+    num_bytes = sum(read.missed_bytes for read in reads)
+    direct_s, sweep_s = sum(read.direct_s for read in reads), sum(read.sweep_s for read in reads)
+    found: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, direct_s, num_bytes)}
+    if sum(read.staged_bytes for read in reads) <= shares.staging_bytes:
+        found["staged"] = _DiskWork(sweep_s, 0.0, num_bytes)
     if 0 < _PACKS_ALIVE * shares.num_batches * num_bytes <= shares.spill_bytes:
         write = num_bytes / rates.write_bytes_per_s
-        packing = reads.sweep_s + write if rates.is_one_device else max(reads.sweep_s, write)
+        packing = sweep_s + write if rates.is_one_device else max(sweep_s, write)
         # Written and read back.
         found["packed"] = _DiskWork(packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes)
     forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]
     return {strategy: found[strategy] for strategy in forced if strategy in found} or found
 
 
-def _read_seconds(work: StepWork, rows: float, *gaps: int) -> float:
+def _read_seconds(rates: IoRates, of: TableWork, rows: float, *gaps: int) -> float:
     """Return the seconds that the best of ``gaps`` takes to read ``rows``."""
-    table = _read_table(work.rates, work.file_rows, work.stored_row_bytes, gaps)
+    table = _read_table(rates, of.file_rows, of.stored_row_bytes, gaps)
     return float(np.interp(rows, table[0], table[1]))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)  # two of each table
 def _read_table(
     rates: IoRates, file_rows: float, row_bytes: int, gaps: tuple[int, ...]
 ) -> NDArray[np.float64]:

@@ -100,10 +100,9 @@ def explain_tiers(facts: TierFacts) -> str:
     if plan.features == "ram":
         lines.append("features: in memory, they fit the budget; the SSD and the host cache step aside")
     else:
-        share = 100 * plan.cache_rows / max(facts.num_nodes, 1)
-        lines.append(
-            f"features: on the SSD; {plan.cache_rows:,} rows ({share:.1f}%) in memory, policy {facts.policy}"
-        )
+        cached = sum(plan.cache_rows)
+        share = 100 * cached / max(facts.num_nodes, 1)
+        lines.append(f"features: on the SSD; {cached:,} rows ({share:.1f}%) in memory, policy {facts.policy}")
     if plan.would_fit:
         lines.append(f"  {FITS_IN_MEMORY}")
     if plan.num_buffers < _ALL_AT_WORK:

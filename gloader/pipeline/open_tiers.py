@@ -16,8 +16,9 @@ from gloader.cache.trace import NO_ROWS
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import Demand, MemoryPlan, idle_part, plan_memory
-from gloader.memory.predict import StepWork, spread_of
+from gloader.memory.demand import Demand, TableDemand
+from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
+from gloader.memory.predict import StepWork, TableWork, spread_of
 from gloader.observe.explain import TierFacts
 from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.buffers import BufferRing, RowForm
@@ -276,12 +277,20 @@ def _demand(
     edges = math.ceil(LARGER_THAN_PROBED * _most_edges(work.probe))
     # In file order, as plans and stores count.
     batches = [np.sort(batch.nodes) for batch in work.probe]
-    return Demand(
+    table = TableDemand(
+        name="node",
         num_nodes=dataset.num_nodes,
-        topology_bytes=work.topology.held_bytes,
         feature_bytes=dataset.feature_bytes,
         row_bytes=_buffer_row_bytes(store, device),
         slot_bytes=slot_bytes(policy),
+        batch_rows=rows,
+        store_bytes=store.resident_bytes,
+        stored_row_bytes=store.row_bytes,
+        reuse=measure_reuse(batches, dataset.num_nodes),
+    )
+    return Demand(
+        tables=(table,),
+        topology_bytes=work.topology.held_bytes,
         policy=policy,
         batch_rows=rows,
         batch_edges=edges,
@@ -294,9 +303,6 @@ def _demand(
         sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * call)
         if sweeps is None
         else _REPLAY_FACTOR * sweeps.drawn_bytes,
-        store_bytes=store.resident_bytes,
-        stored_row_bytes=store.row_bytes,
-        reuse=measure_reuse(batches, dataset.num_nodes),
         work=_step_work(settings, work, files, device, batches, sweeps),
         num_batches=_num_batches(settings, work.order, num_ranks),
         num_seeds=len(work.order.seeds),
@@ -329,13 +335,16 @@ def _step_work(
     store, times = files.store, files.rates.times
     rows = sum(map(len, batches)) / max(len(batches), 1)
     pages = sum(num_pages(batch, row_bytes=store.row_bytes) for batch in batches) / max(len(batches), 1)
-    return StepWork(
+    table = TableWork(
         rows=rows,
         row_bytes=_buffer_row_bytes(store, device),
         stored_row_bytes=store.row_bytes,
         file_rows=spread_of(pages, rows, num_rows=store.num_rows, row_bytes=store.row_bytes),
-        rates=files.rates,
         gap_bytes=store.stored_rows.gap_bytes,
+    )
+    return StepWork(
+        tables=(table,),
+        rates=files.rates,
         sweep_gap_bytes=times.sweep_gap_bytes(most=MAX_GAP_BYTES),
         sample_s=work.probe_s,
         cores=len(os.sched_getaffinity(0)),
@@ -350,8 +359,13 @@ def _plan(
 ) -> MemoryPlan:
     """Share the budget out; where the device holds all rows, only the store's checksums stay on the host."""
     memory = settings.memory
+    if device.holds_all:
+        demand = replace(
+            demand,
+            tables=tuple(replace(table, feature_bytes=table.store_bytes) for table in demand.tables),
+        )
     return plan_memory(
-        replace(demand, feature_bytes=files.store.resident_bytes) if device.holds_all else demand,
+        demand,
         budget_bytes=budget_bytes,
         spill_bytes=files.spill_bytes,
         features="ram" if device.holds_all else memory.features,
@@ -382,7 +396,7 @@ def _ring(dim: int, demand: Demand, device: DeviceTier, *, max_bytes: int) -> Bu
     """Return the buffers of a rank; where the device brings every row, they only bound the batches under way."""
     rows = demand.batch_rows
     if device.brings_all:
-        rows, max_bytes = 1, _EMPTY_BUFFERS * demand.row_bytes
+        rows, max_bytes = 1, _EMPTY_BUFFERS * demand.tables[0].row_bytes
     # With room for batches somewhat larger than those that were probed: to make a buffer anew takes longer than
     # to gather a batch into it.
     return BufferRing(
@@ -406,10 +420,10 @@ def _open_ssd(
     """Open the host cache of ``plan``, its planner, and what stages and packs missing rows."""
     store, memory, strategy = files.store, settings.memory, settings.reading.io_strategy
     held = NO_ROWS if device.cache is None else device.cache.plan.rows
-    hot = _hottest(topology, plan.cache_rows, held) if memory.policy == "static" else NO_ROWS
+    hot = _hottest(topology, plan.cache_rows[0], held) if memory.policy == "static" else NO_ROWS
     slots = stack.enter_context(
         SlotCache(
-            plan.cache_rows,
+            plan.cache_rows[0],
             dim=store.dim,
             dtype=store.dtype,
             is_bfloat16=store.stored_rows.is_bfloat16,
@@ -422,11 +436,11 @@ def _open_ssd(
     planner = make_planner(
         memory.policy,
         num_nodes=store.num_rows,
-        capacity=plan.cache_rows,
+        capacity=plan.cache_rows[0],
         hot=hot,
         device_resident=held,
         reset=memory.superbatch_reset,
-        expected_accesses=plan.planned_accesses,
+        expected_accesses=plan.planned_accesses[0],
     )
     if strategy == "packed" and files.spill is None:
         raise BudgetError(

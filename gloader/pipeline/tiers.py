@@ -102,7 +102,7 @@ class FeatureTier:
         if self.ssd is None or not stats.rows_gathered:
             return None
         rate = stats.rows_read / stats.rows_gathered
-        return self.ssd[0].miss_sample.curve(capacity=self.plan.cache_rows, miss_rate=rate)
+        return self.ssd[0].miss_sample.curve(capacity=self.plan.cache_rows[0], miss_rate=rate)
 
     def restart(self) -> None:
         """Let the planner count on what the slots hold, after plans that were not executed to their end."""

@@ -316,9 +316,10 @@ class _TrainingRun:
         plan = loader.memory_plan
         if plan.features == "ram":
             return "features in memory"
-        share = 100 * plan.cache_rows / max(self.dataset.num_nodes, 1)
+        cached = sum(plan.cache_rows)
+        share = 100 * cached / max(self.dataset.num_nodes, 1)
         policy = self.settings.loader.memory.policy
-        text = f"features on the SSD, {plan.cache_rows:,} rows ({share:.1f}%) cached, policy {policy}"
+        text = f"features on the SSD, {cached:,} rows ({share:.1f}%) cached, policy {policy}"
         return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text
 
     def _io_strategy(self, loader: Loader) -> str:

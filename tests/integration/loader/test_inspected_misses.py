@@ -21,7 +21,7 @@ def test_inspected_misses_are_those_of_the_planner_of_a_run(
     with gloader.Loader(
         tiny.dataset, **SAMPLING, features="ssd", cache=rows * ROW, superbatch=superbatch, memory_budget="200MB"
     ) as loader:  # fmt: skip
-        assert loader.memory_plan.cache_rows == rows
+        assert loader.memory_plan.cache_rows == (rows,)
         planner = loader._held.tier.require_ssd()[0].planner
         sampler = NeighborSampler(loader.graph, SAMPLING["fanouts"], seed=0)
         order = EpochOrder(

@@ -51,7 +51,7 @@ def iterate(budget, seeds, batches, **settings):
                 taken += 1
                 if taken == batches:
                     break
-        return loader.memory_plan.cache_rows, loader.stats.hit_rate
+        return sum(loader.memory_plan.cache_rows), loader.stats.hit_rate
 
 model = build_model(ModelConfig(hidden=16), in_dim=dataset.feature_dim, num_classes=dataset.num_classes, num_layers=2)
 iterate("150MB", 8, 12, **settings)  # loads the kernels

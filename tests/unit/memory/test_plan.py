@@ -1,6 +1,6 @@
 """How a memory budget is shared out."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,9 @@ import pytest
 
 from gloader.cache.reuse import ReuseProfile
 from gloader.errors import BudgetError, ConfigError
-from gloader.memory.plan import Demand, MemoryPlan, plan_memory, topology_share
-from gloader.memory.predict import StepWork
+from gloader.memory.demand import Demand, TableDemand
+from gloader.memory.plan import MemoryPlan, plan_memory, topology_share
+from gloader.memory.predict import StepWork, TableWork
 from gloader.ssd_store.cost.strategy import IoRates
 
 MB = 1 << 20
@@ -21,13 +22,10 @@ RATES = IoRates(
     write_bytes_per_s=1.7e9,
     pack_read_bytes_per_s=1.1e9,
 )
+ROWS = TableWork(rows=8_700.0, row_bytes=512, stored_row_bytes=512, file_rows=2_048_000.0, gap_bytes=4096)
 WORK = StepWork(
-    rows=8_700.0,
-    row_bytes=512,
-    stored_row_bytes=512,
-    file_rows=2_048_000.0,
+    tables=(ROWS,),
     rates=RATES,
-    gap_bytes=4096,
     sweep_gap_bytes=8192,
     sample_s=0.01,
     cores=2,
@@ -36,26 +34,45 @@ WORK = StepWork(
 REUSE = ReuseProfile(rows=8_700.0, num_nodes=2_048_000, next_uses=1_740.0 * 0.9 ** np.arange(1024) / 2)
 
 
-def _demand(**changes: Any) -> Demand:
+def _table(**changes: Any) -> TableDemand:
     settings: dict[str, Any] = {
+        "name": "node",
         "num_nodes": 2_048_000,
-        "topology_bytes": 10 * MB,
         "feature_bytes": 1000 * MB,
         "row_bytes": 512,
         "slot_bytes": 8,
+        "batch_rows": 10_000,
+        "store_bytes": 8 * MB,
+        "stored_row_bytes": 512,
+        "reuse": REUSE,
+    }
+    return TableDemand(**(settings | changes))
+
+
+_OF_TABLES = {field.name for field in fields(TableDemand)}
+
+
+def _demand(**changes: Any) -> Demand:
+    """Return the demand of one table; ``changes`` of the table and of the whole are told apart by their names."""
+    settings: dict[str, Any] = {
+        "tables": (_table(**{name: value for name, value in changes.items() if name in _OF_TABLES}),),
+        "topology_bytes": 10 * MB,
         "policy": "belady",
         "batch_rows": 10_000,
         "batch_edges": 50_000,
         "batches_in_flight": 4,
         "sampler_threads": 2,
         "sampler_map_bytes": 4 * 2_048_000,
-        "store_bytes": 8 * MB,
-        "stored_row_bytes": 512,
-        "reuse": REUSE,
         "work": WORK,
         "num_batches": None,
     }
-    return Demand(**(settings | changes))
+    whole = {name: value for name, value in changes.items() if name not in _OF_TABLES - {"batch_rows"}}
+    return Demand(**(settings | whole))
+
+
+def _work(**changes: Any) -> StepWork:
+    """Return the work of one table with ``changes``."""
+    return replace(WORK, tables=(replace(ROWS, **changes),))
 
 
 def _held(plan: MemoryPlan) -> int:
@@ -76,7 +93,7 @@ def test_seeds_their_labels_and_orders_count() -> None:
     few, many = (plan_memory(_demand(num_seeds=n), budget_bytes=300 * MB) for n in (0, 2_000_000))
     held = [dict(plan.parts)["batches being sampled"] for plan in (few, many)]
     assert held[1] - held[0] == 80_000_000  # an id, a label and three places of 8 bytes
-    assert many.cache_rows < few.cache_rows
+    assert many.cache_rows[0] < few.cache_rows[0]
     assert _held(many) <= 300 * MB
 
 
@@ -91,7 +108,7 @@ def test_what_calls_of_a_sampler_hold_counts_for_each_thread() -> None:
 
 def test_features_that_fit_are_held_and_the_cache_steps_aside() -> None:
     plan = plan_memory(_demand(), budget_bytes=2000 * MB)
-    assert (plan.features, plan.cache_rows) == ("ram", 0)
+    assert (plan.features, plan.cache_rows) == ("ram", (0,))
     assert dict(plan.parts)["features"] == 1000 * MB
 
 
@@ -99,8 +116,8 @@ def test_features_that_do_not_fit_are_read_and_the_rest_becomes_cache() -> None:
     plan = plan_memory(_demand(), budget_bytes=300 * MB)
     assert plan.features == "ssd"
     assert 300 * MB - _held(plan) < 540
-    assert plan_memory(_demand(), budget_bytes=300 * MB, cache_bytes=MB).cache_rows == MB // 512
-    assert plan_memory(_demand(), budget_bytes=300 * MB, cache_bytes=0).cache_rows == 0
+    assert plan_memory(_demand(), budget_bytes=300 * MB, cache_bytes=MB).cache_rows == (MB // 512,)
+    assert plan_memory(_demand(), budget_bytes=300 * MB, cache_bytes=0).cache_rows == (0,)
 
 
 @pytest.mark.reliability("C11")
@@ -111,7 +128,7 @@ def test_a_cache_larger_than_the_features_is_clamped() -> None:
         features="ssd",
         cache_bytes=900 * MB,
     )
-    assert plan.cache_rows == 100_000
+    assert plan.cache_rows == (100_000,)
 
 
 @pytest.mark.reliability("C14")
@@ -162,7 +179,7 @@ def test_packs_are_planned_where_they_are_faster_and_the_disk_has_room_for_two()
 
 def test_less_memory_means_fewer_buffers_and_one_suffices() -> None:
     wide = _demand(row_bytes=6528, stored_row_bytes=6528, feature_bytes=13_000 * MB)
-    wide = replace(wide, work=replace(WORK, row_bytes=6528, stored_row_bytes=6528, gap_bytes=0))
+    wide = replace(wide, work=_work(row_bytes=6528, stored_row_bytes=6528, gap_bytes=0))
     counts = [
         plan_memory(wide, budget_bytes=budget * MB, features="ssd").num_buffers for budget in (140, 2000)
     ]
@@ -196,8 +213,8 @@ def test_the_table_of_the_plan_has_room_for_a_superbatch_and_its_look_ahead() ->
     on_ssd, in_memory = (
         plan_memory(_demand(), budget_bytes=2000 * MB, features=where) for where in ("ssd", "ram")
     )
-    assert on_ssd.planned_accesses == 2 * on_ssd.superbatch.num_batches * 10_000
-    assert in_memory.planned_accesses == 0
+    assert on_ssd.planned_accesses == (2 * on_ssd.superbatch.num_batches * 10_000,)
+    assert in_memory.planned_accesses == (0,)
 
 
 def test_every_rank_has_buffers_of_its_own() -> None:

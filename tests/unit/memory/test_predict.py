@@ -17,10 +17,15 @@ from gloader.ssd_store.cost.superbatch_size import superbatch_sizes
 from gloader.ssd_store.misses.in_ram import in_ram_bytes
 from gloader.ssd_store.read.extents import num_pages, plan_extents
 
-from .test_plan import MB, RATES, WORK, _demand
+from .test_plan import MB, RATES, REUSE, ROWS, WORK, _demand, _work
 
 _MOST = StepShares(
-    num_buffers=5, num_batches=512, cache_rows=10**9, kept_share=1.0, staging_bytes=2**50, spill_bytes=2**50
+    num_buffers=5,
+    num_batches=512,
+    cache_rows=(10**9,),
+    kept_share=1.0,
+    staging_bytes=2**50,
+    spill_bytes=2**50,
 )
 _DEMANDS = st.builds(
     lambda rows, row_bytes, share, fall, bound: replace(
@@ -35,11 +40,7 @@ _DEMANDS = st.builds(
             ),
         ),
         work=replace(
-            WORK,
-            rows=float(rows),
-            row_bytes=row_bytes,
-            stored_row_bytes=row_bytes,
-            file_rows=50.0 * rows,
+            _work(rows=float(rows), row_bytes=row_bytes, stored_row_bytes=row_bytes, file_rows=50.0 * rows),
             rates=replace(RATES, read_bytes_per_s=bound),
         ),
     ),
@@ -78,7 +79,7 @@ def test_the_plan_is_the_best_of_all_ways_that_fit() -> None:
     left = 150 * MB - held["batches being sampled"] - held["topology"] - demand.store_bytes
     best = np.inf
     for size in superbatch_sizes():
-        outlook = cache_outlook(demand.reuse, "belady", num_batches=size)
+        outlook = cache_outlook(demand.tables[0].reuse, "belady", num_batches=size)
         for buffers in range(1, 6):
             for kept in (0.0, 1 / 16, 1 / 4, 1.0):
                 for spill in (0, 10_000 * MB):
@@ -86,7 +87,7 @@ def test_the_plan_is_the_best_of_all_ways_that_fit() -> None:
                         shares = StepShares(
                             num_buffers=buffers,
                             num_batches=size,
-                            cache_rows=rows,
+                            cache_rows=(rows,),
                             kept_share=kept,
                             staging_bytes=0,
                             spill_bytes=spill,
@@ -95,7 +96,7 @@ def test_the_plan_is_the_best_of_all_ways_that_fit() -> None:
                         least = buffers * demand.buffer_bytes + rows * 520 + 12 * size * demand.batch_rows
                         least += int(kept * 3 * size * 1_200_000) + (16 * MB if spill else 0) + 16 * 2_048_000
                         if least <= left:
-                            best = min(best, predict_step(demand.work, shares, outlook).weighed_s)
+                            best = min(best, predict_step(demand.work, shares, (outlook,)).weighed_s)
     assert plan.predicted_step_s <= best
 
 
@@ -124,8 +125,8 @@ def test_rows_that_lie_together_are_found_by_their_pages() -> None:
 
 
 def test_nothing_is_faster_than_features_in_memory() -> None:
-    outlook = cache_outlook(_demand().reuse, "belady", num_batches=512)
-    on_ssd = predict_step(WORK, _MOST, outlook)
+    outlook = cache_outlook(REUSE, "belady", num_batches=512)
+    on_ssd = predict_step(WORK, _MOST, (outlook,))
     in_memory = predict_step(WORK, _MOST, None)
     assert in_memory.seconds <= on_ssd.seconds
     assert (in_memory.strategy, in_memory.disk_s) == (None, 0.0)
@@ -133,19 +134,19 @@ def test_nothing_is_faster_than_features_in_memory() -> None:
 
 def test_packs_need_disk_for_two_superbatches() -> None:
     work = replace(WORK, strategy="packed")
-    shares = replace(_MOST, num_batches=4, cache_rows=0, staging_bytes=0)
-    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
-    two = 2 * 4 * round(outlook.misses(0)) * WORK.stored_row_bytes
+    shares = replace(_MOST, num_batches=4, cache_rows=(0,), staging_bytes=0)
+    outlook = cache_outlook(REUSE, "belady", num_batches=4)
+    two = 2 * 4 * round(outlook.misses(0)) * ROWS.stored_row_bytes
     for spill, strategy in ((two, "packed"), (two - 1, "direct")):
-        assert predict_step(work, replace(shares, spill_bytes=spill), outlook).strategy == strategy
+        assert predict_step(work, replace(shares, spill_bytes=spill), (outlook,)).strategy == strategy
 
 
 def test_a_third_buffer_ends_the_turns_of_those_that_share_one() -> None:
-    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
-    shares = replace(_MOST, cache_rows=0, staging_bytes=0, spill_bytes=0)  # all is read
+    outlook = cache_outlook(REUSE, "belady", num_batches=4)
+    shares = replace(_MOST, cache_rows=(0,), staging_bytes=0, spill_bytes=0)  # all is read
     one, two, three, four = (
         # Without what more buffers do to slow batches.
-        predict_step(WORK, replace(shares, num_buffers=count), outlook).seconds / (1 + 0.1 / count)
+        predict_step(WORK, replace(shares, num_buffers=count), (outlook,)).seconds / (1 + 0.1 / count)
         for count in (1, 2, 3, 4)
     )
     assert one > two > three == pytest.approx(four)
@@ -155,28 +156,28 @@ def test_a_core_checks_rows_once_where_they_are_read_and_twice_where_they_are_pa
     """On a disk that takes no time, what the processor does is all there is."""
     no_time = dict.fromkeys(("random_reads_per_s", "medium_reads_per_s", "wide_reads_per_s"), 1e18)
     no_time |= dict.fromkeys(("read_bytes_per_s", "write_bytes_per_s", "pack_read_bytes_per_s"), 1e18)
-    shares = replace(_MOST, num_batches=4, cache_rows=0, staging_bytes=0)
-    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
+    shares = replace(_MOST, num_batches=4, cache_rows=(0,), staging_bytes=0)
+    outlook = cache_outlook(REUSE, "belady", num_batches=4)
     direct, packed = (
         predict_step(
-            replace(WORK, cores=1, strategy=strategy, rates=replace(RATES, **no_time)), shares, outlook
+            replace(WORK, cores=1, strategy=strategy, rates=replace(RATES, **no_time)), shares, (outlook,)
         )
         for strategy in ("direct", "packed")
     )
-    checked = outlook.misses(0) * WORK.stored_row_bytes / 2e9
+    checked = outlook.misses(0) * ROWS.stored_row_bytes / 2e9
     assert packed.seconds - direct.seconds == pytest.approx(checked, rel=0.3)
 
 
 def test_rows_are_staged_where_a_tenth_more_than_predicted_would_fit() -> None:
     work = replace(WORK, strategy="staged")
-    outlook = cache_outlook(_demand().reuse, "belady", num_batches=4)
+    outlook = cache_outlook(REUSE, "belady", num_batches=4)
     rows = outlook.distinct_misses(0, 4)
     for factor, strategy in ((1.05, "direct"), (1.15, "staged")):
         shares = replace(
             _MOST,
             num_batches=4,
-            cache_rows=0,
+            cache_rows=(0,),
             spill_bytes=0,
-            staging_bytes=in_ram_bytes(round(factor * rows), WORK.stored_row_bytes),
+            staging_bytes=in_ram_bytes(round(factor * rows), ROWS.stored_row_bytes),
         )
-        assert predict_step(work, shares, outlook).strategy == strategy
+        assert predict_step(work, shares, (outlook,)).strategy == strategy

@@ -36,7 +36,7 @@ def tiers(**changes: Any) -> TierFacts:
         total_bytes=9 * 10**8,
         parts=(("feature buffers", 10**8), ("host cache", 8 * 10**8)),
         features="ssd",
-        cache_rows=60,
+        cache_rows=(60,),
         num_buffers=3,
         would_fit=False,
         candidates=("80 ms a step: 3 feature buffers", "90 ms a step: 2 feature buffers"),
