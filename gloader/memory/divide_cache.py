@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache.reuse import CacheOutlook
+
+# Of what is shared out for missing rows, evenly: the first batches miss what a cache holds later. Less than what a plan
+# adds to the rows that it predicts, so that the rest still holds those.
+_EVEN_SHARE: Final = 1 / 16
 
 
 class CachedTable(NamedTuple):
@@ -58,6 +62,20 @@ def divide_cache(
         if taken < stretch.num_rows:
             break
     return tuple(counts)
+
+
+def share_out(num_bytes: int, missed_bytes: Sequence[int]) -> tuple[int, ...]:
+    """Return the part of ``num_bytes`` that each table gets for the rows that it misses, in proportion to those. Pure.
+
+    Parameters
+    ----------
+    num_bytes : of memory or of disk
+    missed_bytes : that each table is predicted to miss, as in `MemoryPlan.missed_bytes`
+    """
+    total = sum(missed_bytes)
+    even = int(num_bytes * (_EVEN_SHARE if total else 1.0)) // max(len(missed_bytes), 1)
+    rest = num_bytes - even * len(missed_bytes)
+    return tuple(even + rest * missed // max(total, 1) for missed in missed_bytes)
 
 
 @lru_cache(maxsize=16)  # plans try many sizes of the cache for one size of superbatches

@@ -98,6 +98,9 @@ class MemoryPlan:
     cache_rows: tuple[int, ...]  # of each table
     superbatch: SuperbatchSize  # S, and why
     planned_accesses: tuple[int, ...]  # of each table, of a superbatch and its look-ahead, about
+    missed_bytes: tuple[
+        int, ...
+    ]  # of each table, of the different rows that a superbatch misses; for `share_out`
     keep_bytes: int  # of sampled batches kept from their trace to their execution
     pack_buffer_bytes: int  # of writing and reading packs of all tables; 0 where there are none
     parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
@@ -213,6 +216,7 @@ def _plan_of(
         cache_rows=shares.cache_rows,
         superbatch=size,
         planned_accesses=accesses,
+        missed_bytes=best.step.missed_bytes if best.features == "ssd" else (0,) * len(demand.tables),
         keep_bytes=best.keep_bytes,
         pack_buffer_bytes=best.pack_buffer_bytes,
         parts=tuple(parts),

@@ -111,6 +111,7 @@ class StepSeconds:
     miss_rate: float
     strategy: Strategy | None  # None: features are in memory
     edges_s: float = 0.0  # that the disk is busy with edges, beside ``disk_s``
+    missed_bytes: tuple[int, ...] = ()  # of memory that would hold what a superbatch misses, of each table
 
 
 def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOutlook] | None) -> StepSeconds:
@@ -147,6 +148,7 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
                 miss_rate=rate,
                 strategy=strategy,
                 edges_s=work.edges_s,
+                missed_bytes=tuple(read.staged_bytes for read in reads),
             )
         )
     return min(ways, key=lambda way: way.weighed_s)

@@ -63,3 +63,11 @@ def test_two_batches_carry_on_evenly() -> None:
     profile = measure_reuse([np.arange(100), np.arange(50, 150)], N)
     assert profile.next_uses[:3].tolist() == pytest.approx([50, 25, 12.5])
     assert isinstance(profile, ReuseProfile)
+
+
+@pytest.mark.parametrize("policy", ["belady", "lru", "none"])
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_table_without_nodes_misses_nothing(policy: str, is_reset: bool) -> None:
+    profile = measure_reuse([np.empty(0, dtype=np.int64)] * 3, 0)
+    outlook = cache_outlook(profile, policy, num_batches=S, is_reset=is_reset)  # type: ignore[arg-type]
+    assert (outlook.misses(0), outlook.distinct_misses(0, S)) == (0.0, 0.0)

@@ -46,6 +46,7 @@ PLAN = MemoryPlan(
     cache_rows=(3,),
     superbatch=SuperbatchSize(num_batches=2, reason="why not"),
     planned_accesses=(7,),
+    missed_bytes=(0,),
     keep_bytes=0,
     pack_buffer_bytes=0,
     parts=(("ring", 10), ("cache", 90)),

@@ -36,6 +36,7 @@ PLANS = st.builds(
     cache_rows=st.lists(SIZES, max_size=3).map(tuple),
     superbatch=st.builds(SuperbatchSize, num_batches=SIZES, reason=TEXTS),
     planned_accesses=st.lists(SIZES, max_size=3).map(tuple),
+    missed_bytes=st.lists(SIZES, max_size=3).map(tuple),
     keep_bytes=SIZES,
     pack_buffer_bytes=SIZES,
     parts=st.lists(st.tuples(TEXTS, SIZES), max_size=3).map(tuple),
