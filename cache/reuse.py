@@ -133,13 +133,13 @@ def cache_outlook(
     inside = (held < profile.num_nodes) & (np.concatenate([[1.0], np.diff(held)]) > 0)
     # Slots that are left hold rows of which nothing is known; with a slot for each node nothing is missed.
     # A table without nodes has no size of a cache that is less than all of them.
-    is_blind = (is_reset or policy == "none") and inside.any()
+    is_blind = (is_reset or policy == "none") and bool(inside.any())
     last = hits[inside][-1] if is_blind else profile.rows
     return CacheOutlook(
         profile=profile,
         capacities=np.append(held[inside], float(profile.num_nodes)),
         hits=np.append(hits[inside], last),
         distances=np.append(
-            np.arange(len(held), dtype=np.float64)[inside], float(max(np.count_nonzero(inside) - 1, 0))
+            np.arange(len(held), dtype=np.float64)[inside], float(max(int(np.count_nonzero(inside)) - 1, 0))
         ),
     )
