@@ -1,46 +1,50 @@
-"""A dataset directory: topology, features, labels and splits, committed as one."""
+"""A dataset directory: topology, features, labels and splits, committed as one; of one node type or of several."""
 
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
-from gloader.dataset.values import check_array, check_arrays, value_limits, wrong_value
+from gloader.dataset.edge_table import EdgeTable
+from gloader.dataset.hetero_writer import HeteroDatasetWriter
+from gloader.dataset.in_numpy import hetero_arrays, homogeneous_arrays
+from gloader.dataset.node_table import NodeTable
+from gloader.dataset.record import check_record, edge_limits, node_limits
+from gloader.dataset.table_arrays import TableArrays
 from gloader.dataset.writer import DatasetWriter
-from gloader.errors import ShapeError
-from gloader.samplers import CscGraph
-from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.format.array_reader import load_array
-from gloader.ssd_store.format.elements import load_elements
-from gloader.ssd_store.format.format import (
-    DATASET_MANIFEST,
-    ArrayRecord,
-    Manifest,
-    load_manifest,
-    told_apart,
-)
+from gloader.errors import ConfigError
+from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.ssd_store.format.format import DATASET_MANIFEST, load_manifest, told_apart
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from gloader.config import IoMode, Verify
-    from gloader.types import IdArray
+    from gloader.dataset.schema import DatasetKind
+    from gloader.dataset.values import ValueLimits
+    from gloader.samplers import CscGraph
+    from gloader.ssd_store import FeatureStore
+    from gloader.ssd_store.format.format import ArrayRecord, Manifest
+    from gloader.types import IdArray, Relation
 
-_CHUNK_ROWS: Final = 1 << 16
+_Table = TypeVar("_Table")
 
 
 class Dataset:
     """A prepared graph on disk. Opening reads the commit record alone; arrays are read when first used.
+
+    A dataset of one type is one table of nodes and one of edges, whose properties it has. One of several types has sums
+    of numbers of nodes, edges and bytes, and the labels and splits of the type that has them, whose ids count within
+    that type; features and topology are those of its tables.
 
     Thread-safe; reads only; holds no file open. Made by `open`.
 
@@ -52,20 +56,46 @@ class Dataset:
 
     Attributes
     ----------
-    limits : what bounds the values of the arrays; they are checked whenever they are read
+    node_tables : the nodes of each type, in the order of the record
+    edge_tables : the edges of each relation, in the order of the record
 
     Raises
     ------
     FormatError
         The record lacks an array, its shapes contradict each other, or it names a number of classes that cannot be.
+    VersionError
+        It lists its types in a way that this build does not know.
     """
 
     def __init__(self, root: Path, manifest: Manifest, os_io: OsIO = REAL_OS) -> None:
-        check_arrays(root, manifest)
+        schema = check_record(root, manifest)
         self.root = root
         self._manifest = manifest
         self._os_io = os_io
-        self.limits = value_limits(manifest)
+        self._schema = schema
+        self.node_tables: Mapping[str, NodeTable] = MappingProxyType(
+            {
+                name: NodeTable(
+                    name,
+                    number,
+                    count,
+                    self._table(schema.node_folder(name), node_limits(manifest, schema, name)),
+                )
+                for number, (name, count) in enumerate(schema.num_nodes.items())
+            }
+        )
+        self.edge_tables: Mapping[Relation, EdgeTable] = MappingProxyType(
+            {
+                relation: EdgeTable(
+                    relation,
+                    self._table(schema.edge_folder(relation), edge_limits(manifest, schema, relation)),
+                )
+                for relation in schema.relations
+            }
+        )
+
+    def _table(self, folder: str, limits: ValueLimits) -> TableArrays:
+        return TableArrays(self.root, self._manifest, self._os_io, folder=folder, limits=limits)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
@@ -93,14 +123,7 @@ class Dataset:
     ) -> DatasetWriter:
         """Begin a dataset at ``path``; it appears there, whole, when the returned writer's block ends without error.
 
-        Parameters
-        ----------
-        path : the directory to create
-        name : a short name for people
-        num_nodes : N
-        num_classes : number of classes; labels are in 0..num_classes-1
-        overwrite : replace a dataset or store at ``path``, atomically, at the commit
-        metadata : more JSON values for the commit record
+        See `DatasetWriter` for the parameters.
         """
         return DatasetWriter(
             path,
@@ -112,10 +135,38 @@ class Dataset:
             os_io=os_io,
         )
 
-    @property
-    def os_io(self) -> OsIO:
-        """The system calls by which the arrays are read."""
-        return self._os_io
+    @classmethod
+    def create_hetero(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        num_nodes: Mapping[str, int],
+        relations: Sequence[Relation],
+        num_classes: int,
+        overwrite: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        os_io: OsIO = REAL_OS,
+    ) -> HeteroDatasetWriter:
+        """Begin a dataset of several types at ``path``; it appears, whole, when the writer's block ends without error.
+
+        See `HeteroDatasetWriter` for the parameters.
+
+        Raises
+        ------
+        GraphError
+            A name cannot be a folder's, is there twice, or a relation names a type that is not there.
+        """
+        return HeteroDatasetWriter(
+            path,
+            name=name,
+            num_nodes=num_nodes,
+            relations=relations,
+            num_classes=num_classes,
+            overwrite=overwrite,
+            metadata=metadata,
+            os_io=os_io,
+        )
 
     @staticmethod
     def from_numpy(path: str | os.PathLike[str], **arrays: Any) -> Dataset:
@@ -124,38 +175,75 @@ class Dataset:
         return Dataset.open(path)
 
     @staticmethod
+    def from_numpy_hetero(path: str | os.PathLike[str], **arrays: Any) -> Dataset:
+        """Write a graph of several types as a dataset and open it; see `gloader.convert.in_memory.write_hetero`."""
+        _conversions().write_hetero(path, **arrays)
+        return Dataset.open(path)
+
+    @staticmethod
     def from_pyg(data: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
-        """Write a PyG ``Data`` as a dataset at ``path`` and open it; see `gloader.convert.in_memory.write_pyg`."""
+        """Write a PyG ``Data`` or ``HeteroData`` and open it; see `gloader.convert.in_memory.write_pyg`."""
         _conversions().write_pyg(data, path, **options)
         return Dataset.open(path)
 
     @staticmethod
     def from_dgl(g: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
-        """Write a DGL graph as a dataset at ``path`` and open it; see `gloader.convert.in_memory.write_dgl`."""
+        """Write a DGL graph of one type or several and open it; see `gloader.convert.in_memory.write_dgl`."""
         _conversions().write_dgl(g, path, **options)
         return Dataset.open(path)
 
-    def to_numpy(self) -> dict[str, NDArray[Any]]:
-        """Return every array in memory, by name: what `from_numpy` takes, features as float32."""
-        graph = self.load_graph()
-        arrays: dict[str, NDArray[Any]] = {
-            "features": self._all_features(),
-            "labels": self.labels,
-            "indptr": graph.indptr,
-            "indices": graph.indices,
-            "train": self.train,
-            "valid": self.valid,
-            "test": self.test,
-        }
-        return arrays if graph.edge_weight is None else arrays | {"edge_weight": graph.edge_weight}
+    def to_numpy(self) -> dict[str, Any]:
+        """Return every array in memory, by name: what `from_numpy` takes, features as float32.
+
+        Of a dataset of several types: what `from_numpy_hetero` takes.
+        """
+        if self.kind == "hetero":
+            return hetero_arrays(self.node_tables, self.edge_tables, num_classes=self.num_classes)
+        return homogeneous_arrays(self._nodes, self._edges)
 
     def to_pyg(self) -> Any:
-        """Return the dataset as a PyG ``Data`` in memory: x, edge_index, y, masks and perhaps edge_weight."""
+        """Return the dataset as a PyG ``Data`` in memory: x, edge_index, y, masks and perhaps edge_weight.
+
+        Of a dataset of several types: as ``HeteroData``.
+        """
         return _conversions().to_pyg(self.to_numpy())
 
     def to_dgl(self) -> Any:
-        """Return the dataset as a DGL graph in memory: feat, label and masks, ids of int64 as DGL's own have."""
+        """Return the dataset as a DGL graph in memory: feat, label and masks, ids of int64 as DGL's own have.
+
+        Of a dataset of several types: as a heterograph.
+        """
         return _conversions().to_dgl(self.to_numpy())
+
+    @property
+    def os_io(self) -> OsIO:
+        """The system calls by which the arrays are read."""
+        return self._os_io
+
+    @property
+    def kind(self) -> DatasetKind:
+        """Whether it is of one type, "homogeneous", or may be of several, "hetero"."""
+        return self._schema.kind
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """The node types, in the order of the record; ("node",) of a homogeneous dataset."""
+        return tuple(self._schema.num_nodes)
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """The relations, in the order of the record; (("node", "to", "node"),) of a homogeneous dataset."""
+        return self._schema.relations
+
+    @property
+    def type_starts(self) -> IdArray:
+        """(T + 1,) int64: node v of type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
+        return self._schema.type_starts
+
+    @cached_property
+    def labelled(self) -> NodeTable:
+        """The nodes of the one type that has labels and splits."""
+        return next(table for table in self.node_tables.values() if table.has_labels)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -164,7 +252,7 @@ class Dataset:
 
     @property
     def arrays(self) -> Mapping[str, ArrayRecord]:
-        """The records of all arrays, by name."""
+        """The records of all arrays, by name; those of a type or a relation stand behind its folder."""
         return self._manifest.arrays
 
     @property
@@ -174,13 +262,13 @@ class Dataset:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
-        return self._record("features").shape[0]
+        """N; of all types."""
+        return sum(self._schema.num_nodes.values())
 
     @property
     def num_edges(self) -> int:
-        """E."""
-        return self._record("indices").shape[0]
+        """E; of all relations."""
+        return sum(table.num_edges for table in self.edge_tables.values())
 
     @property
     def num_classes(self) -> int:
@@ -190,13 +278,13 @@ class Dataset:
 
     @property
     def feature_dim(self) -> int:
-        """F."""
-        return self._record("features").shape[1]
+        """F; of a homogeneous dataset."""
+        return self._nodes.feature_dim
 
     @property
     def feature_dtype(self) -> str:
-        """The dtype of the stored features: float32, float16, bfloat16 or int8."""
-        return self._record("features").dtype
+        """The dtype of the stored features: float32, float16, bfloat16 or int8; of a homogeneous dataset."""
+        return self._nodes.feature_dtype
 
     @property
     def has_self_loops(self) -> bool:
@@ -205,150 +293,94 @@ class Dataset:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes of indptr, indices and edge weights."""
-        names = ("indptr", "indices", "edge_weight")
-        return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
+        """Bytes of indptr, indices and edge weights; of all relations."""
+        return sum(table.topology_bytes for table in self.edge_tables.values())
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of all feature rows as stored."""
-        return self._record("features").num_bytes
+        """Bytes of all feature rows as stored; of all types."""
+        return sum(table.feature_bytes for table in self.node_tables.values())
 
     @property
     def features_path(self) -> Path:
-        """The file of the feature rows."""
-        return self.root / self._record("features").file
+        """The file of the feature rows; of a homogeneous dataset."""
+        return self._nodes.features_path
+
+    @property
+    def limits(self) -> ValueLimits:
+        """What bounds the values of the arrays, which are checked whenever they are read; of a homogeneous dataset."""
+        return self._edges.limits
 
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the content: equal for equal arrays, wherever they are stored."""
         digest = hashlib.sha256()
+        # The order of types and relations decides what is drawn, and no array says how many nodes a bare type has.
+        if self.kind == "hetero":
+            digest.update(f"{tuple(self._schema.num_nodes.items())} {self.relations}\n".encode())
         # Of the record alone: its digests stand for the bytes, so that no array is read.
         for name in sorted(self.arrays):
             record = self.arrays[name]
             digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
         return digest.hexdigest()[:32]
 
-    @cached_property
+    @property
     def labels(self) -> IdArray:
-        """(N,) int64 class of each node, -1 where unlabelled; verified, read-only."""
-        return self._load("labels")
+        """(N,) int64 class of each node of the labelled type, -1 where unlabelled; verified, read-only."""
+        return self.labelled.labels
 
     def labels_of(self, nodes: IdArray) -> IdArray:
-        """Return the class of each of ``nodes`` (n,) as (n,) int64, -1 where unlabelled; verified.
+        """Return the class of each of ``nodes`` (n,) of the labelled type; see `NodeTable.labels_of`."""
+        return self.labelled.labels_of(nodes)
 
-        Only these labels are held in memory; `labels` holds all N. Ask once for all seeds, not by batch.
-
-        Raises
-        ------
-        ShapeError
-            An id is no node.
-        ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read.
-        FormatError
-            A label is not one of the classes.
-        """
-        with self.as_opened():
-            labels = load_elements(self.root, self._record("labels"), nodes, os_io=self._os_io)
-        at = self.limits.first_wrong("labels", labels)
-        if at >= 0:
-            message = self.limits.describe("labels", int(nodes[at]), labels[at])
-            raise wrong_value(self._path("labels"), "labels", message)
-        return labels
-
-    @cached_property
+    @property
     def train(self) -> IdArray:
-        """(n,) int64 ids of the training nodes; verified, read-only."""
-        return self._load("train")
+        """(n,) int64 ids of the training nodes, of the labelled type; verified, read-only."""
+        return self.labelled.train
 
-    @cached_property
+    @property
     def valid(self) -> IdArray:
-        """(n,) int64 ids of the validation nodes; verified, read-only."""
-        return self._load("valid")
+        """(n,) int64 ids of the validation nodes, of the labelled type; verified, read-only."""
+        return self.labelled.valid
 
-    @cached_property
+    @property
     def test(self) -> IdArray:
-        """(n,) int64 ids of the test nodes; verified, read-only."""
-        return self._load("test")
+        """(n,) int64 ids of the test nodes, of the labelled type; verified, read-only."""
+        return self.labelled.test
 
-    @cached_property
+    @property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 id that each node has in the source, verified, read-only; None: nodes kept their ids.
-
-        Everything else here counts nodes as the dataset stores them.
-        """
-        return self._load("original_ids") if "original_ids" in self.arrays else None
+        """(N,) int64 id that each node of the labelled type has in the source; None: nodes kept their ids."""
+        return self.labelled.original_ids
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return ``values`` (N, ...), one per node as stored, in the order of the nodes' original ids.
-
-        Raises
-        ------
-        ShapeError
-            There is not one value per node.
-        """
-        if values.shape[:1] != (self.num_nodes,):
-            raise ShapeError(
-                f"{self.root}: values have shape {values.shape}; there are {self.num_nodes} nodes"
-            )
-        if self.original_ids is None:
-            return values
-        # Node i of the store is original_ids[i] of the source: values are scattered, not gathered.
-        ordered = np.empty_like(values)
-        ordered[self.original_ids] = values
-        return ordered
+        """Return ``values`` (N, ...), one per node of the labelled type; see `NodeTable.in_original_order`."""
+        return self.labelled.in_original_order(values)
 
     def load_graph(self) -> CscGraph:
-        """Return the topology, read into memory whole and verified; `open_topology` reads what is larger page by page.
+        """Return the topology of a homogeneous dataset in memory; see `EdgeTable.load_graph`."""
+        return self._edges.load_graph()
+
+    def load_hetero_graph(self) -> HeteroGraph:
+        """Return the topology of all relations, read into memory whole and verified; one relation if homogeneous.
+
+        `gloader.dataset.topology.open_hetero_topology` reads what is larger page by page.
 
         Raises
         ------
-        ChecksumError, StoreReadError
-            The bytes on disk are not those that were written, or cannot be read.
-        StoreOpenError
-            Another dataset took the place of this one.
-        GraphError
-            An id is no node, offsets do not ascend, or a weight is not a finite number of at least 0.
+        ChecksumError, StoreReadError, StoreOpenError, GraphError
+            As `EdgeTable.load_graph`.
         """
-        weight = self._load("edge_weight") if "edge_weight" in self.arrays else None
-        return CscGraph(
-            indptr=self._load("indptr"), indices=self._load("indices"), edge_weight=weight, validate=False
+        return HeteroGraph(
+            num_nodes=dict(self._schema.num_nodes),
+            relations={relation: table.load_graph() for relation, table in self.edge_tables.items()},
         )
 
     def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
-        """Open the feature rows of this dataset for reading in any order; see `FeatureStore.open` for the settings.
+        """Open the feature rows of a homogeneous dataset; see `NodeTable.open_features`."""
+        return self._nodes.open_features(io=io, verify=verify, **settings)
 
-        Raises
-        ------
-        StoreOpenError
-            Another dataset took the place of this one, or the file cannot be opened.
-        ChecksumError, FormatError, ConfigError, StoreReadError
-            As `FeatureStore.open`.
-        """
-        return FeatureStore.open(
-            self.root,
-            column="features",
-            manifest=self._manifest,
-            io=io,
-            verify=verify,
-            os_io=self._os_io,
-            **settings,
-        )
-
-    def _all_features(self) -> NDArray[np.float32]:
-        rows = np.empty((self.num_nodes, self.feature_dim), dtype=np.float32)
-        with self.open_features() as store:
-            # In pieces, so that the ids of a request stay small beside the rows.
-            for start in range(0, len(rows), _CHUNK_ROWS):
-                part = rows[start : start + _CHUNK_ROWS]
-                store.read_into(np.arange(start, start + len(part)), part)
-        return rows
-
-    def _record(self, name: str) -> ArrayRecord:
-        return self._manifest.arrays[name]
-
-    @contextmanager
-    def as_opened(self) -> Iterator[None]:
+    def as_opened(self) -> AbstractContextManager[None]:
         """Tell another dataset at this path from damage, if files of this one are refused in the block.
 
         Raises
@@ -356,17 +388,31 @@ class Dataset:
         StoreOpenError
             In place of the block's error: another dataset took the place of this one.
         """
-        with told_apart(self.root, self._manifest, os_io=self._os_io):
-            yield
+        return told_apart(self.root, self._manifest, os_io=self._os_io)
 
-    def _path(self, name: str) -> Path:
-        return self.root / self._record(name).file
+    @property
+    def _nodes(self) -> NodeTable:
+        return self._only(self.node_tables, "node_tables")
 
-    def _load(self, name: str) -> NDArray[Any]:
-        with self.as_opened():
-            array = load_array(self.root, self._record(name), os_io=self._os_io)
-        check_array(self._path(name), name, array, self.limits)
-        return array
+    @property
+    def _edges(self) -> EdgeTable:
+        return self._only(self.edge_tables, "edge_tables")
+
+    def _only(self, tables: Mapping[Any, _Table], name: str) -> _Table:
+        """Return the one table of a homogeneous dataset.
+
+        Raises
+        ------
+        ConfigError
+            The dataset is of several types.
+        """
+        if self.kind == "hetero":
+            allowed = ", ".join(repr(key) for key in tables)
+            raise ConfigError(
+                f"{self.root} is of several types, each of which has its own: use Dataset.{name}[...] with one of "
+                f"{allowed}"
+            )
+        return next(iter(tables.values()))
 
 
 def _conversions() -> Any:

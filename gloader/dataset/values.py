@@ -13,7 +13,6 @@ import numpy as np
 from numba import njit
 
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
-from gloader.dataset.writer import KIND, REQUIRED_ARRAYS
 from gloader.errors import FormatError, GraphError
 from gloader.ssd_store.write.cast import FEATURE_DTYPES
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from gloader.ssd_store.format.format import Manifest
 
 # A model has a row of weights for each class: far above what is trained, far below what hurts.
 MAX_CLASSES: Final = 1_000_000
@@ -40,16 +37,17 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "original_ids": ("int64",),
 }
 _TOPOLOGY: Final = ("indptr", "indices", "edge_weight")
-_NODES: Final = ("indices", "train", "valid", "test", "original_ids")
+_NODES: Final = ("train", "valid", "test", "original_ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLimits:
-    """What bounds the values of a dataset's arrays."""
+    """What bounds the values of the arrays of a dataset, or of one of its types or relations."""
 
-    num_nodes: int  # N
+    num_nodes: int  # N; of a relation: destinations
     num_edges: int  # E
     num_classes: int
+    num_sources: int  # nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
         """Return the first position in ``values``, any piece of array ``name``, of one that cannot be; -1: none. Pure.
@@ -77,68 +75,19 @@ class ValueLimits:
         limits = self._range(name)
         if limits is None:
             return f"{said}: weights must be finite and at least 0"
-        noun = "a node" if name in _NODES else "a class" if name == "labels" else "the place of an edge"
-        return f"{said} is not {noun}: it must be in {limits[0]}..{limits[1]}"
+        noun = {"labels": "a class", "indptr": "the place of an edge"}.get(name, "a node")
+        allowed = f"it must be in {limits[0]}..{limits[1]}" if limits[0] <= limits[1] else "there is none"
+        return f"{said} is not {noun}: {allowed}"
 
     def _range(self, name: str) -> tuple[int, int] | None:
         """Return the least and the largest value of array ``name``."""
         if name in _NODES:
             return 0, self.num_nodes - 1
+        if name == "indices":
+            return 0, self.num_sources - 1
         if name == "labels":
             return -1, self.num_classes - 1
         return (0, self.num_edges) if name == "indptr" else None
-
-
-def value_limits(manifest: Manifest) -> ValueLimits:
-    """Return what bounds the values of the dataset that ``manifest`` describes. Pure."""
-    return ValueLimits(
-        num_nodes=manifest.arrays["features"].shape[0],
-        num_edges=manifest.arrays["indices"].shape[0],
-        num_classes=manifest.metadata["num_classes"],
-    )
-
-
-def check_arrays(root: Path, manifest: Manifest) -> None:
-    """Refuse a record that is no dataset's. Pure: later each array is opened by its own record, beside no other.
-
-    Raises
-    ------
-    FormatError
-        As `Dataset`.
-    """
-    arrays = manifest.arrays
-    missing = [name for name in REQUIRED_ARRAYS if name not in arrays]
-    if manifest.kind != KIND or missing:
-        raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
-    num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
-    lengths = {
-        "indptr": num_nodes + 1,
-        "edge_weight": num_edges,
-        "labels": num_nodes,
-        "original_ids": num_nodes,
-        "features.scale": num_nodes,
-    }
-    for name, dtypes in DTYPES.items():
-        if name not in arrays:
-            continue
-        record = arrays[name]
-        if record.dtype not in dtypes:
-            raise FormatError(f"{root}: {name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}")
-        num_dimensions = 2 if name == "features" else 1
-        if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
-            raise FormatError(
-                f"{root}: shapes contradict each other: {name} {record.shape} beside {num_nodes} rows of features "
-                f"and {num_edges} edges"
-            )
-    if arrays["features"].dtype == "int8" and "features.scale" not in arrays:
-        raise FormatError(
-            f"{root}: features are int8 and have no scales; features.scale must hold one for each row"
-        )
-    classes = manifest.metadata.get("num_classes")
-    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
-        raise FormatError(
-            f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
-        )
 
 
 class ValueCheck:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gloader.dataset.values import DTYPES, ValueCheck, check_arrays, value_limits
+from gloader.dataset.record import all_limits, check_record
+from gloader.dataset.values import ValueCheck
 from gloader.ssd_store.format.format import DATASET_MANIFEST, Manifest, find_manifest_name
 from gloader.ssd_store.format.verify import ElementCheck, Progress, VerifyReport, verify_directory
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -35,10 +36,12 @@ def verify_dataset(
     name = find_manifest_name(root, os_io=os_io)
 
     def checks(manifest: Manifest) -> Mapping[str, ElementCheck]:
-        check_arrays(root, manifest)
-        limits = value_limits(manifest)
-        checked = (array for array in DTYPES if not array.startswith("features"))
-        return {array: ValueCheck(array, limits) for array in checked if array in manifest.arrays}
+        schema = check_record(root, manifest)
+        return {
+            array: ValueCheck(plain, limits)
+            for array, plain, limits in all_limits(manifest, schema)
+            if not plain.startswith("features")
+        }
 
     return verify_directory(
         root, name, checks=checks if name == DATASET_MANIFEST else None, progress=progress, os_io=os_io

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
+from gloader.dataset.record import REQUIRED_ARRAYS
+from gloader.dataset.schema import KIND
+from gloader.dataset.table_writers import EdgeTableWriter, NodeTableWriter, TableArraysWriter
 from gloader.errors import ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.new_directory import NewDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from types import TracebackType
 
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray
-
-KIND = "dataset"
-REQUIRED_ARRAYS = ("indptr", "indices", "features", "labels", "train", "valid", "test")
 
 
 class DatasetWriter:
@@ -57,8 +55,9 @@ class DatasetWriter:
     ) -> None:
         self._directory = NewDirectory(path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, os_io=os_io)
         self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
-        self._num_nodes = num_nodes
-        self._written: set[str] = set()
+        self._arrays = TableArraysWriter(self._directory, "")
+        self._nodes = NodeTableWriter(self._arrays, num_nodes)
+        self._edges = EdgeTableWriter(self._arrays, num_nodes)
 
     def __enter__(self) -> Self:
         self._directory.__enter__()
@@ -67,14 +66,7 @@ class DatasetWriter:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if exc is None:
-            # Inside __exit__, so that a commit that fails is discarded like a block that failed.
-            try:
-                self._commit()
-            except BaseException as error:
-                self._directory.__exit__(type(error), error, error.__traceback__)
-                raise
-        self._directory.__exit__(exc_type, exc, traceback)
+        commit_or_discard(self._directory, self._commit, exc)
 
     @property
     def scratch(self) -> Path:
@@ -83,76 +75,63 @@ class DatasetWriter:
 
     def indptr(self) -> ArrayWriter:
         """Return the writer of the (N + 1,) int64 offsets."""
-        return self._array("indptr", "int64", (self._num_nodes + 1,))
+        return self._edges.indptr()
 
     def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
         """Return the writer of the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
-        return self._array("indices", dtype, (num_edges,))
+        return self._edges.indices(num_edges, dtype)
 
     def edge_weight(self, num_edges: int) -> ArrayWriter:
         """Return the writer of the (E,) float32 edge weights."""
-        return self._array("edge_weight", "float32", (num_edges,))
+        return self._edges.edge_weight(num_edges)
 
     def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
-        """Return the writer of the (N, F) features.
-
-        Parameters
-        ----------
-        dim : F
-        dtype : as stored: float32, float16, bfloat16 or int8
-        check_finite : refuse NaN and infinity (int8 always does)
-
-        Raises
-        ------
-        ConfigError, ShapeError, StoreWriteError
-            As `NewDirectory.features`.
-        """
-        self._written.add("features")
-        return self._directory.features(
-            "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
-        )
+        """Return the writer of the (N, F) features; see `NodeTableWriter.features`."""
+        return self._nodes.features(dim, dtype, check_finite=check_finite)
 
     def labels(self, labels: IdArray) -> None:
         """Write the (N,) labels, -1 where unlabelled."""
-        self._whole("labels", labels, (self._num_nodes,))
+        self._nodes.labels(labels)
 
     def original_ids(self, ids: IdArray) -> None:
         """Write the (N,) ids that the nodes have in the source; left out if they kept their ids."""
-        self._whole("original_ids", ids, (self._num_nodes,))
+        self._nodes.original_ids(ids)
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
-        """Write the node ids of the three splits.
-
-        Parameters
-        ----------
-        train, valid, test : (n,) each, its own n
-
-        Raises
-        ------
-        StoreWriteError
-            The disk refuses.
-        """
-        for name, ids in (("train", train), ("valid", valid), ("test", test)):
-            self._whole(name, ids, (len(ids),))
+        """Write the node ids of the three splits, (n,) each; see `NodeTableWriter.splits`."""
+        self._nodes.splits(train=train, valid=valid, test=test)
 
     def annotate(self, **metadata: Any) -> None:
         """Add JSON values to the commit record."""
         self._metadata.update(metadata)
 
-    def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
-        self._written.add(name)
-        return self._directory.array(name, dtype=dtype, shape=shape)
-
-    def _whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
-        if array.shape != shape:
-            raise ShapeError(f"{name} has shape {array.shape}; it must be {shape}")
-        with self._array(name, "int64", shape) as writer:
-            writer.append(np.ascontiguousarray(array, dtype=np.int64))
-
     def _commit(self) -> None:
-        missing = [name for name in REQUIRED_ARRAYS if name not in self._written]
+        missing = [name for name in REQUIRED_ARRAYS if name not in self._arrays.written]
         if missing:
             raise ShapeError(
                 f"a dataset needs {', '.join(REQUIRED_ARRAYS)}; not written: {', '.join(missing)}"
             )
         self._directory.commit(KIND, self._metadata)
+
+
+def commit_or_discard(
+    directory: NewDirectory, commit: Callable[[], None], error: BaseException | None
+) -> None:
+    """End the block of a writer: ``commit`` what it wrote, or discard it if the block, or the commit, failed.
+
+    Parameters
+    ----------
+    directory : entered; left when this returns
+    commit : commits it, or raises
+    error : of the block
+    """
+    if error is None:
+        # Inside __exit__, so that a commit that fails is discarded like a block that failed.
+        try:
+            commit()
+        except BaseException as failure:
+            directory.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+    directory.__exit__(
+        None if error is None else type(error), error, None if error is None else error.__traceback__
+    )

@@ -22,6 +22,7 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
+from gloader.ssd_store.format.array_names import NODES, RELATIONS
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.manifest import (
     DATASET_MANIFEST,
@@ -32,7 +33,6 @@ from gloader.ssd_store.format.manifest import (
     ArrayRecord,
     JsonValue,
     Manifest,
-    is_plain_name,
     parse_manifest,
     seal_manifest,
 )
@@ -67,7 +67,6 @@ __all__ = [
     "file_bytes",
     "check_record",
     "find_manifest_name",
-    "is_plain_name",
     "load_manifest",
     "npy_header",
     "parse_manifest",
@@ -349,7 +348,8 @@ def _without_manifest(
     root: Path, manifest_name: str, names: list[str]
 ) -> NotAStoreError | IncompleteStoreError:
     # The record is renamed into place last, so data without one is a creation or a copy that was cut.
-    if any(name.endswith((".npy", ".pages", ".json.tmp")) for name in names):
+    has_files = any(name.endswith((".npy", ".pages", ".json.tmp")) for name in names)
+    if has_files or {NODES, RELATIONS} <= set(names):
         return IncompleteStoreError(
             errno.ENOENT,
             f"the folder holds data and no {manifest_name}: its creation never finished; "

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.core.malformed import shown
 from gloader.errors import ChecksumError, FormatError, VersionError
+from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.npy_header import DATA_OFFSET, data_bytes, file_bytes
 
@@ -35,10 +36,9 @@ MANIFEST_NAMES: Final = (STORE_MANIFEST, DATASET_MANIFEST)
 # Limits on what is parsed: far above what a dataset has, far below what would hurt.
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
 MAX_ARRAYS: Final = 10_000
-KNOWN_FEATURES: Final = frozenset({"int8-row-scale"})
+FOLDERS_FEATURE: Final = "array-folders"  # arrays in the folders of types and relations
+KNOWN_FEATURES: Final = frozenset({"int8-row-scale", FOLDERS_FEATURE})
 
-# A name becomes a file's: no folder, no hidden file, no dot or dash at the end.
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9_])?")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
 
@@ -48,12 +48,12 @@ class ArrayRecord:
     """The commit record's words about one array."""
 
     name: str
-    file: str  # basename within the directory
+    file: str  # within the directory: a basename, behind the folder of a type or relation where it is in one
     dtype: str  # logical: a key of STORED_DTYPES
     shape: tuple[int, ...]
     num_bytes: int  # of the elements; the file adds the header page and pads to whole pages
     digest: str  # 16 hexadecimal digits over the page checksums
-    pages_file: str | None  # basename of the file of page checksums; None: an array of version 1 without
+    pages_file: str | None  # the file of page checksums; None: an array of version 1 without
     version: int = FORMAT_VERSION  # of the directory; not part of the record's own members
 
     @property
@@ -126,11 +126,6 @@ class Manifest:
         return data
 
 
-def is_plain_name(name: object) -> bool:
-    """Return whether ``name`` may name an array or its file: letters, digits, ``_ . -``, no folder. Pure."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None and ".." not in name
-
-
 def seal_manifest(body: Mapping[str, JsonValue]) -> bytes:
     """Return ``body`` as manifest bytes that end in the SHA-256 of everything before it. Pure."""
     text = json.dumps(body, indent=2, ensure_ascii=True, allow_nan=False)
@@ -173,13 +168,17 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     if len(arrays) > MAX_ARRAYS:
         raise FormatError(f"{path}: a manifest lists at most {MAX_ARRAYS} arrays, not {len(arrays)}")
     version = fields.count("format_version")
+    required = tuple(body["required_features"])
     records = {name: _parse_record(name, record, path, version) for name, record in arrays.items()}
+    # A build that knows nothing of folders refuses the record by its features, before it reads a name.
+    if any(map(is_in_folder, records)) and FOLDERS_FEATURE not in required:
+        raise FormatError(f"{path}: arrays in folders need the required feature {FOLDERS_FEATURE!r}")
     _check_files_distinct(records, path)
     return Manifest(
         kind=fields.text("kind"),
         arrays=records,
         metadata=fields.mapping("metadata"),
-        required_features=tuple(body["required_features"]),
+        required_features=required,
         created_by=fields.text("created_by"),
         format_version=version,
     )
@@ -242,8 +241,8 @@ _RECORD_KEYS = frozenset({"file", "dtype", "shape", "num_bytes", "digest", "page
 
 def _parse_record(name: str, body: object, path: Path | str, version: int) -> ArrayRecord:
     where = f"{path}: array {name[:100]!r}"
-    if not is_plain_name(name):
-        raise FormatError(f"{where}: an array's name has 1 to 100 of the characters A-Z a-z 0-9 _ . -")
+    if not is_array_name(name):
+        raise FormatError(f"{where}: an array's name has {ALLOWED}")
     fields = _Fields(body, where)
     fields.only(_RECORD_KEYS)
     dtype, shape = fields.text("dtype"), fields.counts("shape")

@@ -32,7 +32,7 @@ class ArrayWriter:
 
     Parameters
     ----------
-    folder : the folder of the array's files
+    folder : that of the directory; the folder of the array's files is there
     name, dtype, shape : as in `ArrayRecord`
     on_close : receives the record of the completed array
     """
@@ -158,7 +158,7 @@ class ArrayWriter:
     def _record(self) -> ArrayRecord:
         return ArrayRecord(
             name=self.name,
-            file=self._path.name,
+            file=f"{self.name}.npy",
             dtype=self.dtype,
             shape=self.shape,
             num_bytes=self._num_bytes,

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gloader.core.version import __version__
 from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
+from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder
 from gloader.ssd_store.format.checksum import num_pages_of
-from gloader.ssd_store.format.manifest import MANIFEST_NAMES, ArrayRecord, Manifest, is_plain_name
+from gloader.ssd_store.format.manifest import FOLDERS_FEATURE, MANIFEST_NAMES, ArrayRecord, Manifest
 from gloader.ssd_store.format.npy_header import data_bytes, file_bytes
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_parents
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders, make_parents
 from gloader.ssd_store.write.array_writer import ArrayWriter
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 from gloader.ssd_store.write.disk_errors import require_free_space, write_errors
@@ -74,6 +75,7 @@ class NewDirectory:
         self._writers: dict[str, ArrayWriter] = {}
         self._records: dict[str, ArrayRecord] = {}
         self._required_features: list[str] = []
+        self._subfolders: set[Path] = set()
         self._scratch: Path | None = None
         self._is_committed = False
 
@@ -119,7 +121,7 @@ class NewDirectory:
 
         Parameters
         ----------
-        name : 1 to 100 of the characters A-Z a-z 0-9 _ . -
+        name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a folder of a type or relation
         dtype : a key of `STORED_DTYPES`
         shape : one dimension or more; rows are appended along the first
 
@@ -130,8 +132,8 @@ class NewDirectory:
         StoreWriteError
             There is no room for it, or the file cannot be created.
         """
-        if not is_plain_name(name):
-            raise FormatError(f"array name {name!r}: use 1 to 100 of the characters A-Z a-z 0-9 _ . -")
+        if not is_array_name(name):
+            raise FormatError(f"array name {name!r}: use {ALLOWED}")
         if not shape:
             raise ShapeError(f"array {name!r} needs at least one dimension")
         if name in self._writers:
@@ -141,6 +143,8 @@ class NewDirectory:
             pages = file_bytes(num_pages_of(num_bytes) * 8)
             needed = file_bytes(num_bytes) + pages + self._unwritten_bytes()
             require_free_space(self._folder.path, needed, os_io=self._os_io)
+        if is_in_folder(name):
+            self._make_subfolder((self._folder.path / name).parent)
         writer = ArrayWriter(
             self._folder.path,
             name=name,
@@ -210,15 +214,19 @@ class NewDirectory:
             The file system refuses; nothing is visible under the target's name.
         """
         self._complete()
+        folders = [FOLDERS_FEATURE] if self._subfolders else []
         manifest = Manifest(
             kind=kind,
             arrays=dict(self._records),
             metadata=metadata,
-            required_features=tuple(dict.fromkeys(self._required_features)),
+            required_features=tuple(dict.fromkeys(self._required_features + folders)),
             created_by=f"gloader {__version__}",
         )
         path = self._folder.path / self._manifest_name
         with write_errors(self._target, "committing", os_io=self._os_io):
+            # Its files are on the device; that they are in it is not yet.
+            for folder in sorted(self._subfolders):
+                self._os_io.fsync_dir(folder)
             # The record comes last: it names data that is on the device already.
             write_chunks_atomically(
                 path,
@@ -244,6 +252,13 @@ class NewDirectory:
             with write_errors(self._scratch, "removing the scratch folder", os_io=self._os_io):
                 remove_tree(self._scratch, os_io=self._os_io)
             self._scratch = None
+
+    def _make_subfolder(self, folder: Path) -> None:
+        if folder in self._subfolders:
+            return
+        with write_errors(folder, "creating the folder", os_io=self._os_io):
+            make_folders(folder, os_io=self._os_io)
+        self._subfolders.add(folder)
 
     def _publish(self) -> tuple[Path, int] | None:
         """Give the new folder its name; return the replaced folder and the descriptor that locks it."""

@@ -195,7 +195,7 @@ USERS: dict[str, Callable[[Dataset], Any]] = {
     "vip hotness": lambda dataset: first_batch(dataset, device_hotness="vip"),
     "inference": lambda dataset: predict(
         dataset,
-        SimpleNamespace(spec=SimpleNamespace(in_dim=3, num_classes=CLASSES)),  # type: ignore[arg-type]
+        SimpleNamespace(spec=SimpleNamespace(in_dim=3, num_classes=CLASSES, num_sources=N)),  # type: ignore[arg-type]
     ),
     "numpy": lambda dataset: dataset.to_numpy(),
 }
@@ -240,7 +240,7 @@ def test_a_record_of_more_nodes_than_memory_has_bits_is_reported(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["indptr", "indices", "edge_weight", "labels", "original_ids"])
 def test_pieces_say_what_the_whole_says(name: str) -> None:
-    limits = ValueLimits(num_nodes=N, num_edges=E, num_classes=CLASSES)
+    limits = ValueLimits(num_nodes=N, num_edges=E, num_classes=CLASSES, num_sources=N)
     random = np.random.default_rng(1)
     for position in random.integers(0, len(arrays()[name]), 40).tolist():
         array = arrays()[name]

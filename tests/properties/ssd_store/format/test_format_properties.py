@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import ChecksumError, FormatError, VersionError
+from gloader.ssd_store.format.array_names import is_plain_name
 from gloader.ssd_store.format.format import (
     STORE_MANIFEST,
     ArrayRecord,
@@ -19,7 +20,6 @@ from gloader.ssd_store.format.format import (
     parse_manifest,
     seal_manifest,
 )
-from gloader.ssd_store.format.manifest import is_plain_name
 from gloader.ssd_store.format.verify import verify_directory
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.ssd_store.write.writer import FeatureWriter

@@ -1,0 +1,105 @@
+"""The edges of one relation: for each node of the destination type its in-neighbours of the source type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gloader.samplers import CscGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from gloader.dataset.table_arrays import TableArrays
+    from gloader.dataset.values import ValueLimits
+    from gloader.ssd_store.format.format import ArrayRecord
+    from gloader.ssd_store.os_io import OsIO
+    from gloader.types import Relation
+
+
+class EdgeTable:
+    """The edges of one relation of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+
+    Whatever reads the topology of a dataset of one type reads that of a relation: `open_topology`, the passes.
+
+    Parameters
+    ----------
+    relation : (source type, name, destination type)
+    arrays : indptr, indices and perhaps edge_weight
+    """
+
+    def __init__(self, relation: Relation, arrays: TableArrays) -> None:
+        self.relation = relation
+        self._arrays = arrays
+
+    @property
+    def root(self) -> Path:
+        """The directory of the dataset."""
+        return self._arrays.root
+
+    @property
+    def os_io(self) -> OsIO:
+        """The system calls by which the arrays are read."""
+        return self._arrays.os_io
+
+    @property
+    def limits(self) -> ValueLimits:
+        """What bounds the values of the arrays."""
+        return self._arrays.limits
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayRecord]:
+        """The records of the arrays, by plain name."""
+        return self._arrays.records
+
+    @property
+    def num_nodes(self) -> int:
+        """N: destinations."""
+        return self.limits.num_nodes
+
+    @property
+    def num_sources(self) -> int:
+        """The nodes of the source type, from which edges may come."""
+        return self.limits.num_sources
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.limits.num_edges
+
+    @property
+    def topology_bytes(self) -> int:
+        """Bytes of indptr, indices and edge weights."""
+        names = ("indptr", "indices", "edge_weight")
+        return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether edges have weights."""
+        return "edge_weight" in self.arrays
+
+    def load_graph(self) -> CscGraph:
+        """Return the edges, read into memory whole and verified; `open_topology` reads what is larger page by page.
+
+        Raises
+        ------
+        ChecksumError, StoreReadError
+            The bytes on disk are not those that were written, or cannot be read.
+        StoreOpenError
+            Another dataset took the place of this one.
+        GraphError
+            An id is no node, offsets do not ascend, or a weight is not a finite number of at least 0.
+        """
+        weight = self._arrays.load("edge_weight") if self.has_weights else None
+        return CscGraph(
+            indptr=self._arrays.load("indptr"),
+            indices=self._arrays.load("indices"),
+            edge_weight=weight,
+            num_sources=self.num_sources,
+            validate=False,
+        )
+
+    def as_opened(self) -> AbstractContextManager[None]:
+        """Tell another dataset at this path from damage, if files are refused in the block; see `TableArrays`."""
+        return self._arrays.as_opened()

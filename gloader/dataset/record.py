@@ -1,0 +1,163 @@
+"""What the commit record of a dataset must say: which arrays there are, of which types and lengths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gloader.dataset.schema import EDGE, HETERO_KIND, KIND, NODE, Schema, read_schema, relation_text
+from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
+from gloader.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from gloader.ssd_store.format.format import ArrayRecord, Manifest
+    from gloader.types import Relation
+
+LABELS: Final = ("labels", "train", "valid", "test")  # of the one type that is trained on
+EDGES: Final = ("indptr", "indices")
+REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)
+_OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
+_OF_EDGES: Final = (*EDGES, "edge_weight")
+
+
+def check_record(root: Path, manifest: Manifest) -> Schema:
+    """Refuse a record that is no dataset's; return the types and relations of one that is. Pure.
+
+    Later each array is opened by its own record, beside no other.
+
+    Raises
+    ------
+    FormatError, VersionError
+        As `Dataset`.
+    """
+    if manifest.kind == HETERO_KIND:
+        schema = read_schema(root, manifest)
+        _check_typed(root, manifest, schema)
+    else:
+        arrays = manifest.arrays
+        missing = [name for name in REQUIRED_ARRAYS if name not in arrays]
+        if manifest.kind != KIND or missing:
+            raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
+        schema = Schema(num_nodes={NODE: arrays["features"].shape[0]}, relations=(EDGE,), kind="homogeneous")
+        num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
+        beside = f"{num_nodes} rows of features and {num_edges} edges"
+        _check_arrays(root, arrays, _lengths(num_nodes, num_nodes, num_edges), beside)
+    classes = manifest.metadata.get("num_classes")
+    if type(classes) is not int or not 1 <= classes <= MAX_CLASSES:
+        raise FormatError(
+            f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
+        )
+    return schema
+
+
+def node_limits(manifest: Manifest, schema: Schema, node_type: str) -> ValueLimits:
+    """Return what bounds the values of the arrays of a type. Pure; of a record that was checked."""
+    if schema.kind == "homogeneous":
+        return edge_limits(manifest, schema, EDGE)
+    count = schema.num_nodes[node_type]
+    return _limits(manifest, num_nodes=count, num_sources=count, num_edges=0)
+
+
+def edge_limits(manifest: Manifest, schema: Schema, relation: Relation) -> ValueLimits:
+    """Return what bounds the values of the arrays of a relation. Pure; of a record that was checked."""
+    source, _, destination = relation
+    return _limits(
+        manifest,
+        num_nodes=schema.num_nodes[destination],
+        num_sources=schema.num_nodes[source],
+        num_edges=manifest.arrays[schema.edge_folder(relation) + "indices"].shape[0],
+    )
+
+
+def all_limits(manifest: Manifest, schema: Schema) -> Iterator[tuple[str, str, ValueLimits]]:
+    """Yield every array that is there: its name in the record, its plain name, what bounds its values. Pure."""
+    tables: list[tuple[str, tuple[str, ...], ValueLimits]] = [
+        (schema.node_folder(name), _OF_NODES, node_limits(manifest, schema, name))
+        for name in schema.num_nodes
+    ]
+    tables += [
+        (schema.edge_folder(relation), _OF_EDGES, edge_limits(manifest, schema, relation))
+        for relation in schema.relations
+    ]
+    for folder, names, limits in tables:
+        for name in names:
+            if folder + name in manifest.arrays:
+                yield folder + name, name, limits
+
+
+def _limits(manifest: Manifest, **counts: int) -> ValueLimits:
+    return ValueLimits(num_classes=manifest.metadata["num_classes"], **counts)
+
+
+def _check_typed(root: Path, manifest: Manifest, schema: Schema) -> None:
+    left = set(manifest.arrays)
+
+    def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:
+        found = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
+        left.difference_update(folder + name for name in found)
+        return found
+
+    labelled = []
+    for node_type, count in schema.num_nodes.items():
+        arrays = table(schema.node_folder(node_type), _OF_NODES)
+        _check_arrays(root, arrays, _lengths(count, count, 0), f"{count} nodes of type {node_type!r}")
+        there = [name for name in LABELS if name in arrays]
+        if there and len(there) < len(LABELS):
+            missing = [name for name in LABELS if name not in arrays]
+            raise FormatError(
+                f"{root}: type {node_type!r} has {', '.join(there)} and misses {', '.join(missing)}"
+            )
+        labelled += [node_type] if there else []
+    if len(labelled) != 1:
+        said = ", ".join(map(repr, labelled)) or "none"
+        raise FormatError(f"{root}: exactly one node type must have labels and splits; these have: {said}")
+    for relation in schema.relations:
+        arrays = table(schema.edge_folder(relation), _OF_EDGES)
+        missing = [name for name in EDGES if name not in arrays]
+        text = relation_text(relation)
+        if missing:
+            raise FormatError(f"{root}: relation {text} misses {', '.join(missing)}")
+        destinations, num_edges = schema.num_nodes[relation[2]], arrays["indices"].shape[0]
+        beside = f"{destinations} nodes of type {relation[2]!r} and {num_edges} edges of relation {text}"
+        _check_arrays(root, arrays, _lengths(0, destinations, num_edges), beside)
+    if left:
+        raise FormatError(
+            f"{root}: array {min(left)!r} is none of a node type or relation that the record lists"
+        )
+
+
+def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str, int]:
+    return {
+        "features": num_nodes,
+        "features.scale": num_nodes,
+        "labels": num_nodes,
+        "original_ids": num_nodes,
+        "indptr": num_destinations + 1,
+        "indices": num_edges,
+        "edge_weight": num_edges,
+    }
+
+
+def _check_arrays(
+    root: Path, arrays: Mapping[str, ArrayRecord], lengths: Mapping[str, int], beside: str
+) -> None:
+    for name, dtypes in DTYPES.items():
+        if name not in arrays:
+            continue
+        record = arrays[name]
+        if record.dtype not in dtypes:
+            raise FormatError(
+                f"{root}: {record.name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}"
+            )
+        num_dimensions = 2 if name == "features" else 1
+        if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
+            raise FormatError(
+                f"{root}: shapes contradict each other: {record.name} {record.shape} beside {beside}"
+            )
+    features = arrays.get("features")
+    if features is not None and features.dtype == "int8" and "features.scale" not in arrays:
+        raise FormatError(
+            f"{root}: {features.name} are int8 and have no scales; {features.name}.scale must hold one for each row"
+        )

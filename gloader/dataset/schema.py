@@ -1,0 +1,204 @@
+"""The node types and relations of a dataset: what its commit record lists, in an order that is part of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from gloader.errors import FormatError, GraphError, VersionError
+from gloader.ssd_store.format.array_names import (
+    ALLOWED,
+    MAX_FOLDER_LENGTH,
+    NODES,
+    RELATIONS,
+    SEPARATOR,
+    is_type_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gloader.ssd_store.format.format import Manifest
+    from gloader.types import IdArray, Relation
+
+DatasetKind: TypeAlias = Literal["homogeneous", "hetero"]
+
+# The kinds of commit records.
+KIND: Final = "dataset"
+HETERO_KIND: Final = "hetero"
+DATASET_VERSION: Final = (
+    2  # of a dataset of several types; one of a single type is of version 1, and says none
+)
+# What a dataset of one type calls its type and its relation.
+NODE: Final = "node"
+EDGE: Final[Relation] = (NODE, "to", NODE)
+# Far above what a graph has, far below what hurts.
+MAX_TYPES: Final = 1000
+MAX_NODES: Final = 2**48  # of a type, so that all of them together are numbered in int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The types and relations of a dataset."""
+
+    num_nodes: Mapping[str, int]  # of each type
+    relations: tuple[Relation, ...]
+    kind: DatasetKind
+
+    @property
+    def type_starts(self) -> IdArray:
+        """(T + 1,) int64: node v of type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
+        return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
+
+    def node_folder(self, node_type: str) -> str:
+        """Return what stands before the names of the arrays of a type: nothing where there is one alone."""
+        return "" if self.kind == "homogeneous" else f"{NODES}/{node_type}/"
+
+    def edge_folder(self, relation: Relation) -> str:
+        """Return what stands before the names of the arrays of a relation: nothing where there is one alone."""
+        return "" if self.kind == "homogeneous" else f"{RELATIONS}/{SEPARATOR.join(relation)}/"
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Return what the commit record of a dataset of several types says of them. Pure."""
+        return {
+            "dataset_version": DATASET_VERSION,
+            "node_types": [{"name": name, "num_nodes": count} for name, count in self.num_nodes.items()],
+            "relations": [list(relation) for relation in self.relations],
+        }
+
+
+def relation_text(relation: Relation) -> str:
+    """Return a relation in the form "author:writes:paper". Pure."""
+    return ":".join(relation)
+
+
+def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) -> Schema:
+    """Return the schema of a dataset of several types. Pure.
+
+    Parameters
+    ----------
+    num_nodes : of each type
+    relations : (source type, name, destination type) of each
+
+    Raises
+    ------
+    GraphError
+        A name cannot be a folder's, is there twice, or a relation names a type that is not there.
+    """
+    schema = Schema(
+        num_nodes={name: int(count) for name, count in num_nodes.items()},
+        relations=tuple((source, name, destination) for source, name, destination in relations),
+        kind="hetero",
+    )
+    if (message := _wrong(schema)) is not None:
+        raise GraphError(message)
+    return schema
+
+
+def read_schema(root: Path, manifest: Manifest) -> Schema:
+    """Return the schema of a dataset of several types as its commit record says it. Pure.
+
+    Parameters
+    ----------
+    root : of the dataset, for messages
+    manifest : its record, of any content
+
+    Raises
+    ------
+    FormatError
+        The record lists no types and relations, or such as cannot be.
+    VersionError
+        It is of another version.
+    """
+    metadata = manifest.metadata
+    version = metadata.get("dataset_version")
+    if version != DATASET_VERSION:
+        raise VersionError(
+            f"{root}: dataset_version is {repr(version)[:100]}, this build reads {DATASET_VERSION}; use a matching "
+            "build, or prepare the data again"
+        )
+    types, relations = metadata.get("node_types"), metadata.get("relations")
+    if not isinstance(types, list) or not all(map(_is_type_entry, types)):
+        raise FormatError(f"{root}: 'node_types' must list the name and num_nodes of each type")
+    if not isinstance(relations, list) or not all(map(_is_relation_entry, relations)):
+        raise FormatError(f"{root}: 'relations' must list source type, name and destination type of each")
+    schema = Schema(
+        num_nodes={entry["name"]: entry["num_nodes"] for entry in types},
+        relations=tuple((source, name, destination) for source, name, destination in relations),
+        kind="hetero",
+    )
+    message = "a node type is there twice" if len(schema.num_nodes) < len(types) else _wrong(schema)
+    if message is not None:
+        raise FormatError(f"{root}: {message}")
+    return schema
+
+
+def _is_type_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == {"name", "num_nodes"}
+        and isinstance(entry["name"], str)
+        and type(entry["num_nodes"]) is int
+    )
+
+
+def _is_relation_entry(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == 3 and all(isinstance(name, str) for name in entry)
+
+
+def _wrong(schema: Schema) -> str | None:
+    """Return what is wrong with types and relations, or None."""
+    if not 1 <= len(schema.num_nodes) <= MAX_TYPES:
+        return f"there are {len(schema.num_nodes)} node types; there must be 1 to {MAX_TYPES}"
+    for name, count in schema.num_nodes.items():
+        if (message := _wrong_name("node type", name)) is not None:
+            return message
+        if not 0 <= count <= MAX_NODES:
+            return f"node type {name!r} has {count} nodes; it must have 0 to {MAX_NODES}"
+    return (
+        _first_wrong_relation(schema)
+        or _first_alike("node types", list(schema.num_nodes))
+        or _first_alike("relations", [SEPARATOR.join(relation) for relation in schema.relations])
+    )
+
+
+def _wrong_name(kind: str, name: object) -> str | None:
+    if is_type_name(name):
+        return None
+    return (
+        f"{kind} {repr(name)[:120]}: a name has {ALLOWED}, no '{SEPARATOR}' inside, and neither a "
+        "dot nor a dash at its ends"
+    )
+
+
+def _first_wrong_relation(schema: Schema) -> str | None:
+    for relation in schema.relations:
+        source, name, destination = relation
+        text = relation_text(relation)
+        for node_type in (source, destination):
+            if node_type not in schema.num_nodes:
+                allowed = ", ".join(map(repr, list(schema.num_nodes)[:20]))
+                return f"relation {text[:320]} names the node type {node_type[:120]!r}; there are {allowed}"
+        if (message := _wrong_name("relation", name)) is not None:
+            return message
+        if len(SEPARATOR.join(relation)) > MAX_FOLDER_LENGTH:
+            return (
+                f"relation {text}: its three names have at most {MAX_FOLDER_LENGTH - 4} characters together"
+            )
+    return None
+
+
+def _first_alike(kind: str, folders: list[str]) -> str | None:
+    seen: dict[str, str] = {}
+    for folder in folders:
+        # Some file systems do not tell upper from lower case: two such folders would be one there.
+        other = seen.setdefault(folder.casefold(), folder)
+        if other is not folder:
+            if other == folder:
+                return f"{kind} {folder!r} is there twice"
+            return f"{kind} {other!r} and {folder!r} would share a folder where upper and lower case are one"
+    return None
