@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.convert.in_memory_hetero import write_hetero
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+__all__ = ["to_dgl", "to_pyg", "write_dgl", "write_hetero", "write_numpy", "write_pyg"]
 
 # The names of the masks in PyG and DGL.
 _MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
