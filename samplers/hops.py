@@ -13,7 +13,7 @@ from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
     from gloader.samplers.graph import EdgeLists, Topology
-    from gloader.samplers.workspace import Workspace, WorkspacePool
+    from gloader.samplers.workspace import FoundNodes, Workspace, WorkspacePool
 
 
 class SampleHop(Protocol):
@@ -55,12 +55,10 @@ def sample_layers(
     checked = checked_seeds(seeds, graph.num_nodes)
     blocks: list[Block] = []
     with np.errstate(over="ignore"), pool.lend() as work:  # interpreted hashes wrap around
-        num_nodes = enter_seeds(work, checked)
-        seen = 0
+        num_nodes = enter_seeds(work.sources, checked)
+        work.fetched = 0
         for hop in range(num_hops):
-            # Of the new nodes alone: those of the nodes before are in ``work`` from the hops before.
-            fetch_degrees(graph, work, seen, num_nodes)
-            seen = num_nodes
+            fetch_degrees(graph, work, range(num_nodes))
             blocks.append(sample_hop(graph, work, batch_id, hop, num_nodes))
             num_nodes = blocks[-1].num_src
         # A copy, as the workspace goes to another call; the blocks hold arrays of their own.
@@ -69,7 +67,7 @@ def sample_layers(
     return SampledBatch(id=batch_id, nodes=nodes, num_seeds=len(checked), blocks=tuple(reversed(blocks)))
 
 
-def enter_seeds(work: Workspace, seeds: IdArray) -> int:
+def enter_seeds(found: FoundNodes, seeds: IdArray) -> int:
     """Make ``seeds``, which are in range, the first nodes of a batch; return their number.
 
     Raises
@@ -77,9 +75,8 @@ def enter_seeds(work: Workspace, seeds: IdArray) -> int:
     SeedError
         One repeats.
     """
-    work.reserve(len(seeds) + 1, 0)
     # The map counts repeats as it goes; which seeds they are is worth a sort for the message only.
-    if work.map.begin(seeds, work.nodes):
+    if found.begin(seeds):
         require_distinct(seeds)
     return len(seeds)
 
@@ -92,25 +89,31 @@ def require_distinct(seeds: IdArray) -> None:
         raise SeedError(f"{len(repeated)} seeds repeat within the batch, among them {repeated[:5].tolist()}")
 
 
-def fetch_degrees(graph: Topology, work: Workspace, first: int, last: int) -> None:
-    """Write where the in-edges of the nodes ``first:last`` of the batch begin, and how many there are.
+def fetch_degrees(graph: Topology, work: Workspace, destinations: range) -> None:
+    """Write where the in-edges of ``destinations`` begin, and how many there are.
 
     Parameters
     ----------
     graph : the topology
-    work : the batch so far; ``starts[first:last]`` and ``degrees[first:last]`` are written
-    first, last : positions in ``work.nodes``; those before ``first`` were fetched by an earlier hop
+    work : the batch so far; ``starts`` and ``degrees`` of ``destinations`` are written, but for those that an earlier
+        hop fetched
+    destinations : positions in ``work.nodes``
 
     Raises
     ------
     GraphError
         The in-edges of a node do not lie within the graph's.
     """
+    first, last = max(work.fetched, destinations.start), destinations.stop
+    if first >= last:
+        return
+    work.reserve_degrees(last)
     bad = pick_kernels.fetch_degrees(
         graph.offsets, graph.num_edges, work.nodes, first, last, work.starts, work.degrees
     )
     if bad >= 0:
         raise graph_errors.bad_degree(graph, int(work.nodes[bad]))
+    work.fetched = last
 
 
 def weighted_block(
@@ -122,7 +125,7 @@ def weighted_block(
     *,
     normalize: bool,
 ) -> Block:
-    """Return the block of the edges and weights that a kernel left in ``work``; their sources join its nodes.
+    """Return the block of the edges and weights that a kernel left in ``work.scratch``; the sources join the nodes found.
 
     Parameters
     ----------
@@ -130,18 +133,17 @@ def weighted_block(
     work : the batch so far; its edges are places in ``lists``
     lists : the sources of the in-edges of the destinations
     num_dst : D, destinations of the hop
-    indptr : (D + 1,) int32, where the edges of each destination begin in ``work.edges``
+    indptr : (D + 1,) int32, where the edges of each destination begin in ``work.scratch.edges``
     normalize : make the weights of each destination add up to its in-degree
     """
     num_edges = int(indptr[-1])
-    work.reserve(min(num_dst + num_edges, graph.num_nodes) + 1, num_dst)
     # Copies: how many edges there are is known only after the picking, and ``work`` goes to another call.
-    edge_ids = work.edges[:num_edges].copy()
-    edge_weight = work.weights[:num_edges].copy()
+    edge_ids = work.scratch.edges[:num_edges].copy()
+    edge_weight = work.scratch.weights[:num_edges].copy()
     if normalize:
         poisson_kernels.scale_to_degree(work.degrees, num_dst, indptr, edge_weight)
     indices = np.empty(num_edges, dtype=np.int32)
-    num_src = work.map.relabel(lists.values, edge_ids, work.nodes, num_dst, indices)
+    num_src = work.sources.append(lists.values, edge_ids, indices)
     lists.to_positions(edge_ids, indptr)
     if num_src < 0:
         raise graph_errors.bad_neighbor(graph, work.nodes[:num_dst], indptr, edge_ids, -1 - num_src)

@@ -187,11 +187,14 @@ class LaborSampler:
         room = checked_total(expected, hop, batch_id, self.fanouts)
         # The number of edges is random, ``expected`` in the mean: an eighth more is nearly always enough, and one that
         # is not costs a second pass with the same draws.
-        work.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
+        work.scratch.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
         rows = (lists.values, lists.starts, work.degrees, num_dst, fanout, key, indptr)
-        while poisson_kernels.pick_by_fanout(*rows, work.edges, work.weights) == poisson_kernels.OVERFLOW:
-            checked_total(len(work.edges) + 1, hop, batch_id, self.fanouts)
-            work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
+        while (
+            poisson_kernels.pick_by_fanout(*rows, work.scratch.edges, work.scratch.weights)
+            == poisson_kernels.OVERFLOW
+        ):
+            checked_total(len(work.scratch.edges) + 1, hop, batch_id, self.fanouts)
+            work.scratch.reserve_edges(min(2 * len(work.scratch.edges), MAX_LOCAL))
 
     def _pick_jointly(
         self,
@@ -223,8 +226,8 @@ class LaborSampler:
             candidates.scales,
             candidates.numbers,
             indptr,
-            work.edges,
-            work.weights,
+            work.scratch.edges,
+            work.scratch.weights,
         )
 
 

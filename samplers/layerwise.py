@@ -176,8 +176,8 @@ class LayerSampler:
             candidates.scales,
             candidates.numbers,
             indptr,
-            work.edges,
-            work.weights,
+            work.scratch.edges,
+            work.scratch.weights,
         )
 
     def _pick_from_graph(
@@ -192,12 +192,14 @@ class LayerSampler:
     ) -> None:
         scale = self._graph_scales[hop]
         rows = (lists.values, lists.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
-        work.reserve_edges(4096)  # a guess; it doubles until the edges fit, with the same draws each time
-        while (outcome := poisson_kernels.pick_by_node(*rows, work.edges, work.weights)) < 0:
+        work.scratch.reserve_edges(
+            4096
+        )  # a guess; it doubles until the edges fit, with the same draws each time
+        while (outcome := poisson_kernels.pick_by_node(*rows, work.scratch.edges, work.scratch.weights)) < 0:
             if outcome <= poisson_kernels.DAMAGED:
                 raise graph_errors.bad_edge(self.graph, poisson_kernels.DAMAGED - outcome)
-            checked_total(len(work.edges) + 1, hop, batch_id, self.layer_sizes)
-            work.reserve_edges(min(2 * len(work.edges), MAX_LOCAL))
+            checked_total(len(work.scratch.edges) + 1, hop, batch_id, self.layer_sizes)
+            work.scratch.reserve_edges(min(2 * len(work.scratch.edges), MAX_LOCAL))
 
     @property
     def _graph_norms(self) -> NDArray[np.float32]:

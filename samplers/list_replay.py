@@ -38,7 +38,7 @@ def replay_hop(
     ConfigError
         There are 2**31 edges or more.
     """
-    last, here = destinations.stop, slice(destinations.start, destinations.stop)
+    here = slice(destinations.start, destinations.stop)
     records = drawn.reshape(-1, rule.record_words)
     places = records[:, 0].copy()
     begins, counts = _find_records(rule, work, batch_id, hop, here, places)
@@ -48,11 +48,10 @@ def replay_hop(
     taken = np.empty(num_edges, dtype=np.int64)
     edge_ids = np.empty(num_edges, dtype=np.int64)
     list_kernels.place_records(places, begins, work.starts[here], indptr, taken, edge_ids)
-    work.reserve(min(last + num_edges, rule.graph.num_nodes) + 1, last)
     sources = records[:, 1].copy()
     sources.flags.writeable = False  # as those of a graph, so that relabelling is compiled for one kind
     indices = np.empty(num_edges, dtype=np.int32)
-    num_src = work.map.relabel(sources, taken, work.nodes, last, indices)
+    num_src = work.sources.append(sources, taken, indices)
     if num_src < 0:
         at, nodes = -1 - num_src, work.nodes[here]
         source = int(sources[taken[at]])

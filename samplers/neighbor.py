@@ -151,9 +151,10 @@ class NeighborSampler:
         """Sample, or with ``drawn`` replay, layered blocks."""
 
         def sample_layer(
-            graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+            _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
         ) -> Block:
-            return self._sample_hop(graph, work, batch_id, hop, range(num_dst), drawn)
+            here = None if drawn is None else drawn[hop]
+            return self.sample_hop(work, batch_id, hop, range(num_dst), self.hop_key(batch_id, hop), here)
 
         return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), sample_layer)
 
@@ -166,64 +167,82 @@ class NeighborSampler:
         hops: list[Block] = []
         num_edges = 0
         with np.errstate(over="ignore"), self._pool.lend() as work:
-            counts = [0, enter_seeds(work, checked)]
+            counts = [0, enter_seeds(work.sources, checked)]
+            work.fetched = 0
             for hop in range(len(self.fanouts)):
-                fetch_degrees(graph, work, counts[-2], counts[-1])
                 # The nodes that the hop before found; in the first hop, the seeds.
                 found_last = range(counts[-2], counts[-1])
-                hops.append(self._sample_hop(graph, work, batch_id, hop, found_last, drawn))
+                fetch_degrees(graph, work, found_last)
+                key, here = self.hop_key(batch_id, hop), None if drawn is None else drawn[hop]
+                hops.append(self.sample_hop(work, batch_id, hop, found_last, key, here))
                 counts.append(hops[-1].num_src)
                 num_edges = checked_total(num_edges + hops[-1].num_edges, hop, batch_id, self.fanouts)
             nodes = work.nodes[: counts[-1]].copy()
         return merge_hops(batch_id, nodes, hops, counts)
 
-    def _sample_hop(
+    def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
+        """Return the key of all draws of a hop. Pure."""
+        return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
+
+    def sample_hop(
         self,
-        graph: Topology,
         work: Workspace,
         batch_id: BatchId,
         hop: int,
         destinations: range,
-        drawn: Sequence[NDArray[Any]] | None,
+        key: np.uint64,
+        drawn: NDArray[Any] | None = None,
     ) -> Block:
-        """Let ``destinations``, positions in the nodes of the batch so far up to their end, sample."""
+        """Sample, or with ``drawn`` replay, one hop of a batch: what `sample` is made of.
+
+        Parameters
+        ----------
+        work : the batch so far, with the degrees of ``destinations``; what the hop finds joins ``work.sources``
+        batch_id, hop : the address
+        destinations : positions in ``work.nodes``
+        key : of the draws, see `hop_key`
+        drawn : of this hop, see `replay`
+
+        Raises
+        ------
+        ShapeError, ConfigError, GraphError
+            As of `replay`.
+        """
         if drawn is not None and self.weighted:
-            return replay_hop(self._list_rule(), work, batch_id, hop, destinations, drawn[hop])
-        fanout, last = self.fanouts[hop], destinations.stop
+            return replay_hop(self._list_rule(), work, batch_id, hop, destinations, drawn)
+        graph, fanout = self.graph, self.fanouts[hop]
         indptr = np.empty(len(destinations) + 1, dtype=np.int32)
-        lists = self._weights(graph, work, fanout, destinations)
+        lists = self._weights(work, fanout, destinations)
         num_edges = self._count(work, lists, fanout, destinations, indptr)
-        most_nodes = min(last + num_edges, graph.num_nodes)
+        most_nodes = min(work.sources.count + num_edges, graph.num_sources)
         if num_edges < 0 or most_nodes > MAX_LOCAL:
             raise ConfigError(
                 f"hop {hop} of {batch_id} would have 2**31 edges or more; "
                 f"lower the batch size or fanouts={self.fanouts}"
             )
-        work.reserve(most_nodes + 1, last)  # one more than there can be: relabelling writes before it counts
         # Arrays of the batch's own, written in place: they are handed out, and ``work`` goes to another call.
         picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         indices = np.empty(num_edges, dtype=np.int32)
-        key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
         self._pick(work, lists, fanout, destinations, key, indptr, picked, edge_weight)
         edge_ids = picked[:num_edges]
         if lists is not None:
             lists.to_positions(edge_ids, indptr, destinations.start)
-        nodes = work.nodes[destinations.start : last]
+        here = slice(destinations.start, destinations.stop)
+        nodes = work.nodes[here]
         if drawn is None:
             sources, places = graph.sources.at(edge_ids)
         else:
-            sources = drawn[hop]
-            degrees = work.degrees[destinations.start : last]
+            sources = drawn
             places, num_places = find_places(
-                nodes, degrees, indptr, picked, fanout=fanout, replace=self.replace
+                nodes, work.degrees[here], indptr, picked, fanout=fanout, replace=self.replace
             )
             if num_places != len(sources):
                 raise ShapeError(
                     f"hop {hop} of {batch_id} takes {num_places} distinct edges, and {len(sources)} values were drawn "
                     "for it: they belong to another batch, or to a sampler with another seed or other fan-outs"
                 )
-        num_src = work.map.relabel(sources, places, work.nodes, last, indices)
+        num_src = work.sources.append(sources, places, indices)
         if num_src < 0:
             at = -1 - num_src
             source = int(sources[places[at]])
@@ -252,13 +271,12 @@ class NeighborSampler:
             is_merged=layout == "merged",
         )
 
-    def _weights(
-        self, graph: Topology, work: Workspace, fanout: int, destinations: range
-    ) -> EdgeLists | None:
+    def _weights(self, work: Workspace, fanout: int, destinations: range) -> EdgeLists | None:
         """Return the weights of the in-edges of ``destinations``; None where all edges are alike or none is taken."""
-        if graph.weights is None or not self.weighted or fanout == 0:
+        weights = self.graph.weights
+        if weights is None or not self.weighted or fanout == 0:
             return None
-        return graph.weights.lists(work.starts, work.degrees, destinations.start, destinations.stop)
+        return weights.lists(work.starts, work.degrees, destinations.start, destinations.stop)
 
     def _count(
         self, work: Workspace, lists: EdgeLists | None, fanout: int, destinations: range, indptr: LocalArray
@@ -292,16 +310,18 @@ class NeighborSampler:
             if self.replace:
                 pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
             else:
-                pick_kernels.pick_uniform(*rows, key, indptr, out, work.bits)
+                pick_kernels.pick_uniform(*rows, key, indptr, out, work.scratch.bits)
             return
         if self.replace:
             # Inversion searches the running sum of a node's weights, which are as many as its in-edges.
             pick = weighted_kernels.pick_weighted_with_replacement
-            work.reserve_scratch(int(work.degrees[destinations.start : destinations.stop].max(initial=0)))
+            work.scratch.reserve_numbers(
+                int(work.degrees[destinations.start : destinations.stop].max(initial=0))
+            )
         else:
             pick = weighted_kernels.pick_weighted
-            work.reserve_scratch(max(fanout, 0))
-        bad = pick(lists.values, *rows, fanout, key, indptr, out, work.scratch, importance)
+            work.scratch.reserve_numbers(max(fanout, 0))
+        bad = pick(lists.values, *rows, fanout, key, indptr, out, work.scratch.numbers, importance)
         if bad >= 0:
             raise graph_errors.bad_weights(self.graph, int(work.nodes[bad]))
 

@@ -25,38 +25,73 @@ DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more t
 _NOBODY: IdArray = np.empty(0, dtype=np.int64)
 
 
-class Workspace:
-    """Buffers that one call uses at a time; they grow to the largest batch seen.
+class FoundNodes:
+    """The nodes that a batch has found, of one type, and the map that finds them again; the buffer grows.
 
     Parameters
     ----------
-    node_map : from the nodes of a batch to their local ids
-    largest_fanout : sizes the bit set of `pick_kernels.pick_uniform`
-    candidates : of the samplers that choose for all destinations of a hop together; None: the others
+    node_map : from these nodes to their local ids
+    num_nodes : N, the most there can be
     """
 
-    __slots__ = ("bits", "candidates", "degrees", "edges", "map", "nodes", "scratch", "starts", "weights")
+    __slots__ = ("_num_nodes", "count", "map", "nodes")
 
-    def __init__(self, node_map: NodeMap, largest_fanout: int, candidates: Candidates | None = None) -> None:
+    def __init__(self, node_map: NodeMap, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
         self.map = node_map
-        self.candidates = candidates
+        self.nodes: IdArray = np.empty(0, dtype=np.int64)
+        self.count = 0
+
+    def begin(self, seeds: IdArray) -> int:
+        """Start a batch with ``seeds``, which are in range; return how many of them repeat an earlier one."""
+        self.count = 0
+        self._reserve(len(seeds))
+        repeats = self.map.begin(seeds, self.nodes)
+        self.count = len(seeds)
+        return repeats
+
+    def append(self, values: NDArray[Any], places: IdArray, out: LocalArray) -> int:
+        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
+
+        Parameters
+        ----------
+        values : the sources of edges
+        places : (M,) places in it
+        out : (M,) receives the local ids
+
+        Returns
+        -------
+        int
+            The number of nodes, or -1 - i if the source of edge i is no node of the graph; this is then not to be used
+            again.
+        """
+        self._reserve(min(self.count + len(places), self._num_nodes))
+        self.count = self.map.relabel(values, places, self.nodes, self.count, out)
+        return self.count
+
+    def _reserve(self, num_nodes: int) -> None:
+        if num_nodes < len(self.nodes):  # one more than there can be: relabelling writes before it counts
+            return
+        grown = np.empty(max(num_nodes + 1, 2 * len(self.nodes)), dtype=np.int64)
+        grown[: self.count] = self.nodes[: self.count]
+        self.nodes = grown
+
+
+class Scratch:
+    """Buffers of a call whose content no hop leaves to the next; they grow to the largest hop seen.
+
+    Parameters
+    ----------
+    largest_fanout : sizes the bit set of `pick_kernels.pick_uniform`
+    """
+
+    __slots__ = ("bits", "edges", "numbers", "weights")
+
+    def __init__(self, largest_fanout: int) -> None:
+        self.bits = bit_set(largest_fanout)
         self.edges: IdArray = np.empty(0, dtype=np.int64)
         self.weights: NDArray[np.float32] = np.empty(0, dtype=np.float32)
-        self.nodes: IdArray = np.empty(0, dtype=np.int64)
-        self.starts: IdArray = np.empty(0, dtype=np.int64)
-        self.degrees: IdArray = np.empty(0, dtype=np.int64)
-        self.scratch: NDArray[np.float64] = np.empty(0, dtype=np.float64)
-        self.bits = bit_set(largest_fanout)
-
-    def reserve(self, num_nodes: int, used: int) -> None:
-        """Make room for ``num_nodes`` nodes, keeping the first ``used``."""
-        if num_nodes <= self.nodes.shape[0]:
-            return
-        capacity = max(num_nodes, 2 * self.nodes.shape[0])
-        for name in ("nodes", "starts", "degrees"):
-            grown = np.empty(capacity, dtype=np.int64)
-            grown[:used] = getattr(self, name)[:used]
-            setattr(self, name, grown)
+        self.numbers: NDArray[np.float64] = np.empty(0, dtype=np.float64)
 
     def reserve_edges(self, num_edges: int) -> None:
         """Make room for ``num_edges`` in ``edges`` and ``weights``; their content is lost."""
@@ -65,10 +100,50 @@ class Workspace:
             self.edges = np.empty(capacity, dtype=np.int64)
             self.weights = np.empty(capacity, dtype=np.float32)
 
-    def reserve_scratch(self, size: int) -> None:
-        """Make room for ``size`` numbers in ``scratch``."""
-        if size > self.scratch.shape[0]:
-            self.scratch = np.empty(max(size, 2 * self.scratch.shape[0]), dtype=np.float64)
+    def reserve_numbers(self, size: int) -> None:
+        """Make room for ``size`` in ``numbers``; their content is lost."""
+        if size > self.numbers.shape[0]:
+            self.numbers = np.empty(max(size, 2 * self.numbers.shape[0]), dtype=np.float64)
+
+
+class Workspace:
+    """What the hops of a relation work on; one call uses it at a time.
+
+    Parameters
+    ----------
+    found : the nodes of the destination type
+    sources : the nodes of the source type; of a graph of one type the same
+    scratch : of the call
+    candidates : of the samplers that choose for all destinations of a hop together; None: the others
+    """
+
+    __slots__ = ("_found", "candidates", "degrees", "fetched", "scratch", "sources", "starts")
+
+    def __init__(
+        self, found: FoundNodes, sources: FoundNodes, scratch: Scratch, candidates: Candidates | None = None
+    ) -> None:
+        self._found = found
+        self.sources = sources
+        self.scratch = scratch
+        self.candidates = candidates
+        self.starts: IdArray = np.empty(0, dtype=np.int64)  # where the in-edges of a destination begin
+        self.degrees: IdArray = np.empty(0, dtype=np.int64)  # how many it has
+        self.fetched = 0  # destinations whose starts and degrees are there
+
+    @property
+    def nodes(self) -> IdArray:
+        """The nodes of the destination type in first-seen order, and more room."""
+        return self._found.nodes
+
+    def reserve_degrees(self, num_nodes: int) -> None:
+        """Make room for ``num_nodes`` in ``starts`` and ``degrees``, keeping those that were fetched."""
+        if num_nodes <= self.starts.shape[0]:
+            return
+        capacity = max(num_nodes, 2 * self.starts.shape[0])
+        for name in ("starts", "degrees"):
+            grown = np.empty(capacity, dtype=np.int64)
+            grown[: self.fetched] = getattr(self, name)[: self.fetched]
+            setattr(self, name, grown)
 
 
 class Candidates:
@@ -93,7 +168,7 @@ class Candidates:
     def find(self, graph: Topology, work: Workspace, lists: EdgeLists, num_dst: int, num_edges: int) -> None:
         """Find the sources of all in-edges of the first ``num_dst`` nodes in ``work``.
 
-        Leaves room for all of these edges in ``work.edges``.
+        Leaves room for all of these edges in ``work.scratch.edges``.
 
         Parameters
         ----------
@@ -108,16 +183,16 @@ class Candidates:
         GraphError
             The source of an edge is not a node of the graph.
         """
-        work.reserve_edges(num_edges)
+        work.scratch.reserve_edges(num_edges)
         self.offsets = _grown(self.offsets, num_dst + 1)
         self.scales = _grown(self.scales, num_dst)
         self.of_edge = _grown(self.of_edge, num_edges)
-        self.nodes = _grown(self.nodes, min(num_edges, graph.num_nodes) + 1)
-        _list_edges(lists.starts, work.degrees, num_dst, self.offsets, work.edges)
+        self.nodes = _grown(self.nodes, min(num_edges, graph.num_sources) + 1)
+        _list_edges(lists.starts, work.degrees, num_dst, self.offsets, work.scratch.edges)
         # A map of its own: that of ``work`` holds the local ids of the batch, which only sources that are taken join.
         self._map.begin(_NOBODY, self.nodes)
         of_edge = self.of_edge[:num_edges]
-        places = work.edges[:num_edges]
+        places = work.scratch.edges[:num_edges]
         self.count = self._map.relabel(lists.values, places, self.nodes, 0, of_edge)
         if self.count < 0:
             offsets = self.offsets[: num_dst + 1]
@@ -159,7 +234,8 @@ class WorkspacePool:
             workspace = self._free.pop()  # a deque's pop and append are atomic: no lock
         except IndexError:
             candidates = Candidates(self._map(self._num_nodes)) if self._has_candidates else None
-            workspace = Workspace(self._map(self._num_nodes), self._largest_fanout, candidates)
+            found = FoundNodes(self._map(self._num_nodes), self._num_nodes)
+            workspace = Workspace(found, found, Scratch(self._largest_fanout), candidates)
         # Not in a `finally`: a map that was interrupted, or met a damaged graph, is not to be used again.
         yield workspace
         self._free.append(workspace)

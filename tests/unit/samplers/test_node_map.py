@@ -106,8 +106,8 @@ def test_both_maps_give_identical_batches(dtype: type) -> None:
         seeds = np.arange(i, 2000, 23)
         batch = BatchId(epoch=0, index=i)
         assert batch_bytes(dense.sample(batch, seeds)) == batch_bytes(hashed.sample(batch, seeds))
-    assert isinstance(hashed._pool._free[0].map, HashMap)
-    assert isinstance(dense._pool._free[0].map, DenseMap)
+    assert isinstance(hashed._pool._free[0].sources.map, HashMap)
+    assert isinstance(dense._pool._free[0].sources.map, DenseMap)
 
 
 def test_what_a_thread_keeps_for_a_large_graph_follows_from_its_batches() -> None:

@@ -117,7 +117,9 @@ def test_ids_and_positions_beyond_32_bits(fanout: int, replace: bool) -> None:
     lists |= {2**31 - 1: (2**34, 2**32 + 7), num_nodes - 1: (2**37, 2**33)} if fanout > 0 else {}
     for node, (start, degree) in lists.items():
         indptr[node : node + 2] = start, start + degree
-    graph: Any = SimpleNamespace(num_nodes=num_nodes, num_edges=2**38, offsets=plain_offsets(indptr))
+    graph: Any = SimpleNamespace(
+        num_nodes=num_nodes, num_sources=num_nodes, num_edges=2**38, offsets=plain_offsets(indptr)
+    )
     rule = UniformPickRule(graph, (fanout, 5), seed=9, replace=replace, layout="merged")
     seeds = np.array(list(lists))
     frontier = rule.begin(BATCH, seeds)
@@ -147,7 +149,7 @@ def test_ids_and_positions_beyond_32_bits(fanout: int, replace: bool) -> None:
 
 def test_a_hop_of_2_to_the_31_edges_is_refused_before_a_pass_is_made_for_it() -> None:
     indptr = np.array([0, 2**31])
-    graph: Any = SimpleNamespace(num_nodes=1, num_edges=2**31, offsets=plain_offsets(indptr))
+    graph: Any = SimpleNamespace(num_nodes=1, num_sources=1, num_edges=2**31, offsets=plain_offsets(indptr))
     rule = UniformPickRule(graph, (-1,), seed=0, replace=False, layout="layered")
     with pytest.raises(
         ConfigError, match=r"hop 0 of .* would have 2\*\*31 edges or more; lower the batch size"
