@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from gloader.core.version import __version__
 
 if TYPE_CHECKING:
+    from gloader.core.fanouts import collective
     from gloader.dataset import Dataset
     from gloader.loader import Loader
 
-__all__ = ["Dataset", "Loader", "__version__"]
+__all__ = ["Dataset", "Loader", "__version__", "collective"]
 
-_HOMES = {"Dataset": "gloader.dataset", "Loader": "gloader.loader"}
+_HOMES = {"collective": "gloader.core.fanouts", "Dataset": "gloader.dataset", "Loader": "gloader.loader"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ records them, ``Loader(**keywords)`` builds them, and whoever needs one reads it
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
@@ -14,13 +15,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypedDict, get_args, get_type_hints
 
+from gloader.core.fanouts import FanoutsLike, checked_fanouts, checked_hops, plain_fanouts
 from gloader.core.flag_parameter import Group, Parameter
 from gloader.core.flag_values import (
     NOT_A_FLAG,
     SWITCH,
+    AnyFanout,
     Count,
     Duration,
-    Fanout,
     Share,
     Size,
     SizeOrAuto,
@@ -31,9 +33,9 @@ from gloader.core.flag_values import (
 )
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
+from gloader.types import CollectiveFanouts, Fanouts, RelationFanouts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Unpack
 
     import torch
@@ -114,8 +116,10 @@ class StepConfig:
 class SamplingSettings:
     """What is in a batch. Together with the dataset, the seeds and the world size, these alone decide it."""
 
-    fanouts: Fanout = (15, 10, 5)
-    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
+    fanouts: AnyFanout = (15, 10, 5)
+    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all. Of a dataset
+    with several relations: of each of them; or as in author:writes:paper=25,20;*=10,5 by relation, * for all that are
+    not named; or as in collective:25,20 of all relations together."""
     batch_size: Count = 1024
     """Training nodes per step; of each rank where there are several."""
     shuffle: Annotated[bool, NOT_A_FLAG] = True
@@ -131,6 +135,17 @@ class SamplingSettings:
     layout: Layout = "layered"
     """Who draws in a hop: every node found so far (layered, as in DGL), or those found last (merged, as in PyG, with
     fewer rows to read); neighbor and weighted have both."""
+
+    @property
+    def hops(self) -> tuple[int, ...]:
+        """The fan-outs of a graph of one type.
+
+        Raises
+        ------
+        ConfigError
+            They are by relation, or of all relations together.
+        """
+        return checked_hops(self.fanouts)
 
 
 @Parameter(name="*", group=Group("Memory", sort_key=5))
@@ -306,7 +321,7 @@ class LoaderSettings:
     def recorded(self) -> dict[str, Any]:
         """Return the section ``loader`` of ``config.yaml``: what is a flag, as plain values."""
         return {
-            RECORDED_AS.get(name, name): str(value) if isinstance(value, Path) else value
+            RECORDED_AS.get(name, name): _recorded(value)
             for name, value in self.keywords().items()
             if NOT_A_FLAG not in getattr(_types()[name], "__metadata__", ())
         }
@@ -362,7 +377,7 @@ class OptionalKeywords(TypedDict, total=False):
 class LoaderKeywords(OptionalKeywords, total=False):
     """All keywords that settings are made of; `gloader.Loader` requires these two."""
 
-    fanouts: Sequence[int]
+    fanouts: FanoutsLike
     batch_size: int
 
 
@@ -389,6 +404,16 @@ def _types() -> dict[str, Any]:
     return {name: hint for group in hints for name, hint in group.items()}
 
 
+def _recorded(value: Any) -> Any:
+    if isinstance(value, RelationFanouts | CollectiveFanouts):
+        return plain_fanouts(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def _held_fanouts(value: Any) -> Fanouts:
+    return value if isinstance(value, RelationFanouts | CollectiveFanouts) else tuple(value)
+
+
 def _read_named(name: str, value: Any) -> Any:
     try:
         return _read(name, value)
@@ -408,7 +433,8 @@ def _read(name: str, value: Any) -> Any:
     if hint == SizeOrAuto:
         return parse_size_or_auto(value)
     if name == "fanouts":
-        return tuple(value)
+        # Lists are checked where samplers take them.
+        return checked_fanouts(value) if isinstance(value, str | Mapping) else _held_fanouts(value)
     if name == "spill_dir":
         return Path(value)
     return str(value) if name == "device" else value

@@ -6,36 +6,47 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.core.fanouts import FanoutsLike, checked_fanouts, checked_hops
 from gloader.core.ids import as_ids, outside
 from gloader.errors import ConfigError, SeedError
+from gloader.types import ANY_RELATION, CollectiveFanouts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from gloader.types import IdArray
+    from gloader.types import IdArray, Relation
+
+__all__ = ["MAX_LOCAL", "checked_fanouts", "checked_hops", "checked_seed", "checked_seeds", "resolve_fanouts"]
 
 MAX_LOCAL = 2**31 - 2  # local ids and offsets are int32
 
 
-def checked_fanouts(fanouts: Sequence[int], *, noun: str = "fanouts") -> tuple[int, ...]:
-    """Return ``fanouts``, which the user knows as ``noun``, as a tuple of integers. Pure.
+def resolve_fanouts(fanouts: FanoutsLike, relations: Sequence[Relation]) -> tuple[tuple[int, ...], ...]:
+    """Return the fan-outs of each of ``relations``, hop next to the seeds first. Pure.
+
+    Of `CollectiveFanouts` those of all together, for each.
 
     Raises
     ------
     ConfigError
-        There is none, or one is not an integer >= -1.
+        They are no fan-outs, name a relation that is not there, or miss one.
     """
-    if isinstance(fanouts, (str, bytes)) or not hasattr(fanouts, "__iter__"):
-        raise ConfigError(f"{noun} is {fanouts!r}; pass one integer per hop, such as [15, 10, 5]")
-    checked = tuple(fanouts)
-    if not checked:
-        raise ConfigError(f"{noun} is empty; pass one integer per hop, such as [15, 10, 5]")
-    for hop, fanout in enumerate(checked):
-        if isinstance(fanout, (bool, np.bool_)) or not isinstance(fanout, (int, np.integer)):
-            raise ConfigError(f"{noun}[{hop}] is {fanout!r}; it must be an integer, -1 for all neighbours")
-        if not -1 <= fanout <= MAX_LOCAL:
-            raise ConfigError(f"{noun}[{hop}] is {fanout}; it must be at least 0, or -1 for all neighbours")
-    return tuple(int(fanout) for fanout in checked)
+    checked = checked_fanouts(fanouts)
+    if isinstance(checked, CollectiveFanouts):
+        return (checked.fanouts,) * len(relations)
+    if isinstance(checked, tuple):
+        return (checked,) * len(relations)
+    given = dict(checked.by_relation)
+    others = given.pop(ANY_RELATION, None)
+    if unknown := [":".join(name) for name in given if name not in relations]:
+        raise ConfigError(
+            f"fanouts name {_listed(unknown)}, and the graph has {_listed(map(':'.join, relations))}"
+        )
+    if others is None and (missed := [":".join(name) for name in relations if name not in given]):
+        raise ConfigError(
+            f"fanouts have none for {_listed(missed)}; add it, or '*' for all relations that are not named"
+        )
+    return tuple(given.get(relation, others or ()) for relation in relations)
 
 
 def checked_seed(seed: int) -> int:
@@ -63,3 +74,7 @@ def checked_seeds(seeds: IdArray, num_nodes: int) -> IdArray:
     if len(bad := outside(ids, num_nodes)):
         raise SeedError(f"{len(bad)} seeds are not in 0..{num_nodes - 1}, among them {bad[:5].tolist()}")
     return ids
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "no relations"

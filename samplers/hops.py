@@ -81,12 +81,12 @@ def enter_seeds(found: FoundNodes, seeds: IdArray) -> int:
     return len(seeds)
 
 
-def require_distinct(seeds: IdArray) -> None:
-    """Raise SeedError where one of ``seeds`` repeats; the message lists up to five. Pure."""
+def require_distinct(seeds: IdArray, *, noun: str = "seeds") -> None:
+    """Raise SeedError where one of ``seeds``, which the user knows as ``noun``, repeats; it lists up to five. Pure."""
     values, counts = np.unique(seeds, return_counts=True)
     repeated = values[counts > 1]
     if len(repeated):
-        raise SeedError(f"{len(repeated)} seeds repeat within the batch, among them {repeated[:5].tolist()}")
+        raise SeedError(f"{len(repeated)} {noun} repeat within the batch, among them {repeated[:5].tolist()}")
 
 
 def fetch_degrees(graph: Topology, work: Workspace, destinations: range) -> None:
@@ -125,7 +125,7 @@ def weighted_block(
     *,
     normalize: bool,
 ) -> Block:
-    """Return the block of the edges and weights that a kernel left in ``work.scratch``; the sources join the nodes found.
+    """Return the block of the edges and weights that a kernel left in ``work.scratch``; sources join the nodes found.
 
     Parameters
     ----------

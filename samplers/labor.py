@@ -14,7 +14,7 @@ from numba import njit
 
 from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels
-from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
+from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed
 from gloader.samplers.drawn import checked_drawn
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
 from gloader.samplers.list_replay import replay_hop
@@ -77,7 +77,7 @@ class LaborSampler:
         if type(iterations) is not int or iterations < -1:
             raise ConfigError(f"iterations is {iterations!r}; allowed: 0, 1, ..., or -1 for convergence")
         self.graph = graph
-        self.fanouts = checked_fanouts(fanouts)
+        self.fanouts = checked_hops(fanouts)
         self.seed = checked_seed(seed)
         self.iterations = iterations
         self.share_layers = bool(share_layers)
@@ -101,8 +101,13 @@ class LaborSampler:
         GraphError
             A graph that was not checked has an entry that cannot be; the message names the node and the position.
         """
-        hops = len(self.fanouts)
-        return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_hop)
+
+        def sample_layer(
+            _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+        ) -> Block:
+            return self.sample_hop(work, batch_id, hop, range(num_dst), self.hop_key(batch_id, hop))
+
+        return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), sample_layer)
 
     @property
     def rule(self) -> ListRule:
@@ -147,19 +152,47 @@ class LaborSampler:
         def replay_layer(
             _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
         ) -> Block:
-            block = replay_hop(rule, work, batch_id, hop, range(num_dst), drawn[hop])
-            if self.normalize and block.edge_weight is not None:
-                poisson_kernels.scale_to_degree(work.degrees, num_dst, block.indptr, block.edge_weight)
-            return block
+            return self._replay_hop(rule, work, batch_id, hop, range(num_dst), drawn[hop])
 
         return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), replay_layer)
 
-    def _sample_hop(
-        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
+    @property
+    def has_edge_weight(self) -> bool:
+        """Whether blocks have weights: they do."""
+        return True
+
+    def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
+        """Return the key of all draws of a hop. Pure."""
+        return layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
+
+    def sample_hop(
+        self,
+        work: Workspace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: range,
+        key: np.uint64,
+        drawn: NDArray[Any] | None = None,
     ) -> Block:
-        fanout = self.fanouts[hop]
+        """Sample, or with ``drawn`` replay, one hop of a batch: what `sample` is made of.
+
+        Parameters
+        ----------
+        work : the batch so far, with the degrees of ``destinations``; what the hop finds joins ``work.sources``
+        batch_id, hop : the address
+        destinations : all positions in ``work.nodes`` so far
+        key : of the draws, see `hop_key`
+        drawn : of this hop, see `replay`
+
+        Raises
+        ------
+        ConfigError, GraphError
+            As of `replay`.
+        """
+        if drawn is not None:
+            return self._replay_hop(self.rule, work, batch_id, hop, destinations, drawn)
+        graph, fanout, num_dst = self.graph, self.fanouts[hop], destinations.stop
         indptr = np.zeros(num_dst + 1, dtype=np.int32)
-        key = layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
         # With a fan-out of 0 nothing is looked at.
         lists = graph.sources.lists(work.starts, work.degrees, 0, num_dst if fanout else 0)
         if fanout == 0:
@@ -171,6 +204,20 @@ class LaborSampler:
             work.candidates.find(graph, work, lists, num_dst, num_edges)
             self._pick_jointly(lists, work, work.candidates, fanout, num_dst, key, indptr)
         return weighted_block(graph, work, lists, num_dst, indptr, normalize=self.normalize)
+
+    def _replay_hop(
+        self,
+        rule: ListRule,
+        work: Workspace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: range,
+        drawn: NDArray[Any],
+    ) -> Block:
+        block = replay_hop(rule, work, batch_id, hop, destinations, drawn)
+        if self.normalize and block.edge_weight is not None:
+            poisson_kernels.scale_to_degree(work.degrees, destinations.stop, block.indptr, block.edge_weight)
+        return block
 
     def _pick_independently(
         self,

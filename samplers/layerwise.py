@@ -21,7 +21,7 @@ from numba import njit
 from gloader.core.offsets import Offsets, offset_at
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, poisson_kernels
-from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed
+from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
 from gloader.samplers.rng import layer_key, to_int
 from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
@@ -97,7 +97,7 @@ class LayerSampler:
         if adjacency not in ("mean", "gcn"):
             raise ConfigError(f"adjacency is {adjacency!r}; allowed: 'mean', 'gcn'")
         self.graph = graph
-        self.layer_sizes = checked_fanouts(layer_sizes, noun="layer_sizes")
+        self.layer_sizes = checked_hops(layer_sizes, noun="layer_sizes")
         self.seed = checked_seed(seed)
         self.method = method
         self.adjacency = adjacency

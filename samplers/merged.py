@@ -83,21 +83,50 @@ def merge_hops(
     hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
     num_nodes : (L + 2,) 0, then the nodes known before each hop, then U
     """
+    joined = join_hops(hops, num_nodes)
+    return MergedBatch(
+        id=batch_id,
+        nodes=nodes,
+        num_seeds=num_nodes[1],
+        indptr=joined.indptr,
+        indices=joined.indices,
+        edge_ids=joined.edge_ids,
+        num_sampled_nodes=tuple(np.diff(num_nodes).tolist()),
+        num_sampled_edges=joined.num_sampled_edges,
+        edge_weight=joined.edge_weight,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedHops:
+    """The edges of all hops of a batch as one CSC graph, of one relation; see `MergedBatch`."""
+
+    indptr: LocalArray  # (D + 1,) of the nodes that sampled
+    indices: LocalArray  # (num_edges,)
+    edge_ids: IdArray  # (num_edges,)
+    num_sampled_edges: tuple[int, ...]  # L
+    edge_weight: NDArray[np.float32] | None  # (num_edges,)
+
+
+def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
+    """Join the hops of a batch; the destinations of hop l are the nodes ``num_nodes[l]:num_nodes[l + 1]``. Pure.
+
+    Parameters
+    ----------
+    hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
+    num_nodes : (>= L + 1,) 0, then the nodes of the destinations' type that were known before each hop
+    """
     # The destinations of the hops follow one another in the list of nodes, so that joining their offsets is a shift.
-    indptr = np.zeros(num_nodes[-2] + 1, dtype=np.int32)
+    indptr = np.zeros(num_nodes[len(hops)] + 1, dtype=np.int32)
     num_edges = 0
     for first, hop in zip(num_nodes, hops, strict=False):
         np.add(hop.indptr[1:], np.int32(num_edges), out=indptr[first + 1 : first + hop.num_dst + 1])
         num_edges += hop.num_edges
     weights = [hop.edge_weight for hop in hops if hop.edge_weight is not None]
-    return MergedBatch(
-        id=batch_id,
-        nodes=nodes,
-        num_seeds=num_nodes[1],
+    return JoinedHops(
         indptr=indptr,
         indices=np.concatenate([hop.indices for hop in hops]),
         edge_ids=np.concatenate([hop.edge_ids for hop in hops]),
-        num_sampled_nodes=tuple(np.diff(num_nodes).tolist()),
         num_sampled_edges=tuple(hop.num_edges for hop in hops),
         edge_weight=np.concatenate(weights) if weights else None,
     )

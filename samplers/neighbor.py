@@ -8,7 +8,7 @@ import numpy as np
 
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
-from gloader.samplers.arguments import MAX_LOCAL, checked_fanouts, checked_seed, checked_seeds
+from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_seeds
 from gloader.samplers.drawn import checked_drawn, find_places
 from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers
 from gloader.samplers.list_replay import replay_hop
@@ -72,7 +72,7 @@ class NeighborSampler:
                 "source that has them, such as `gloader prepare edges:FILE OUT` with the columns src, dst, weight, or "
                 "Dataset.from_numpy(..., edge_weight=...); or use the sampler 'neighbor'"
             )
-        self.fanouts = checked_fanouts(fanouts)
+        self.fanouts = checked_hops(fanouts)
         self.seed = checked_seed(seed)
         self.replace = bool(replace)
         self.weighted = bool(weighted)
@@ -180,6 +180,11 @@ class NeighborSampler:
             nodes = work.nodes[: counts[-1]].copy()
         return merge_hops(batch_id, nodes, hops, counts)
 
+    @property
+    def has_edge_weight(self) -> bool:
+        """Whether blocks have weights."""
+        return self.weighted and self.importance
+
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
         """Return the key of all draws of a hop. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
@@ -253,7 +258,7 @@ class NeighborSampler:
             edge_ids=edge_ids,
             num_src=num_src,
             num_dst=len(destinations),
-            edge_weight=edge_weight if self.importance else None,
+            edge_weight=edge_weight if self.has_edge_weight else None,
         )
 
     def _list_rule(self, layout: Layout = "layered") -> ListRule:

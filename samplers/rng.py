@@ -33,6 +33,17 @@ def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
     return np.uint64(key)
 
 
+def relation_key(key: np.uint64, relation: int) -> np.uint64:
+    """Return the key of one relation within a layer whose key is ``key``: that key itself for relation 0. Pure.
+
+    Parameters
+    ----------
+    key : of the layer
+    relation : its number in the order of the graph
+    """
+    return key if relation == 0 else np.uint64(mix_int((int(key) + mix_int(relation)) & _MASK))
+
+
 @njit(cache=True, nogil=True, inline="always")
 def node_key(key: np.uint64, node: int) -> np.uint64:
     """Return the key of ``node`` within the layer whose key is ``key``. Pure."""

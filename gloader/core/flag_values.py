@@ -6,39 +6,19 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+from gloader.core.fanouts import MAX_COUNT, parse_fanout, parse_fanouts
 from gloader.core.flag_parameter import Parameter
 from gloader.core.malformed import shown
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
+from gloader.types import Fanouts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cyclopts import Token
 
-MAX_COUNT: Final = 2**31 - 1  # of anything that there are some of: it fits every integer that a kernel takes
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
-
-
-def parse_fanout(text: str) -> tuple[int, ...]:
-    """Return the fan-outs that ``text`` ("15,10,5", "[15, 10]" or "-1") stands for. Pure.
-
-    Raises
-    ------
-    ConfigError
-        The text is not a list of whole numbers >= -1.
-    """
-    parts = [part for part in re.split(r"[\s,]+", text.strip().strip("[]()")) if part]
-    try:
-        fanout = tuple(int(part) for part in parts)
-    except ValueError:
-        fanout = ()
-    if not fanout or min(fanout) < -1 or max(fanout) > MAX_COUNT:
-        raise ConfigError(
-            f"{shown(text)} is not a fan-out; write one whole number per layer, the hop next to the seeds first, "
-            f"such as 15,10,5 (-1 takes all neighbours); each is at most {MAX_COUNT:,}"
-        )
-    return fanout
 
 
 def parse_share(size: str | int) -> float | int:
@@ -96,6 +76,10 @@ def _convert_fanout(_type: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
     return parse_fanout(_text(tokens))
 
 
+def _convert_fanouts(_type: Any, tokens: Sequence[Token]) -> Fanouts:
+    return parse_fanouts(_text(tokens))
+
+
 # The command line puts "--FLAG is VALUE; " in front of what these say, see `gloader.cli.failure.describe`.
 def _require_count(_type: Any, value: Any) -> None:
     if value is not None and value < 1:
@@ -127,15 +111,15 @@ SizeOrAuto = Annotated[
     int | Literal["auto"],
     Parameter(converter=_convert_size_or_auto, n_tokens=1, metavar="SIZE|auto", show_choices=False),
 ]
-Fanout = Annotated[
-    tuple[int, ...],
-    Parameter(
-        name="fanout",
-        converter=_convert_fanout,
-        n_tokens=1,
-        allow_leading_hyphen=True,
-        negative=(),
-        metavar="N,N,...",
-        show_default=lambda value: ",".join(map(str, value)),
-    ),
+_FANOUT: Final[dict[str, Any]] = {
+    "name": "fanout",
+    "n_tokens": 1,
+    "allow_leading_hyphen": True,
+    "negative": (),
+    "show_default": lambda value: ",".join(map(str, value)),
+}
+Fanout = Annotated[tuple[int, ...], Parameter(**_FANOUT, converter=_convert_fanout, metavar="N,N,...")]
+AnyFanout = Annotated[
+    Fanouts,
+    Parameter(**_FANOUT, converter=_convert_fanouts, metavar="N,N,...|REL=N,N;...", accepts_keys=False),
 ]

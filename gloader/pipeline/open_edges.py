@@ -221,7 +221,7 @@ def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
     """Return the memory of a frontier for what it has taken of a list, and may yet give up. Pure."""
     if not reads_weights(settings.sampling.sampler):
         return 0
-    return KEPT_EDGE_BYTES * min(max(0, *settings.sampling.fanouts), dataset.num_edges)
+    return KEPT_EDGE_BYTES * min(max(0, *settings.sampling.hops), dataset.num_edges)
 
 
 def _hop_nodes(batch: SampledBatch, *, is_merged: bool) -> list[int]:

@@ -211,7 +211,7 @@ def _workload(
     is_swept: bool,
 ) -> Workload:
     sampling, threads = settings.sampling, settings.stages.sampler_threads
-    sampler = make_sampler(sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout)
+    sampler = make_sampler(sampling.sampler, topology, sampling.hops, order.seed, layout=sampling.layout)
     probe = None
     if is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
         # A disk without room for so few is found out, and told of, where the passes are planned.
@@ -225,7 +225,7 @@ def _workload(
         topology=topology,
         sampler=sampler,
         order=order,
-        fanouts=sampling.fanouts,
+        fanouts=sampling.hops,
         probe=probe.batches,
         probe_s=probe.seconds,
         threads=threads,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.core.fanouts import plain_fanouts
 from gloader.core.ids import as_ids
 from gloader.core.order import EpochOrder
 from gloader.core.thread_start import run_together
@@ -74,7 +75,7 @@ def stream_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings
     """
     return {
         "dataset": dataset.fingerprint,
-        "fanouts": sampling.fanouts,
+        "fanouts": sampling.fanouts if isinstance(sampling.fanouts, tuple) else str(sampling.fanouts),
         "shuffle": order.shuffle,
         "drop_last": order.drop_last,
         "seed_blocks": order.seed_blocks,
@@ -92,7 +93,11 @@ def named_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings)
     dataset, order, sampling : see `stream_facts`
     """
     seeds = hashlib.sha256(np.ascontiguousarray(order.seeds).data).hexdigest()[:32]
-    return {**stream_facts(dataset, order, sampling), "fanouts": list(sampling.fanouts), "seeds": seeds}
+    return {
+        **stream_facts(dataset, order, sampling),
+        "fanouts": plain_fanouts(sampling.fanouts),
+        "seeds": seeds,
+    }
 
 
 def stream_fingerprint(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> str:

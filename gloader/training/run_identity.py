@@ -6,6 +6,8 @@ import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gloader.core.fanouts import plain_fanouts
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -40,7 +42,7 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         **asdict(settings.step),
         "global_batch_size": sampling.pop("batch_size") * world_size,
         **sampling,
-        "fanouts": list(sampling["fanouts"]),
+        "fanouts": plain_fanouts(settings.loader.sampling.fanouts),
     }
 
 

@@ -40,7 +40,7 @@ def probe_batches(dataset: Dataset, sampling: SamplingSettings) -> list[SampledB
     seeds = order.epoch_seeds(0)
     with open_topology(dataset, max_bytes=FEW_BYTES) as topology:
         sampler = make_sampler(
-            sampling.sampler, topology, sampling.fanouts, seed=sampling.seed, layout=sampling.layout
+            sampling.sampler, topology, sampling.hops, seed=sampling.seed, layout=sampling.layout
         )
         return [
             sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))

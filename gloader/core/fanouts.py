@@ -1,0 +1,186 @@
+"""Fan-outs as users write them: a list, one for each relation, or one for all relations together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from gloader.core.malformed import shown
+from gloader.errors import ConfigError
+from gloader.types import ANY_RELATION, CollectiveFanouts, Fanouts, Relation, RelationFanouts
+
+MAX_COUNT: Final = 2**31 - 1  # of anything that there are some of: it fits every integer that a kernel takes
+_MAX_FANOUT: Final = 2**31 - 2  # local ids and offsets are int32
+_COLLECTIVE: Final = "collective:"
+_EXAMPLE = "'author:writes:paper=25,20;*=10,5'"
+
+FanoutsLike: TypeAlias = (
+    Sequence[int] | Mapping[Relation | str, Sequence[int]] | RelationFanouts | CollectiveFanouts | str
+)
+
+
+def collective(fanouts: Sequence[int]) -> CollectiveFanouts:
+    """Return fan-outs of all relations together: a node draws so many of its in-edges of every relation. Pure.
+
+    Parameters
+    ----------
+    fanouts : one integer per hop, the hop next to the seeds first; -1 takes all
+
+    Raises
+    ------
+    ConfigError
+        There is none, or one is not an integer >= -1.
+    """
+    return CollectiveFanouts(checked_hops(fanouts, noun="collective fan-outs"))
+
+
+def checked_fanouts(fanouts: FanoutsLike) -> Fanouts:
+    """Return ``fanouts`` in the one form in which they are compared. Pure.
+
+    Parameters
+    ----------
+    fanouts : one integer per hop, for every relation; or these by relation, as a tuple or as "source:name:destination",
+        "*" standing for all that are not named; or what `collective` returns; or the text that the command line takes
+
+    Raises
+    ------
+    ConfigError
+        They are none of these, name no relation or one twice, or differ in their number of hops.
+    """
+    match fanouts:
+        case str():
+            return parse_fanouts(fanouts)
+        case CollectiveFanouts():
+            return collective(fanouts.fanouts)
+        case RelationFanouts():
+            return _by_relation(fanouts.by_relation)
+        case Mapping():
+            return _by_relation(fanouts.items())
+    return checked_hops(fanouts)
+
+
+def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
+    """Return ``fanouts``, which the user knows as ``noun``, as a tuple of integers. Pure.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or one is not an integer >= -1.
+    """
+    if isinstance(fanouts, RelationFanouts | CollectiveFanouts | Mapping):
+        raise ConfigError(
+            f"{noun} is {str(fanouts)!r}, and this graph has one node type and one relation; pass one integer per "
+            "hop, such as [15, 10, 5]"
+        )
+    if isinstance(fanouts, (str, bytes)) or not hasattr(fanouts, "__iter__"):
+        raise ConfigError(f"{noun} is {fanouts!r}; pass one integer per hop, such as [15, 10, 5]")
+    checked = tuple(fanouts)
+    if not checked:
+        raise ConfigError(f"{noun} is empty; pass one integer per hop, such as [15, 10, 5]")
+    for hop, fanout in enumerate(checked):
+        if isinstance(fanout, (bool, np.bool_)) or not isinstance(fanout, (int, np.integer)):
+            raise ConfigError(f"{noun}[{hop}] is {fanout!r}; it must be an integer, -1 for all neighbours")
+        if not -1 <= fanout <= _MAX_FANOUT:
+            raise ConfigError(f"{noun}[{hop}] is {fanout}; it must be at least 0, or -1 for all neighbours")
+    return tuple(int(fanout) for fanout in checked)
+
+
+def largest_fanout(fanouts: Fanouts) -> int:
+    """Return the largest fan-out of all hops and relations; -1, which takes all, counts as the largest. Pure."""
+    match fanouts:
+        case CollectiveFanouts():
+            hops = fanouts.fanouts
+        case RelationFanouts():
+            hops = tuple(chain.from_iterable(of_one for _, of_one in fanouts.by_relation))
+        case _:
+            hops = fanouts
+    return -1 if min(hops) < 0 else max(hops)
+
+
+def plain_fanouts(fanouts: Fanouts) -> list[int] | str:
+    """Return ``fanouts`` as a plain value, which `checked_fanouts` takes: a list, or the command line's text. Pure."""
+    return list(fanouts) if isinstance(fanouts, tuple) else str(fanouts)
+
+
+def parse_fanouts(text: str) -> Fanouts:
+    """Return the fan-outs that a text stands for: "15,10", "a:writes:b=25,20;*=10,5" or "collective:25,20". Pure.
+
+    Raises
+    ------
+    ConfigError
+        The text is none of these.
+    """
+    if "=" in text:
+        parts = [part.partition("=") for part in text.split(";") if part.strip()]
+        return _by_relation((name.strip(), parse_fanout(hops)) for name, _, hops in parts)
+    if text.strip().startswith(_COLLECTIVE):
+        return collective(parse_fanout(text.strip().removeprefix(_COLLECTIVE)))
+    return parse_fanout(text)
+
+
+def parse_fanout(text: str) -> tuple[int, ...]:
+    """Return the fan-outs that ``text`` ("15,10,5", "[15, 10]" or "-1") stands for. Pure.
+
+    Raises
+    ------
+    ConfigError
+        The text is not a list of whole numbers >= -1.
+    """
+    parts = [part for part in re.split(r"[\s,]+", text.strip().strip("[]()")) if part]
+    try:
+        fanout = tuple(int(part) for part in parts)
+    except ValueError:
+        fanout = ()
+    if not fanout or min(fanout) < -1 or max(fanout) > MAX_COUNT:
+        raise ConfigError(
+            f"{shown(text)} is not a fan-out; write one whole number per layer, the hop next to the seeds first, "
+            f"such as 15,10,5 (-1 takes all neighbours); each is at most {MAX_COUNT:,}; of several relations "
+            f"{_EXAMPLE} or 'collective:25,20'"
+        )
+    return fanout
+
+
+def parse_relation(name: object) -> Relation:
+    """Return the relation that ``name`` is or spells, such as "author:writes:paper". Pure.
+
+    Raises
+    ------
+    ConfigError
+        It is neither three texts nor a text with two colons.
+    """
+    parts = tuple(name.split(":")) if isinstance(name, str) else name
+    if isinstance(parts, tuple) and len(parts) == 3 and all(isinstance(part, str) and part for part in parts):
+        return (parts[0], parts[1], parts[2])
+    raise ConfigError(
+        f"{shown(name)} names no relation; write source:name:destination, such as author:writes:paper, or * for all "
+        "that are not named"
+    )
+
+
+def _by_relation(given: Any) -> Fanouts:
+    """Return the checked fan-outs of pairs of a relation and its fan-outs, the nameless last."""
+    found: dict[Relation | str, tuple[int, ...]] = {}
+    for name, hops in given:
+        relation = ANY_RELATION if name == ANY_RELATION else parse_relation(name)
+        spelled = relation if isinstance(relation, str) else ":".join(relation)
+        if relation in found:
+            raise ConfigError(f"fanouts name {spelled} twice; each relation has one list")
+        found[relation] = checked_hops(hops, noun=f"fanouts[{spelled}]")
+    if not found:
+        raise ConfigError(f"fanouts is empty; pass one integer per hop, such as [15, 10, 5], or {_EXAMPLE}")
+    lengths = {":".join(name) if isinstance(name, tuple) else name: len(hops) for name, hops in found.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in lengths.items())
+        raise ConfigError(
+            f"fanouts have different numbers of hops: {listed}; write as many for each relation"
+        )
+    # One form for equal draws: the order in which relations were named does not matter, nor a list's being spelled "*".
+    named = sorted((name, hops) for name, hops in found.items() if isinstance(name, tuple))
+    others = found.get(ANY_RELATION)
+    if not named and others is not None:
+        return others
+    return RelationFanouts((*named, *(() if others is None else ((ANY_RELATION, others),))))

@@ -1,0 +1,280 @@
+"""Sampling a graph of several types: in each hop relation after relation, each over the nodes known before the hop."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gloader.samplers.arguments import checked_seeds
+from gloader.samplers.hetero_merged import MergedHeteroBatch, merge_hetero_hops
+from gloader.samplers.hetero_workspace import HeteroWorkspace, HeteroWorkspacePool
+from gloader.samplers.hops import checked_total, fetch_degrees, require_distinct
+from gloader.samplers.rng import relation_key
+from gloader.types import BatchId, Block, HeteroBatch, IdArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.samplers.graph import Topology
+    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.workspace import Workspace
+
+_NO_SOURCES = np.empty(0, dtype=np.int32)
+_NO_EDGES = np.empty(0, dtype=np.int64)
+_NO_WEIGHTS = np.empty(0, dtype=np.float32)
+
+
+class HeteroSampler(Protocol):
+    """Turns the seeds of a batch into its topology. Pure and thread-safe: equal arguments, equal batch."""
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
+        """Sample the neighbourhood of ``seeds`` (B,), which are numbered through: first of a type's number + id."""
+        ...
+
+
+class RelationSampler(Protocol):
+    """Samples the hops of one relation, as the samplers of graphs of one type do."""
+
+    @property
+    def graph(self) -> Topology:
+        """The relation's edges."""
+        ...
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """Of the relation, hop next to the seeds first."""
+        ...
+
+    @property
+    def has_edge_weight(self) -> bool:
+        """Whether its blocks have weights."""
+        ...
+
+    def hop_key(self, batch_id: BatchId, hop: int, /) -> np.uint64:
+        """Return the key of the draws of a hop, but for the relation."""
+        ...
+
+    def sample_hop(
+        self,
+        work: Workspace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: range,
+        key: np.uint64,
+        drawn: NDArray[Any] | None = None,
+        /,
+    ) -> Block:
+        """Sample one hop, see `NeighborSampler.sample_hop`."""
+        ...
+
+
+class RelationwiseSampler:
+    """Lets a sampler for each relation work on the nodes of a batch, hop after hop and relation after relation.
+
+    A relation's draws are hashed with its number in the graph, and with nothing of its name. So a graph of one relation
+    gives the batches of that relation alone, names do not matter, and a relation that is added behind the others leaves
+    their draws alone. Pure and thread-safe; each concurrent call holds 4 bytes per node of every type (a hash table for
+    large types), released with the sampler.
+
+    Parameters
+    ----------
+    graph : the topology
+    samplers : one for each relation, of as many hops; alike in everything but graph and fan-outs
+    num_hops : L
+    has_candidates : whether they need `Candidates`
+    """
+
+    def __init__(
+        self,
+        graph: HeteroGraph,
+        samplers: Sequence[RelationSampler],
+        *,
+        num_hops: int,
+        has_candidates: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.samplers = tuple(samplers)
+        self.num_hops = num_hops
+        self._types = graph.node_types
+        self._type_starts = graph.type_starts
+        number = {name: at for at, name in enumerate(self._types)}
+        # Of each relation: the numbers of its types.
+        self._sources = [number[source] for source, _, _ in graph.relations]
+        self._destinations = [number[destination] for _, _, destination in graph.relations]
+        # Whether a relation can have edges in a hop at all: where not, nothing of it is looked at.
+        self._is_drawn = [
+            [sampler.fanouts[hop] != 0 and sampler.graph.num_edges > 0 for sampler in self.samplers]
+            for hop in range(num_hops)
+        ]
+        largest = max(chain.from_iterable(sampler.fanouts for sampler in self.samplers), default=0)
+        self._pool = HeteroWorkspacePool(graph, largest, has_candidates=has_candidates)
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
+        """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch, part of the random key
+        seeds : (B,) distinct nodes, of any types, numbered through: ``graph.type_starts`` of their type + id; those of
+            a type keep their order; B = 0 gives an empty batch
+
+        Raises
+        ------
+        SeedError
+            Seeds are no integers, out of range or repeat; the message names the type and lists up to five.
+        ConfigError
+            The batch would have 2**31 nodes of a type, or edges of a relation in a hop.
+        GraphError
+            A graph that was not checked has an entry that cannot be; the message names the node and the position.
+        """
+        parts = self._split(seeds)
+        hops: list[list[Block]] = []
+        with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
+            known = self._begin(work, parts)
+            for hop in range(self.num_hops):
+                hops.append(self._sample_hop(work, batch_id, hop, [range(count) for count in known]))
+                known = [found.count for found in work.found]
+            nodes = self._nodes(work)
+        relations = self.graph.relations
+        return HeteroBatch(
+            id=batch_id,
+            nodes=nodes,
+            num_seeds=dict(zip(self._types, map(len, parts), strict=True)),
+            # A model starts at the hop that lies farthest from the seeds.
+            blocks=tuple(dict(zip(relations, blocks, strict=True)) for blocks in reversed(hops)),
+        )
+
+    def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedHeteroBatch:
+        """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
+
+        Parameters and errors are those of `sample`.
+        """
+        parts = self._split(seeds)
+        hops: list[list[Block]] = []
+        num_edges = [0] * len(self.samplers)
+        with np.errstate(over="ignore"), self._pool.lend() as work:
+            known = self._begin(work, parts)
+            counts = [[0, count] for count in known]
+            for hop in range(self.num_hops):
+                # The nodes that the hop before found; in the first hop, the seeds.
+                blocks = self._sample_hop(work, batch_id, hop, [range(*count[-2:]) for count in counts])
+                hops.append(blocks)
+                for number, block in enumerate(blocks):
+                    num_edges[number] = checked_total(
+                        num_edges[number] + block.num_edges, hop, batch_id, self.samplers[number].fanouts
+                    )
+                for count, found in zip(counts, work.found, strict=True):
+                    count.append(found.count)
+            nodes = self._nodes(work)
+        return merge_hetero_hops(
+            batch_id, nodes, tuple(self.graph.relations), hops, dict(zip(self._types, counts, strict=True))
+        )
+
+    def _sample_hop(
+        self, work: HeteroWorkspace, batch_id: BatchId, hop: int, destinations: Sequence[range]
+    ) -> list[Block]:
+        """Return a block for each relation; ``destinations`` are positions in the nodes of each type."""
+        if not self.samplers:
+            return []
+        key = self.samplers[0].hop_key(batch_id, hop)
+        is_drawn = self._is_drawn[hop]
+        blocks: list[Block | None] = []
+        for number, sampler in enumerate(self.samplers):
+            here = destinations[self._destinations[number]]
+            if not (is_drawn[number] and here):
+                blocks.append(None)
+                continue
+            space = work.relations[number]
+            fetch_degrees(sampler.graph, space, here)
+            this_key = relation_key(key, number)
+            blocks.append(sampler.sample_hop(space, batch_id, hop, here, this_key))
+        return self._finish(work, blocks, destinations)
+
+    def _finish(
+        self, work: HeteroWorkspace, blocks: Sequence[Block | None], destinations: Sequence[range]
+    ) -> list[Block]:
+        """Return the blocks of a hop once all its nodes are known; None: one without edges."""
+        return [
+            self._finished(
+                block,
+                has_weight=sampler.has_edge_weight,
+                num_src=work.found[source].count,
+                num_dst=len(destinations[destination]),
+            )
+            for block, sampler, source, destination in zip(
+                blocks, self.samplers, self._sources, self._destinations, strict=True
+            )
+        ]
+
+    @staticmethod
+    def _finished(block: Block | None, *, has_weight: bool, num_src: int, num_dst: int) -> Block:
+        if block is None:
+            return Block(
+                indptr=np.zeros(num_dst + 1, dtype=np.int32),
+                indices=_NO_SOURCES,
+                edge_ids=_NO_EDGES,
+                num_src=num_src,
+                num_dst=num_dst,
+                edge_weight=_NO_WEIGHTS if has_weight else None,
+            )
+        if block.num_src == num_src:
+            return block
+        return Block(  # a later relation found more nodes of that type
+            indptr=block.indptr,
+            indices=block.indices,
+            edge_ids=block.edge_ids,
+            num_src=num_src,
+            num_dst=num_dst,
+            edge_weight=block.edge_weight,
+        )
+
+    def _split(self, seeds: IdArray) -> list[IdArray]:
+        """Return the seeds of each type as ids within it, in their order."""
+        checked = checked_seeds(seeds, int(self._type_starts[-1]))
+        parts: list[IdArray] = [_NO_EDGES] * len(self._types)
+        if len(checked):
+            ends = np.searchsorted(self._type_starts[1:], (checked.min(), checked.max()), side="right")
+            first, last = ends.tolist()
+            for number in range(first, last + 1):
+                start, end = self._type_starts[number : number + 2]
+                of_type = checked if first == last else checked[(checked >= start) & (checked < end)]
+                parts[number] = of_type - start
+        return parts
+
+    def _begin(self, work: HeteroWorkspace, parts: Sequence[IdArray]) -> list[int]:
+        """Make the seeds the first nodes of a batch; return how many there are of each type."""
+        for space in work.relations:
+            space.fetched = 0
+        for name, found, part in zip(self._types, work.found, parts, strict=True):
+            if found.begin(part):
+                require_distinct(part, noun=f"seeds of type {name!r}")
+        return [len(part) for part in parts]
+
+    def _nodes(self, work: HeteroWorkspace) -> dict[str, IdArray]:
+        # Copies, as the workspace goes to another call; the blocks hold arrays of their own.
+        return {
+            name: found.nodes[: found.count].copy()
+            for name, found in zip(self._types, work.found, strict=True)
+        }
+
+
+class MergedHeteroBlockSampler:
+    """Samples as `RelationwiseSampler.sample_merged` and delivers blocks, see `MergedHeteroBatch.to_blocks`.
+
+    Pure and thread-safe, as the sampler is.
+    """
+
+    def __init__(self, sampler: RelationwiseSampler) -> None:
+        self.sampler = sampler
+
+    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
+        """Sample the neighbourhood of ``seeds`` (B,); parameters and errors as of `RelationwiseSampler.sample`."""
+        return self.sampler.sample_merged(batch_id, seeds).to_blocks()
+
+    def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedHeteroBatch:
+        """Sample as `RelationwiseSampler.sample_merged`."""
+        return self.sampler.sample_merged(batch_id, seeds)
