@@ -6,7 +6,9 @@ if __name__ != "gloader.samplers":
     )
 
 from gloader.samplers.graph import CscGraph, Topology
+from gloader.samplers.hetero import HeteroSampler, MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.hetero_merged import MergedHeteroBatch
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.make import (
@@ -18,23 +20,33 @@ from gloader.samplers.make import (
     sweep_refusal,
     swept_words,
 )
+from gloader.samplers.make_hetero import hetero_call_bytes, hetero_map_bytes, make_hetero_sampler
 from gloader.samplers.merged import MergedBatch
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
+from gloader.samplers.reach import unreachable_relations
 
 __all__ = [
     "CscGraph",
     "HeteroGraph",
+    "HeteroSampler",
     "LaborSampler",
     "LayerSampler",
     "MergedBatch",
     "MergedBlockSampler",
+    "MergedHeteroBatch",
+    "MergedHeteroBlockSampler",
     "NeighborSampler",
+    "RelationwiseSampler",
     "Topology",
     "call_bytes",
+    "hetero_call_bytes",
+    "hetero_map_bytes",
+    "make_hetero_sampler",
     "make_sampler",
     "preferred_layout",
     "reads_weights",
     "sweep_refusal",
     "swept_words",
     "node_map_bytes",
+    "unreachable_relations",
 ]

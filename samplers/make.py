@@ -140,12 +140,24 @@ def call_bytes(spec: str, graph: Topology, batch: SampledBatch) -> int:
 
     Copies of edges that are not in memory, and what is noted of those that it chose from.
     """
-    name, options = parse_spec(spec)
-    kind = _SAMPLERS[name]
     if not batch.blocks:
         return 0
     last_hop = batch.blocks[0]  # the largest
-    num_edges, in_edges = last_hop.num_edges, int(graph.in_degrees(batch.nodes[: last_hop.num_dst]).sum())
+    in_edges = int(graph.in_degrees(batch.nodes[: last_hop.num_dst]).sum())
+    return hop_bytes(spec, graph, num_edges=last_hop.num_edges, in_edges=in_edges)
+
+
+def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> int:
+    """Return what a hop of the sampler ``spec`` holds, beside its block and the map of nodes. Pure.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    graph : the topology
+    num_edges, in_edges : edges that the hop takes, and all in-edges of its destinations
+    """
+    name, options = parse_spec(spec)
+    kind = _SAMPLERS[name]
     fetched = graph.sources.fetch_bytes(num_edges)
     match kind.lists:
         case None:
@@ -155,7 +167,7 @@ def call_bytes(spec: str, graph: Topology, batch: SampledBatch) -> int:
         case "sources":
             listed = graph.sources.list_bytes(in_edges)
             if kind.has_candidates(options):
-                return listed + _TAKEN_EDGE_BYTES * in_edges + candidate_bytes(in_edges, graph.num_nodes)
+                return listed + _TAKEN_EDGE_BYTES * in_edges + candidate_bytes(in_edges, graph.num_sources)
             return listed + _TAKEN_EDGE_BYTES * num_edges
 
 

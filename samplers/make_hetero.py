@@ -9,17 +9,18 @@ from gloader.errors import ConfigError
 from gloader.samplers.arguments import checked_fanouts, resolve_fanouts
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.labor import LaborSampler
-from gloader.samplers.make import parse_spec, require_layout
+from gloader.samplers.make import hop_bytes, node_map_bytes, parse_spec, require_layout
 from gloader.samplers.neighbor import NeighborSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gloader.config import Layout
     from gloader.core.fanouts import FanoutsLike
     from gloader.samplers.graph import Topology
     from gloader.samplers.hetero import HeteroSampler, RelationSampler
     from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.types import HeteroBatch
 
 _WITH_TYPES = ("neighbor", "weighted", "labor")
 
@@ -62,6 +63,46 @@ def make_hetero_sampler(
         has_candidates=options.get("iterations", 0) != 0,
     )
     return MergedHeteroBlockSampler(sampler) if layout == "merged" else sampler
+
+
+def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) -> int:
+    """Return the most bytes that a sampling thread of the sampler ``spec`` keeps to find nodes again. Pure.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    graph : the topology
+    found : of each type, nodes and edges of a large batch, each of which may be a node of a hash table; a type that is
+        not there has none
+    """
+    return sum(
+        node_map_bytes(spec, num_nodes=num_nodes, found=found.get(name, 0))
+        for name, num_nodes in graph.num_nodes.items()
+    )
+
+
+def hetero_call_bytes(spec: str, graph: HeteroGraph, batch: HeteroBatch) -> int:
+    """Return what a call of the sampler ``spec`` held to sample ``batch``, beside it and the map of nodes. Pure.
+
+    Copies of edges that are not in memory, and what is noted of those that it chose from: of the relation with most,
+    as relations are sampled one after the other.
+    """
+    if not batch.blocks:
+        return 0
+    return max(
+        (
+            hop_bytes(
+                spec,
+                graph.relations[relation],
+                num_edges=block.num_edges,
+                in_edges=int(
+                    graph.relations[relation].in_degrees(batch.nodes[relation[2]][: block.num_dst]).sum()
+                ),
+            )
+            for relation, block in batch.blocks[0].items()  # the largest hop
+        ),
+        default=0,
+    )
 
 
 def _maker(name: str, graph: HeteroGraph, options: dict[str, Any]) -> Callable[..., RelationSampler]:

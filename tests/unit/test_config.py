@@ -18,6 +18,7 @@ from gloader import config
 from gloader.cli.main import build_app
 from gloader.cli.recipe import flatten
 from gloader.config import LoaderKeywords, LoaderSettings, TrainSettings, loader_defaults
+from gloader.core.fanouts import FanoutsLike
 from gloader.core.flag_values import NOT_A_FLAG, Size, SizeOrAuto, SizeOrShare
 from gloader.errors import ConfigError
 
@@ -146,7 +147,7 @@ def test_the_typed_keywords_are_the_fields() -> None:
     assert typed.keys() == hints.keys()
     # What may be written in several ways: sizes as text, any sequence, any path, torch's own devices.
     wider = {Size: str | int | None, SizeOrShare: str | int | float | None, SizeOrAuto: str | int}
-    looser = {"fanouts": list[int], "spill_dir": str | Path | None, "device": str | torch.device}
+    looser = {"fanouts": FanoutsLike, "spill_dir": str | Path | None, "device": str | torch.device}
     for name, hint in hints.items():
         expected = looser.get(name) or next((wide for kind, wide in wider.items() if hint == kind), None)
         assert typed[name] == (expected or _plain(hint)), name
