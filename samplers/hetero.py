@@ -10,7 +10,7 @@ import numpy as np
 from gloader.samplers.arguments import checked_seeds
 from gloader.samplers.hetero_merged import MergedHeteroBatch, merge_hetero_hops
 from gloader.samplers.hetero_workspace import HeteroWorkspace, HeteroWorkspacePool
-from gloader.samplers.hops import checked_total, fetch_degrees, require_distinct
+from gloader.samplers.hops import checked_total, fetch_degrees, require_distinct, taken_block
 from gloader.samplers.rng import relation_key
 from gloader.types import BatchId, Block, HeteroBatch, IdArray
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.samplers.collective import CollectiveDraws
     from gloader.samplers.graph import Topology
     from gloader.samplers.hetero_graph import HeteroGraph
     from gloader.samplers.workspace import Workspace
@@ -86,6 +87,7 @@ class RelationwiseSampler:
     samplers : one for each relation, of as many hops; alike in everything but graph and fan-outs
     num_hops : L
     has_candidates : whether they need `Candidates`
+    collective : draws for all relations into a type together, in place of the samplers; None: each draws for itself
     """
 
     def __init__(
@@ -95,10 +97,12 @@ class RelationwiseSampler:
         *,
         num_hops: int,
         has_candidates: bool = False,
+        collective: CollectiveDraws | None = None,
     ) -> None:
         self.graph = graph
         self.samplers = tuple(samplers)
         self.num_hops = num_hops
+        self._collective = collective
         self._types = graph.node_types
         self._type_starts = graph.type_starts
         number = {name: at for at, name in enumerate(self._types)}
@@ -181,6 +185,9 @@ class RelationwiseSampler:
         if not self.samplers:
             return []
         key = self.samplers[0].hop_key(batch_id, hop)
+        dealt = None
+        if self._collective is not None:
+            dealt = self._collective.deal(work, batch_id, hop, destinations, key)
         is_drawn = self._is_drawn[hop]
         blocks: list[Block | None] = []
         for number, sampler in enumerate(self.samplers):
@@ -189,9 +196,13 @@ class RelationwiseSampler:
                 blocks.append(None)
                 continue
             space = work.relations[number]
-            fetch_degrees(sampler.graph, space, here)
-            this_key = relation_key(key, number)
-            blocks.append(sampler.sample_hop(space, batch_id, hop, here, this_key))
+            if dealt is None:
+                fetch_degrees(sampler.graph, space, here)
+                blocks.append(sampler.sample_hop(space, batch_id, hop, here, relation_key(key, number)))
+            else:
+                indptr, edge_ids = dealt[number]
+                sources = sampler.graph.sources.at(edge_ids)
+                blocks.append(taken_block(sampler.graph, space, here, indptr, edge_ids, sources=sources))
         return self._finish(work, blocks, destinations)
 
     def _finish(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
 from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gloader.samplers.graph import EdgeLists, Topology
     from gloader.samplers.workspace import FoundNodes, Workspace, WorkspacePool
 
@@ -114,6 +116,49 @@ def fetch_degrees(graph: Topology, work: Workspace, destinations: range) -> None
     if bad >= 0:
         raise graph_errors.bad_degree(graph, int(work.nodes[bad]))
     work.fetched = last
+
+
+def taken_block(
+    graph: Topology,
+    work: Workspace,
+    destinations: range,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    *,
+    sources: tuple[NDArray[Any], IdArray],
+    edge_weight: NDArray[np.float32] | None = None,
+) -> Block:
+    """Return the block of the edges that a hop takes; their sources join the nodes found.
+
+    Parameters
+    ----------
+    graph : the topology
+    work : the batch so far
+    destinations : positions in ``work.nodes``
+    indptr : (D + 1,) where the edges of each destination begin
+    edge_ids : (M,) positions in the graph
+    sources : an array, and where in it (M,) the source of each edge is
+    edge_weight : (M,) of the block
+
+    Raises
+    ------
+    GraphError
+        A source is no node.
+    """
+    values, places = sources
+    indices = np.empty(len(edge_ids), dtype=np.int32)
+    num_src = work.sources.append(values, places, indices)
+    if num_src < 0:
+        at, nodes = -1 - num_src, work.nodes[destinations.start : destinations.stop]
+        raise graph_errors.bad_neighbor(graph, nodes, indptr, edge_ids, at, source=int(values[places[at]]))
+    return Block(
+        indptr=indptr,
+        indices=indices,
+        edge_ids=edge_ids,
+        num_src=num_src,
+        num_dst=len(destinations),
+        edge_weight=edge_weight,
+    )
 
 
 def weighted_block(

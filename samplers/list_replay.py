@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import GraphError
-from gloader.samplers import graph_errors, list_kernels
-from gloader.samplers.hops import checked_total
-from gloader.types import BatchId, Block, IdArray, LocalArray
+from gloader.samplers import list_kernels
+from gloader.samplers.hops import checked_total, taken_block
 
 if TYPE_CHECKING:
+    from gloader.types import BatchId, Block, IdArray, LocalArray
     from numpy.typing import NDArray
 
     from gloader.samplers.list_rule import ListRule
@@ -50,18 +50,13 @@ def replay_hop(
     list_kernels.place_records(places, begins, work.starts[here], indptr, taken, edge_ids)
     sources = records[:, 1].copy()
     sources.flags.writeable = False  # as those of a graph, so that relabelling is compiled for one kind
-    indices = np.empty(num_edges, dtype=np.int32)
-    num_src = work.sources.append(sources, taken, indices)
-    if num_src < 0:
-        at, nodes = -1 - num_src, work.nodes[here]
-        source = int(sources[taken[at]])
-        raise graph_errors.bad_neighbor(rule.graph, nodes, indptr, edge_ids, at, source=source)
-    return Block(
-        indptr=indptr,
-        indices=indices,
-        edge_ids=edge_ids,
-        num_src=num_src,
-        num_dst=len(destinations),
+    return taken_block(
+        rule.graph,
+        work,
+        destinations,
+        indptr,
+        edge_ids,
+        sources=(sources, taken),
         edge_weight=_edge_weight(rule, rule.fanouts[hop], work.degrees[here], indptr, records[taken, -1]),
     )
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.errors import ConfigError
 from gloader.samplers.arguments import checked_fanouts, resolve_fanouts
+from gloader.samplers.collective import CollectiveDraws
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.make import hop_bytes, node_map_bytes, parse_spec, require_layout
 from gloader.samplers.neighbor import NeighborSampler
+from gloader.types import CollectiveFanouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,8 +63,22 @@ def make_hetero_sampler(
         [make(topology, hops, seed=seed) for topology, hops in pairs],
         num_hops=len(checked),
         has_candidates=options.get("iterations", 0) != 0,
+        collective=_collective(name, graph, checked, options)
+        if isinstance(checked, CollectiveFanouts)
+        else None,
     )
     return MergedHeteroBlockSampler(sampler) if layout == "merged" else sampler
+
+
+def _collective(
+    name: str, graph: HeteroGraph, fanouts: CollectiveFanouts, options: dict[str, Any]
+) -> CollectiveDraws:
+    if name != "neighbor":
+        raise ConfigError(
+            f"sampler {name!r} with fanouts={str(fanouts)!r}: fan-outs of all relations together are drawn alike; use "
+            "the sampler 'neighbor', or fan-outs of each relation"
+        )
+    return CollectiveDraws(graph, fanouts.fanouts, replace=options.get("replace", False))
 
 
 def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) -> int:

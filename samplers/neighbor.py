@@ -10,16 +10,16 @@ from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_seeds
 from gloader.samplers.drawn import checked_drawn, find_places
-from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers
+from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers, taken_block
 from gloader.samplers.list_replay import replay_hop
 from gloader.samplers.list_rule import ListRule
 from gloader.samplers.merged import MergedBatch, merge_hops
 from gloader.samplers.pick_rule import UniformPickRule
 from gloader.samplers.rng import layer_key
 from gloader.samplers.workspace import Workspace, WorkspacePool
-from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
+    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -227,37 +227,31 @@ class NeighborSampler:
             )
         # Arrays of the batch's own, written in place: they are handed out, and ``work`` goes to another call.
         picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
-        indices = np.empty(num_edges, dtype=np.int32)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
         self._pick(work, lists, fanout, destinations, key, indptr, picked, edge_weight)
         edge_ids = picked[:num_edges]
         if lists is not None:
             lists.to_positions(edge_ids, indptr, destinations.start)
-        here = slice(destinations.start, destinations.stop)
-        nodes = work.nodes[here]
         if drawn is None:
             sources, places = graph.sources.at(edge_ids)
         else:
             sources = drawn
+            here = slice(destinations.start, destinations.stop)
             places, num_places = find_places(
-                nodes, work.degrees[here], indptr, picked, fanout=fanout, replace=self.replace
+                work.nodes[here], work.degrees[here], indptr, picked, fanout=fanout, replace=self.replace
             )
             if num_places != len(sources):
                 raise ShapeError(
                     f"hop {hop} of {batch_id} takes {num_places} distinct edges, and {len(sources)} values were drawn "
                     "for it: they belong to another batch, or to a sampler with another seed or other fan-outs"
                 )
-        num_src = work.sources.append(sources, places, indices)
-        if num_src < 0:
-            at = -1 - num_src
-            source = int(sources[places[at]])
-            raise graph_errors.bad_neighbor(graph, nodes, indptr, edge_ids, at, source=source)
-        return Block(
-            indptr=indptr,
-            indices=indices,
-            edge_ids=edge_ids,
-            num_src=num_src,
-            num_dst=len(destinations),
+        return taken_block(
+            graph,
+            work,
+            destinations,
+            indptr,
+            edge_ids,
+            sources=(sources, places),
             edge_weight=edge_weight if self.has_edge_weight else None,
         )
 

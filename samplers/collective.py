@@ -1,0 +1,162 @@
+"""Collective fan-outs: a node draws among its in-edges of all relations, as if they were one list.
+
+OGB's scripts make one graph of all types to draw so. Here the lists stay apart: the draws are positions in the in-edges
+of a node, relation after relation, and are dealt out to the relations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from gloader.samplers import pick_kernels
+from gloader.samplers.arguments import MAX_LOCAL
+from gloader.samplers.hops import checked_total, fetch_degrees
+from gloader.samplers.rng import relation_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.hetero_workspace import HeteroWorkspace
+    from gloader.types import BatchId, IdArray, LocalArray
+
+
+class CollectiveDraws:
+    """Draws the edges of a hop for all relations into a type together. Pure and thread-safe.
+
+    The key of a node's draws is that of the first relation into its type, whatever relations have edges.
+
+    Parameters
+    ----------
+    graph : the topology
+    fanouts : neighbours per node over all relations, hop next to the seeds first; 0 takes none, -1 takes all
+    replace : draw with replacement
+    """
+
+    def __init__(self, graph: HeteroGraph, fanouts: tuple[int, ...], *, replace: bool) -> None:
+        self._topologies = tuple(graph.relations.values())
+        self._fanouts = fanouts
+        self._replace = replace
+        self._types = list(graph.num_nodes)
+        # Of each type the numbers of the relations into it.
+        self._into = [
+            [number for number, relation in enumerate(graph.relations) if relation[2] == name]
+            for name in graph.num_nodes
+        ]
+
+    def deal(
+        self,
+        work: HeteroWorkspace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: Sequence[range],
+        key: np.uint64,
+    ) -> Mapping[int, tuple[LocalArray, IdArray]]:
+        """Return where the edges of each destination begin (D + 1,) and the edges, by the number of the relation.
+
+        Relations without edges, and those into types without destinations, are left out.
+
+        Parameters
+        ----------
+        work : the batch so far
+        batch_id, hop : the address
+        destinations : positions in the nodes of each type
+        key : of the hop
+
+        Raises
+        ------
+        ConfigError
+            The hop would have 2**31 edges into a type.
+        GraphError
+            The in-edges of a node do not lie within the graph's.
+        """
+        dealt: dict[int, tuple[LocalArray, IdArray]] = {}
+        if self._fanouts[hop] == 0:
+            return dealt
+        for here, numbers in zip(destinations, self._into, strict=True):
+            with_edges = [number for number in numbers if self._topologies[number].num_edges]
+            if here and with_edges:
+                self._deal_type(work, batch_id, hop, here, with_edges, relation_key(key, numbers[0]), dealt)
+        return dealt
+
+    def _deal_type(
+        self,
+        work: HeteroWorkspace,
+        batch_id: BatchId,
+        hop: int,
+        here: range,
+        numbers: Sequence[int],
+        key: np.uint64,
+        dealt: dict[int, tuple[LocalArray, IdArray]],
+    ) -> None:
+        spaces = [work.relations[number] for number in numbers]
+        for number, space in zip(numbers, spaces, strict=True):
+            fetch_degrees(self._topologies[number], space, here)
+        part = slice(here.start, here.stop)
+        totals = spaces[0].degrees[part].copy()
+        for space in spaces[1:]:
+            totals += space.degrees[part]
+        indptr, picked = self._pick(spaces[0].nodes[part], totals, batch_id, hop, key, spaces[0].scratch.bits)
+        # In-edges of each node before those of the relation at hand.
+        before = np.zeros(len(here), dtype=np.int64)
+        for number, space in zip(numbers, spaces, strict=True):
+            space.scratch.reserve_edges(int(indptr[-1]) + 1)  # one more: it is written before it is counted
+            own_indptr = np.empty(len(here) + 1, dtype=np.int32)
+            edges = space.scratch.edges
+            num_edges = _deal(
+                picked, indptr, before, space.starts[part], space.degrees[part], own_indptr, edges
+            )
+            dealt[number] = own_indptr, edges[:num_edges].copy()
+
+    def _pick(
+        self,
+        nodes: IdArray,
+        degrees: IdArray,
+        batch_id: BatchId,
+        hop: int,
+        key: np.uint64,
+        bits: np.ndarray[tuple[int], np.dtype[np.uint64]],
+    ) -> tuple[LocalArray, IdArray]:
+        """Return where the draws of each node begin, and the draws, positions in its in-edges."""
+        fanout, num_dst = self._fanouts[hop], len(nodes)
+        indptr = np.empty(num_dst + 1, dtype=np.int32)
+        total = pick_kernels.count_uniform(degrees, 0, num_dst, fanout, self._replace, MAX_LOCAL, indptr)
+        checked_total(total, hop, batch_id, self._fanouts)
+        picked = np.empty(total + pick_kernels.SLACK, dtype=np.int64)
+        rows = (nodes, np.zeros(num_dst, dtype=np.int64), degrees, 0, num_dst)
+        if self._replace:
+            pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, picked)
+        else:
+            pick_kernels.pick_uniform(*rows, key, indptr, picked, bits)
+        return indptr, picked
+
+
+@njit(cache=True, nogil=True)
+def _deal(
+    picked: IdArray,
+    indptr: LocalArray,
+    before: IdArray,
+    starts: IdArray,
+    degrees: IdArray,
+    own_indptr: LocalArray,
+    edge_ids: IdArray,
+) -> int:
+    """Write the edges of one relation among the draws of all; return how many. Adds ``degrees`` to ``before``.
+
+    ``edge_ids`` has room for one more than there are draws.
+    """
+    out = 0
+    own_indptr[0] = 0
+    for i in range(before.shape[0]):
+        for j in range(indptr[i], indptr[i + 1]):
+            at = picked[j] - before[i]
+            edge_ids[out] = starts[i] + at
+            out += (
+                0 <= at < degrees[i]
+            )  # without a branch: which relation a draw falls into, no predictor knows
+        own_indptr[i + 1] = out
+        before[i] += degrees[i]
+    return out
