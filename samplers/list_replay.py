@@ -11,11 +11,11 @@ from gloader.samplers import list_kernels
 from gloader.samplers.hops import checked_total, taken_block
 
 if TYPE_CHECKING:
-    from gloader.types import BatchId, Block, IdArray, LocalArray
     from numpy.typing import NDArray
 
     from gloader.samplers.list_rule import ListRule
     from gloader.samplers.workspace import Workspace
+    from gloader.types import BatchId, Block, IdArray, LocalArray
 
 
 def replay_hop(

@@ -19,7 +19,6 @@ from gloader.samplers.rng import layer_key
 from gloader.samplers.workspace import Workspace, WorkspacePool
 
 if TYPE_CHECKING:
-    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
     from gloader.samplers.sweeping import HopRule
+    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
 
 class NeighborSampler:
