@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import CscReport, build_csc
 from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.order.renumber import renumbered
@@ -229,11 +230,10 @@ def _write_edges(
     return build_csc(
         source.edges,
         writer,
-        num_nodes=source.num_nodes,
+        ends=EdgeEnds.of(source.num_nodes, source.edge_origin),
         rules=options.rules,
         budget_bytes=plan.edge_budget_bytes,
         scratch=writer.scratch,
-        where=source.edge_origin,
         progress=progress,
     )
 

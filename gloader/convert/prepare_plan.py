@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.edge_spill import record_dtype
 from gloader.convert.csc.external_csc import plan_csc
 from gloader.convert.order.ordered_rows import spill_dtype
@@ -85,7 +86,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         )
     free = budget_bytes - resident
     sort = plan_csc(
-        source.num_nodes,
+        EdgeEnds.of(source.num_nodes),
         source.edges.num_edges,
         has_weights=source.edges.has_weights,
         rules=options.rules,
@@ -164,7 +165,7 @@ def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
 
 
 def _edge_scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:
-    record = record_dtype(num_nodes=source.num_nodes, has_weights=source.edges.has_weights).itemsize
+    record = record_dtype(num_sources=source.num_nodes, has_weights=source.edges.has_weights).itemsize
     spill = _max_edges(source, options) * record
     merged = _max_edges(source, options) * _edge_bytes(source) if options.rules.merges else 0
     # Communities are found on a sorted topology of their own.

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 @njit(cache=True, nogil=True)
-def first_bad_edge(src: IdArray, dst: IdArray, num_nodes: int) -> int:
-    """Return the first i whose source or destination is outside 0..num_nodes-1, or -1. Pure."""
+def first_bad_edge(src: IdArray, dst: IdArray, num_sources: int, num_nodes: int) -> int:
+    """Return the first i whose source or destination is outside its range, which starts at 0, or -1. Pure."""
     for i in range(src.shape[0]):
-        if src[i] < 0 or src[i] >= num_nodes or dst[i] < 0 or dst[i] >= num_nodes:
+        if src[i] < 0 or src[i] >= num_sources or dst[i] < 0 or dst[i] >= num_nodes:
             return i
     return -1
 

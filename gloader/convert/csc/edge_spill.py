@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-def record_dtype(*, num_nodes: int, has_weights: bool) -> np.dtype[np.void]:
+def record_dtype(*, num_sources: int, has_weights: bool) -> np.dtype[np.void]:
     """Return the layout of a spilled edge: destination within its range, source, weight. Pure."""
     # 32 bits hold any offset within a bucket, so that the destination takes half of its size.
     fields: list[tuple[str, type]] = [
         ("dst", np.uint32),
-        ("src", np.int32 if num_nodes < 2**31 else np.int64),
+        ("src", np.int32 if num_sources < 2**31 else np.int64),
     ]
     return np.dtype(fields + ([("weight", np.float32)] if has_weights else []))
 

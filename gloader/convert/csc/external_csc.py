@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import chunks_after_rules
+from gloader.convert.csc.edge_rules import EdgeEnds, chunks_after_rules
 from gloader.convert.csc.edge_spill import EdgeSpill, record_dtype
 from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRanges
 from gloader.convert.csc.temporary_array import TemporaryArray
@@ -89,14 +89,14 @@ class CscReport:
 
 
 def plan_csc(
-    num_nodes: int, num_edges: int | None, *, has_weights: bool, rules: EdgeRules, budget_bytes: int
+    ends: EdgeEnds, num_edges: int | None, *, has_weights: bool, rules: EdgeRules, budget_bytes: int
 ) -> CscPlan:
     """Divide a memory budget between reading, holding and sorting edges. Pure.
 
     Parameters
     ----------
-    num_nodes : N
-    num_edges : edges of the source; None: unknown, and taken to be 32 a node
+    ends : the nodes that they join
+    num_edges : edges of the source; None: unknown, and taken to be 32 a destination
     has_weights : whether every edge has a float32 weight
     rules : what happens to the edges
     budget_bytes : memory that both passes stay within
@@ -106,9 +106,10 @@ def plan_csc(
     BudgetError
         Not even the smallest useful buffers fit; says needed and allowed.
     """
-    record = record_dtype(num_nodes=num_nodes, has_weights=has_weights).itemsize
+    num_nodes = ends.num_nodes
+    record = record_dtype(num_sources=ends.num_sources, has_weights=has_weights).itemsize
     per_edge = _chunk_edge_bytes(record, has_weights=has_weights, rules=rules)
-    sorted_edge = _sorted_edge_bytes(num_nodes, has_weights=has_weights, rules=rules)
+    sorted_edge = _sorted_edge_bytes(ends.num_sources, has_weights=has_weights, rules=rules)
     factor = 2 if rules.symmetrize else 1
     expected = (
         _USUAL_DEGREE * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
@@ -146,27 +147,25 @@ def build_csc(
     edges: EdgeStream,
     sink: CscSink,
     *,
-    num_nodes: int,
+    ends: EdgeEnds,
     rules: EdgeRules,
     budget_bytes: int,
     scratch: Path,
-    where: str = "edges",
     progress: PrepareProgress = NO_PROGRESS,
 ) -> CscReport:
-    """Write the edges to ``sink`` as CSC: the in-neighbours of each node, in input order.
+    """Write the edges to ``sink`` as CSC: the in-neighbours of each destination, in input order.
 
     Where ``rules`` merge parallel edges, the in-neighbours are in ascending order instead. Indices are int32
-    where ``num_nodes`` is below 2**31. The source is read once.
+    where there are fewer than 2**31 sources. The source is read once.
 
     Parameters
     ----------
     edges : the stream of the source, read once
     sink : receives the offsets, the sources and the weights
-    num_nodes : N; ids lie in 0..N-1
+    ends : the nodes that they join
     rules : what happens to the edges
     budget_bytes : memory that both passes stay within
     scratch : an existing folder for temporary files; they are gone when this returns or raises
-    where : the source, for messages
     progress : receives the steps "reading edges" and "sorting edges"
 
     Raises
@@ -179,19 +178,23 @@ def build_csc(
         The disk refuses a temporary file.
     """
     plan = plan_csc(
-        num_nodes, edges.num_edges, has_weights=edges.has_weights, rules=rules, budget_bytes=budget_bytes
+        ends, edges.num_edges, has_weights=edges.has_weights, rules=rules, budget_bytes=budget_bytes
     )
     spill = EdgeSpill(
         folder=scratch,
-        dtype=record_dtype(num_nodes=num_nodes, has_weights=edges.has_weights),
+        dtype=record_dtype(num_sources=ends.num_sources, has_weights=edges.has_weights),
         shift=plan.shift,
         num_buckets=plan.num_buckets,
         held_bytes=plan.held_bytes,
     )
     try:
-        read = _deal_out(edges, spill, plan, num_nodes=num_nodes, rules=rules, where=where, progress=progress)
+        read = _deal_out(edges, spill, plan, ends=ends, rules=rules, progress=progress)
         ranges = SortedRanges(
-            spill=spill, num_nodes=num_nodes, max_edges=plan.sort_edges, merges=rules.merges
+            spill=spill,
+            num_nodes=ends.num_nodes,
+            num_sources=ends.num_sources,
+            max_edges=plan.sort_edges,
+            merges=rules.merges,
         )
         num_edges = _write(ranges, sink, int(spill.counts.sum()), scratch, progress)
         return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
@@ -212,9 +215,9 @@ def _chunk_edge_bytes(record: int, *, has_weights: bool, rules: EdgeRules) -> in
     return 2 * ids + ruled + record * (2 if rules.symmetrize else 1)
 
 
-def _sorted_edge_bytes(num_nodes: int, *, has_weights: bool, rules: EdgeRules) -> int:
+def _sorted_edge_bytes(num_sources: int, *, has_weights: bool, rules: EdgeRules) -> int:
     """Bytes of memory per edge of a range that is being sorted, the merge's copy of a segment included."""
-    out = (4 if num_nodes < 2**31 else 8) + 4 * has_weights
+    out = (4 if num_sources < 2**31 else 8) + 4 * has_weights
     return out + (12 + out if rules.merges and has_weights else 0)
 
 
@@ -223,15 +226,12 @@ def _deal_out(
     spill: EdgeSpill,
     plan: CscPlan,
     *,
-    num_nodes: int,
+    ends: EdgeEnds,
     rules: EdgeRules,
-    where: str,
     progress: PrepareProgress,
 ) -> int:
     done = 0
-    chunks = chunks_after_rules(
-        edges, num_nodes=num_nodes, rules=rules, max_edges=plan.chunk_edges, where=where
-    )
+    chunks = chunks_after_rules(edges, ends=ends, rules=rules, max_edges=plan.chunk_edges)
     for count, chunk in chunks:
         spill.append(chunk)
         done += count

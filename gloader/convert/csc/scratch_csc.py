@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import build_csc
 from gloader.convert.csc.sorted_ranges import cut_ranges
 from gloader.convert.csc.temporary_array import TemporaryArray
@@ -91,11 +92,10 @@ class ScratchCsc:
         build_csc(
             edges,
             self,
-            num_nodes=self.num_nodes,
+            ends=EdgeEnds.of(self.num_nodes, where),
             rules=rules,
             budget_bytes=budget_bytes,
             scratch=self.folder,
-            where=where,
             progress=progress,
         )
 

@@ -41,7 +41,8 @@ class SortedRanges:
     """The ranges of a spill in order: an iterable that sorts, merges if asked to, and drops each file behind it."""
 
     spill: EdgeSpill
-    num_nodes: int
+    num_nodes: int  # destinations
+    num_sources: int
     max_edges: int  # sorted at a time
     merges: bool  # parallel edges into one
 
@@ -131,8 +132,8 @@ class SortedRanges:
         """Cut the sources into ranges whose marks and sums take no more than the sort may."""
         # 17 bytes for a source: a mark, and two sums of 8.
         step = max(1, self.max_edges // 8)
-        for first in range(0, self.num_nodes, step):
-            yield first, min(self.num_nodes, first + step)
+        for first in range(0, self.num_sources, step):
+            yield first, min(self.num_sources, first + step)
 
     def _mark(
         self, bucket: int, node: int, first: int, stop: int

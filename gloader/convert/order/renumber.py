@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import check_chunk
+from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk
 from gloader.convert.source import EdgeChunk, Splits
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ class RenumberedEdges:
             An id is out of range or a weight is not a finite number of at least 0. The message has the ids
             of the source.
         """
-        done = 0
+        ends, done = EdgeEnds.of(self.new_ids.shape[0], self.where), 0
         # Old and new ids are alive together, three copies instead of two: smaller chunks take the memory of plain ones.
         for chunk in self.edges.chunks(max(1, 2 * max_edges // 3)):
             # Before the lookup: a bad id would read past the end of the table, or wrap around.
-            check_chunk(chunk, num_nodes=self.new_ids.shape[0], first=done, where=self.where)
+            check_chunk(chunk, ends=ends, first=done)
             done += chunk.src.shape[0]
             yield EdgeChunk(src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst], weight=chunk.weight)
 

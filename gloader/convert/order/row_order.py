@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from gloader.convert.csc.edge_rules import chunks_after_rules
+from gloader.convert.csc.edge_rules import EdgeEnds, chunks_after_rules
 from gloader.convert.order.communities import community_order
 
 if TYPE_CHECKING:
@@ -93,11 +93,9 @@ def by_falling_degree(degrees: IdArray) -> IdArray:
 
 def _out_degrees(source: Source, *, rules: EdgeRules, max_edges: int, progress: PrepareProgress) -> IdArray:
     degrees = np.zeros(source.num_nodes, np.int64)
-    where = source.edge_origin
+    ends = EdgeEnds.of(source.num_nodes, source.edge_origin)
     done = 0
-    for count, chunk in chunks_after_rules(
-        source.edges, num_nodes=source.num_nodes, rules=rules, max_edges=max_edges, where=where
-    ):
+    for count, chunk in chunks_after_rules(source.edges, ends=ends, rules=rules, max_edges=max_edges):
         count_nodes(chunk.src, degrees)
         done += count
         progress.advance("counting neighbours", done, source.edges.num_edges, "edges")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.convert.csc import external_csc, sorted_ranges
+from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import build_csc
 from gloader.convert.options import EdgeRules
 
@@ -50,7 +51,7 @@ def test_sort_equals_the_oracle(graph, rules, weighted, is_counted, budget):
     sink, stream = MemorySink(), ListEdges(edges, weighted=weighted, is_counted=is_counted)
     with tempfile.TemporaryDirectory() as scratch:
         report = build_csc(
-            stream, sink, num_nodes=num_nodes, rules=rules, budget_bytes=budget, scratch=Path(scratch)
+            stream, sink, ends=EdgeEnds.of(num_nodes), rules=rules, budget_bytes=budget, scratch=Path(scratch)
         )
         assert not list(Path(scratch).iterdir())
     given_edges = edges if weighted else [edge[:2] for edge in edges]
@@ -60,6 +61,34 @@ def test_sort_equals_the_oracle(graph, rules, weighted, is_counted, budget):
     assert report.edges_read == len(edges)
     assert report.num_edges == sum(map(len, expected))
     assert stream.passes == 1
+
+
+@st.composite
+def relations(draw):
+    num_sources, num_nodes = draw(st.integers(0, 20)), draw(st.integers(0, 30))
+    if not num_sources or not num_nodes:
+        return num_sources, num_nodes, []
+    edge = st.tuples(
+        st.integers(0, num_sources - 1), st.integers(0, num_nodes - 1), st.integers(0, 8).map(float)
+    )
+    return num_sources, num_nodes, draw(st.lists(edge, max_size=120))
+
+
+@given(relation=relations(), merges=st.booleans(), weighted=st.booleans(), budget=st.integers(2000, 9000))
+def test_a_relation_between_two_types_is_sorted_by_its_destinations(relation, merges, weighted, budget):
+    num_sources, num_nodes, edges = relation
+    sink, rule = MemorySink(), EdgeRules(deduplicate=merges)
+    with tempfile.TemporaryDirectory() as scratch:
+        build_csc(
+            ListEdges(edges, weighted=weighted),
+            sink,
+            ends=EdgeEnds(num_nodes=num_nodes, num_sources=num_sources, is_typed=True),
+            rules=rule,
+            budget_bytes=budget,
+            scratch=Path(scratch),
+        )
+    given_edges = edges if weighted else [edge[:2] for edge in edges]
+    assert sink.neighbors(weighted=weighted) == expected_neighbors(given_edges, num_nodes, rule)
 
 
 @given(graph=graphs(), budget=st.integers(2000, 9000))
@@ -77,7 +106,7 @@ def _neighbors(edges, num_nodes, rules, budget):
         build_csc(
             ListEdges(edges, weighted=True),
             sink,
-            num_nodes=num_nodes,
+            ends=EdgeEnds.of(num_nodes),
             rules=rules,
             budget_bytes=budget,
             scratch=Path(scratch),

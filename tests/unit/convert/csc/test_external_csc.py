@@ -3,6 +3,7 @@ import pytest
 from convert_helpers import ListEdges, MemorySink, expected_neighbors
 
 from gloader.convert.csc import external_csc
+from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import build_csc, plan_csc
 from gloader.convert.csc.sorted_ranges import cut_ranges
 from gloader.convert.options import EdgeRules
@@ -16,11 +17,10 @@ def build(edges, num_nodes, tmp_path, *, rules=EdgeRules(), budget=100 * MB, wei
     report = build_csc(
         ListEdges(edges, weighted=weighted),
         sink,
-        num_nodes=num_nodes,
+        ends=EdgeEnds.of(num_nodes, "edges.csv"),
         rules=rules,
         budget_bytes=budget,
         scratch=tmp_path,
-        where="edges.csv",
     )
     return sink, report
 
@@ -109,22 +109,22 @@ def test_self_loops_are_exactly_one_per_node(tmp_path):
 @pytest.mark.parametrize("rules", [EdgeRules(), EdgeRules(symmetrize=True, self_loops=True)])
 @pytest.mark.parametrize("budget", [40 * MB, 10**9])
 def test_plan_stays_within_its_budget(budget, rules, weighted):
-    plan = plan_csc(1_000_000, 10**9, has_weights=weighted, rules=rules, budget_bytes=budget)
+    plan = plan_csc(EdgeEnds.of(1_000_000), 10**9, has_weights=weighted, rules=rules, budget_bytes=budget)
     assert plan.peak_bytes <= budget
     assert plan.num_buckets << plan.shift >= 1_000_000
     assert plan.chunk_edges >= 4096
 
 
 def test_plan_of_a_small_graph_asks_for_little():
-    plan = plan_csc(1000, 5000, has_weights=False, rules=EdgeRules(), budget_bytes=10**10)
+    plan = plan_csc(EdgeEnds.of(1000), 5000, has_weights=False, rules=EdgeRules(), budget_bytes=10**10)
     assert plan.peak_bytes < 6 * MB
 
 
 def test_indices_are_int64_only_beyond_int32():
     from gloader.convert.csc.edge_spill import record_dtype
 
-    assert record_dtype(num_nodes=2**31 - 1, has_weights=False)["src"] == np.int32
-    assert record_dtype(num_nodes=2**31, has_weights=False)["src"] == np.int64
+    assert record_dtype(num_sources=2**31 - 1, has_weights=False)["src"] == np.int32
+    assert record_dtype(num_sources=2**31, has_weights=False)["src"] == np.int64
 
 
 def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path, monkeypatch):
@@ -142,3 +142,38 @@ def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path, monkeypatch):
 def test_ranges_hold_at_most_so_many_edges():
     assert list(cut_ranges(np.array([3, 0, 2, 9, 1, 1]), 5)) == [(0, 3), (3, 4), (4, 6)]
     assert list(cut_ranges(np.array([0, 0]), 5)) == [(0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("edge", "message"),
+    [
+        ((5, 0), "writes: edge 1 (counted from 0) has source 5; ids of sources must lie in 0..4"),
+        ((-1, 0), "writes: edge 1 (counted from 0) has source -1; ids of sources must lie in 0..4"),
+        ((0, 3), "writes: edge 1 (counted from 0) has destination 3; ids of destinations must lie in 0..2"),
+    ],
+)
+def test_each_end_of_a_relation_has_a_range_of_its_own(edge, message, tmp_path):
+    ends = EdgeEnds(num_nodes=3, num_sources=5, where="writes", is_typed=True)
+    with pytest.raises(GraphError) as raised:
+        build_csc(
+            ListEdges([(4, 2), edge]),
+            MemorySink(),
+            ends=ends,
+            rules=EdgeRules(),
+            budget_bytes=MB * 100,
+            scratch=tmp_path,
+        )
+    assert str(raised.value) == message
+
+
+def test_a_relation_into_a_type_without_nodes_takes_no_edge(tmp_path):
+    ends = EdgeEnds(num_nodes=0, num_sources=5, where="writes", is_typed=True)
+    with pytest.raises(GraphError, match="has destination 0; there are no destinations"):
+        build_csc(
+            ListEdges([(1, 0)]),
+            MemorySink(),
+            ends=ends,
+            rules=EdgeRules(),
+            budget_bytes=MB * 100,
+            scratch=tmp_path,
+        )
