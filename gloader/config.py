@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.os_io import StrPath
 
-ModelName = Literal["graphsage", "gcn", "gat", "mlp"]
+ModelName = Literal["graphsage", "gcn", "gat", "mlp", "rsage", "rgcn", "rgat"]
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 TopologyHome = Literal["auto", "ram", "sweep", "direct"]
@@ -64,7 +64,7 @@ class ModelConfig:
     """The network."""
 
     name: Annotated[ModelName, Parameter(name="model")] = "graphsage"
-    """Which network; mlp ignores the edges."""
+    """Which network; mlp ignores the edges. Graphs of several types take rsage, rgcn or rgat."""
     hidden: Count = 256
     """Width of the hidden layers."""
     dropout: Share = 0.5
@@ -72,7 +72,7 @@ class ModelConfig:
     batch_norm: bool = False
     """Normalise the hidden activations."""
     heads: Count = 4
-    """Attention heads of gat."""
+    """Attention heads of gat and rgat."""
 
 
 @Parameter(name="*", group=Group("Optimisation", sort_key=2))

@@ -1,6 +1,16 @@
-"""GraphSAGE, GCN, GAT and an MLP on sampled blocks."""
+"""GraphSAGE, GCN, GAT and an MLP on sampled blocks; R-SAGE, R-GCN and R-GAT on those of several types."""
 
 from gloader.models.build import build_model
+from gloader.models.build_hetero import HETERO_MODELS, build_hetero_model
+from gloader.models.hetero_network import HeteroNetwork
 from gloader.models.network import GraphNetwork
+from gloader.models.schema import Schema
 
-__all__ = ["GraphNetwork", "build_model"]
+__all__ = [
+    "HETERO_MODELS",
+    "GraphNetwork",
+    "HeteroNetwork",
+    "Schema",
+    "build_hetero_model",
+    "build_model",
+]

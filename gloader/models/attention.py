@@ -45,6 +45,10 @@ def attend(
     -------
     (heads, D, W) of the dtype of ``scores``; a destination without sources gets zeros
     """
+    if not has_loops and not edges.num_edges:
+        # Operations of torch take no empty edges. The sums are 0, and so are the gradients, which are there.
+        nothing = rows[:0].sum().to(scores.dtype) + scores[:0].sum()
+        return nothing.expand(scores.shape[1], edges.num_dst, rows.shape[-1])
     # Kernels are not for float64, which only tests of gradients have. A compiler fuses the operations by itself.
     kernels = (
         attention_kernels(rows.device)
@@ -52,6 +56,44 @@ def attend(
         else None
     )
     return (kernels or attend_in_torch)(rows.contiguous(), scores, edges, importance, has_loops)
+
+
+def attend_between(
+    rows: torch.Tensor,
+    scores_src: torch.Tensor,
+    scores_dst: torch.Tensor,
+    edges: Adjacency,
+    *,
+    importance: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return what `attend` does, without loops, where sources and destinations are nodes of two types.
+
+    Parameters
+    ----------
+    rows : (U, heads, W) or (U, W) of the sources, as of `attend`
+    scores_src : (U, heads) of the sources
+    scores_dst : (D, heads) of the destinations
+    edges : E edges from U sources to D destinations
+    importance : as of `attend`
+
+    Returns
+    -------
+    (heads, D, W) of the dtype of the scores; a destination without sources gets zeros
+    """
+    # One table of nodes that are a source by one column and a destination by the other: the kernels know one.
+    num_src, num_dst = len(scores_src), len(scores_dst)
+    num_nodes = max(num_src, num_dst)
+    scores = torch.stack(
+        (
+            functional.pad(scores_src, (0, 0, 0, num_nodes - num_src)),
+            functional.pad(scores_dst, (0, 0, 0, num_nodes - num_dst)),
+        ),
+        dim=2,
+    )
+    if num_src < num_nodes:
+        rows = functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, num_nodes - num_src))
+    edges = Adjacency(edges.indptr, edges.indices, num_src=num_nodes)
+    return attend(rows, scores, edges, importance=importance, has_loops=False)
 
 
 def attend_in_torch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gloader.errors import ConfigError
 from gloader.models.gat import GatConv
@@ -13,8 +13,12 @@ from gloader.models.network import GraphNetwork
 from gloader.models.sage import SageConv
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from gloader.config import ModelConfig
     from gloader.models.conv import Conv
+
+_NAMES: Final = ("graphsage", "gcn", "gat", "mlp")
 
 
 def build_model(
@@ -57,20 +61,32 @@ def _build_conv(config: ModelConfig, before: int, after: int, *, is_last: bool, 
             )
         case "mlp":
             return DenseConv(before, after)
+        case _:
+            raise AssertionError(f"{config.name} is no network of one type")
 
 
 def _check(config: ModelConfig, *, num_layers: int, num_classes: int, in_dim: int) -> None:
-    names = ("graphsage", "gcn", "gat", "mlp")
-    if config.name not in names:
-        raise ConfigError(f"model {config.name!r} is not known; allowed: {', '.join(names)}")
-    counts = {"layers": num_layers, "classes": num_classes, "features": in_dim}
-    for noun, count in (counts | {"hidden": config.hidden, "heads": config.heads}).items():
-        if count < 1:
-            raise ConfigError(f"{noun} is {count}; a model needs at least 1")
-    if not 0.0 <= config.dropout < 1.0:
-        raise ConfigError(f"dropout is {config.dropout}; allowed: 0 up to, but not including, 1")
+    check_model(config, _NAMES, {"layers": num_layers, "classes": num_classes, "features": in_dim})
     if config.name == "gat" and num_layers > 1 and config.hidden % config.heads:
         raise ConfigError(
             f"hidden is {config.hidden}, which {config.heads} heads do not divide; "
             f"choose a multiple of the number of heads"
         )
+
+
+def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, int]) -> None:
+    """Raise ConfigError naming the first value of ``config`` that is not allowed. Pure.
+
+    Parameters
+    ----------
+    config : of the network
+    names : the allowed ones
+    counts : what else the network needs at least one of
+    """
+    if config.name not in names:
+        raise ConfigError(f"model {config.name!r} is not known; allowed: {', '.join(names)}")
+    for noun, count in {**counts, "hidden": config.hidden, "heads": config.heads}.items():
+        if count < 1:
+            raise ConfigError(f"{noun} is {count}; a model needs at least 1")
+    if not 0.0 <= config.dropout < 1.0:
+        raise ConfigError(f"dropout is {config.dropout}; allowed: 0 up to, but not including, 1")

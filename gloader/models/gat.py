@@ -50,7 +50,7 @@ class GatConv(nn.Module):
         self.att_dst = nn.Parameter(torch.empty(1, heads, self.head_dim))
         self.bias = nn.Parameter(torch.zeros(out_dim))
         for weight in (self.lin.weight, self.att_src, self.att_dst):
-            _glorot(weight)
+            glorot(weight)
 
     def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
         """Return (D, out_dim) for ``x`` (U, in_dim)."""
@@ -157,7 +157,7 @@ class GatConv(nn.Module):
         return self._join(torch.stack(sums) / total.t().unsqueeze(2)) + self.bias[columns]
 
 
-def _glorot(weight: torch.Tensor) -> None:
+def glorot(weight: torch.Tensor) -> None:
     """Fill as PyG does, from the last two dimensions."""
     bound = (6.0 / (weight.shape[-2] + weight.shape[-1])) ** 0.5
     nn.init.uniform_(weight, -bound, bound)

@@ -1,0 +1,66 @@
+"""What a typed model has to know of its graph: types, widths and relations; and which of them reach the logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gloader.types import Relation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The types and relations of a graph, in the order of its record.
+
+    Raises
+    ------
+    ConfigError
+        The labelled type, or one of a relation, is not among the types.
+    """
+
+    num_nodes: Mapping[str, int]  # of each type
+    feature_dims: Mapping[str, int]  # of each type; 0: it has no features, and its rows are learned
+    relations: tuple[Relation, ...]
+    labelled: str  # the type whose nodes are classified
+
+    def __post_init__(self) -> None:
+        """Check that every name is that of a type."""
+        allowed = ", ".join(map(repr, self.num_nodes))
+        ends = [(":".join(relation), end) for relation in self.relations for end in relation[::2]]
+        for what, name in [("the labelled type", self.labelled), *ends]:
+            if name not in self.num_nodes:
+                raise ConfigError(f"{what} names the type {name!r}; there are {allowed}")
+
+    def relations_into(self, node_type: str) -> tuple[Relation, ...]:
+        """Return the relations whose destinations are of ``node_type``, in order."""
+        return tuple(relation for relation in self.relations if relation[2] == node_type)
+
+    def reaching(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
+        """Return the types whose rows reach the logits: as inputs, and out of each of the layers. Pure.
+
+        Parameters
+        ----------
+        num_layers : L
+
+        Returns
+        -------
+        L + 1 tuples in the order of the types; the last is the labelled type alone
+        """
+        needed = {self.labelled}
+        found = [needed]
+        for _ in range(num_layers):
+            # A node's own row counts too: what is needed once stays needed further down.
+            needed = needed | {source for source, _, destination in self.relations if destination in needed}
+            found.append(needed)
+        return tuple(tuple(name for name in self.num_nodes if name in names) for names in reversed(found))
+
+    @property
+    def learned_dim(self) -> int | None:
+        """Width of learned rows: that of all features, as in OGB's examples; None where features differ or are none."""
+        widths = {dim for dim in self.feature_dims.values() if dim}
+        return widths.pop() if len(widths) == 1 else None
