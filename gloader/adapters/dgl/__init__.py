@@ -4,6 +4,7 @@ Importing this module imports DGL, which the optional dependencies ``dgl`` bring
 """
 
 from gloader.adapters.dgl.blocks import BlockBatch, BlockLoader, to_blocks
+from gloader.adapters.dgl.hetero_blocks import HeteroBlockBatch, to_hetero_blocks
 from gloader.adapters.dgl.storage import GraphWithStores, RowStorage, wrap_graph
 from gloader.convert.sources.dgl import from_graph as from_dgl
 from gloader.convert.sources.dgl import to_graph as to_dgl
@@ -12,9 +13,11 @@ __all__ = [
     "BlockBatch",
     "BlockLoader",
     "GraphWithStores",
+    "HeteroBlockBatch",
     "RowStorage",
     "from_dgl",
     "to_blocks",
     "to_dgl",
+    "to_hetero_blocks",
     "wrap_graph",
 ]

@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from gloader.adapters.dgl.block import create_block, require_device
 from gloader.adapters.loader_view import LoaderView, to_loader
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.dataset import Dataset
-from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.loader import Loader
-    from gloader.types import DeviceBlock, ReadyBatch
+    from gloader.types import ReadyBatch
 
 with quiet_dgl("gloader.adapters.dgl needs") as dgl:
-    from dgl.graph_index import from_coo
-    from dgl.heterograph import DGLBlock
-    from dgl.heterograph_index import create_heterograph_from_relations, create_unitgraph_from_csr
+    pass
 
-_ONE_EDGE_TYPE = from_coo(2, [0], [1], True)  # source type -> destination type
-_FORMATS = ["coo", "csr", "csc"]
+# The names that DGL gives to the only type and relation.
+_TYPE, _RELATION = "_N", ("_N", "_E", "_N")
 
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
 
@@ -76,7 +74,7 @@ def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label")
         nodes = nodes.to(batch.x.device)
     blocks = []
     for hop in batch.blocks:
-        block = _to_block(hop)
+        block = create_block({_RELATION: hop}, {_TYPE: hop.num_src}, {_TYPE: hop.num_dst})
         block.srcdata[dgl.NID] = nodes[: hop.num_src]
         block.dstdata[dgl.NID] = nodes[: hop.num_dst]
         block.edata[dgl.EID] = hop.edge_ids
@@ -87,30 +85,3 @@ def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label")
     blocks[0].srcdata[feature] = batch.x
     blocks[-1].dstdata[label] = batch.y
     return nodes, nodes[: batch.num_seeds], blocks
-
-
-def _to_block(hop: DeviceBlock) -> Any:
-    """Return what ``dgl.create_block(("csc", ...))`` returns, without its search for the largest id.
-
-    That search, in each block, would be most of what an adapted batch costs.
-    """
-    edges = create_unitgraph_from_csr(
-        2, hop.num_src, hop.num_dst, hop.indptr, hop.indices, hop.indices.new_empty(0), _FORMATS, True
-    )
-    sizes = dgl.utils.toindex([hop.num_src, hop.num_dst], "int64")
-    index = create_heterograph_from_relations(_ONE_EDGE_TYPE, [edges], sizes)
-    return DGLBlock(index, (["_N"], ["_N"]), ["_E"])
-
-
-def require_device(device: str | torch.device) -> None:
-    """Raise ConfigError where this DGL cannot hold graphs on ``device``; DGL's own error comes in the first batch."""
-    if torch.device(device).type == "cpu":
-        return
-    try:
-        dgl.graph(([0], [0])).to(device)
-    except (dgl.DGLError, RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        raise ConfigError(
-            f"DGL {dgl.__version__} cannot use {device!s} ({reason}). The wheels of DGL on PyPI are for the CPU: use "
-            "device='cpu', install a CUDA build of DGL, or use gloader's own batches or gloader.adapters.pyg"
-        ) from error

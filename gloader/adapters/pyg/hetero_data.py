@@ -1,0 +1,76 @@
+"""The loader's batches of several types as PyG's ``HeteroData``."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+from gloader.adapters.hop_sizes import nodes_by_hop
+from gloader.adapters.pyg.merged_edges import Hops, merge_edges
+from gloader.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gloader.types import HeteroReadyBatch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
+    try:
+        from torch_geometric.data import HeteroData
+    except ImportError as error:
+        raise MissingDependencyError.of_extra("gloader.adapters.pyg needs torch-geometric", "pyg") from error
+
+
+def to_hetero_data(
+    batch: HeteroReadyBatch, *, labelled: str, input_id: Mapping[str, torch.Tensor] | None = None
+) -> HeteroData:
+    """Return ``batch`` in PyG's layout, see `to_data`. Every type and relation is there, perhaps empty.
+
+    Parameters
+    ----------
+    batch : a native batch
+    labelled : the type whose labels ``batch.y`` holds
+    input_id : of each type with seeds, their positions in the loader's seeds
+
+    Returns
+    -------
+    HeteroData
+        of each type n_id (U_t,), num_nodes, num_sampled_nodes (L + 1), and x (U_t, F_t) of one with features; of a
+        type with seeds batch_size and input_id besides, and of the labelled one y of the seeds alone; of each relation
+        edge_index (2, E_r) int64, e_id (E_r,) positions in its ``indices``, num_sampled_edges (L), and edge_weight
+        (E_r,) where the sampler weighs its edges. ``x`` and ``n_id`` are shared with the batch.
+    """
+    data = HeteroData()
+    device = batch.y.device
+    known = nodes_by_hop(batch)
+    for name, nodes in batch.nodes.items():
+        store = data[name]
+        if (x := batch.x[name]).shape[1]:
+            store.x = x
+        store.n_id = torch.from_numpy(nodes).to(device)
+        store.num_nodes = len(nodes)
+        store.num_sampled_nodes = [after - before for before, after in pairwise([0, *known[name]])]
+        if batch.num_seeds[name] or name == labelled:
+            store.batch_size = batch.num_seeds[name]
+            if input_id is not None and name in input_id:
+                store.input_id = input_id[name]
+    data[labelled].y = batch.y
+
+    hops = tuple(reversed(batch.blocks))
+    relations = list(hops[0])
+    chains = [
+        Hops(blocks=[hop[relation] for hop in hops], firsts=(0, *known[relation[2]][: len(hops) - 1]))
+        for relation in relations
+    ]
+    for relation, edges in zip(relations, merge_edges(chains, device), strict=True):
+        store = data[relation]
+        store.edge_index = edges.edge_index
+        store.e_id = edges.edge_ids
+        store.num_sampled_edges = edges.counts
+        if edges.edge_weight is not None:
+            store.edge_weight = edges.edge_weight
+    return data
