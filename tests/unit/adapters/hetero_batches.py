@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gloader.samplers import CscGraph, HeteroGraph
 from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, Relation
 
 NUM_NODES = {"paper": 90, "author": 60, "venue": 7, "patent": 5}
@@ -27,6 +28,8 @@ Csc = tuple[NDArray[np.int64], NDArray[np.int64]]
 class SmallGraph:
     """CSC arrays for each relation, features by type, labels of papers."""
 
+    num_nodes = NUM_NODES
+
     def __init__(self, seed: int = 7) -> None:
         rng = np.random.Generator(np.random.Philox(seed))
         self.csc: dict[Relation, Csc] = {}
@@ -41,6 +44,14 @@ class SmallGraph:
             for name, count in NUM_NODES.items()
         }
         self.labels = rng.integers(0, 4, NUM_NODES["paper"])
+
+    def topology(self) -> HeteroGraph:
+        """Return it as samplers take it."""
+        relations = {
+            relation: CscGraph(indptr=indptr, indices=indices, num_sources=NUM_NODES[relation[0]])
+            for relation, (indptr, indices) in self.csc.items()
+        }
+        return HeteroGraph(num_nodes=NUM_NODES, relations=relations)
 
     def batch(
         self,
