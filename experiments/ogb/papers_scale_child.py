@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from papers_scale import anonymous_bytes
 from torch.nn import functional
+from watch import anonymous_bytes
 
 from gloader import Dataset, Loader
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig
