@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
-    from gloader.dataset.dataset import Dataset
     from gloader.dataset.edge_passes import PassWay
+    from gloader.dataset.edge_table import AnyEdges
     from gloader.samplers.sweeping import Frontier
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.os_io import OsIO
@@ -62,7 +62,7 @@ class ListPasses:
 
     Parameters
     ----------
-    dataset : whose edges they are
+    dataset : of one type, or a relation, whose edges they are
     rule : of the sampler
     folder : takes what is drawn, within its budget
     memory_bytes : of all buffers
@@ -81,7 +81,7 @@ class ListPasses:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: AnyEdges,
         rule: ListRule,
         folder: SpillFolder,
         *,
@@ -198,7 +198,7 @@ class ListPasses:
             self._stack.close()
             self._buffers = []
 
-    def _open(self, dataset: Dataset, name: str, io: IoMode) -> PageReader:
+    def _open(self, dataset: AnyEdges, name: str, io: IoMode) -> PageReader:
         record = dataset.arrays[name]
         rule = element_rule(dataset.root / record.file, name, dataset.limits)
         reader = PageReader(dataset.root, record, rule=rule, io=io, os_io=dataset.os_io)

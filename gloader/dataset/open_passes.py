@@ -10,15 +10,15 @@ from gloader.samplers.list_rule import ListRule
 
 if TYPE_CHECKING:
     from gloader.config import IoMode
-    from gloader.dataset.dataset import Dataset
     from gloader.dataset.edge_passes import EdgePasses, PassWay
+    from gloader.dataset.edge_table import AnyEdges
     from gloader.samplers.sweeping import HopRule, PickRule
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
 
 
 def open_passes(
-    dataset: Dataset,
+    dataset: AnyEdges,
     rule: HopRule,
     folder: SpillFolder,
     *,
@@ -31,7 +31,7 @@ def open_passes(
 
     Parameters
     ----------
-    dataset : whose edges they are
+    dataset : of one type, or a relation, whose edges they are
     rule : of the sampler: a `ListRule`, else a `PickRule`
     folder : takes what passes bring, within its budget
     memory_bytes : of all buffers

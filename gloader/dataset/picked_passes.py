@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
-    from gloader.dataset.dataset import Dataset
     from gloader.dataset.edge_passes import PassWay
+    from gloader.dataset.edge_table import AnyEdges
     from gloader.samplers.sweeping import Frontier, PickRule
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.regions.store import Regions
@@ -43,7 +43,7 @@ class PickedPasses:
 
     Parameters
     ----------
-    dataset : whose edges they are
+    dataset : of one type, or a relation, whose edges they are
     rule : of the sampler
     folder : takes what passes bring, within its budget
     memory_bytes : of all buffers; `pass_memory_bytes` says how many make for full speed
@@ -61,7 +61,7 @@ class PickedPasses:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: AnyEdges,
         rule: PickRule,
         folder: SpillFolder,
         *,

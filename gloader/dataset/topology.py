@@ -14,6 +14,7 @@ from gloader.core.units import format_bytes
 from gloader.dataset.values import ValueCheck, wrong_value
 from gloader.errors import BudgetError
 from gloader.samplers.graph import EdgeLists, in_degrees
+from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.ssd_store.format.array_reader import array_pieces, load_page_checksums
 from gloader.ssd_store.format.format import check_array_file
 from gloader.ssd_store.read.device_file import DeviceFile
@@ -22,16 +23,17 @@ from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.read.paged_array import PagedArray, PagedScan, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
     from gloader.dataset.dataset import Dataset
+    from gloader.dataset.edge_table import AnyEdges
     from gloader.dataset.values import ValueLimits
     from gloader.samplers import Topology
-    from gloader.types import IdArray
+    from gloader.types import IdArray, Relation
 
 # For those who read a few batches, or perhaps nothing.
 FEW_BYTES: Final = 64 * 2**20
@@ -43,7 +45,7 @@ _LIST_EDGES: Final = 1 << 18  # edges of lists that are asked for at a time
 
 
 @contextmanager
-def open_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> Iterator[Topology]:
+def open_topology(dataset: AnyEdges, *, max_bytes: int, io: IoMode = "auto") -> Iterator[Topology]:
     """Open the topology of ``dataset`` for the length of a ``with`` block.
 
     One of up to ``max_bytes`` is read into memory, verified once. Of a larger one, indptr is, in a quarter of its bytes
@@ -52,7 +54,7 @@ def open_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> I
 
     Parameters
     ----------
-    dataset : whose topology it is
+    dataset : of one type, or a relation, whose topology it is
     max_bytes : memory that it may take; the offsets of the nodes and page checksums are held in any case
     io : how pages are read
 
@@ -73,6 +75,60 @@ def open_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> I
         yield topology
 
 
+@contextmanager
+def open_hetero_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> Iterator[HeteroGraph]:
+    """Open the topologies of all relations of ``dataset`` for the length of a ``with`` block.
+
+    Those that `held_relations` names are read into memory, verified once. Of the others edges are read page by page, as
+    of `open_topology`, and what is left of ``max_bytes`` is dealt out to them by the bytes of their edges: pages of
+    all of them are then as likely to be found. Batches are the same in any case.
+
+    Parameters
+    ----------
+    dataset : whose relations they are; one of a single type has one
+    max_bytes : memory that they may take; the offsets of the nodes and page checksums are held in any case
+    io : how pages are read
+
+    Raises
+    ------
+    GloaderError
+        As `open_topology`.
+    """
+    tables = dataset.edge_tables
+    sizes = {relation: table.topology_bytes for relation, table in tables.items()}
+    held = held_relations(sizes, max_bytes=max_bytes)
+    left = max_bytes - sum(sizes[relation] for relation in held)
+    paged_bytes = sum(size for relation, size in sizes.items() if relation not in held)
+    with ExitStack() as stack:
+        topologies = {}
+        for relation, table in tables.items():
+            # Smaller than a relation that is not held, as all of what is left is: such a one is read page by page.
+            share = sizes[relation] if relation in held else left * sizes[relation] // paged_bytes
+            topologies[relation] = stack.enter_context(open_topology(table, max_bytes=share, io=io))
+        num_nodes = {name: nodes.num_nodes for name, nodes in dataset.node_tables.items()}
+        yield HeteroGraph(num_nodes=num_nodes, relations=topologies)
+
+
+def held_relations(sizes: Mapping[Relation, int], *, max_bytes: int) -> frozenset[Relation]:
+    """Return the relations that are held in memory: the smallest first, as long as they fit. Pure.
+
+    A hop asks each relation for about as many edges, which are a larger part of a small one: a byte of it is used more
+    often, and what is read of it page by page would be read for few edges.
+
+    Parameters
+    ----------
+    sizes : bytes of each topology
+    max_bytes : memory that all may take
+    """
+    held, left = set(), max_bytes
+    for relation in sorted(sizes, key=lambda each: sizes[each]):
+        left -= sizes[relation]
+        if left < 0:
+            break
+        held.add(relation)
+    return frozenset(held)
+
+
 def require_offsets(dataset: Dataset, *, budget_bytes: int) -> None:
     """Refuse a budget that the offsets and page checksums of ``dataset`` exceed, before any of them is read.
 
@@ -81,13 +137,16 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int) -> None:
     BudgetError
         They do; says needed and allowed.
     """
-    arrays = dataset.arrays
-    offset_bytes = compact_bytes(dataset.num_nodes)
-    page_bytes = sum(8 * arrays[name].num_pages for name in _EDGES if name in arrays)
+    tables = dataset.edge_tables.values()
+    num_nodes = sum(table.num_nodes for table in tables)
+    offset_bytes = sum(compact_bytes(table.num_nodes) for table in tables)
+    page_bytes = sum(
+        8 * table.arrays[name].num_pages for table in tables for name in _EDGES if name in table.arrays
+    )
     needed = offset_bytes + page_bytes
     if needed > budget_bytes:
         raise BudgetError(
-            f"{dataset.root}: the offsets of {dataset.num_nodes:,} nodes need {format_bytes(offset_bytes)} and the "
+            f"{dataset.root}: the offsets of {num_nodes:,} nodes need {format_bytes(offset_bytes)} and the "
             f"page checksums of their edges {format_bytes(page_bytes)}, which are held wherever the edges are; the "
             f"memory budget is {format_bytes(budget_bytes)}. Raise it to {format_bytes(2 * needed)} or more, so that "
             "batches and features have room beside them"
@@ -103,11 +162,19 @@ class PagedTopology:
     sources : the node that each edge comes from
     weights : the weight of each edge, if the graph has them
     kept : the pages of both that are in memory
+    num_sources : nodes that edges may come from
     """
 
     def __init__(
-        self, offsets: Offsets, sources: PagedArray, weights: PagedArray | None, kept: KeptPages
+        self,
+        offsets: Offsets,
+        sources: PagedArray,
+        weights: PagedArray | None,
+        kept: KeptPages,
+        *,
+        num_sources: int,
     ) -> None:
+        self.num_sources = num_sources
         self.offsets = offsets
         self.sources = PagedValues(sources)
         self.weights = None if weights is None else PagedValues(weights)
@@ -122,11 +189,6 @@ class PagedTopology:
     def num_nodes(self) -> int:
         """N."""
         return len(self.offsets.low) - 1
-
-    @property
-    def num_sources(self) -> int:
-        """N: edges come from the nodes themselves."""
-        return self.num_nodes
 
     @property
     def num_edges(self) -> int:
@@ -212,7 +274,7 @@ def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: Id
         positions[i] = starts[node] + begin + i - offsets[node]
 
 
-def _open_paged(dataset: Dataset, kept_bytes: int, io: IoMode, stack: ExitStack) -> PagedTopology:
+def _open_paged(dataset: AnyEdges, kept_bytes: int, io: IoMode, stack: ExitStack) -> PagedTopology:
     """Open the edges of ``dataset`` for reading; ``stack`` closes them."""
     root, os_io = dataset.root, dataset.os_io
     offsets = compact_offsets(_offset_pieces(dataset), dataset.num_nodes)
@@ -245,10 +307,11 @@ def _open_paged(dataset: Dataset, kept_bytes: int, io: IoMode, stack: ExitStack)
             first_page=first_page,
         )
         first_page += record.num_pages
-    return PagedTopology(offsets, arrays["indices"], arrays.get("edge_weight"), kept)
+    weights, num_sources = arrays.get("edge_weight"), dataset.limits.num_sources
+    return PagedTopology(offsets, arrays["indices"], weights, kept, num_sources=num_sources)
 
 
-def _offset_pieces(dataset: Dataset) -> Iterator[IdArray]:
+def _offset_pieces(dataset: AnyEdges) -> Iterator[IdArray]:
     """Yield indptr in pieces, each verified and checked."""
     record = dataset.arrays["indptr"]
     check = ValueCheck("indptr", dataset.limits)
