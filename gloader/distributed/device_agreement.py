@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import torch
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
-from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
+from gloader.distributed.batch_layout import read_batch, shape_of, write_batch
 from gloader.distributed.messages import Answer, Failed, HoldRows, ReachFeatures, SettleFeatures, TryStep
 from gloader.distributed.shared_memory import create_segment, seal_contents, take_segment
 from gloader.errors import RankError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gloader.config import DeviceSettings
     from gloader.device import Device
+    from gloader.distributed.batch_layout import AnyShape
     from gloader.distributed.messages import Message
     from gloader.distributed.wire import Connection, Received
     from gloader.pipeline.device_room import DryRun
@@ -70,10 +71,10 @@ class PeerDevices:
         if largest is None:
             self._tell(TryStep(shape=None))
         else:
-            shape = BatchShape.of(largest)
+            shape = shape_of(largest)
             descriptor, memory = create_segment(shape.num_bytes)
             try:
-                write_batch(largest, np.ones(shape.num_nodes, dtype=np.float32), shape, memory)
+                write_batch(largest, np.ones(shape.num_degrees, dtype=np.float32), shape, memory)
                 self._tell(TryStep(shape=shape), descriptor)
             finally:
                 os.close(descriptor)
@@ -231,10 +232,11 @@ class FollowerDevice:
         if self._tier is not None:
             self._tier.close()
 
-    def _room(self, shape: BatchShape | None, descriptor: int | None) -> int:
+    def _room(self, shape: AnyShape | None, descriptor: int | None) -> int:
         largest = None
         if shape is not None and descriptor is not None:
-            largest, _ = read_batch(shape, take_segment(descriptor))
+            found, _ = read_batch(shape, take_segment(descriptor))
+            largest = cast("SampledBatch", found)  # no types were given
         return room_for_rows(
             self._device, self._settings, largest=largest, dim=self._dim, dry_run=self._dry_run
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from gloader.distributed.batch_layout import BatchShape
+from gloader.distributed.batch_layout import AnyShape, BatchShape, HeteroShape, parse_shape
 from gloader.errors import RankError
 from gloader.memory.plan import MemoryPlan
 from gloader.memory.sweep_plan import SweepPlan
@@ -36,7 +36,7 @@ class Hello:
 class TryStep:
     """The host asks how many bytes of the client's device rows may take; the batch to try comes in shared memory."""
 
-    shape: BatchShape | None  # None: there is no batch
+    shape: AnyShape | None  # None: there is no batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Batch:
     run: int
     segments: tuple[int, int]  # of the features, of the topology
     rows: int  # of the features: 0 if the client's device brings all of them
-    shape: BatchShape
+    shape: AnyShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ def parse(document: object) -> Message:
 
 
 def _encoded(value: object) -> object:
-    if isinstance(value, BatchShape):
+    if isinstance(value, BatchShape | HeteroShape):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
@@ -350,7 +350,7 @@ _PARSERS: Final[dict[str, Parser]] = {
     "tuple[int, int]": _list_of(_integer, 2),
     "tuple[str, ...]": _list_of(_text),
     "tuple[tuple[str, int], ...]": _list_of(_named_size),
-    "BatchShape": BatchShape.from_json,
+    "AnyShape": parse_shape,
     "MemoryPlan": _record(MemoryPlan),
     "SuperbatchSize": _record(SuperbatchSize),
     "SweepPlan": _record(SweepPlan),

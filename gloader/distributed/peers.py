@@ -8,11 +8,11 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.distributed.batch_layout import BatchShape, write_batch
+from gloader.distributed.batch_layout import shape_of, write_batch
 from gloader.distributed.messages import Batch, ErrorReport, Hello, Left, Segment, Unmap
 from gloader.distributed.shared_memory import create_segment
 from gloader.distributed.wire import CONNECT_S
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import WorkName
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch
-    from gloader.types import BatchId, SampledBatch
+    from gloader.types import BatchId
 
 _HELLO_S: Final = 1.0  # for a process that connected to say who it is; others wait behind it
 # The ring of topologies needs no bound of its own: a topology lives as long as its batch's features, which are bounded.
@@ -227,14 +227,9 @@ class Outbox:
         with self._lock:
             if self._run is None:
                 return
-            shape = BatchShape.of(cast("SampledBatch", host.sampled))
+            shape = shape_of(host.sampled)
             topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
-            write_batch(
-                cast("SampledBatch", host.sampled),
-                host.src_degree,
-                shape,
-                topology[0].reshape(-1).view(np.uint8),
-            )
+            write_batch(host.sampled, host.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
             # Lent before it is sent: its release may come back before `send` returns.
             segments = (self._lend(host.x), self._lend(topology))
             self.num_sent += 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gloader.distributed import messages
-from gloader.distributed.batch_layout import BatchShape, BlockShape
+from gloader.distributed.batch_layout import BatchShape, BlockShape, HeteroShape
 from gloader.distributed.messages import Message, parse, to_json
 from gloader.errors import RankError
 from gloader.memory.plan import MemoryPlan
@@ -20,13 +20,12 @@ from gloader.types import BatchId
 SIZES = st.integers(0, 2**40)
 TEXTS = st.text(max_size=9)
 BLOCKS = st.builds(BlockShape, num_src=SIZES, num_dst=SIZES, num_edges=SIZES, is_weighted=st.booleans())
+IDS = st.builds(BatchId, epoch=SIZES, index=SIZES)
+COUNTS = st.lists(SIZES, max_size=3).map(tuple)
+HOPS = st.lists(st.lists(BLOCKS, max_size=3).map(tuple), max_size=3).map(tuple)
 SHAPES = st.builds(
-    BatchShape,
-    id=st.builds(BatchId, epoch=SIZES, index=SIZES),
-    num_nodes=SIZES,
-    num_seeds=SIZES,
-    blocks=st.lists(BLOCKS, max_size=3).map(tuple),
-)
+    BatchShape, id=IDS, num_nodes=SIZES, num_seeds=SIZES, blocks=st.lists(BLOCKS, max_size=3).map(tuple)
+) | st.builds(HeteroShape, id=IDS, num_nodes=COUNTS, num_seeds=COUNTS, hops=HOPS)
 PLANS = st.builds(
     MemoryPlan,
     budget_bytes=SIZES,
@@ -65,8 +64,8 @@ BY_ANNOTATION = {
     "float | None": st.none() | st.floats(0, 1),
     "tuple[int, int]": st.tuples(SIZES, SIZES),
     "tuple[str, ...]": st.lists(TEXTS, max_size=3).map(tuple),
-    "BatchShape": SHAPES,
-    "BatchShape | None": st.none() | SHAPES,
+    "AnyShape": SHAPES,
+    "AnyShape | None": st.none() | SHAPES,
     "MemoryPlan": PLANS,
     "RowDtype": st.sampled_from(["float32", "float16", "uint16", "int8"]),
 }
@@ -167,6 +166,10 @@ def test_the_bytes_are_those_of_the_protocol() -> None:
     found = to_json(messages.Batch(run=4, segments=(6, 7), rows=5, shape=shape))
     assert json.dumps(found) == (
         '{"op": "batch", "run": 4, "segments": [6, 7], "rows": 5, "shape": [1, 2, 5, 3, [[5, 3, 9, false]]]}'
+    )
+    typed = HeteroShape(id=shape.id, num_nodes=(5, 0), num_seeds=(3, 0), hops=(shape.blocks, shape.blocks))
+    assert json.dumps(to_json(messages.TryStep(shape=typed))) == (
+        '{"op": "try", "shape": [1, 2, [5, 0], [3, 0], [[[5, 3, 9, false]], [[5, 3, 9, false]]]]}'
     )
     assert to_json(messages.Answer()) == {"op": "answer"}
     assert to_json(messages.ErrorReport(text="t", notes=(), now=True)) == {

@@ -1,0 +1,140 @@
+"""A batch of several types written into memory and read back, and what another dataset's batch says."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gloader.distributed.batch_layout import (
+    AnyShape,
+    BatchTypes,
+    HeteroShape,
+    parse_shape,
+    read_batch,
+    shape_of,
+    write_batch,
+)
+from gloader.errors import RankError
+from gloader.types import BatchId, Block, HeteroBatch, Relation
+
+NO_DEGREES = np.empty(0, dtype=np.float32)
+NAMES = ("paper", "author", "term")
+RELATIONS: tuple[Relation, ...] = (
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("term", "of", "author"),
+)
+COUNTS = st.integers(0, 9)
+
+
+@st.composite
+def _batches(draw: st.DrawFn) -> tuple[HeteroBatch, BatchTypes]:
+    rng = np.random.Generator(np.random.Philox(draw(st.integers(0, 99))))
+    names = NAMES[: draw(st.integers(1, 3))]
+    relations = RELATIONS[: draw(COUNTS) % 4]
+
+    def block() -> Block:
+        num_edges, num_dst = draw(st.integers(0, 60)), draw(COUNTS)
+        weights = rng.random(num_edges, dtype=np.float32)
+        return Block(
+            indptr=rng.integers(0, 99, num_dst + 1).astype(np.int32),
+            indices=rng.integers(0, 99, num_edges).astype(np.int32),
+            edge_ids=rng.integers(0, 2**60, num_edges),
+            num_src=draw(COUNTS),
+            num_dst=num_dst,
+            edge_weight=weights if draw(st.booleans()) else None,
+        )
+
+    batch = HeteroBatch(
+        id=BatchId(epoch=draw(COUNTS), index=draw(COUNTS)),
+        nodes={name: rng.integers(0, 2**60, draw(COUNTS)) for name in names},
+        num_seeds={name: draw(COUNTS) for name in names},
+        blocks=tuple({relation: block() for relation in relations} for _ in range(draw(st.integers(0, 3)))),
+    )
+    return batch, BatchTypes(nodes=names, relations=relations)
+
+
+def _arrays(batch: HeteroBatch) -> list[NDArray[Any] | None]:
+    found: list[NDArray[Any] | None] = [*batch.node_arrays]
+    for block in batch.all_blocks:
+        found += [block.indptr, block.indices, block.edge_ids, block.edge_weight]
+    return found
+
+
+@given(made=_batches())
+def test_a_batch_of_several_types_comes_back_as_it_was(made: tuple[HeteroBatch, BatchTypes]) -> None:
+    batch, types = made
+    shape = shape_of(batch)
+    memory = np.full(shape.num_bytes + 8, 0xAB, dtype=np.uint8)
+    write_batch(batch, NO_DEGREES, shape, memory)
+    assert (memory[shape.num_bytes :] == 0xAB).all()
+    parsed = parse_shape(json.loads(json.dumps(shape.to_json())))
+    assert parsed == shape
+    found, degrees = read_batch(parsed, memory, types)
+    assert isinstance(found, HeteroBatch)
+    assert degrees.shape == (0,)
+    assert (found.id, found.num_seeds, list(found.nodes)) == (batch.id, batch.num_seeds, list(batch.nodes))
+    assert [list(hop) for hop in found.blocks] == [list(hop) for hop in batch.blocks]
+    assert [(b.num_src, b.num_dst) for b in found.all_blocks] == [
+        (b.num_src, b.num_dst) for b in batch.all_blocks
+    ]
+    for ours, theirs in zip(_arrays(found), _arrays(batch), strict=True):
+        if theirs is None:
+            assert ours is None
+            continue
+        assert ours is not None
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def _small() -> HeteroShape:
+    return HeteroShape(id=BatchId(epoch=0, index=0), num_nodes=(3, 0), num_seeds=(2, 0), hops=((), ()))
+
+
+@pytest.mark.parametrize(
+    ("types", "says"),
+    [
+        (BatchTypes(nodes=("a",), relations=()), "batch of 2 types, where the dataset has 1 types and 0"),
+        (BatchTypes(nodes=("a", "b"), relations=(("a", "r", "b"),)), "has 2 types and 1 relations; use one"),
+        (None, "sent a batch of types; use one kind of loader on all ranks"),
+    ],
+)
+def test_a_batch_of_another_dataset_is_refused(types: BatchTypes | None, says: str) -> None:
+    shape = _small()
+    with pytest.raises(RankError, match=says):
+        read_batch(shape, np.zeros(shape.num_bytes, dtype=np.uint8), types)
+
+
+def test_a_batch_without_types_is_refused_where_there_are_some() -> None:
+    shape = parse_shape([0, 0, 3, 1, []])
+    types = BatchTypes(nodes=("a",), relations=())
+    with pytest.raises(RankError, match="sent a batch without types; use one kind of loader on all ranks"):
+        read_batch(shape, np.zeros(shape.num_bytes, dtype=np.uint8), types)
+
+
+@pytest.mark.parametrize("shape", [_small(), parse_shape([0, 0, 3, 1, []])])
+def test_a_batch_that_is_longer_than_its_memory_is_refused(shape: AnyShape) -> None:
+    with pytest.raises(RankError, match=f"sent a batch of {shape.num_bytes} B in {shape.num_bytes - 1}; use"):
+        read_batch(shape, np.zeros(shape.num_bytes - 1, dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [0, 0, [], 1, []],
+        [0, 0, [1], [1]],
+        [0, 0, [1], ["1"], []],
+        [0, 0, [1], [True], []],
+        [0, 0, [1], [1], [1]],
+        [0, 0, [1], [1], [[1]]],
+        [0, 0, [1], [1], [[[1, 1, 1]]]],
+        [0, 0, [[]], [1], []],
+    ],
+)
+def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
+    with pytest.raises(ValueError, match=r"not the sizes of a (batch|block)"):
+        parse_shape(sizes)
