@@ -125,3 +125,18 @@ def test_the_unit_of_the_scores_does_not_matter(scale: float) -> None:
         for mine, shelf in zip((first, second), shelves, strict=True)
     ]
     assert held[0] == pytest.approx(held[1], rel=0.1)  # the score at which each stops
+
+
+def test_rows_that_cost_less_than_their_map_are_held_whole() -> None:
+    # 500 rows that nobody wants, of 4 bytes, in place of a map of 4,000.
+    narrow, wide = _shelf([50.0] * 500, row_bytes=4), _shelf([4.0] * 900)
+    assert divide_device_bytes(50_000, [narrow, wide])[0] == 4_000
+
+
+def test_the_factors_that_come_with_all_rows_are_paid_for() -> None:
+    counts = np.r_[np.full(100, 90), np.zeros(900, dtype=np.int64)]
+    scaled = DeviceShelf(scores=counts, row_bytes=100, saved_bytes=100, has_scale=True, has_all_scales=True)
+    other = _shelf([8.0] * 900)
+    first, second = divide_device_bytes(60_000, [scaled, other])
+    assert (first, _rows(first, scaled)) == (100 * 104 + 1000 * 8, 100)
+    assert _rows(second, other) == (60_000 - first - 4_000) // 100
