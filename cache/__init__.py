@@ -7,6 +7,7 @@ from gloader.cache.actions import batch_step
 from gloader.cache.baselines import OnlinePolicy, Policy, StaticPolicy, make_policy
 from gloader.cache.belady import hotness_levels, plan_belady
 from gloader.cache.curve import MissCurve, belady_curve, lru_curve, next_use_counts, static_curve
+from gloader.cache.device_division import DeviceShelf, divide_device_bytes
 from gloader.cache.device_plan import (
     DeviceCachePlan,
     DeviceShare,
@@ -17,6 +18,7 @@ from gloader.cache.device_plan import (
     rows_that_fit,
     whole_device_cache,
 )
+from gloader.cache.inclusion import RelationEdges, inclusion_by_type, inclusion_probabilities
 from gloader.cache.next_use import NodeTable, table_bytes
 from gloader.cache.plan import CachePlan
 from gloader.cache.planner import (
@@ -34,7 +36,6 @@ from gloader.cache.static import (
     access_counts,
     hottest_by_degree,
     hottest_first,
-    inclusion_probabilities,
 )
 from gloader.cache.trace import NO_ROWS, Trace
 from gloader.cache.trace_code import decode_ids, encode_ids
@@ -46,6 +47,7 @@ __all__ = [
     "CachePlan",
     "DeviceCachePlan",
     "DeviceShare",
+    "DeviceShelf",
     "MissCurve",
     "NodeTable",
     "OnlineName",
@@ -53,6 +55,7 @@ __all__ = [
     "PlannerName",
     "Policy",
     "PolicyPlanner",
+    "RelationEdges",
     "SlotCache",
     "SlotMap",
     "StaticPolicy",
@@ -63,10 +66,12 @@ __all__ = [
     "batch_step",
     "belady_curve",
     "decode_ids",
+    "divide_device_bytes",
     "encode_ids",
     "hotness_levels",
     "hottest_by_degree",
     "hottest_first",
+    "inclusion_by_type",
     "inclusion_probabilities",
     "lru_curve",
     "make_planner",

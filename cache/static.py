@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
 from gloader.cache.trace import NO_ROWS
-from gloader.core.offsets import Offsets, offset_at
 from gloader.errors import PlanError
 from gloader.types import CacheStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
-
-_TINY: Final = 1e-300  # stands for zero in logarithms
 
 
 @njit(cache=True, nogil=True)
@@ -72,77 +69,6 @@ def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> Id
     for nodes in accesses:
         _count_occurrences(np.ascontiguousarray(nodes), counts)
     return counts
-
-
-def inclusion_probabilities(
-    offsets: Offsets,
-    pieces: Callable[[], Iterable[NDArray[np.integer]]],
-    *,
-    seeds: IdArray,
-    batch_size: int,
-    fanouts: Sequence[int],
-) -> NDArray[np.float64]:
-    """Return the probability of each node to be in a batch, from the graph alone. O(E L). Pure.
-
-    Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): a node is reached
-    from u with probability min(1, f / deg(u)) if u is in the batch, the in-edges being taken as independent.
-    As in `NeighborSampler.sample`, every node of the batch so far samples again in each hop.
-
-    Parameters
-    ----------
-    offsets : where the in-neighbours of each node begin
-    pieces : gives all E in-neighbours in order, in pieces; called once for each hop
-    seeds : (n,) distinct ids of the nodes that batches are made of
-    batch_size : B, seeds in a batch
-    fanouts : hop next to the seeds first; -1 takes all neighbours
-
-    Returns
-    -------
-    (N,) float64 in [0, 1]
-    """
-    num_nodes = len(offsets.low) - 1
-    absent = np.ones(num_nodes, dtype=np.float64)
-    absent[seeds] = 1 - min(batch_size / max(len(seeds), 1), 1.0)
-    for fanout in fanouts:
-        # To be absent is not to be drawn along any out-edge: a product over these, summed up as logarithms.
-        log_absent = np.log(np.maximum(absent, _TINY))
-        node = first = 0
-        for piece in pieces():
-            node = _reach(offsets, piece, first, node, fanout, absent, log_absent)
-            first += len(piece)
-        absent = np.exp(log_absent)
-    return 1 - absent
-
-
-@njit(cache=True, nogil=True)
-def _reach(
-    offsets: Offsets,
-    piece: NDArray[np.integer],
-    first: int,
-    node: int,
-    fanout: int,
-    absent: NDArray[np.float64],
-    log_absent: NDArray[np.float64],
-) -> int:
-    """Multiply the chance of each node to be absent by that of not being drawn in one hop, in logarithms.
-
-    Of the edges from ``first`` on, which belong to ``node`` and those behind it; return the node to go on with.
-    """
-    last = first + piece.shape[0]
-    while node < offsets.low.shape[0] - 1:
-        begin, end = offset_at(offsets, node), offset_at(offsets, node + 1)
-        degree = end - begin
-        if degree > 0 and fanout != 0 and absent[node] < 1.0:
-            share = 1.0 if fanout < 0 else min(1.0, fanout / degree)
-            drawn = share * (1.0 - absent[node])
-            missed = np.log(max(1.0 - drawn, _TINY))
-            for edge in range(max(begin, first), min(end, last)):
-                log_absent[piece[edge - first]] += missed
-        # The rest of its edges is in the next piece.
-        if end > last:
-            break
-        node += 1
-    return node
 
 
 class SlotMap:
