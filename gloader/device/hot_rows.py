@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
 from gloader.cache import (
+    RelationEdges,
     access_counts,
+    inclusion_by_type,
     inclusion_probabilities,
     no_device_cache,
     plan_device_cache,
@@ -18,28 +22,55 @@ from gloader.core.thread_start import run_together
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceHotness
     from gloader.core.order import EpochOrder
-    from gloader.samplers import Topology
-    from gloader.types import IdArray, Sampler
+    from gloader.samplers import HeteroGraph, Topology
+    from gloader.types import AnySampler, IdArray, Sampler
 
 # Batches to presample: an epoch, but at least as many as tell hot from cold, and at most what takes seconds.
 LEAST_PRESAMPLED: Final = 64
 MOST_PRESAMPLED: Final = 512
 
 
-def presampled_counts(sampler: Sampler, order: EpochOrder, *, num_nodes: int, threads: int = 1) -> IdArray:
-    """Count how often each node (N,) is in the first epoch's batches (GNNLab, EuroSys'22, section 6.3). Pure.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowHeat:
+    """How often each row of a table is wanted; the same unit for all tables."""
+
+    scores: NDArray[np.integer] | NDArray[np.floating]  # (N,)
+    degrees: Callable[[], IdArray] | None = None  # (N,) out-degrees; None: scores are no counted accesses
+
+    def plan(self, num_rows: int) -> DeviceCachePlan:
+        """Return the plan that holds the ``num_rows`` hottest rows."""
+        if num_rows == 0:
+            return no_device_cache(len(self.scores))
+        if self.degrees is None:
+            return plan_device_cache(self.scores, num_rows)
+        counts = cast("IdArray", self.scores)
+        # Too few nodes were seen to fill the cache: the rest of it goes by degree.
+        tail = None if np.count_nonzero(counts) >= num_rows else self.degrees()
+        return plan_device_cache(counts, num_rows, tail=tail, accesses=counts)
+
+
+def presampled_counts(
+    sampler: AnySampler, order: EpochOrder, *, num_nodes: Mapping[int, int], threads: int = 1
+) -> tuple[IdArray, ...]:
+    """Count how often each node is in the first epoch's batches (GNNLab, EuroSys'22, section 6.3). Pure.
 
     Parameters
     ----------
     sampler : of the run
     order : of the run: its first batches are the ones that are counted
-    num_nodes : N
+    num_nodes : N, by the number of the node type, of each type whose nodes are counted
     threads : sample at a time
+
+    Returns
+    -------
+    (N,) of each of these types
 
     Raises
     ------
@@ -50,19 +81,21 @@ def presampled_counts(sampler: Sampler, order: EpochOrder, *, num_nodes: int, th
     num_batches = min(max(per_epoch, LEAST_PRESAMPLED), MOST_PRESAMPLED) if per_epoch else 0
     seeds = [order.epoch_seeds(epoch) for epoch in range(-(-num_batches // max(per_epoch, 1)))]
 
-    def nodes_of(number: int) -> IdArray:
+    def nodes_of(number: int) -> tuple[IdArray, ...]:
         epoch, index = divmod(number, per_epoch)
-        return sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(seeds[epoch], index)).nodes
+        batch_seeds = order.batch_seeds(seeds[epoch], index)
+        return sampler.sample(BatchId(epoch=epoch, index=index), batch_seeds).node_arrays
 
-    def sampled() -> Iterator[IdArray]:
-        # In rounds: at once, every batch would be sampled ahead of the count, and held.
-        for start in range(0, num_batches, 2 * threads):
-            numbers = range(start, min(start + 2 * threads, num_batches))
-            yield from run_together(
-                [partial(nodes_of, number) for number in numbers], threads=threads, name="gloader-presample"
-            )
-
-    return access_counts(sampled(), num_nodes)
+    counts = tuple(np.zeros(count, dtype=np.int64) for count in num_nodes.values())
+    # In rounds: at once, every batch would be sampled ahead of the count, and held.
+    for start in range(0, num_batches, 2 * threads):
+        numbers = range(start, min(start + 2 * threads, num_batches))
+        for arrays in run_together(
+            [partial(nodes_of, number) for number in numbers], threads=threads, name="gloader-presample"
+        ):
+            for node_type, mine in zip(num_nodes, counts, strict=True):
+                mine[arrays[node_type]] += 1  # a batch has each node once
+    return counts
 
 
 def hottest_rows(
@@ -91,8 +124,62 @@ def hottest_rows(
         return no_device_cache(num_nodes)
     if num_rows >= num_nodes:
         return whole_device_cache(num_nodes)
+    return _heat(hotness, topology, sampler, order, fanouts, threads).plan(num_rows)
+
+
+def heat_of_tables(
+    hotness: DeviceHotness,
+    types: Sequence[int],
+    *,
+    graph: HeteroGraph,
+    sampler: AnySampler,
+    order: EpochOrder,
+    fanouts: Sequence[tuple[int, ...]],
+    is_collective: bool,
+    threads: int = 1,
+) -> tuple[RowHeat, ...]:
+    """Return how often the rows of each table of a graph of several types are wanted.
+
+    Parameters
+    ----------
+    hotness : as of `hottest_rows`; out-degrees are those along all relations from a type
+    types : the number of the node type of each table
+    graph : "vip" and "degree" read all of its edges
+    sampler, order : of the run, whose seeds are numbered through
+    fanouts : of each relation, the hop next to the seeds first
+    is_collective : those of all relations together
+    threads : sample at a time
+    """
+    num_nodes = list(graph.num_nodes.values())
+    if hotness == "vip":
+        chances = inclusion_by_type(
+            num_nodes,
+            _edges_of(graph, fanouts),
+            seeds=_seeds_by_type(order.seeds, graph.type_starts),
+            batch_size=order.batch_size,
+            is_collective=is_collective,
+        )
+        return tuple(RowHeat(scores=chances[number]) for number in types)
+    degrees = [partial(_type_degrees, graph, number) for number in types]
     if hotness == "degree":
-        return plan_device_cache(_degrees(topology), num_rows)
+        return tuple(RowHeat(scores=of_type()) for of_type in degrees)
+    counts = presampled_counts(
+        sampler, order, num_nodes={number: num_nodes[number] for number in types}, threads=threads
+    )
+    return tuple(RowHeat(scores=mine, degrees=of_type) for mine, of_type in zip(counts, degrees, strict=True))
+
+
+def _heat(
+    hotness: DeviceHotness,
+    topology: Topology,
+    sampler: Sampler,
+    order: EpochOrder,
+    fanouts: tuple[int, ...],
+    threads: int,
+) -> RowHeat:
+    """Return how often each row of a graph of one type is wanted."""
+    if hotness == "degree":
+        return RowHeat(scores=_degrees(topology))
     if hotness == "vip":
         chances = inclusion_probabilities(
             topology.offsets,
@@ -101,12 +188,39 @@ def hottest_rows(
             batch_size=order.batch_size,
             fanouts=fanouts,
         )
-        return plan_device_cache(chances, num_rows)
-    counts = presampled_counts(sampler, order, num_nodes=num_nodes, threads=threads)
-    # Too few nodes were seen to fill the cache: the rest of it goes by degree.
-    tail = None if np.count_nonzero(counts) >= num_rows else _degrees(topology)
-    return plan_device_cache(counts, num_rows, tail=tail, accesses=counts)
+        return RowHeat(scores=chances)
+    (counts,) = presampled_counts(sampler, order, num_nodes={0: topology.num_nodes}, threads=threads)
+    return RowHeat(scores=counts, degrees=partial(_degrees, topology))
 
 
 def _degrees(topology: Topology) -> IdArray:
-    return access_counts(topology.sources.pieces(), topology.num_nodes)
+    """Return how many edges come from each source."""
+    return access_counts(topology.sources.pieces(), topology.num_sources)
+
+
+def _type_degrees(graph: HeteroGraph, number: int) -> IdArray:
+    """Return how many edges come from each node of a type, along all relations."""
+    name = graph.node_types[number]
+    pieces = (
+        topology.sources.pieces() for (source, _, _), topology in graph.relations.items() if source == name
+    )
+    return access_counts(chain.from_iterable(pieces), graph.num_nodes[name])
+
+
+def _edges_of(graph: HeteroGraph, fanouts: Sequence[tuple[int, ...]]) -> list[RelationEdges]:
+    numbers = {name: number for number, name in enumerate(graph.node_types)}
+    return [
+        RelationEdges(
+            source=numbers[source],
+            destination=numbers[destination],
+            offsets=topology.offsets,
+            pieces=topology.sources.pieces,
+            fanouts=hops,
+        )
+        for ((source, _, destination), topology), hops in zip(graph.relations.items(), fanouts, strict=True)
+    ]
+
+
+def _seeds_by_type(seeds: IdArray, starts: IdArray) -> list[IdArray]:
+    """Return the ids within each type of ``seeds`` (n,), which are numbered through."""
+    return [seeds[(seeds >= first) & (seeds < end)] - first for first, end in pairwise(starts)]

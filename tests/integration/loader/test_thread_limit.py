@@ -48,7 +48,7 @@ def _sampler(tiny: Written) -> NeighborSampler:
 
 BESIDE_A_LOADER: dict[str, Callable[[Written], object]] = {
     "inspect": lambda tiny: sample_trace(_sampler(tiny), _order(tiny), threads=2),
-    "presample": lambda tiny: presampled_counts(_sampler(tiny), _order(tiny), num_nodes=600, threads=2),
+    "presample": lambda tiny: presampled_counts(_sampler(tiny), _order(tiny), num_nodes={0: 600}, threads=2),
     "infer": _infer,
 }
 
