@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gloader.types import ReadStats
 
@@ -38,6 +38,17 @@ WORK_NAMES: tuple[WorkName, ...] = (
     "wait",
 )
 
+# The counts that are known of each table.
+OF_TABLES = (
+    "rows_gathered",
+    "device_hits",
+    "cache_hits",
+    "rows_read",
+    "requests",
+    "bytes_read",
+    "bytes_written",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStats:
@@ -65,6 +76,15 @@ class EpochStats:
     stage_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(STAGES, 0.0)
     )  # thread-seconds
+    # Of the counts above, those of each table by its name: `OF_TABLES`. Empty where there is one table.
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def of_table(self, name: str) -> EpochStats:
+        """Return the same epoch with the counts of one table alone; all of them where there is one table. Pure."""
+        if not self.tables:
+            return self
+        counts: dict[str, Any] = {**self.tables[name], "tables": {}}
+        return replace(self, **counts)
 
     @property
     def hit_rate(self) -> float:
@@ -76,6 +96,31 @@ def hit_rate(epochs: Sequence[EpochStats]) -> float:
     """Return the share of gathered rows that came from memory, the device's or the host's; 0 without rows. Pure."""
     rows = sum(epoch.rows_gathered for epoch in epochs)
     return sum(epoch.device_hits + epoch.cache_hits for epoch in epochs) / rows if rows else 0.0
+
+
+def hits_by_table(epochs: Sequence[EpochStats]) -> dict[str, float]:
+    """Return `hit_rate` of each table; nothing where there is one table. Pure."""
+    names = dict.fromkeys(name for epoch in epochs for name in epoch.tables)
+    return {
+        name: hit_rate([epoch.of_table(name) for epoch in epochs if name in epoch.tables]) for name in names
+    }
+
+
+def add_tables(parts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    """Return the sums of each table over ``parts``, such as those of the ranks. Pure."""
+    total: dict[str, dict[str, int]] = {}
+    for part in parts:
+        for name, counts in part.items():
+            sums = total.setdefault(name, dict.fromkeys(OF_TABLES, 0))
+            for count, value in counts.items():
+                sums[count] += value
+    return total
+
+
+def memory_by_table(epochs: Sequence[EpochStats]) -> str:
+    """Say which part of the rows of each table came from memory; nothing where there is one table. Pure."""
+    found = ", ".join(f"{name} {share:.0%}" for name, share in hits_by_table(epochs).items())
+    return f"from memory: {found}" if found else ""
 
 
 class StatsRecorder:
@@ -105,6 +150,7 @@ class StatsRecorder:
             ),
             0,
         )
+        self._tables: dict[str, dict[str, int]] = {}
         self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self._retrieval_s = 0.0
         self.start()
@@ -128,7 +174,9 @@ class StatsRecorder:
                 name = "gather"
             self._seconds[name] += seconds
 
-    def add_gather(self, *, rows: int, hits: int, read: ReadStats | None, device_hits: int = 0) -> None:
+    def add_gather(
+        self, *, rows: int, hits: int, read: ReadStats | None, device_hits: int = 0, table: str = ""
+    ) -> None:
         """Count the gather of one batch.
 
         Parameters
@@ -137,28 +185,32 @@ class StatsRecorder:
         hits : of those, rows that came from host memory
         read : what bringing the others from the SSD took; None: there were no others
         device_hits : of the rows, those that the device holds
+        table : whose rows, where there are several tables
         """
         with self._lock:
-            self._counts["rows_gathered"] += rows
-            self._counts["device_hits"] += device_hits
-            self._counts["cache_hits"] += hits
-            if read is not None:
-                self._counts["rows_read"] += read.rows
-                self._counts["requests"] += read.requests
-                self._counts["bytes_read"] += read.bytes_read
+            for counts in self._counts_of(table):
+                counts["rows_gathered"] += rows
+                counts["device_hits"] += device_hits
+                counts["cache_hits"] += hits
+                if read is not None:
+                    counts["rows_read"] += read.rows
+                    counts["requests"] += read.requests
+                    counts["bytes_read"] += read.bytes_read
 
-    def add_staged(self, *, bytes_read: int, bytes_written: int, requests: int) -> None:
+    def add_staged(self, *, bytes_read: int, bytes_written: int, requests: int, table: str = "") -> None:
         """Count what staging a superbatch moved; its rows count when their batches are gathered.
 
         Parameters
         ----------
         bytes_read, bytes_written : from and to the SSD
         requests : reads that the disk saw
+        table : whose rows, where there are several tables
         """
         with self._lock:
-            self._counts["bytes_read"] += bytes_read
-            self._counts["bytes_written"] += bytes_written
-            self._counts["requests"] += requests
+            for counts in self._counts_of(table):
+                counts["bytes_read"] += bytes_read
+                counts["bytes_written"] += bytes_written
+                counts["requests"] += requests
 
     def add_sweep(self, *, bytes_read: int, bytes_written: int) -> None:
         """Count a pass over the edges.
@@ -189,8 +241,15 @@ class StatsRecorder:
                 compile_seconds=compiling - self._started[2],
                 retrieval_s=self._retrieval_s,
                 stage_seconds=dict(self._seconds),
+                tables={name: dict(counts) for name, counts in self._tables.items()},
                 **self._counts,
             )
+
+    def _counts_of(self, table: str) -> list[dict[str, int]]:
+        """Return the counts of all tables, and those of ``table`` where it has a name; under the lock."""
+        if not table:
+            return [self._counts]
+        return [self._counts, self._tables.setdefault(table, dict.fromkeys(OF_TABLES, 0))]
 
 
 def _clocks() -> tuple[float, float, float]:

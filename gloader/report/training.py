@@ -117,11 +117,23 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("test accuracy", "-" if test is None else f"{test:.4f}"),
         ("features", f"{result['features']}, policy {result['policy']}, I/O {result['io_strategy']}"),
         ("rows from memory", f"{result['hit_rate']:.1%} of {result['rows_gathered']:,}"),
+        *_tables(result),
         ("read", f"{format_bytes(result['bytes_read'])} in {result['requests']:,} requests"),
         *_edges(result),
         ("peak memory", _memory(result)),
         ("whole run", format_seconds(result["total_seconds"])),
         ("versions", ", ".join(f"{name} {version}" for name, version in result["versions"].items())),
+    ]
+
+
+def _tables(result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what came from memory of each table, where there are several."""
+    return [
+        (
+            f"rows of {name} from memory",
+            f"{counts['hit_rate']:.1%} of {counts['rows_gathered']:,}, {format_bytes(counts['bytes_read'])} read",
+        )
+        for name, counts in result.get("tables", {}).items()
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gloader.observe.epoch_stats import STAGES, EpochStats
+from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,8 @@ class EpochRecord:
         stats = {
             name: value for name, value in asdict(self.stats).items() if name not in ("epoch", "seconds")
         }
+        if not self.stats.tables:
+            del stats["tables"]  # of one table: they are all of it
         return record | stats | {"hit_rate": self.stats.hit_rate}
 
 
@@ -122,7 +124,7 @@ def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
     # The very object: with one rank nothing may be rounded or renamed.
     if len(parts) == 1:
         return parts[0]
-    names = [field.name for field in fields(EpochStats) if field.name != "stage_seconds"]
+    names = [field.name for field in fields(EpochStats) if field.name not in ("stage_seconds", "tables")]
     values = {name: [getattr(part, name) for part in parts] for name in names}
     merged = {
         name: max(column) if name in _OF_EACH + _OF_THE_SLOWEST else sum(column)
@@ -130,4 +132,4 @@ def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
     }
     # A stage is as slow as on its slowest rank: the others wait for that one in the next step.
     stages: dict[str, float] = {stage: max(part.stage_seconds[stage] for part in parts) for stage in STAGES}
-    return EpochStats(stage_seconds=stages, **merged)
+    return EpochStats(stage_seconds=stages, tables=add_tables(part.tables for part in parts), **merged)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gloader
-from gloader.observe.epoch_stats import STAGES, hit_rate
+from gloader.observe.epoch_stats import STAGES, add_tables, hit_rate, hits_by_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
     stats = [epoch.stats for epoch in epochs]
     train_seconds = sum(epoch.seconds for epoch in epochs)
     stage_seconds: dict[str, float] = {stage: sum(s.stage_seconds[stage] for s in stats) for stage in STAGES}
-    return {
+    found: dict[str, Any] = {
         **_mean_and_std("test_acc", [result.test_acc for result in results]),
         **_mean_and_std("valid_acc", [result.valid_acc for result in results]),
         "best_epoch": [result.best_epoch for result in results],
@@ -90,6 +90,11 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "best_run": max(range(len(results)), key=lambda i: results[i].valid_acc or 0.0),
         "versions": versions(),
     }
+    tables = add_tables(s.tables for s in stats)
+    if not tables:
+        return found
+    hits = hits_by_table(stats)
+    return found | {"tables": {name: counts | {"hit_rate": hits[name]} for name, counts in tables.items()}}
 
 
 def name_strategy(asked: str, chosen: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from gloader.cli.views.screen import Screen, facts
 from gloader.core.units import format_bytes, format_count, format_seconds
-from gloader.observe.epoch_stats import STAGES
+from gloader.observe.epoch_stats import STAGES, memory_by_table
 from gloader.observe.explain_passes import edges_moved
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ class RunView:
     def on_epoch(self, record: "EpochRecord", /) -> None:
         """Write the row of the epoch."""
         valid = "-" if record.valid_acc is None else f"{100 * record.valid_acc:.2f}"
-        found = "; ".join(filter(None, [record.bottleneck, edges_moved(record.stats)]))
+        told = [record.bottleneck, edges_moved(record.stats), memory_by_table([record.stats])]
+        found = "; ".join(filter(None, told))
         self._screen.say(
             f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
             f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
@@ -135,6 +136,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
         f"{format_count(result['seeds_per_second'])} seeds/s",
         "rows from memory": f"{100 * result['hit_rate']:.1f}% (features: {result['features']}, "
         f"policy: {result['policy']})",
+        **_tables(result),
         "rows from the SSD": f"{format_count(result['rows_read'])}, {format_bytes(result['bytes_read'])} read, "
         f"{format_bytes(result['bytes_written'])} written, strategy {result['io_strategy']}",
         **_edges(result),
@@ -143,6 +145,15 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     }
     screen.console.print()
     screen.console.print(facts(rows))
+
+
+def _tables(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return a line for each table, where there are several."""
+    return {
+        f"  of {name}": f"{100 * counts['hit_rate']:.1f}% of {format_count(counts['rows_gathered'])}, "
+        f"{format_bytes(counts['bytes_read'])} read"
+        for name, counts in result.get("tables", {}).items()
+    }
 
 
 def _edges(result: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from gloader.cli.views.run import RunView, print_result
 from gloader.cli.views.screen import Screen, facts, show_logs
 from gloader.convert.registry import SOURCE_FORMS
 from gloader.errors import ConfigError
-from gloader.observe.epoch_stats import STAGES, EpochStats
+from gloader.observe.epoch_stats import OF_TABLES, STAGES, EpochStats
 from gloader.training.metrics import EpochRecord
 from gloader.training.reporter import BatchReport, RunStart
 from gloader.training.result import RunResult
@@ -58,8 +58,12 @@ def convert(target: Screen) -> None:
         view.advance("writing features", 102_000_000, None, "bytes")
 
 
-def run(target: Screen, *, explains: bool = False, is_baseline: bool = False) -> None:
-    stats = EpochStats(epoch=0, rows_gathered=10, cache_hits=4, edge_passes=1, edge_bytes_read=10**9)
+def run(
+    target: Screen, *, explains: bool = False, is_baseline: bool = False, tables: dict[str, Any] | None = None
+) -> None:
+    stats = EpochStats(
+        epoch=0, rows_gathered=10, cache_hits=4, edge_passes=1, edge_bytes_read=10**9, tables=tables or {}
+    )
     epoch = EpochRecord(
         epoch=0, loss=1.5, train_acc=0.5, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
         rows_per_second=9000.0, bottleneck="gather waits for the SSD", stats=stats,
@@ -134,6 +138,16 @@ def test_run_in_a_log_is_a_row_per_epoch() -> None:
         "epoch     loss   train   valid   rows/s    hits      time  bottleneck",
         "    1   1.5000   50.00       -    9,000   40.0%     2.0 s  gather waits for the SSD" + EDGES,
     ]
+
+
+def test_run_of_several_types_says_what_came_from_memory_of_each() -> None:
+    target = screen()
+    counts = dict.fromkeys(OF_TABLES, 0) | {"rows_gathered": 5, "cache_hits": 1}
+    run(target, tables={"paper": counts, "author": counts | {"cache_hits": 3}})
+    assert written(target).splitlines()[-1].endswith(EDGES + "; from memory: paper 20%, author 60%")
+    table = {"paper": counts | {"hit_rate": 0.2, "bytes_read": 4_000_000, "rows_gathered": 90_000}}
+    print_result(target, RESULT | {"tables": table})
+    assert "of paper 20.0% of 90 k, 4 MB read" in " ".join(written(target).replace("\xa0", " ").split())
 
 
 def test_run_is_explained_before_and_after_where_asked_for() -> None:

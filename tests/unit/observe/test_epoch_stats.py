@@ -4,7 +4,15 @@ import threading
 
 import pytest
 
-from gloader.observe.epoch_stats import STAGES, EpochStats, StatsRecorder
+from gloader.observe.epoch_stats import (
+    OF_TABLES,
+    STAGES,
+    EpochStats,
+    StatsRecorder,
+    add_tables,
+    hits_by_table,
+    memory_by_table,
+)
 from gloader.types import ReadStats
 
 
@@ -60,3 +68,43 @@ def test_no_addition_is_lost_between_threads() -> None:
         thread.join()
     stats = recorder.snapshot()
     assert (stats.retrieval_s, stats.stage_seconds["gather"], stats.seeds) == (8000.0, 8000.0, 8000)
+
+
+def _typed() -> EpochStats:
+    recorder = StatsRecorder(2)
+    few = ReadStats(rows=3, requests=2, bytes_read=8192)
+    recorder.add_gather(rows=10, hits=6, read=few, device_hits=1, table="paper")
+    recorder.add_gather(rows=5, hits=0, read=None, table="place")
+    recorder.add_gather(rows=6, hits=3, read=few, table="paper")
+    recorder.add_staged(bytes_read=100, bytes_written=50, requests=4, table="place")
+    return recorder.snapshot()
+
+
+def test_what_is_counted_of_a_table_is_also_counted_in_all() -> None:
+    stats = _typed()
+    assert list(stats.tables) == ["paper", "place"]
+    assert (stats.rows_gathered, stats.cache_hits, stats.rows_read, stats.device_hits) == (21, 9, 6, 1)
+    assert (stats.bytes_read, stats.bytes_written, stats.requests) == (2 * 8192 + 100, 50, 8)
+    for name in OF_TABLES:
+        assert sum(counts[name] for counts in stats.tables.values()) == getattr(stats, name)
+
+
+def test_an_epoch_of_one_table_has_its_own_counts_and_hit_rate() -> None:
+    paper = _typed().of_table("paper")
+    assert (paper.epoch, paper.rows_gathered, paper.cache_hits, paper.device_hits) == (2, 16, 9, 1)
+    assert (paper.rows_read, paper.requests, paper.bytes_read) == (6, 4, 2 * 8192)
+    assert paper.hit_rate == 10 / 16
+    assert memory_by_table([_typed(), _typed()]) == "from memory: paper 62%, place 0%"
+
+
+def test_where_there_is_one_table_nothing_is_told_of_it() -> None:
+    stats = EpochStats(epoch=0, rows_gathered=4, cache_hits=1)
+    assert stats.of_table("node") is stats
+    assert (hits_by_table([stats]), memory_by_table([stats])) == ({}, "")
+
+
+def test_tables_of_several_ranks_are_added_up_whichever_each_of_them_saw() -> None:
+    seen = dict.fromkeys(OF_TABLES, 1)
+    total = add_tables([{"a": seen}, {}, {"b": seen, "a": seen}])
+    assert total == {"a": dict.fromkeys(OF_TABLES, 2), "b": seen}
+    assert seen == dict.fromkeys(OF_TABLES, 1)

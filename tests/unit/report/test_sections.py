@@ -54,6 +54,18 @@ def test_what_epochs_waited_for_is_said_once_for_all_of_them(tmp_path: Path) -> 
     assert section.notes == ("waited for\nepochs 1, 30: the sweep\nepochs 2 to 29: the model",)
 
 
+def test_a_run_of_several_types_says_what_came_from_memory_of_each(tmp_path: Path) -> None:
+    folder = _run(tmp_path / "r", EPOCH)
+    result = {
+        "test_acc": None, "features": "ssd", "policy": "belady", "io_strategy": "auto", "hit_rate": 0.5,
+        "rows_gathered": 9, "bytes_read": 4096, "requests": 2, "peak_rss_bytes": 10**9, "total_seconds": 3.0,
+        "versions": {},
+        "tables": {"paper": {"hit_rate": 0.25, "rows_gathered": 1000, "bytes_read": 2_000_000}},
+    }  # fmt: skip
+    (folder / "result.json").write_text(json.dumps(result))
+    assert ("rows of paper from memory", "25.0% of 1,000, 2 MB read") in read_training(folder).facts
+
+
 def test_several_runs_stand_beside_each_other(tmp_path: Path) -> None:
     runs = [
         _run(tmp_path / name, EPOCH | {"seconds": seconds}) for name, seconds in (("a", 2.0), ("b", 130.0))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -99,3 +100,20 @@ def test_rows_add_up_steps_do_not_and_the_slowest_rank_counts() -> None:
     assert (merged.epoch, merged.batches, merged.seeds) == (2, 3, 78)
     assert (merged.rows_gathered, merged.rows_read, merged.hit_rate) == (100, 40, 0.6)
     assert (merged.seconds, merged.stage_seconds["compute"]) == (2.5, 1.5)
+
+
+def test_tables_are_in_the_line_and_in_what_ranks_moved_together() -> None:
+    counts = {
+        "rows_gathered": 4, "device_hits": 0, "cache_hits": 1, "rows_read": 3, "requests": 2, "bytes_read": 99,
+        "bytes_written": 0,
+    }  # fmt: skip
+    parts = [EpochStats(epoch=0, rows_gathered=4, tables={name: counts}) for name in ("paper", "author")]
+    merged = merge_stats([*parts, parts[0]])
+    assert merged.tables == {"paper": {name: 2 * value for name, value in counts.items()}, "author": counts}
+    record = EpochRecord(
+        epoch=0, loss=0.5, train_acc=0.9, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=0.5,
+        rows_per_second=10.0, bottleneck="the model", stats=merged,
+    )  # fmt: skip
+    assert json.loads(json.dumps(record.to_json()))["tables"] == merged.tables
+    assert "tables" not in replace(record, stats=EpochStats(epoch=0)).to_json()
+    assert EpochStats(**json.loads(json.dumps(asdict(merged)))) == merged

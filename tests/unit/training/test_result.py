@@ -97,3 +97,17 @@ def test_a_dataset_without_test_nodes_has_no_accuracy() -> None:
     summary = summarize([_result(test_acc=None, valid_acc=None)] * 2)
     assert summary["test_acc"] is None
     assert summary["valid_acc_std"] is None
+
+
+def test_what_each_table_moved_is_summed_up_over_the_epochs() -> None:
+    counts = {
+        "rows_gathered": 40, "device_hits": 0, "cache_hits": 10, "rows_read": 30, "requests": 2, "bytes_read": 300,
+        "bytes_written": 0,
+    }  # fmt: skip
+    result = _result(test_acc=0.5)
+    assert "tables" not in summarize([result])
+    epochs = tuple(
+        replace(epoch, stats=replace(epoch.stats, tables={"paper": counts})) for epoch in result.epochs
+    )
+    tables = summarize([replace(result, epochs=epochs)])["tables"]
+    assert tables == {"paper": {name: 2 * value for name, value in counts.items()} | {"hit_rate": 0.25}}
