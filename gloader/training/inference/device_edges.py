@@ -89,7 +89,7 @@ class DeviceEdges:
             else:
                 indptr = torch.arange(0, piece.num_edges + 1, piece.num_edges, device=self._device.place)
             indices = self._held(piece, ids, counts, indptr) if sent is None else next(sent)[0]
-            yield Adjacency(indptr.to(indices.dtype), indices, num_src=self._graph.num_nodes)
+            yield Adjacency(indptr.to(indices.dtype), indices, num_src=self._graph.num_sources)
 
     def _held(
         self, span: Span, ids: torch.Tensor, counts: torch.Tensor, indptr: torch.Tensor

@@ -177,4 +177,4 @@ class HostEdges:
         sources = sources if sources.flags.writeable else sources.copy()
         indptr = np.zeros(len(span.nodes) + 1, dtype=sources.dtype)
         np.cumsum(span.counts, out=indptr[1:])
-        return Adjacency(torch.from_numpy(indptr), torch.from_numpy(sources), num_src=self._graph.num_nodes)
+        return Adjacency(torch.from_numpy(indptr), torch.from_numpy(sources), num_src=self._graph.num_sources)

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
     from gloader.models.conv import Conv
 
-_FLOAT_BYTES = 4
-_EDGE_BYTES = 40  # a source, one that is read ahead, a destination and the scores of a few heads
-_MAX_BUFFER_BYTES = 128 << 20  # larger chunks are not faster
-_OUTPUT_BYTES = 32  # of a node whose class is asked for: its id, its position, its label, its class
-_FILE_BYTES = 8 << 20  # buffers of the files that activations are written to and read from
+FLOAT_BYTES = 4
+EDGE_BYTES = 40  # a source, one that is read ahead, a destination and the scores of a few heads
+MAX_BUFFER_BYTES = 128 << 20  # larger chunks are not faster
+OUTPUT_BYTES = 32  # of a node whose class is asked for: its id, its position, its label, its class
+FILE_BYTES = 8 << 20  # buffers of the files that activations are written to and read from
 
 # Of a GPU, whose pieces are worth their launches only where they are large.
-_MAX_DEVICE_BUFFER_BYTES = 512 << 20
+MAX_DEVICE_BUFFER_BYTES = 512 << 20
 # Three chunks of inputs are there at a time; the one that is computed on is widened, normalised and cut off at 0.
-_DEVICE_ROW_COPIES = 6
-_DEVICE_EDGE_BYTES = (
+DEVICE_ROW_COPIES = 6
+DEVICE_EDGE_BYTES = (
     64  # three pieces of sources are there at a time; of one, destinations, positions and scores
 )
 # On the host: its position, twice, where lists are gathered; its source, and three pieces of sources on their way.
-_SENT_EDGE_BYTES = 48
+SENT_EDGE_BYTES = 48
 # So many columns keep the passes over the inputs few; narrower ones are possible.
 _REASONABLE_COLUMNS = 16
 
@@ -65,13 +65,13 @@ def plan_inference(
         A layer's narrowest table does not fit.
     """
     # A quarter for chunks in flight: more of it would make slabs narrower, and each slab reads all inputs once more.
-    buffers = min(budget_bytes // 4, _MAX_BUFFER_BYTES)
-    left = budget_bytes - buffers - min(budget_bytes // 8, _FILE_BYTES) - _OUTPUT_BYTES * num_outputs
+    buffers = min(budget_bytes // 4, MAX_BUFFER_BYTES)
+    left = budget_bytes - buffers - min(budget_bytes // 8, FILE_BYTES) - OUTPUT_BYTES * num_outputs
     plans = []
     input_bytes = 0  # of the activations below that are held in memory
     for depth, conv in enumerate(convs):
         rows = num_nodes if depth < len(convs) - 1 else num_outputs
-        output_bytes = rows * conv.out_dim * _FLOAT_BYTES
+        output_bytes = rows * conv.out_dim * FLOAT_BYTES
         # A third: the outputs, the inputs below them and the table share what is left.
         is_on_disk = output_bytes > left // 3
         held = input_bytes + (0 if is_on_disk else output_bytes)
@@ -79,13 +79,13 @@ def plan_inference(
         if width is None:
             raise _too_small(conv, num_nodes, left - held, budget_bytes)
         # Two buffers of inputs and the entered copy, beside the projected row.
-        row_bytes = _FLOAT_BYTES * (3 * conv.in_dim + sum(conv.table_widths(width)))
+        row_bytes = FLOAT_BYTES * (3 * conv.in_dim + sum(conv.table_widths(width)))
         plans.append(
             LayerPlan(
                 slabs=_slabs(conv, width),
                 rows_per_read=max(1, buffers // 2 // row_bytes),
-                rows_per_piece=max(1, buffers // 4 // (4 * _FLOAT_BYTES * width)),
-                edges_per_piece=max(1, buffers // 4 // _EDGE_BYTES),
+                rows_per_piece=max(1, buffers // 4 // (4 * FLOAT_BYTES * width)),
+                edges_per_piece=max(1, buffers // 4 // EDGE_BYTES),
                 is_on_disk=is_on_disk,
             )
         )
@@ -117,11 +117,11 @@ def plan_on_device(
             convs,
             num_nodes=num_nodes,
             num_outputs=num_outputs,
-            device=_Room(device_bytes, _MAX_DEVICE_BUFFER_BYTES),
-            host=_Room(
+            device=Room(device_bytes, MAX_DEVICE_BUFFER_BYTES),
+            host=Room(
                 budget_bytes,
-                _MAX_BUFFER_BYTES,
-                fixed=min(budget_bytes // 8, _FILE_BYTES) + _OUTPUT_BYTES * num_outputs,
+                MAX_BUFFER_BYTES,
+                fixed=min(budget_bytes // 8, FILE_BYTES) + OUTPUT_BYTES * num_outputs,
             ),
             keeps_activations=keeps_activations,
         )
@@ -139,14 +139,14 @@ def reasonable_device_bytes(convs: Sequence[Conv], *, num_nodes: int) -> int:
     num_nodes : N
     """
     tables = max(
-        num_nodes * _FLOAT_BYTES * sum(conv.table_widths(_columns(conv, _REASONABLE_COLUMNS)))
+        num_nodes * FLOAT_BYTES * sum(conv.table_widths(_columns(conv, _REASONABLE_COLUMNS)))
         for conv in convs
     )
     # A quarter of it is for buffers, up to their most.
-    return min(tables + tables // 3 + 4, tables + _MAX_DEVICE_BUFFER_BYTES)
+    return min(tables + tables // 3 + 4, tables + MAX_DEVICE_BUFFER_BYTES)
 
 
-class _Room:
+class Room:
     """Memory of a kind: buffers, and what is left for all else."""
 
     def __init__(self, num_bytes: int, max_buffer_bytes: int, *, fixed: int = 0) -> None:
@@ -159,42 +159,42 @@ def _plan_on_device(
     *,
     num_nodes: int,
     num_outputs: int,
-    device: _Room,
-    host: _Room,
+    device: Room,
+    host: Room,
     keeps_activations: bool,
 ) -> tuple[LayerPlan, ...] | None:
     plans = []
     input_bytes = 0  # of the activations below that the device holds
     for depth, conv in enumerate(convs):
         is_last = depth == len(convs) - 1
-        output_bytes = (num_outputs if is_last else num_nodes) * conv.out_dim * _FLOAT_BYTES
+        output_bytes = (num_outputs if is_last else num_nodes) * conv.out_dim * FLOAT_BYTES
         # Those of the last layer are the result, which is asked for in host memory.
         is_on_device = keeps_activations and not is_last and output_bytes <= device.left // 3
         held = input_bytes + (output_bytes if is_on_device else 0)
         width = _slab_width(conv, num_nodes, device.left - held)
         if width is None:
             return None
-        row_bytes = _FLOAT_BYTES * (_DEVICE_ROW_COPIES * conv.in_dim + sum(conv.table_widths(width)))
+        row_bytes = FLOAT_BYTES * (DEVICE_ROW_COPIES * conv.in_dim + sum(conv.table_widths(width)))
         plans.append(
             LayerPlan(
                 slabs=_slabs(conv, width),
                 # On the host there are three buffers, for the inputs of a layer first and its outputs then, and pieces.
                 rows_per_read=max(
                     1,
-                    min(device.buffers // 2 // row_bytes, host.buffers // 4 // (_FLOAT_BYTES * conv.in_dim)),
+                    min(device.buffers // 2 // row_bytes, host.buffers // 4 // (FLOAT_BYTES * conv.in_dim)),
                 ),
                 rows_per_piece=max(
                     1,
                     min(
-                        device.buffers // 4 // (4 * _FLOAT_BYTES * width),
-                        host.buffers // 4 // (_FLOAT_BYTES * width),
+                        device.buffers // 4 // (4 * FLOAT_BYTES * width),
+                        host.buffers // 4 // (FLOAT_BYTES * width),
                     ),
                 ),
                 edges_per_piece=max(
                     1,
                     min(
-                        device.buffers // 4 // _DEVICE_EDGE_BYTES,
-                        host.buffers // 4 // _SENT_EDGE_BYTES,
+                        device.buffers // 4 // DEVICE_EDGE_BYTES,
+                        host.buffers // 4 // SENT_EDGE_BYTES,
                     ),
                 ),
                 # Half: the inputs below share what is left.
@@ -220,13 +220,13 @@ def _slab_width(conv: Conv, num_nodes: int, left: int) -> int | None:
     """Return the most output columns whose table fits ``left`` bytes; None if the narrowest does not."""
     # The widest first: every slab less saves a pass over the inputs.
     for width in range(conv.out_dim, 0, -conv.column_step):
-        if num_nodes * sum(conv.table_widths(width)) * _FLOAT_BYTES <= left:
+        if num_nodes * sum(conv.table_widths(width)) * FLOAT_BYTES <= left:
             return width
     return None
 
 
 def _too_small(conv: Conv, num_nodes: int, left: int, budget_bytes: int) -> BudgetError:
-    needed = num_nodes * sum(conv.table_widths(conv.column_step)) * _FLOAT_BYTES
+    needed = num_nodes * sum(conv.table_widths(conv.column_step)) * FLOAT_BYTES
     return BudgetError(
         f"full-neighbour inference keeps at least {format_bytes(needed)} for {num_nodes:,} nodes; the memory "
         f"budget of {format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Raise --memory-budget"

@@ -8,21 +8,21 @@ Where rows come from, where edges come from and where activations stay follows f
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from gloader.device.mkl_first_call import settle_vector_math
-from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
 from gloader.training.inference.activations import RamRows, SsdRows
+from gloader.training.inference.attempts import in_less_memory
 from gloader.training.inference.edge_pieces import PieceLimits
+from gloader.training.inference.outputs import OutputRoom
 from gloader.training.inference.overlap import fetch_behind, num_ahead
-from gloader.training.inference.placement import FIRST_SHARE, Given, place_inference
+from gloader.training.inference.placement import Given, place_inference
 from gloader.training.inference.row_stream import DeviceRows, stream_rows
 from gloader.training.process import release_freed_memory
 
@@ -38,16 +38,13 @@ if TYPE_CHECKING:
     from gloader.samplers import Topology
     from gloader.training.inference.activations import Rows
     from gloader.training.inference.layer_plan import LayerPlan
+    from gloader.training.inference.outputs import LayerOutputs
     from gloader.training.inference.placement import Placement
     from gloader.training.inference.row_stream import AnyRows
     from gloader.types import FeatureSource, IdArray
 
     Progress = Callable[[float], None]
 
-_Outputs: TypeAlias = RamRows | SsdRows | DeviceRows
-logger = logging.getLogger("gloader")
-
-SCRATCH_PREFIX = "gloader-infer-"
 # Logits of so many nodes are a few MB, and their class is taken at once.
 _ROWS_PER_RESULT = 1 << 16
 
@@ -119,40 +116,21 @@ class LayerwiseInference:
             tier=self.tier,
             device=self.device,
         )
-        share = FIRST_SHARE
-        while True:
-            placed = place_inference(model, given, num_outputs=len(nodes), share=share)
-            device = placed.device
-            # Of this attempt: a folder that it leaves is gone before the next one begins.
-            with ExitStack() as attempt:
-                try:
-                    result = _Run(self, placed, attempt).all_layers(nodes, on_progress)
-                except torch.OutOfMemoryError:
-                    if not device.is_asynchronous:
-                        raise
-                    result = None
-                else:
-                    stack.push(attempt.pop_all())
-                # What is left of it on the device must not count as taken.
-                del placed
-            # torch keeps freed memory for the stream that it was taken for; batches come on another one.
-            device.free_bytes()
-            if result is not None:
-                return result
-            share *= 2
-            logger.warning("evaluation ran out of memory on %s: again, in half of it", device.place)
+        return in_less_memory(
+            lambda share: place_inference(model, given, num_outputs=len(nodes), share=share),
+            lambda placed, attempt: _Run(self, placed, attempt).all_layers(nodes, on_progress),
+            stack,
+        )
 
 
 class _Run:
     """One pass through all layers. What it opens is closed by ``stack``."""
 
     def __init__(self, job: LayerwiseInference, placed: Placement, stack: ExitStack) -> None:
-        self._scratch_parent = job.scratch
         self._num_nodes = job.graph.num_nodes
         self._placed = placed
         self._device = placed.device
-        self._stack = stack
-        self._scratch: Path | None = None
+        self._room = OutputRoom(job.scratch, placed.device, stack)
 
     def all_layers(self, nodes: IdArray, on_progress: Progress) -> Rows:
         """Return the activations of the last layer for ``nodes``, in host memory or on the SSD."""
@@ -162,7 +140,7 @@ class _Run:
         inputs: AnyRows = self._placed.inputs
         for depth, (conv, plan) in enumerate(zip(self._placed.model.layers, plans, strict=True)):
             targets = nodes if depth == len(plans) - 1 else range(self._num_nodes)
-            outputs = self._open_outputs(depth, plan, num_rows=len(targets), width=conv.out_dim)
+            outputs = self._room.open(f"layer-{depth}", plan, num_rows=len(targets), width=conv.out_dim)
             # Each slab reads all inputs again: more I/O, in order, instead of a table that does not fit.
             for columns in plan.slabs:
                 table = self._project(depth, conv, inputs, plan, columns)
@@ -178,24 +156,6 @@ class _Run:
             inputs.close()
             inputs = outputs
         assert isinstance(outputs, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
-        return outputs
-
-    def _open_outputs(self, depth: int, plan: LayerPlan, *, num_rows: int, width: int) -> _Outputs:
-        outputs: _Outputs
-        if plan.is_on_device:
-            outputs = DeviceRows.blank(num_rows=num_rows, width=width, place=self._device.place)
-        elif plan.is_on_disk:
-            # Made with the first layer that needs it; a run that fits leaves no folder, not even an empty one.
-            if self._scratch is None:
-                parent = spill_parent(self._scratch_parent)
-                remove_dead_spills(parent)
-                claim = SpillClaim(parent, prefix=SCRATCH_PREFIX)
-                self._stack.callback(claim.remove)
-                self._scratch = claim.path
-            outputs = SsdRows(self._scratch / f"layer-{depth}", num_rows=num_rows)
-        else:
-            outputs = RamRows(num_rows=num_rows, width=width)
-        self._stack.callback(outputs.close)
         return outputs
 
     def _project(self, depth: int, conv: Conv, inputs: AnyRows, plan: LayerPlan, columns: slice) -> Table:
@@ -224,7 +184,7 @@ class _Run:
         targets: IdArray | range,
         plan: LayerPlan,
         columns: slice,
-        outputs: _Outputs,
+        outputs: LayerOutputs,
     ) -> None:
         limits = PieceLimits(max_edges=plan.edges_per_piece, max_rows=plan.rows_per_piece)
         with ExitStack() as stack:

@@ -16,7 +16,7 @@ from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.testing.faults import FaultyOS
 from gloader.training.checkpoint.save import Checkpoint, ModelSpec, save_sharded_checkpoint
 from gloader.training.group import RankGroup
-from gloader.training.inference.layerwise_inference import SCRATCH_PREFIX
+from gloader.training.inference.outputs import SCRATCH_PREFIX
 from gloader.training.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -20,10 +20,11 @@ from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills
 from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training.inference import layerwise_inference
+from gloader.training.inference import outputs
 from gloader.training.inference.activations import RamRows
 from gloader.training.inference.layer_plan import plan_inference
-from gloader.training.inference.layerwise_inference import SCRATCH_PREFIX, LayerwiseInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.outputs import SCRATCH_PREFIX
 from gloader.types import DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
@@ -126,7 +127,7 @@ def test_equals_the_forward_of_the_whole_graph(
     name, seed, num_edges, hub_share, add_self_loops, budget, nodes, free
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layerwise_inference, "SsdRows", SlabRows)
+        patch.setattr(outputs, "SsdRows", SlabRows)
         graph = _graph(seed, num_edges, hub_share)
         _check(
             name,
