@@ -10,7 +10,6 @@ from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.training.checkpoint.save import Checkpoint, ModelSpec
 from gloader.training.evaluate import accuracy
-from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
 from gloader.training.optimizer import build_optimizer, learning_rate
 from gloader.training.process import all_cores, release_freed_memory, seed_torch
@@ -193,12 +192,8 @@ class Trainer:
         """Raise BudgetError where evaluation would not fit its budget."""
         if self._inference is None:
             raise ConfigError("the first rank evaluates; give its trainer an inference")
-        plan_inference(
-            self._model.layers,
-            num_nodes=self._dataset.num_nodes,
-            num_outputs=max(len(self._dataset.valid), len(self._dataset.test)),
-            budget_bytes=self._inference.memory_budget_bytes,
-        )
+        num_outputs = max(len(self._dataset.valid), len(self._dataset.test))
+        self._inference.require_memory(self._model, num_outputs=num_outputs)
 
     def _is_finished(self) -> bool:
         patience = self._optim.patience

@@ -68,6 +68,10 @@ class RamRows:
             self._array[row : row + len(chunk), columns] = chunk
             row += len(chunk)
 
+    def columns(self, columns: slice) -> Matrix:
+        """Return ``columns`` of all rows: a view, to be written."""
+        return self._array[:, columns]
+
     def read(self, start: int, stop: int, out: Matrix) -> None:
         """Copy rows ``start`` to ``stop``."""
         out[:] = self._array[start:stop]

@@ -20,6 +20,7 @@ from gloader.device.mkl_first_call import settle_vector_math
 from gloader.training.inference.activations import RamRows, SsdRows
 from gloader.training.inference.attempts import in_less_memory
 from gloader.training.inference.edge_pieces import PieceLimits
+from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.inference.outputs import OutputRoom
 from gloader.training.inference.overlap import fetch_behind, num_ahead
 from gloader.training.inference.placement import Given, place_inference
@@ -107,6 +108,15 @@ class LayerwiseInference:
                     yield slice(start, stop), torch.from_numpy(out)
         finally:
             model.train(was_training)
+
+    def require_memory(self, model: GraphNetwork, *, num_outputs: int) -> None:
+        """Raise BudgetError where `logits` of so many nodes would not fit the budget; nothing is read."""
+        plan_inference(
+            model.layers,
+            num_nodes=self.graph.num_nodes,
+            num_outputs=num_outputs,
+            budget_bytes=self.memory_budget_bytes,
+        )
 
     def _compute(self, model: GraphNetwork, nodes: IdArray, on_progress: Progress, stack: ExitStack) -> Rows:
         given = Given(

@@ -44,6 +44,10 @@ class DeviceRows:
             self._table.rows[row : row + len(chunk), columns] = chunk
             row += len(chunk)
 
+    def columns(self, columns: slice) -> torch.Tensor:
+        """Return ``columns`` of all rows: a view, to be written."""
+        return self._table.rows[:, columns]
+
     def chunk(self, start: int, stop: int) -> torch.Tensor:
         """Return rows ``start`` to ``stop`` as float32; a view where they are stored so."""
         return _widened(self._table, self._table.rows[start:stop], start)

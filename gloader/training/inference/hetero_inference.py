@@ -1,0 +1,156 @@
+"""Full-neighbour inference of a graph of several node types, on any device, whatever exceeds memory.
+
+`hetero_run` computes; where, and in which pieces, is settled by `hetero_placement` and `hetero_plan`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gloader.device.mkl_first_call import settle_vector_math
+from gloader.training.inference.attempts import in_less_memory
+from gloader.training.inference.hetero_placement import HeteroGiven, place_types
+from gloader.training.inference.hetero_plan import plan_types
+from gloader.training.inference.hetero_run import HeteroRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from gloader.device import Device
+    from gloader.models import HeteroNetwork
+    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.types import FeatureSource, IdArray
+
+    Progress = Callable[[float], None]
+
+# Results of so many nodes at most are handed out at once, and no more bytes of them than this.
+_ROWS_PER_RESULT = 1 << 16
+_RESULT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeteroInference:
+    """Full-neighbour inference of any network over one graph of several types, its features and a memory budget.
+
+    Parameters
+    ----------
+    graph : all relations
+    features : (N_t, F_t) of each type that has features
+    target : the type that `logits` are of
+    memory_budget_bytes : of host memory, for tables, activations and buffers; the topology and the network, with its
+        learned rows, are not counted. On a GPU, tables and activations take its free memory first
+    scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, else the system's temporary
+        folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
+    device : computes; defaults to that of the network
+    """
+
+    graph: HeteroGraph
+    features: Mapping[str, FeatureSource]
+    target: str
+    memory_budget_bytes: int
+    scratch: Path | None = None
+    device: Device | None = None
+
+    def logits(
+        self, network: HeteroNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the logits of ``nodes`` (n,) of the target type in order: a range of positions, and its (., classes).
+
+        The network computes in evaluation mode and without dropout; it is left in the mode it was in.
+
+        Parameters
+        ----------
+        network : on its device
+        nodes : (n,) int64, ids within the type, in any order
+        on_progress : called with the share that is done, 0 to 1
+
+        Raises
+        ------
+        BudgetError
+            The budget is too small for the narrowest table of a type; raised before anything is read.
+        ConfigError
+            The network is of another dataset.
+        ThreadStartError
+            The system allows no more threads.
+        """
+        return self._rows(network, len(network.layers), self.target, nodes, on_progress, finishes=True)
+
+    def activations(
+        self,
+        network: HeteroNetwork,
+        num_layers: int,
+        node_type: str,
+        nodes: IdArray,
+        on_progress: Progress = lambda _: None,
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield what the layer number ``num_layers``, 1 to L, makes of ``nodes`` (n,), in order, as `logits` does.
+
+        Parameters
+        ----------
+        network, on_progress : as of `logits`
+        num_layers : as many are computed
+        node_type : a type that this layer makes
+        nodes : (n,) int64, ids within ``node_type``, in any order
+
+        Raises
+        ------
+        BudgetError, ConfigError, ThreadStartError
+            As of `logits`.
+        """
+        return self._rows(network, num_layers, node_type, nodes, on_progress, finishes=False)
+
+    def require_memory(self, network: HeteroNetwork, *, num_outputs: int) -> None:
+        """Raise BudgetError where `logits` of so many nodes would not fit the budget; nothing is read."""
+        extent = self._given().extent(self.target, num_outputs=num_outputs)
+        plan_types(network.layers, extent, budget_bytes=self.memory_budget_bytes)
+
+    def _given(self) -> HeteroGiven:
+        return HeteroGiven(
+            graph=self.graph,
+            features=self.features,
+            budget_bytes=self.memory_budget_bytes,
+            device=self.device,
+        )
+
+    def _rows(
+        self,
+        network: HeteroNetwork,
+        num_layers: int,
+        node_type: str,
+        nodes: IdArray,
+        on_progress: Progress,
+        *,
+        finishes: bool,
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        # Before a thread computes: its first call must not happen in two threads at once.
+        settle_vector_math()
+        was_training = network.training
+        network.eval()
+        try:
+            with torch.no_grad(), ExitStack() as stack:
+                given = self._given()
+                extent = given.extent(node_type, num_outputs=len(nodes))
+                result = in_less_memory(
+                    lambda share: place_types(network, given, extent, num_layers=num_layers, share=share),
+                    lambda placed, attempt: HeteroRun(placed, self.scratch, attempt).all_layers(
+                        nodes, on_progress
+                    ),
+                    stack,
+                )
+                width = network.layers[num_layers - 1].out_dim
+                place = next(network.parameters()).device
+                step = max(1, min(_ROWS_PER_RESULT, _RESULT_BYTES // (4 * width)))
+                for start in range(0, len(nodes), step):
+                    stop = min(start + step, len(nodes))
+                    out = np.empty((stop - start, width), dtype=np.float32)
+                    result.read(start, stop, out)
+                    rows = torch.from_numpy(out)
+                    yield slice(start, stop), network.leave(rows.to(place)).cpu() if finishes else rows
+        finally:
+            network.train(was_training)

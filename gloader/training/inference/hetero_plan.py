@@ -1,0 +1,298 @@
+"""The plan by which full-neighbour inference of several node types fits its memory, layer by layer. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+from gloader.models import Schema
+from gloader.training.inference.layer_plan import (
+    DEVICE_EDGE_BYTES,
+    DEVICE_ROW_COPIES,
+    EDGE_BYTES,
+    FILE_BYTES,
+    FLOAT_BYTES,
+    MAX_BUFFER_BYTES,
+    MAX_DEVICE_BUFFER_BYTES,
+    OUTPUT_BYTES,
+    SENT_EDGE_BYTES,
+    LayerPlan,
+    Room,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gloader.models.hetero_conv import HeteroLayer
+    from gloader.types import Relation
+
+    Home = Literal[
+        "near", "host", "disk"
+    ]  # beside the tables; in host memory where tables are elsewhere; the SSD
+    TypePlans = Mapping[str, LayerPlan]
+
+# Of a node whose row is asked for: its place among the others in order, and in the order that was asked for.
+_ORDER_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much there is to compute from, and what is wanted."""
+
+    num_nodes: Mapping[str, int]  # of each type, in order
+    relations: tuple[Relation, ...]  # those with edges
+    target: str  # the type whose rows are wanted
+    num_outputs: int  # how many of them; the last layer computes no others
+
+    def needed(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
+        """Return the types that are needed after each number of layers, 0 to ``num_layers``: see `Schema.reaching`."""
+        return self._schema.reaching(num_layers)
+
+    def relations_into(self, node_type: str) -> tuple[Relation, ...]:
+        """Return the relations with edges into a type."""
+        return self._schema.relations_into(node_type)
+
+    def types_read(self, node_type: str) -> tuple[str, ...]:
+        """Return the types whose rows a layer reads to make those of ``node_type``."""
+        sources = {source for source, _, _ in self.relations_into(node_type)} | {node_type}
+        return tuple(name for name in self.num_nodes if name in sources)
+
+    @property
+    def _schema(self) -> Schema:
+        return Schema(
+            num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, labelled=self.target
+        )
+
+
+def plan_types(layers: Sequence[HeteroLayer], extent: Extent, *, budget_bytes: int) -> tuple[TypePlans, ...]:
+    """Return a plan for each layer and each type that it makes, which keeps what is held within ``budget_bytes``. Pure.
+
+    The types of a layer are made one after another, in order. Of one type there is a table of the sources of one
+    relation at a time, and a sum for each destination that the relations are added to; both come in slabs of columns
+    where they do not fit. Activations of all types of a layer may take a third: those of the smallest types first, and
+    the SSD holds the others. What a layer reads goes with the last type that needs it.
+
+    Parameters
+    ----------
+    layers : the L layers
+    extent : of the graph, and of what is wanted
+    budget_bytes : for tables, sums, activations, buffers and what comes out; the topology is not counted
+
+    Raises
+    ------
+    BudgetError
+        The narrowest table and sum of a type do not fit.
+    """
+    memory = _OnCpu(_host_room(extent, budget_bytes))
+    plans = _plan(layers, extent, memory)
+    if isinstance(plans, _Lacking):
+        raise BudgetError(
+            f"full-neighbour inference of type {plans.node_type!r} keeps at least {format_bytes(plans.needed)} beside "
+            f"its inputs; the memory budget of {format_bytes(budget_bytes)} leaves {format_bytes(max(plans.left, 0))}. "
+            "Raise --memory-budget"
+        )
+    return plans
+
+
+def plan_types_on_device(
+    layers: Sequence[HeteroLayer], extent: Extent, *, device_bytes: int, budget_bytes: int
+) -> tuple[TypePlans, ...] | None:
+    """Return a plan as `plan_types` does, with tables and sums on a device; None if the narrowest do not fit there.
+
+    Pure. Activations stay on the device where a third of it holds them, else in host memory where half of that does,
+    else on the SSD.
+
+    Parameters
+    ----------
+    layers, extent : as of `plan_types`
+    device_bytes : for tables, sums, activations and buffers; what is known of the edges is not counted
+    budget_bytes : of host memory, for buffers, activations and what comes out
+    """
+    device, host = Room(device_bytes, MAX_DEVICE_BUFFER_BYTES), _host_room(extent, budget_bytes)
+    for keeps_activations in (True, False):
+        plans = _plan(layers, extent, _OnDevice(device, host, keeps_activations))
+        if not isinstance(plans, _Lacking):
+            return plans
+    return None
+
+
+def _host_room(extent: Extent, budget_bytes: int) -> Room:
+    # Each type may have files open for what is read of it and what is written.
+    files = min(budget_bytes // 8, FILE_BYTES * max(1, len(extent.num_nodes) // 2))
+    results = (OUTPUT_BYTES + _ORDER_BYTES) * extent.num_outputs
+    return Room(budget_bytes, MAX_BUFFER_BYTES, fixed=files + results)
+
+
+class _Memory(Protocol):
+    """The memory of a kind of place to compute."""
+
+    @property
+    def tables(self) -> Room:
+        """Where tables and sums are."""
+        ...
+
+    def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
+        """Return where the outputs of each type go."""
+        ...
+
+    def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
+        """Return the plan of a type with as large chunks and pieces as buffers allow."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Widths:
+    """Floats of a row."""
+
+    entered: int  # that is read: the widest of all types
+    made: int  # of what is made of it
+
+
+class _OnCpu:
+    def __init__(self, tables: Room) -> None:
+        self.tables = tables
+
+    def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:  # noqa: ARG002 - as of `_Memory`
+        # A third: the outputs, the inputs below them and the table share what is left.
+        near = _smallest(sizes, self.tables.left // 3)
+        return {name: "near" if name in near else "disk" for name in sizes}
+
+    def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
+        buffers = self.tables.buffers
+        # Two buffers of inputs and the entered copy, beside what is made of it.
+        row_bytes = FLOAT_BYTES * (3 * widths.entered + widths.made)
+        return LayerPlan(
+            slabs=slabs,
+            rows_per_read=max(1, buffers // 2 // row_bytes),
+            rows_per_piece=max(1, buffers // 4 // (4 * FLOAT_BYTES * slabs[0].stop)),
+            edges_per_piece=max(1, buffers // 4 // EDGE_BYTES),
+            is_on_disk=home == "disk",
+        )
+
+
+class _OnDevice:
+    def __init__(self, tables: Room, host: Room, keeps_activations: bool) -> None:
+        self.tables = tables
+        self._host = host
+        self._keeps_activations = keeps_activations
+
+    def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
+        # Those of the last layer are the result, which is asked for in host memory.
+        keeps = self._keeps_activations and not is_last
+        near = _smallest(sizes, self.tables.left // 3) if keeps else frozenset()
+        rest = {name: size for name, size in sizes.items() if name not in near}
+        # Half: the inputs below share what is left.
+        host = _smallest(rest, self._host.left // 2)
+        return {name: "near" if name in near else "host" if name in host else "disk" for name in sizes}
+
+    def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
+        device, host = self.tables.buffers, self._host.buffers
+        width = slabs[0].stop
+        row_bytes = FLOAT_BYTES * (DEVICE_ROW_COPIES * widths.entered + widths.made)
+        # On the host there are three buffers, for the inputs of a layer first and its outputs then, and pieces.
+        rows_per_read = min(device // 2 // row_bytes, host // 4 // (FLOAT_BYTES * widths.entered))
+        rows_per_piece = min(device // 4 // (4 * FLOAT_BYTES * width), host // 4 // (FLOAT_BYTES * width))
+        return LayerPlan(
+            slabs=slabs,
+            rows_per_read=max(1, rows_per_read),
+            rows_per_piece=max(1, rows_per_piece),
+            edges_per_piece=max(1, min(device // 4 // DEVICE_EDGE_BYTES, host // 4 // SENT_EDGE_BYTES)),
+            is_on_disk=home == "disk",
+            is_on_device=home == "near",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lacking:
+    """A type whose narrowest table and sum do not fit."""
+
+    node_type: str
+    needed: int
+    left: int
+
+
+def _plan(layers: Sequence[HeteroLayer], extent: Extent, memory: _Memory) -> tuple[TypePlans, ...] | _Lacking:
+    needed = extent.needed(len(layers))
+    plans: list[TypePlans] = []
+    inputs: dict[str, int] = {}  # bytes near the tables, of each type of the layer below
+    for layer, types in zip(layers, needed[1:], strict=True):
+        is_last = len(plans) == len(layers) - 1
+        rows = {name: extent.num_outputs if is_last else extent.num_nodes[name] for name in types}
+        sizes = {name: FLOAT_BYTES * layer.out_dim * count for name, count in rows.items()}
+        homes = memory.homes(sizes, is_last=is_last)
+        near = {name: size for name, size in sizes.items() if homes[name] == "near"}
+        found: dict[str, LayerPlan] = {}
+        for number, name in enumerate(types):
+            # What later types read too is still there, and what earlier ones came to.
+            alive = {read for later in types[number:] for read in extent.types_read(later)}
+            left = memory.tables.left - sum(inputs.get(read, 0) for read in alive)
+            left -= sum(near.get(made, 0) for made in types[: number + 1])
+            work = _TypeWork(layer, extent, name, num_rows=rows[name], adds_in_place=homes[name] == "near")
+            width = work.widest(left)
+            if width is None:
+                return _Lacking(node_type=name, needed=work.held_bytes(work.column_step), left=left)
+            found[name] = memory.plan(work.slabs(width), work.widths(width), homes[name])
+        plans.append(found)
+        inputs = near
+    return tuple(plans)
+
+
+class _TypeWork:
+    """What one layer holds to make the rows of one type."""
+
+    def __init__(
+        self, layer: HeteroLayer, extent: Extent, node_type: str, *, num_rows: int, adds_in_place: bool
+    ) -> None:
+        self._convs = {
+            relation: conv for relation, conv in layer.relations.items() if relation[2] == node_type
+        }
+        self._with_edges = set(extent.relations_into(node_type))
+        self._num_nodes = extent.num_nodes
+        self._in_dim = max(1, *(layer.in_dims[name] for name in extent.types_read(node_type)))
+        self._out_dim = layer.out_dim
+        self._num_rows = num_rows
+        self._adds_in_place = adds_in_place
+        self.column_step = max((conv.column_step for conv in self._convs.values()), default=1)
+
+    def widest(self, left: int) -> int | None:
+        """Return the most output columns that fit ``left`` bytes; None if the narrowest do not."""
+        # The widest first: every slab less saves a pass over the inputs and the edges.
+        for width in range(self._out_dim, 0, -self.column_step):
+            if self.held_bytes(width) <= left:
+                return width
+        return None
+
+    def held_bytes(self, width: int) -> int:
+        """Return the bytes of the largest table, of what destinations bring, and of sums with a place of their own."""
+        tables = [
+            self._num_nodes[relation[0]] * sum(conv.table_widths(width))
+            for relation, conv in self._convs.items()
+            if relation in self._with_edges
+        ]
+        own = sum(sum(conv.own_widths(width)) for conv in self._convs.values())
+        sums = 0 if self._adds_in_place else width
+        return FLOAT_BYTES * (max(tables, default=0) + self._num_rows * (own + sums))
+
+    def slabs(self, width: int) -> tuple[slice, ...]:
+        """Return the ranges of columns."""
+        return tuple(
+            slice(start, min(start + width, self._out_dim)) for start in range(0, self._out_dim, width)
+        )
+
+    def widths(self, width: int) -> _Widths:
+        """Return the floats of a row that is read, and of all that may be made of it in one pass."""
+        own = sum(sum(conv.own_widths(width)) for conv in self._convs.values())
+        table = max((sum(conv.table_widths(width)) for conv in self._convs.values()), default=0)
+        return _Widths(entered=self._in_dim, made=width + own + table)
+
+
+def _smallest(sizes: Mapping[str, int], room: int) -> frozenset[str]:
+    """Return the names of the smallest ``sizes`` that fit ``room`` together."""
+    found = []
+    for name in sorted(sizes, key=sizes.__getitem__):
+        room -= sizes[name]
+        if room >= 0 or sizes[name] == 0:
+            found.append(name)
+    return frozenset(found)

@@ -1,0 +1,237 @@
+"""One pass of an inference of several node types: a layer at a time, a type at a time, out of core.
+
+What a layer makes of a type is a sum: what each node brings itself, and the messages of every relation into the type.
+The sums of all nodes of the type, or a slab of their columns, are in memory; relations are added one after another,
+each from a table of its sources, along in-edges that are scanned once, in order. A graph of one type has its own way,
+in `layerwise_inference`, which makes a node's own part and its table in one pass and keeps no sums.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from gloader.training.inference.activations import RamRows, SsdRows
+from gloader.training.inference.edge_pieces import PieceLimits
+from gloader.training.inference.outputs import OutputRoom
+from gloader.training.inference.overlap import fetch_behind, num_ahead
+from gloader.training.inference.row_stream import DeviceRows, stream_rows
+from gloader.training.inference.targets import Targets
+from gloader.training.process import release_freed_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.models.conv import Table
+    from gloader.models.hetero_conv import HeteroLayer, RelationConv
+    from gloader.training.inference.activations import Rows
+    from gloader.training.inference.hetero_placement import HeteroPlacement
+    from gloader.training.inference.layer_plan import LayerPlan
+    from gloader.training.inference.outputs import LayerOutputs
+    from gloader.training.inference.row_stream import AnyRows
+    from gloader.types import IdArray, Relation
+
+    Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A layer and a type that it makes."""
+
+    depth: int
+    layer: HeteroLayer
+    node_type: str
+    plan: LayerPlan
+    inputs: Mapping[str, AnyRows]  # of the types that it reads
+    targets: Targets
+
+    @property
+    def convs(self) -> dict[Relation, RelationConv]:
+        """The relations into the type; one from the type to itself first, as its table is made with the sums."""
+        into = {key: conv for key, conv in self.layer.relations.items() if key[2] == self.node_type}
+        return dict(sorted(into.items(), key=lambda item: item[0][0] != self.node_type))
+
+
+class HeteroRun:
+    """One pass through all layers.
+
+    Parameters
+    ----------
+    placed : where it computes, and what from
+    scratch : folder for activations that do not fit
+    stack : closes what it opens
+    """
+
+    def __init__(self, placed: HeteroPlacement, scratch: Path | None, stack: ExitStack) -> None:
+        self._num_nodes = placed.graph.num_nodes
+        self._with_edges = frozenset(placed.extent.relations)
+        self._placed = placed
+        self._device = placed.device
+        self._room = OutputRoom(scratch, placed.device, stack)
+
+    def all_layers(self, nodes: IdArray, on_progress: Progress) -> Rows:
+        """Return the activations of the last layer for ``nodes`` of its type, in host memory or on the SSD."""
+        placed = self._placed
+        num_slabs = sum(len(plan.slabs) for plans in placed.plans for plan in plans.values())
+        done = 0
+        inputs: dict[str, AnyRows] = dict(placed.inputs)
+        made: dict[str, LayerOutputs] = {}
+        for depth, plans in enumerate(placed.plans):
+            layer = placed.network.layers[depth]
+            made = {}
+            for number, (node_type, plan) in enumerate(plans.items()):
+                everyone = range(self._num_nodes[node_type])
+                wanted = nodes if depth == placed.num_layers - 1 else everyone
+                targets = Targets(wanted, len(everyone), self._device.place)
+                outputs = made[node_type] = self._room.open(
+                    f"layer-{depth}-{number}", plan, num_rows=len(targets), width=layer.out_dim
+                )
+                step = _Step(
+                    depth=depth, layer=layer, node_type=node_type, plan=plan, inputs=inputs, targets=targets
+                )
+                for columns in plan.slabs:
+                    self._make(step, columns, outputs)
+                    done += 1
+                    on_progress(done / num_slabs)
+                # What no later type of the layer reads goes at once.
+                later = {
+                    name for after in list(plans)[number + 1 :] for name in placed.extent.types_read(after)
+                }
+                for name in [name for name in inputs if name not in later]:
+                    inputs.pop(name).close()
+            inputs = dict(made)
+        result = made[placed.extent.target]
+        assert isinstance(result, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
+        return result
+
+    def _make(self, step: _Step, columns: slice, outputs: LayerOutputs) -> None:
+        """Make the columns of all rows of a type."""
+        sums = self._sums(step, columns, outputs)
+        own, first_table = self._begin(step, columns, sums)
+        for relation, conv in step.convs.items():
+            table = self._project(step, relation, conv, columns) if first_table is None else first_table
+            first_table = None  # each is gone before the next one is made
+            self._add(step, relation, conv, table, own[relation], columns, sums)
+            del table
+            # Smaller blocks stay in the heap where they are freed.
+            release_freed_memory()
+        if isinstance(outputs, RamRows | SsdRows) and not self._adds_in_place(outputs):
+            step_rows = step.plan.rows_per_piece
+            chunks = (sums[start : start + step_rows] for start in range(0, len(sums), step_rows))
+            with closing(fetch_behind(chunks, self._device, lambda: self._buffers)) as fetched:
+                outputs.write_slab(columns, fetched)
+
+    def _adds_in_place(self, outputs: LayerOutputs) -> bool:
+        return isinstance(outputs, DeviceRows) or (
+            isinstance(outputs, RamRows) and not self._device.is_asynchronous
+        )
+
+    def _sums(self, step: _Step, columns: slice, outputs: LayerOutputs) -> torch.Tensor:
+        """Return where the relations are added up, (n, columns): the outputs themselves where the device has them."""
+        if isinstance(outputs, DeviceRows):
+            return outputs.columns(columns)
+        if isinstance(outputs, RamRows) and self._adds_in_place(outputs):
+            return torch.from_numpy(outputs.columns(columns))
+        return torch.empty(len(step.targets), columns.stop - columns.start, device=self._device.place)
+
+    def _begin(
+        self, step: _Step, columns: slice, sums: torch.Tensor
+    ) -> tuple[dict[Relation, Table], Table | None]:
+        """Write what nodes bring to their own sums.
+
+        Return what they bring to the messages of each relation, and the table of the first one, where their type is
+        its source.
+        """
+        convs, num_columns = step.convs, columns.stop - columns.start
+        own = {
+            relation: self._blank(len(step.targets), conv.own_widths(num_columns))
+            for relation, conv in convs.items()
+        }
+        first = next(iter(convs), None)
+        table = None
+        if first is not None and first[0] == step.node_type and first in self._with_edges:
+            table = self._blank(self._num_nodes[step.node_type], convs[first].table_widths(num_columns))
+        for start, x in self._entered(step, step.node_type):
+            if table is not None and first is not None:
+                _write(table, slice(start, start + len(x)), convs[first].project(x, columns))
+            found = step.targets.among(start, start + len(x))
+            if found is None:
+                continue
+            positions, rows = found
+            mine = x[rows]
+            sums[positions] = step.layer.own(step.node_type, mine, columns)
+            for relation, conv in convs.items():
+                _write(own[relation], positions, conv.project_own(mine, columns))
+        return own, table
+
+    def _project(self, step: _Step, relation: Relation, conv: RelationConv, columns: slice) -> Table:
+        """Return the table of a relation's sources; without edges it has no rows."""
+        source = relation[0]
+        num_rows = self._num_nodes[source] if relation in self._with_edges else 0
+        table = self._blank(num_rows, conv.table_widths(columns.stop - columns.start))
+        if num_rows:
+            for start, x in self._entered(step, source):
+                _write(table, slice(start, start + len(x)), conv.project(x, columns))
+        return table
+
+    def _entered(self, step: _Step, node_type: str) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first row of consecutive chunks of a type, and the chunks as the layer sees them."""
+        chunks = stream_rows(
+            step.inputs[node_type],
+            self._device,
+            shape=(self._num_nodes[node_type], step.layer.in_dims[node_type]),
+            rows_per_read=step.plan.rows_per_read,
+            buffers=lambda: self._buffers,
+        )
+        with closing(chunks):
+            for start, x in chunks:
+                yield start, self._placed.network.enter(step.depth, node_type, x)
+
+    def _add(
+        self,
+        step: _Step,
+        relation: Relation,
+        conv: RelationConv,
+        table: Table,
+        own: Table,
+        columns: slice,
+        sums: torch.Tensor,
+    ) -> None:
+        """Add the messages of a relation to ``sums``, in one scan of its edges."""
+        limits = PieceLimits(max_edges=step.plan.edges_per_piece, max_rows=step.plan.rows_per_piece)
+        row = 0
+        with closing(self._placed.edges(relation).parts(step.targets.nodes, limits)) as parts:
+            for part in parts:
+                here = slice(row, row + len(part.nodes))
+                brought = tuple(values[here] for values in own)
+                sums[here] += conv.propagate(table, brought, part.pieces, part.degree, columns)
+                row = here.stop
+
+    def _blank(self, num_rows: int, widths: tuple[int, ...]) -> Table:
+        return tuple(torch.empty(num_rows, width, device=self._device.place) for width in widths)
+
+    @cached_property
+    def _buffers(self) -> list[NDArray[np.uint8]]:
+        """For inputs on their way to the device, and for outputs on their way back: never for both at a time."""
+        values = 1
+        for depth, plans in enumerate(self._placed.plans):
+            in_dims = self._placed.network.layers[depth].in_dims
+            for node_type, plan in plans.items():
+                rows = {name: self._num_nodes[name] for name in self._placed.extent.types_read(node_type)}
+                read = max(min(plan.rows_per_read, count) * in_dims[name] for name, count in rows.items())
+                values = max(values, read, min(plan.rows_per_piece, rows[node_type]) * plan.slabs[0].stop)
+        return [self._device.host_buffer(4 * values) for _ in range(num_ahead(self._device))]
+
+
+def _write(table: Table, positions: slice | torch.Tensor, rows: Table) -> None:
+    for part, values in zip(table, rows, strict=True):
+        part[positions] = values

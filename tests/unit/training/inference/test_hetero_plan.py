@@ -1,0 +1,130 @@
+"""What the inference of several types holds fits its memory; slabs and the SSD come before a refusal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gloader.errors import BudgetError
+from gloader.training.inference.hetero_plan import Extent, plan_types, plan_types_on_device
+from gloader.training.inference.layer_plan import LayerPlan
+from gloader.types import Relation
+
+F, H, STEP = 40, 64, 16
+NUM_NODES = {"paper": 10_000, "author": 14_000, "institute": 300, "field": 900}
+RELATIONS: tuple[Relation, ...] = (
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "written_by", "author"),
+    ("institute", "employs", "author"),
+    ("paper", "has", "field"),
+)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """Attention with heads of 16 columns."""
+
+    column_step: int = STEP
+
+    def table_widths(self, n: int) -> tuple[int, ...]:
+        return (n, n // STEP)
+
+    def own_widths(self, n: int) -> tuple[int, ...]:
+        return (n // STEP,)
+
+
+class Layer:
+    out_dim = H
+
+    def __init__(self, in_dim: int) -> None:
+        self.in_dims = dict.fromkeys(NUM_NODES, in_dim)
+        self.relations = {relation: Conv() for relation in RELATIONS}
+
+
+LAYERS = [Layer(F), Layer(H), Layer(H)]
+
+
+def extent(num_outputs: int) -> Extent:
+    return Extent(num_nodes=NUM_NODES, relations=RELATIONS, target="paper", num_outputs=num_outputs)
+
+
+def held_bytes(plans, num_outputs: int, *, is_near) -> int:
+    """The most that is held at once, beside what the host does for a device."""
+    worst, inputs = 0, {}
+    for depth, types in enumerate(plans):
+        made = {}
+        for name, plan in types.items():
+            rows = num_outputs if depth == len(plans) - 1 else NUM_NODES[name]
+            made[name] = 4 * rows * H if is_near(plan) else 0
+            width = plan.slabs[0].stop
+            own = sum(sum(Conv().own_widths(width)) for key in RELATIONS if key[2] == name)
+            tables = [
+                NUM_NODES[key[0]] * sum(Conv().table_widths(width)) for key in RELATIONS if key[2] == name
+            ]
+            sums = 0 if is_near(plan) else rows * width
+            work = 4 * (max(tables, default=0) + rows * own + sums)
+            buffers = max(4 * plan.rows_per_read * 3 * H, 32 * plan.edges_per_piece)
+            after = list(types)[list(types).index(name) :]
+            alive = {source for source, _, into in RELATIONS if into in after} | set(after)
+            worst = max(worst, sum(inputs.get(key, 0) for key in alive) + sum(made.values()) + work + buffers)
+        inputs = made
+    return worst
+
+
+@pytest.mark.parametrize("budget", [4 << 20, 8 << 20, 20 << 20, 256 << 20])
+@pytest.mark.parametrize("num_outputs", [1, 500, 10_000])
+def test_everything_held_fits_the_budget(budget, num_outputs) -> None:
+    plans = plan_types(LAYERS, extent(num_outputs), budget_bytes=budget)
+    assert held_bytes(plans, num_outputs, is_near=lambda plan: not plan.is_on_disk) <= budget
+
+
+@pytest.mark.parametrize("device_bytes", [4 << 20, 8 << 20, 20 << 20, 256 << 20])
+def test_everything_held_on_a_device_fits_it(device_bytes) -> None:
+    plans = plan_types_on_device(LAYERS, extent(500), device_bytes=device_bytes, budget_bytes=1 << 30)
+    assert plans is not None
+    assert held_bytes(plans, 500, is_near=lambda plan: plan.is_on_device) <= device_bytes
+    assert not any(plan.is_on_device for plan in plans[-1].values())
+
+
+def test_only_types_that_lead_to_the_target_in_the_layers_that_are_left_have_a_plan() -> None:
+    plans = plan_types(LAYERS, extent(500), budget_bytes=1 << 30)
+    assert [list(types) for types in plans] == [
+        ["paper", "author", "institute"],
+        ["paper", "author"],
+        ["paper"],
+    ]
+
+
+def slabs(plans) -> list[LayerPlan]:
+    return [plan for types in plans for plan in types.values()]
+
+
+def test_much_memory_needs_neither_slabs_nor_the_disk_and_little_both() -> None:
+    much = slabs(plan_types(LAYERS, extent(500), budget_bytes=1 << 30))
+    assert all(len(plan.slabs) == 1 and not plan.is_on_disk for plan in much)
+    little = plan_types(LAYERS, extent(500), budget_bytes=4 << 20)
+    assert max(len(plan.slabs) for plan in slabs(little)) > 1
+    # The smallest type stays in memory.
+    assert [name for name, plan in little[0].items() if not plan.is_on_disk] == ["institute"]
+    for plan in slabs(little):
+        columns = [column for slab in plan.slabs for column in range(slab.start, slab.stop)]
+        assert columns == list(range(H))
+        assert all(slab.start % STEP == 0 for slab in plan.slabs)
+
+
+@pytest.mark.reliability("C14")
+def test_a_budget_below_the_narrowest_table_is_refused_with_the_type_and_both_sizes() -> None:
+    with pytest.raises(
+        BudgetError,
+        match=r"of type 'paper' keeps at least 1\.\d+ MB beside its inputs; the memory budget of 1 MB leaves \d",
+    ):
+        plan_types(LAYERS, extent(10), budget_bytes=1_000_000)
+    assert plan_types_on_device(LAYERS, extent(10), device_bytes=1_000_000, budget_bytes=1 << 30) is None
+
+
+def test_nodes_whose_rows_are_asked_for_count() -> None:
+    plan_types(LAYERS, extent(10), budget_bytes=4 << 20)
+    with pytest.raises(BudgetError, match="leaves 0 B"):
+        plan_types(LAYERS, extent(90_000), budget_bytes=4 << 20)
