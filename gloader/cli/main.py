@@ -21,6 +21,7 @@ from gloader.cli.failure import (
 )
 from gloader.cli.recipe import apply_recipe
 from gloader.cli.views.screen import show_logs
+from gloader.convert.registry import is_source
 
 _HELP = """Train graph neural networks on graphs whose features do not fit in memory.
 
@@ -55,15 +56,23 @@ def build_app() -> App:
 
 
 def normalise(words: Sequence[str]) -> list[str]:
-    """Return the command line with every flag hyphenated: ``--batch_size=8`` becomes ``--batch-size=8``. Pure."""
+    """Return the command line with every flag hyphenated: ``--batch_size=8`` becomes ``--batch-size=8``. Pure.
+
+    ``--symmetrize`` may stand alone or before a relation: before a source or a path it stands alone, and goes last.
+    """
     normal: list[str] = []
+    last: list[str] = []
     for position, word in enumerate(words):
         # Everything behind a bare "--" is an argument, however it looks.
         if word == "--":
-            return [*normal, *words[position:]]
+            return [*normal, *last, *words[position:]]
         flag, equals, value = word.partition("=")
+        following = words[position + 1] if position + 1 < len(words) else ""
+        if word == "--symmetrize" and (is_source(following) or "/" in following):
+            last.append(word)
+            continue
         normal.append(flag.replace("_", "-") + equals + value if word.startswith("--") else word)
-    return normal
+    return [*normal, *last]
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from gloader.core.flag_values import Size
 from gloader.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from gloader.convert.hetero_prepare import HeteroPrepareReport, RelationReport
     from gloader.convert.prepare import PrepareReport
 
 
@@ -29,8 +30,10 @@ class PrepareFlags:
     """How the features are stored."""
     order: OrderName = "none"
     """How rows lie on disk: as given, by falling out-degree, or community by community."""
-    symmetrize: Annotated[bool, Parameter(negative=())] = False
-    """Store both directions of every edge, each once."""
+    symmetrize: Annotated[bool | list[str], Parameter(negative=())] = False
+    """Store both directions of every edge, each once; of several types: of the relation named, such as cites."""
+    add_reverse: Annotated[bool, Parameter(negative=())] = False
+    """Several types: add the reverse of every relation that has none, its name with rev_ before it."""
     self_loops: Annotated[bool, Parameter(negative=())] = False
     """Give every node exactly one self loop."""
     deduplicate: Annotated[bool, Parameter(negative=())] = False
@@ -41,7 +44,8 @@ class PrepareFlags:
     def options(self) -> PrepareOptions:
         """Return the options of the conversion."""
         return PrepareOptions(
-            symmetrize=self.symmetrize,
+            symmetrize=tuple(self.symmetrize) if isinstance(self.symmetrize, list) else self.symmetrize,
+            add_reverse=self.add_reverse,
             self_loops=self.self_loops,
             deduplicate=self.deduplicate,
             dtype=self.dtype,
@@ -102,6 +106,7 @@ def prepare(
     """
     # Imported here: numba and the sources load only when something is converted.
     from gloader.cli.views.convert import convert_view
+    from gloader.convert.hetero_prepare import HeteroPrepareReport
     from gloader.convert.prepare import prepare as convert
 
     screen = Screen.open(is_json=output.json)
@@ -109,26 +114,53 @@ def prepare(
     with convert_view(screen) as progress:
         report = convert(opened, out, conversion.options(), progress=progress)
     if not output.json:
-        screen.console.print(facts(_describe(report)))
+        described = _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
+        screen.console.print(facts(described))
         screen.say(f"train on it: gloader train --dataset {shlex.quote(str(out))}")
     screen.result({**asdict(report), "path": str(report.path)})
 
 
 def _describe(report: "PrepareReport") -> dict[str, str]:
-    # Rules may add edges as well as merge them: the number read is worth saying only where it differs.
-    dropped = report.edges_read - report.num_edges
-    change = "" if dropped == 0 else f" from {report.edges_read:,} read"
-    spilled = (
-        f", {format_bytes(report.spilled_bytes)} of edges sorted on disk" if report.spilled_bytes else ""
-    )
     ordered = f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
     moved = "" if report.order == "none" else f", by {report.order}"
     return {
         "nodes": f"{report.num_nodes:,}{moved}",
-        "edges": f"{report.num_edges:,}{change}",
+        "edges": _edges(report),
         "features": f"{report.feature_dim:,} x {report.feature_dtype}",
         "on disk": format_bytes(report.dataset_bytes),
         "time": f"{format_seconds(report.seconds)} ({ordered}edges {format_seconds(report.edge_seconds)}, "
         f"features {format_seconds(report.feature_seconds)})",
-        "memory budget": f"{format_bytes(report.budget_bytes)}{spilled}",
+        "memory budget": _budget(report),
     }
+
+
+def _describe_typed(report: "HeteroPrepareReport") -> dict[str, str]:
+    types = {
+        name: f"{found.num_nodes:,} nodes, "
+        + (f"{found.feature_dim:,} x {report.feature_dtype}" if found.feature_dim else "no features")
+        + (" averaged over neighbours" if found.is_derived else "")
+        + (", labels" if name == report.labelled else "")
+        for name, found in report.node_types.items()
+    }
+    relations = {name: f"{_edges(found)} edges" for name, found in report.relations.items()}
+    return {
+        **types,
+        **relations,
+        "on disk": format_bytes(report.dataset_bytes),
+        "time": f"{format_seconds(report.seconds)} (edges {format_seconds(report.edge_seconds)}, "
+        f"features {format_seconds(report.feature_seconds)})",
+        "memory budget": _budget(report),
+    }
+
+
+def _edges(counts: "PrepareReport | RelationReport") -> str:
+    # Rules may add edges as well as merge them: the number read is worth saying only where it differs.
+    dropped = counts.edges_read - counts.num_edges
+    return f"{counts.num_edges:,}" + ("" if dropped == 0 else f" from {counts.edges_read:,} read")
+
+
+def _budget(report: "PrepareReport | HeteroPrepareReport") -> str:
+    spilled = report.spilled_bytes
+    return format_bytes(report.budget_bytes) + (
+        f", {format_bytes(spilled)} of edges sorted on disk" if spilled else ""
+    )

@@ -46,9 +46,12 @@ class EdgeRules:
 class PrepareOptions:
     """Options of a conversion; see `EdgeRules` for the first three."""
 
-    symmetrize: bool = False
+    symmetrize: bool | tuple[str, ...] = False  # of a typed source: the relations, such as "cites"
     self_loops: bool = False
     deduplicate: bool = False
+    add_reverse: bool = (
+        False  # typed sources: a relation back behind each that has no other; its name gets "rev_"
+    )
     dtype: str = "float32"  # of the stored features: float32, float16, bfloat16 or int8
     order: OrderName = "none"  # of the nodes: as in the source, by falling out-degree, or by community
     memory_budget_bytes: int | None = None  # None: half of the free memory
@@ -56,5 +59,12 @@ class PrepareOptions:
 
     @property
     def rules(self) -> EdgeRules:
-        """The first three as a value of their own."""
-        return EdgeRules(symmetrize=self.symmetrize, self_loops=self.self_loops, deduplicate=self.deduplicate)
+        """The first three as a value of their own: the rules of a source of one type."""
+        return EdgeRules(
+            symmetrize=bool(self.symmetrize), self_loops=self.self_loops, deduplicate=self.deduplicate
+        )
+
+    @property
+    def symmetrized(self) -> tuple[str, ...]:
+        """The relations of a typed source to symmetrize, as they were named."""
+        return () if isinstance(self.symmetrize, bool) else self.symmetrize

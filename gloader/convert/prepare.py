@@ -5,35 +5,32 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, overload
 
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import CscReport, build_csc
+from gloader.convert.hetero_prepare import HeteroPrepareReport, prepare_typed
+from gloader.convert.hetero_source import AnySource, HeteroSource
 from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.order.renumber import renumbered
 from gloader.convert.order.row_order import find_order
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
-from gloader.convert.readers.node_arrays import check_splits
+from gloader.convert.readers.float_chunks import float_chunks
+from gloader.convert.source_check import check_source
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
-from gloader.dataset.values import MAX_CLASSES
 from gloader.dataset.writer import DatasetWriter
-from gloader.errors import ConfigError, ShapeError, SourceError
+from gloader.errors import ConfigError
 from gloader.memory.available import default_budget_bytes
 from gloader.ssd_store.write.disk_errors import require_free_space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.order.row_order import RowOrder
-    from gloader.convert.source import FeatureStream, Source
+    from gloader.convert.source import Source
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,15 +78,28 @@ def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePl
         The feature dtype cannot be stored.
     """
     check_source(source)
+    _refuse_options(source, options)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     plan = plan_prepare(source, options, budget_bytes=budget)
     require_free_space(nearest_existing(out.absolute().parent), plan.dataset_bytes + plan.scratch_bytes)
     return plan
 
 
+@overload
 def prepare(
-    source: Source, out: Path, options: PrepareOptions, *, progress: PrepareProgress = NO_PROGRESS
-) -> PrepareReport:
+    source: Source, out: Path, options: PrepareOptions, *, progress: PrepareProgress = ...
+) -> PrepareReport: ...
+@overload
+def prepare(
+    source: HeteroSource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = ...
+) -> HeteroPrepareReport: ...
+@overload
+def prepare(
+    source: AnySource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = ...
+) -> PrepareReport | HeteroPrepareReport: ...
+def prepare(
+    source: AnySource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = NO_PROGRESS
+) -> PrepareReport | HeteroPrepareReport:
     """Write ``source`` as a dataset directory at ``out``: all of it, or nothing.
 
     Edges are read once, or twice where nodes are put in another order, and sorted within the budget; features
@@ -97,7 +107,7 @@ def prepare(
 
     Parameters
     ----------
-    source : the graph
+    source : the graph; one of several types is written by `prepare_typed`
     out : the folder to make; it appears when the dataset is complete
     options : of the conversion
     progress : receives the steps
@@ -111,6 +121,12 @@ def prepare(
     StoreExistsError, StoreLockedError, StoreWriteError
         ``out`` exists, is being created by another process, or the disk refuses.
     """
+    if isinstance(source, HeteroSource):
+        return prepare_typed(source, out, options, progress=progress)
+    return _prepare(source, out, options, progress)
+
+
+def _prepare(source: Source, out: Path, options: PrepareOptions, progress: PrepareProgress) -> PrepareReport:
     started = time.perf_counter()
     plan = plan_source(source, out, options)
     with DatasetWriter(
@@ -156,40 +172,12 @@ def prepare(
     )
 
 
-def check_source(source: Source) -> None:
-    """Refuse a source whose parts contradict each other; edges and features are not read. Pure.
-
-    Raises
-    ------
-    ShapeError
-        Features or labels are not one per node, or a feature row has no columns.
-    SourceError
-        A label is no class, or the splits are malformed.
-    ConfigError
-        There are no nodes, no classes, or too many classes.
-    """
-    features, labels = source.features, source.labels
-    if source.num_nodes < 1 or not 1 <= source.num_classes <= MAX_CLASSES:
-        raise ConfigError(
-            f"{source.origin} has {source.num_nodes} nodes and {source.num_classes} classes; at least one of each, and "
-            f"at most {MAX_CLASSES} classes"
-        )
-    if features.num_rows != source.num_nodes:
-        raise ShapeError(
-            f"{source.origin}: features have {features.num_rows} rows for {source.num_nodes} nodes"
-        )
-    if features.dim < 1:
-        raise ShapeError(f"{source.origin}: features have {features.dim} columns; at least 1 is needed")
-    if labels.shape != (source.num_nodes,):
-        raise ShapeError(
-            f"{source.origin}: labels have shape {labels.shape}; they must be ({source.num_nodes},)"
-        )
-    bad = np.flatnonzero((labels < -1) | (labels >= source.num_classes))
-    if bad.size:
-        raise SourceError(
-            f"{source.origin}: node {bad[0]} has label {labels[bad[0]]}; labels are 0..{source.num_classes - 1}, or -1"
-        )
-    check_splits(source.splits, labels, where=source.origin)
+def _refuse_options(source: Source, options: PrepareOptions) -> None:
+    one = f"is for graphs of several node types; {source.origin} has one type and one relation"
+    if options.symmetrized:
+        raise ConfigError(f"--symmetrize {options.symmetrized[0]} {one}: write --symmetrize alone")
+    if options.add_reverse:
+        raise ConfigError(f"--add-reverse {one}: write --symmetrize")
 
 
 def _log_plan(source: Source, plan: PreparePlan) -> None:
@@ -249,7 +237,7 @@ def _write_features(
     features = source.features
     row_bytes = features.dim * features.dtype.itemsize
     if order is None:
-        chunks = _float_chunks(features, plan.chunk_rows)
+        chunks = float_chunks(features, plan.chunk_rows)
     else:
         chunks = ordered_rows(
             features,
@@ -266,9 +254,3 @@ def _write_features(
             column.append(chunk)
             done += chunk.shape[0]
             progress.advance("writing features", done * row_bytes, source.num_nodes * row_bytes, "bytes")
-
-
-def _float_chunks(features: FeatureStream, max_rows: int) -> Iterator[NDArray[Any]]:
-    # The store casts floats only; integers and bools become the floats of the same values.
-    for chunk in features.chunks(max_rows):
-        yield chunk if chunk.dtype.kind == "f" else chunk.astype(np.float32)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from gloader.convert.options import PrepareOptions
     from gloader.convert.source import Source
 
-_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # The buffers of the array writers, and of the files that are read.
-_WRITER_BYTES = 24 << 20
+WRITER_BYTES = 24 << 20
 # Bytes of feature rows read at a time: as many as are read ahead of it, and written behind it.
-_CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 4 << 20
 # Copies of a feature chunk alive at once: as read, as float32, as stored. Rows that change places add one.
-_CHUNK_COPIES = 3
+CHUNK_COPIES = 3
 _PAGE_BYTES = 4096
 # A checksum of each page, beside every array.
 _CHECKSUM_BYTES = 8
@@ -32,7 +32,7 @@ _MAX_RANGES = 4096
 # Sorting the original ids of a range: an id, its position, and a copy of either.
 _ROW_SORT_BYTES = 24
 # Bytes per node that the checks of labels and splits take.
-_CHECK_BYTES = 2
+CHECK_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,11 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         raise ConfigError(
             f"nodes cannot be put in order {options.order!r}; allowed: {', '.join(ORDER_NODE_BYTES)}"
         )
-    if options.dtype not in _DTYPE_BYTES:
-        raise ConfigError(
-            f"features cannot be stored as {options.dtype!r}; allowed: {', '.join(_DTYPE_BYTES)}"
-        )
+    check_stored_dtype(options.dtype)
     resident = _resident_bytes(source, options)
     row_bytes = source.features.dim * max(4, source.features.dtype.itemsize)
     is_ordered = options.order != "none"
-    copies = _CHUNK_COPIES + is_ordered
+    copies = CHUNK_COPIES + is_ordered
     least_rows = copies * row_bytes * (2 if is_ordered else 1)
     if resident + least_rows > budget_bytes:
         raise BudgetError(
@@ -95,7 +92,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
     # Edges are done before features begin, so that each has the whole. Rows that change places share it between
     # the chunk that is read and the range that is put in order.
     for_chunks = free // 2 if is_ordered else free
-    chunk_rows = max(1, min(_CHUNK_BYTES, for_chunks // copies) // max(1, row_bytes))
+    chunk_rows = max(1, min(CHUNK_BYTES, for_chunks // copies) // max(1, row_bytes))
     range_rows, range_bytes = source.num_nodes, 0
     if is_ordered:
         range_rows = _range_rows(source, options, free - for_chunks)
@@ -115,11 +112,28 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
     )
 
 
+def check_stored_dtype(dtype: str) -> None:
+    """Refuse a dtype that features cannot be stored in, with a ConfigError. Pure."""
+    if dtype not in DTYPE_BYTES:
+        raise ConfigError(f"features cannot be stored as {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
+
+
+def stored_feature_bytes(num_rows: int, dim: int, dtype: str) -> int:
+    """Return the bytes of (``num_rows``, ``dim``) features as they are stored, scales included. Pure."""
+    return num_rows * (dim * DTYPE_BYTES[dtype] + 4 * (dtype == "int8"))
+
+
+def on_disk(array_bytes: int, *, num_arrays: int) -> int:
+    """Return the bytes that arrays take on disk at most, with their headers and checksums. Pure."""
+    # Headers, last pages and the commit record: a few pages for each array and for its checksums.
+    return array_bytes + array_bytes // _PAGE_BYTES * _CHECKSUM_BYTES + 4 * num_arrays * _PAGE_BYTES
+
+
 def _resident_bytes(source: Source, options: PrepareOptions) -> int:
     """Bytes of memory that are taken from the start to the end."""
-    per_node = _CHECK_BYTES + ORDER_NODE_BYTES[options.order]
+    per_node = CHECK_BYTES + ORDER_NODE_BYTES[options.order]
     arrays = source.resident_bytes + source.labels.nbytes + source.splits.num_bytes
-    return arrays + per_node * source.num_nodes + _WRITER_BYTES
+    return arrays + per_node * source.num_nodes + WRITER_BYTES
 
 
 def _spilled_row_bytes(source: Source, options: PrepareOptions) -> int:
@@ -155,13 +169,12 @@ def _edge_bytes(source: Source) -> int:
 
 def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
     num_nodes, dim = source.num_nodes, source.features.dim
-    features = num_nodes * (dim * _DTYPE_BYTES[options.dtype] + 4 * (options.dtype == "int8"))
+    features = stored_feature_bytes(num_nodes, dim, options.dtype)
     edges = _max_edges(source, options) * _edge_bytes(source)
     # An offset and a label per node, int64 each; in another order also the id of the source.
     per_node = 16 if options.order == "none" else 24
     arrays = features + edges + per_node * num_nodes + source.splits.num_bytes
-    # Headers, last pages and the commit record: a few pages for each of at most ten arrays and of their checksums.
-    return arrays + arrays // _PAGE_BYTES * _CHECKSUM_BYTES + 40 * _PAGE_BYTES
+    return on_disk(arrays, num_arrays=10)
 
 
 def _edge_scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:

@@ -14,14 +14,14 @@ from gloader.errors import ConfigError, GloaderError, SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
-    from gloader.convert.source import Source
 
-    Opener: TypeAlias = Callable[[str, SourceOptions], Source]
+    Opener: TypeAlias = Callable[[str, SourceOptions], AnySource]
     PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
 # Names, not functions: a module is imported when its source is asked for, as some need torch or DGL.
-# prefix: (module below gloader.convert.sources, function (argument, options) -> Source, how the source is written).
+# prefix: (module below gloader.convert.sources, function (argument, options) -> source, how the source is written).
 # A module whose argument is not simply a file, or a folder of files, has a function `source_paths` too.
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
@@ -54,7 +54,7 @@ def full_spec(spec: str) -> str:
     return f"synthetic:{DEMO_SPEC}"
 
 
-def open_source(spec: str, options: SourceOptions) -> Source:
+def open_source(spec: str, options: SourceOptions) -> AnySource:
     """Open the source that ``spec`` names, such as ``ogb:ogbn-arxiv``; nothing is converted yet.
 
     Raises

@@ -70,6 +70,11 @@ class ArrayWriter:
                 raise
 
     @property
+    def path(self) -> Path:
+        """The file, where it lies until the commit; whole once the writer is closed."""
+        return self._path
+
+    @property
     def file_bytes(self) -> int:
         """Bytes that the array's files take on disk."""
         num_pages = -(-self._num_bytes // PAGE_BYTES)

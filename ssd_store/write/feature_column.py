@@ -10,6 +10,7 @@ from gloader.errors import ConfigError, ShapeError
 from gloader.ssd_store.write.cast import FEATURE_DTYPES, cast_rows, check_finite_rows, quantize_rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import NDArray
@@ -64,6 +65,16 @@ class FeatureColumnWriter:
     def rows_written(self) -> int:
         """Rows appended so far."""
         return self._rows.rows_written
+
+    @property
+    def path(self) -> Path:
+        """The file of the rows, where it lies until the commit; whole once the writer is closed."""
+        return self._rows.path
+
+    @property
+    def scale_path(self) -> Path | None:
+        """The file of the scales of int8 rows, likewise."""
+        return None if self._scales is None else self._scales.path
 
     def append(self, chunk: NDArray[Any]) -> None:
         """Append the rows ``chunk`` (n, F), floats or already of the stored dtype (bfloat16 as uint16).

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import build_csc
 from gloader.convert.csc.sorted_ranges import cut_ranges
 from gloader.convert.csc.temporary_array import TemporaryArray
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.csc.edge_rules import EdgeEnds
     from gloader.convert.options import EdgeRules
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import EdgeStream
@@ -64,40 +64,45 @@ class UnweightedEdges:
 
 @dataclass(slots=True, kw_only=True)
 class ScratchCsc:
-    """The in-neighbours of every node, in two files of ``folder``. Owns them until ``close()``; a `CscSink`."""
+    """The in-neighbours of every destination, in two files of ``folder``. Owns them until ``close()``; a `CscSink`."""
 
     folder: Path
-    num_nodes: int
+    ends: EdgeEnds
     _offsets: TemporaryArray = field(init=False)
     _sources: TemporaryArray = field(init=False)
 
     def __post_init__(self) -> None:
-        dtype = np.dtype(np.int32 if self.num_nodes < 2**31 else np.int64)
-        self._offsets = TemporaryArray(path=self.folder / "order.indptr", dtype=np.dtype(np.int64))
-        self._sources = TemporaryArray(path=self.folder / "order.indices", dtype=dtype)
+        dtype = np.dtype(np.int32 if self.ends.num_sources < 2**31 else np.int64)
+        self._offsets = TemporaryArray(path=self.folder / "scratch.indptr", dtype=np.dtype(np.int64))
+        self._sources = TemporaryArray(path=self.folder / "scratch.indices", dtype=dtype)
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the destinations."""
+        return self.ends.num_nodes
 
     def fill(
-        self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, where: str, progress: PrepareProgress
-    ) -> None:
-        """Sort edges into the files; raises as `build_csc`.
+        self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, progress: PrepareProgress
+    ) -> int:
+        """Sort edges into the files; return how many are left by the rules. Raises as `build_csc`.
 
         Parameters
         ----------
         edges : a stream without weights, read once
         rules : what happens to the edges
         budget_bytes : memory of the sort
-        where : the source, for messages
         progress : receives the steps of the sort
         """
-        build_csc(
+        report = build_csc(
             edges,
             self,
-            ends=EdgeEnds.of(self.num_nodes, where),
+            ends=self.ends,
             rules=rules,
             budget_bytes=budget_bytes,
             scratch=self.folder,
             progress=progress,
         )
+        return report.num_edges
 
     def indptr(self) -> AbstractContextManager[TemporaryArray]:
         """Return the writer of the (N + 1,) int64 offsets."""
@@ -124,6 +129,14 @@ class ScratchCsc:
                     indptr=np.minimum(bounds[start : stop + 1], high) - low,
                     indices=self._sources.read(low, high),
                 )
+
+    def offsets(self, start: int, stop: int) -> IdArray:
+        """Return the (stop - start + 1,) offsets that bound the in-neighbours of nodes ``start`` ... ``stop - 1``."""
+        return self._offsets.read(start, stop + 1)
+
+    def sources(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the in-neighbours at positions ``start`` ... ``stop - 1``."""
+        return self._sources.read(start, stop)
 
     def close(self) -> None:
         """Remove the files. Idempotent."""

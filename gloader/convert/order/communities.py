@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.scratch_csc import ScratchCsc, UnweightedEdges
 
 if TYPE_CHECKING:
@@ -56,14 +57,13 @@ def community_order(
     StoreWriteError
         The disk refuses a temporary file.
     """
-    where = source.edge_origin
+    ends = EdgeEnds.of(source.num_nodes, source.edge_origin)
     max_edges = max(1, min(_MAX_PIECE_EDGES, budget_bytes // 16))
-    with ScratchCsc(folder=scratch, num_nodes=source.num_nodes) as graph:
+    with ScratchCsc(folder=scratch, ends=ends) as graph:
         graph.fill(
             UnweightedEdges(edges=source.edges),
             rules=replace(rules, self_loops=False),
             budget_bytes=budget_bytes,
-            where=where,
             progress=progress,
         )
         labels, degrees = _propagate(graph, max_edges, progress)

@@ -182,6 +182,7 @@ class NpyReader:
     def __init__(self, array: NpyFile, *, start: int) -> None:
         self._where = array.where
         self._dtype = array.dtype
+        self._data_offset = array.data_offset
         self._stack = ExitStack()
         with raising_source_errors(self._where):
             self._file = self._stack.enter_context(_streamed(array.path, array.member))
@@ -196,6 +197,17 @@ class NpyReader:
     def close(self) -> None:
         """Close the file."""
         self._stack.close()
+
+    def seek(self, start: int) -> None:
+        """Take the elements from number ``start`` on next; for a file that is no member of an archive.
+
+        Raises
+        ------
+        SourceError
+            The system refuses.
+        """
+        with raising_source_errors(self._where):
+            self._file.seek(self._data_offset + start * self._dtype.itemsize)
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next ``count`` elements as a new array.

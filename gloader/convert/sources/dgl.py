@@ -16,6 +16,7 @@ from gloader.convert.readers.arrays import ArrayCscEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
+from gloader.convert.sources.dgl_hetero import hetero_source
 from gloader.core.malformed import MALFORMED
 from gloader.errors import GraphError, MissingDependencyError, SourceError
 from gloader.samplers import CscGraph
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
 
 # The first bytes of every file of dgl.save_graphs.
@@ -64,23 +66,28 @@ def quiet_dgl(who: str) -> Iterator[Any]:
             os.environ["DGLBACKEND"] = before
 
 
-def open_dgl(argument: str, options: SourceOptions) -> Source:
-    """Open a saved homogeneous graph with node data feat, label and masks, and perhaps edge data weight.
+def open_dgl(argument: str, options: SourceOptions) -> AnySource:
+    """Open a saved graph with node data feat, label and masks, and perhaps edge data weight.
 
-    Without masks, ``options.seed`` decides a random split.
+    A graph of several types may have features in any of them, and has labels in one. Without masks, ``options.seed``
+    decides a random split.
 
     Raises
     ------
     MissingDependencyError
         DGL is not installed.
     SourceError
-        The file is missing, is not such a file, holds other than one homogeneous graph, or lacks a key.
+        The file is missing, is not such a file, holds other than one graph, or lacks a key.
     ShapeError
         A tensor has the wrong shape or dtype.
     """
     # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
     path = Path(argument).expanduser()
     graph, extra = _load(path)
+    if not graph.is_homogeneous:
+        return hetero_source(
+            graph, name=path.stem, origin=f"dgl:{argument}", where=path, seed=options.seed, extra=extra
+        )
     source = graph_source(
         graph, name=path.stem, origin=f"dgl:{argument}", where=path, seed=options.seed, extra=extra
     )
@@ -230,8 +237,6 @@ def _load(path: Path) -> tuple[Any, dict[str, Any]]:
             raise SourceError(f"{path} is damaged, DGL cannot read it: {reason}") from error
     if len(graphs) != 1:
         raise SourceError(f"{path} holds {len(graphs)} graphs; save one")
-    if not graphs[0].is_homogeneous:
-        raise SourceError(f"{path} holds a heterogeneous graph; convert it with dgl.to_homogeneous first")
     return graphs[0], extra
 
 

@@ -1,4 +1,4 @@
-"""``pyg:FILE``: a graph that PyTorch Geometric saved with ``torch.save(data, FILE)``."""
+"""``pyg:FILE``: a graph that PyTorch Geometric saved with ``torch.save(data, FILE)``, of one type or of several."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.readers.torch_file import require_plain_archive
+from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays, require_stored
 from gloader.convert.source import Source
+from gloader.convert.sources.pyg_hetero import hetero_source, is_hetero
 from gloader.errors import MissingDependencyError, SourceError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
+    from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
 
 
-def open_pyg(argument: str, options: SourceOptions) -> Source:
-    """Open a saved ``Data`` (or a dictionary of its tensors) with x, edge_index, y and masks or ids.
+def open_pyg(argument: str, options: SourceOptions) -> AnySource:
+    """Open a saved ``Data`` or ``HeteroData`` (or a dictionary of its tensors) with x, edge_index, y and masks or ids.
 
     Without masks, ``options.seed`` decides a random split. Nothing in the file is executed: it is read with
     ``weights_only=True`` and PyTorch Geometric's own data classes, and refused otherwise.
@@ -39,9 +40,10 @@ def open_pyg(argument: str, options: SourceOptions) -> Source:
     path = Path(argument).expanduser()
     is_mapped = zipfile.is_zipfile(path)
     loaded = _load(path)
-    _require_stored(loaded, path)
-    return data_source(
-        loaded,
+    data = _unwrapped(loaded, path)
+    make = hetero_source if is_hetero(data) else data_source
+    return make(
+        data,
         name=path.stem,
         origin=f"pyg:{argument}",
         where=path,
@@ -68,7 +70,9 @@ def data_source(
     SourceError, ShapeError
         As `open_pyg`.
     """
-    found = Attributes(arrays=_arrays(data, where), where=str(where))
+    tensors = _tensors(data, where)
+    require_stored(tensors, where)
+    found = Attributes(arrays=numpy_arrays(tensors), where=str(where))
     rows = found.features("x")
     edges = found.arrays[found.require("edge_index", what="edges")]
     labels = found.labels("y")
@@ -139,51 +143,29 @@ def _data_classes() -> list[Any]:
     except MissingDependencyError:
         return []
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
+    from torch_geometric.data.hetero_data import HeteroData
+    from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
-    return [data_class, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
-
-
-def _require_stored(loaded: object, path: Path) -> None:
-    """Refuse tensors that repeat what is stored: a few bytes that would fill the disk."""
-    for name, tensor in _tensors(loaded, path).items():
-        held, shape = tensor.untyped_storage().nbytes(), tuple(tensor.shape)
-        if tensor.numel() * tensor.element_size() > held:
-            raise SourceError(
-                f"{path}: {name!r} has shape {shape} over {held} stored bytes, which it repeats; save "
-                f"{name}.contiguous()"
-            )
+    storages = [BaseStorage, EdgeStorage, GlobalStorage, NodeStorage]
+    return [data_class, HeteroData, DataEdgeAttr, DataTensorAttr, *storages]
 
 
-def _arrays(loaded: object, path: Path | str) -> dict[str, NDArray[np.generic]]:
-    import torch
-
-    # numpy has no bfloat16: such tensors are widened.
-    return {
-        name: (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
-        for name, value in _tensors(loaded, path).items()
-    }
-
-
-def _tensors(loaded: object, path: Path | str) -> dict[str, torch.Tensor]:
-    import torch
-
+def _unwrapped(loaded: object, path: Path | str) -> object:
     # A processed InMemoryDataset is a tuple: data, slices, class.
     if isinstance(loaded, tuple | list) and loaded:
         if len(loaded) > 1 and loaded[1] is not None:
             raise SourceError(f"{path} holds several graphs; save one Data")
-        loaded = loaded[0]
+        return loaded[0]
+    return loaded
+
+
+def _tensors(loaded: object, path: Path | str) -> dict[str, torch.Tensor]:
+    loaded = _unwrapped(loaded, path)
     to_dict = getattr(loaded, "to_dict", None)
     if type(loaded).__name__ == "Data" and to_dict is not None:
         loaded = to_dict()
     if not isinstance(loaded, Mapping):
-        raise SourceError(f"{path} holds a {type(loaded).__name__}; expected a torch_geometric Data")
-    # Sparse and quantized tensors are no arrays of numbers. Other keys than text are nobody's attributes.
-    return {
-        key: value
-        for key, value in loaded.items()
-        if isinstance(key, str)
-        and isinstance(value, torch.Tensor)
-        and value.layout == torch.strided
-        and not value.is_quantized
-    }
+        raise SourceError(
+            f"{path} holds a {type(loaded).__name__}; expected a torch_geometric Data or HeteroData"
+        )
+    return dense_tensors(loaded)

@@ -16,3 +16,15 @@ def test_underscores_become_hyphens_in_flags_only() -> None:
         "--",
         "--keep_this",
     ]
+
+
+def test_symmetrize_stands_alone_before_a_source_or_a_path() -> None:
+    assert normalise(["prepare", "--symmetrize", "npy:a", "out"]) == [
+        "prepare",
+        "npy:a",
+        "out",
+        "--symmetrize",
+    ]
+    assert normalise(["prepare", "npy:a", "--symmetrize", "data/out"])[-1] == "--symmetrize"
+    words = ["prepare", "pyg:a", "out", "--symmetrize", "cites", "--symmetrize", "a:b:a"]
+    assert normalise(words) == words

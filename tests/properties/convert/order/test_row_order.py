@@ -27,7 +27,7 @@ def tiny_buffers():
         patch.setattr(external_csc, "_BUCKET_NODES", 4)
         patch.setattr(external_csc, "PIECE_BYTES", 48)
         patch.setattr(sorted_ranges, "PIECE_BYTES", 48)
-        patch.setattr(prepare_plan, "_WRITER_BYTES", 0)
+        patch.setattr(prepare_plan, "WRITER_BYTES", 0)
         patch.setattr(ordered_rows, "_PIECE_BYTES", 64)
         patch.setattr(scratch_csc, "_BLOCK_NODES", 5)
         patch.setattr(communities, "_MAX_PIECE_EDGES", 128)

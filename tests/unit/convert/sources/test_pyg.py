@@ -122,7 +122,7 @@ def test_a_wrong_tensor_is_named(tmp_path, changes, error, message):
     [
         (torch.ones(3), "holds a Tensor; expected a torch_geometric Data"),
         ((tensors(), {"x": torch.arange(3)}), "holds several graphs"),
-        (HeteroData(), "cannot be read as a saved torch_geometric Data"),
+        (HeteroData(), "has no labels on any node type"),
     ],
 )
 def test_other_objects_are_refused(tmp_path, saved, message):

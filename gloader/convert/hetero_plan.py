@@ -1,0 +1,184 @@
+"""Plan of a conversion of a typed source: the memory and the disk that it takes, known before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gloader.convert.csc.edge_spill import record_dtype
+from gloader.convert.csc.external_csc import plan_csc
+from gloader.convert.derive.derived import averaged_edges, derivation_order, feature_dims
+from gloader.convert.derive.mean_plan import plan_means
+from gloader.convert.hetero_source import MeanOf
+from gloader.convert.options import EdgeRules
+from gloader.convert.prepare_plan import (
+    CHECK_BYTES,
+    CHUNK_BYTES,
+    CHUNK_COPIES,
+    WRITER_BYTES,
+    check_stored_dtype,
+    on_disk,
+    stored_feature_bytes,
+)
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gloader.convert.csc.external_csc import CscPlan
+    from gloader.convert.hetero_source import HeteroSource, NodeSource
+    from gloader.convert.options import PrepareOptions
+    from gloader.convert.relation_rules import PlannedRelation
+
+# Edges per row where a source does not say their number; as the sort takes it.
+_USUAL_DEGREE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeteroPlan:
+    """Memory and disk that a conversion takes, and the shares of its parts."""
+
+    budget_bytes: int
+    memory_bytes: int  # at most, of what the conversion allocates
+    free_bytes: int  # for each sort, each feature matrix and each mean: they run one after another
+    chunk_rows: Mapping[str, int]  # feature rows at a time, of the types that have features
+    dims: Mapping[str, int]  # their columns
+    dataset_bytes: int  # on disk, at the end; without the edges whose number is not known
+    scratch_bytes: int  # on disk, at most, while it runs
+
+
+def plan_hetero(
+    source: HeteroSource,
+    relations: Sequence[PlannedRelation],
+    options: PrepareOptions,
+    *,
+    budget_bytes: int,
+) -> HeteroPlan:
+    """Divide a memory budget between the parts of a conversion, and count the bytes on disk. Pure.
+
+    Parameters
+    ----------
+    source : checked; its sizes count, nothing is read
+    relations : of the dataset
+    options : of the conversion; their own budget is not looked at
+    budget_bytes : memory that the conversion stays within
+
+    Raises
+    ------
+    BudgetError
+        The arrays of one entry per labelled node and the smallest useful buffers do not fit; says needed and allowed.
+    ConfigError
+        The feature dtype cannot be stored.
+    """
+    check_stored_dtype(options.dtype)
+    dims = feature_dims(source)
+    resident = _resident_bytes(source)
+    widest = max((CHUNK_COPIES * _row_bytes(nodes, dims) for nodes in source.nodes), default=0)
+    if resident + widest > budget_bytes:
+        raise BudgetError(
+            f"preparing {source.origin} needs {format_bytes(resident)} for labels, splits and write buffers, and "
+            f"{format_bytes(widest)} per feature row; the memory budget allows {format_bytes(budget_bytes)}. Raise "
+            "--memory-budget"
+        )
+    free = budget_bytes - resident
+    sorts = [_sort(each, budget_bytes=free) for each in relations]
+    chunks = {
+        nodes.name: max(1, min(CHUNK_BYTES, free // CHUNK_COPIES) // _row_bytes(nodes, dims))
+        for nodes in source.nodes
+        if nodes.features is not None
+    }
+    peaks = [sort.peak_bytes for sort in sorts]
+    peaks += [
+        CHUNK_COPIES * chunks[nodes.name] * _row_bytes(nodes, dims)
+        for nodes in source.nodes
+        if nodes.name in chunks
+    ]
+    means = [_plan_mean(source, nodes, dims, budget_bytes=free) for nodes, _ in derivation_order(source)]
+    scratch = [_scratch_bytes(each, sort) for each, sort in zip(relations, sorts, strict=True)]
+    return HeteroPlan(
+        budget_bytes=budget_bytes,
+        memory_bytes=resident + max([*peaks, *(memory for memory, _ in means)], default=0),
+        free_bytes=free,
+        chunk_rows=chunks,
+        dims=dims,
+        dataset_bytes=_dataset_bytes(source, relations, dims, options),
+        scratch_bytes=max([*scratch, *(disk for _, disk in means)], default=0),
+    )
+
+
+def _row_bytes(nodes: NodeSource, dims: Mapping[str, int]) -> int:
+    """Bytes of a row as it is read, or as float32 where that is more."""
+    if nodes.features is None:
+        return 0
+    width = 4 if isinstance(nodes.features, MeanOf) else max(4, nodes.features.dtype.itemsize)
+    return dims[nodes.name] * width
+
+
+def _resident_bytes(source: HeteroSource) -> int:
+    """Bytes of memory that are taken from the start to the end."""
+    labels = source.labels.nbytes + source.splits.num_bytes + CHECK_BYTES * source.labels.shape[0]
+    return source.resident_bytes + labels + WRITER_BYTES
+
+
+def _sort(each: PlannedRelation, *, budget_bytes: int) -> CscPlan:
+    edges = each.source.edges
+    return plan_csc(
+        each.ends,
+        edges.num_edges,
+        has_weights=edges.has_weights,
+        rules=each.rules,
+        budget_bytes=budget_bytes,
+    )
+
+
+def _plan_mean(
+    source: HeteroSource, nodes: NodeSource, dims: Mapping[str, int], *, budget_bytes: int
+) -> tuple[int, int]:
+    """Return the bytes of memory, and of disk, that deriving the features of a type takes."""
+    edges, ends = averaged_edges(source, nodes)
+    count = _USUAL_DEGREE * nodes.num_nodes if edges.num_edges is None else edges.num_edges
+    sort = plan_csc(ends, edges.num_edges, has_weights=False, rules=EdgeRules(), budget_bytes=budget_bytes)
+    dim = dims[nodes.name]
+    means = plan_means(
+        num_rows=nodes.num_nodes,
+        num_edges=count,
+        dim=dim,
+        source_row_bytes=4 * dim,
+        budget_bytes=budget_bytes,
+    )
+    record = record_dtype(num_sources=ends.num_sources, has_weights=False).itemsize
+    return max(sort.peak_bytes, means.memory_bytes), 8 * ends.num_nodes + count * 2 * record
+
+
+def _max_edges(each: PlannedRelation) -> int:
+    given = each.source.edges.num_edges or 0
+    return given * (2 if each.rules.symmetrize else 1) + each.ends.num_nodes * each.rules.self_loops
+
+
+def _edge_bytes(each: PlannedRelation) -> int:
+    return (4 if each.ends.num_sources < 2**31 else 8) + 4 * each.source.edges.has_weights
+
+
+def _dataset_bytes(
+    source: HeteroSource,
+    relations: Sequence[PlannedRelation],
+    dims: Mapping[str, int],
+    options: PrepareOptions,
+) -> int:
+    edges = sum(_max_edges(each) * _edge_bytes(each) + 8 * (each.ends.num_nodes + 1) for each in relations)
+    features = sum(
+        stored_feature_bytes(nodes.num_nodes, dims[nodes.name], options.dtype)
+        for nodes in source.nodes
+        if nodes.name in dims
+    )
+    labels = source.labels.nbytes + source.splits.num_bytes
+    return on_disk(edges + features + labels, num_arrays=4 + 2 * len(source.nodes) + 3 * len(relations))
+
+
+def _scratch_bytes(each: PlannedRelation, sort: CscPlan) -> int:
+    has_weights = each.source.edges.has_weights
+    record = record_dtype(num_sources=each.ends.num_sources, has_weights=has_weights).itemsize
+    spill = _max_edges(each) * record
+    merged = _max_edges(each) * _edge_bytes(each) if each.rules.merges else 0
+    return (spill if spill > sort.held_bytes else 0) + merged

@@ -1,0 +1,273 @@
+"""Conversion of a typed source into a dataset directory, within a memory budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from gloader.convert.csc.external_csc import CscReport, build_csc
+from gloader.convert.csc.scratch_csc import ScratchCsc
+from gloader.convert.derive.derived import averaged_edges, derivation_order
+from gloader.convert.derive.mean_plan import plan_means
+from gloader.convert.derive.mean_rows import MeanRows
+from gloader.convert.derive.stored_rows import StoredColumn, stored_column
+from gloader.convert.hetero_plan import HeteroPlan, plan_hetero
+from gloader.convert.hetero_source import MeanOf
+from gloader.convert.options import EdgeRules
+from gloader.convert.readers.float_chunks import float_chunks
+from gloader.convert.relation_rules import PlannedRelation, plan_relations
+from gloader.convert.source_check import check_hetero
+from gloader.core.paths import nearest_existing
+from gloader.core.units import format_bytes
+from gloader.dataset.hetero_writer import HeteroDatasetWriter
+from gloader.dataset.schema import relation_text
+from gloader.memory.available import default_budget_bytes
+from gloader.ssd_store.write.disk_errors import require_free_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.convert.hetero_source import HeteroSource, NodeSource
+    from gloader.convert.options import PrepareOptions
+    from gloader.convert.progress import PrepareProgress
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeReport:
+    """What a dataset has of a node type."""
+
+    num_nodes: int
+    feature_dim: int  # 0: no features
+    is_derived: bool  # whether the conversion made the features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationReport:
+    """What a dataset has of a relation."""
+
+    num_edges: int  # stored
+    edges_read: int  # from the source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeteroPrepareReport:
+    """Sizes, counts and times of a finished conversion of a typed source."""
+
+    path: Path
+    node_types: dict[str, TypeReport]
+    relations: dict[str, RelationReport]  # by "source:name:destination"
+    labelled: str
+    feature_dtype: str
+    seconds: float
+    edge_seconds: float
+    feature_seconds: float  # of given and of derived ones
+    dataset_bytes: int  # on disk
+    spilled_bytes: int  # temporary edges that went through the disk
+    budget_bytes: int
+
+
+def plan_typed_source(
+    source: HeteroSource, out: Path, options: PrepareOptions
+) -> tuple[HeteroPlan, tuple[PlannedRelation, ...]]:
+    """Check a typed source and return what its conversion takes, and the relations; nothing is written.
+
+    Parameters
+    ----------
+    source : labels and splits are checked; edges and features are not read
+    out : the folder that the dataset would have
+    options : of the conversion
+
+    Raises
+    ------
+    GloaderError
+        As `prepare_typed`, as far as it is known before anything is read.
+    """
+    check_hetero(source)
+    relations = plan_relations(source, options)
+    budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
+    plan = plan_hetero(source, relations, options, budget_bytes=budget)
+    require_free_space(nearest_existing(out.absolute().parent), plan.dataset_bytes + plan.scratch_bytes)
+    return plan, relations
+
+
+def prepare_typed(
+    source: HeteroSource, out: Path, options: PrepareOptions, *, progress: PrepareProgress
+) -> HeteroPrepareReport:
+    """Write ``source`` as a dataset directory at ``out``: all of it, or nothing.
+
+    Relations are sorted one after another; features pass through in chunks; derived features are averaged from the
+    stored ones.
+
+    Parameters
+    ----------
+    source : the graph
+    out : the folder to make; it appears when the dataset is complete
+    options : of the conversion
+    progress : receives the steps, each with the relation or type that it is about
+
+    Raises
+    ------
+    SourceError, ShapeError
+        Types, labels or splits contradict each other; also where a stream turns out shorter, longer or malformed.
+    ConfigError
+        An option does not fit a typed source, or names a relation that is not there.
+    BudgetError
+        The memory budget is too small; says needed and allowed.
+    GraphError
+        An edge is out of its types' ranges, a weight is not a finite number of at least 0, or a name cannot be stored.
+    StoreExistsError, StoreLockedError, StoreWriteError
+        ``out`` exists, is being created by another process, or the disk refuses or has no room.
+    """
+    started = time.perf_counter()
+    plan, relations = plan_typed_source(source, out, options)
+    with HeteroDatasetWriter(
+        out,
+        name=source.name,
+        num_nodes={nodes.name: nodes.num_nodes for nodes in source.nodes},
+        relations=[each.relation for each in relations],
+        num_classes=source.num_classes,
+        overwrite=options.overwrite,
+        metadata={"source": source.origin, "options": _recorded(relations, options)},
+    ) as writer:
+        _LOG.info(
+            "preparing %s: at most %s of memory, %s on disk and %s of temporary files",
+            source.origin,
+            format_bytes(plan.memory_bytes),
+            format_bytes(plan.dataset_bytes),
+            format_bytes(plan.scratch_bytes),
+        )
+        edges = [_write_edges(each, writer, plan, progress) for each in relations]
+        edges_done = time.perf_counter()
+        _FeatureWriter(source, writer, plan, options.dtype, progress).write()
+        features_done = time.perf_counter()
+        labelled = writer.nodes(source.labelled)
+        labelled.labels(source.labels)
+        labelled.splits(train=source.splits.train, valid=source.splits.valid, test=source.splits.test)
+    return HeteroPrepareReport(
+        path=out,
+        node_types={nodes.name: _type_report(nodes, plan) for nodes in source.nodes},
+        relations={
+            relation_text(each.relation): RelationReport(num_edges=sort.num_edges, edges_read=sort.edges_read)
+            for each, sort in zip(relations, edges, strict=True)
+        },
+        labelled=source.labelled,
+        feature_dtype=options.dtype,
+        seconds=time.perf_counter() - started,
+        edge_seconds=edges_done - started,
+        feature_seconds=features_done - edges_done,
+        dataset_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        spilled_bytes=sum(sort.spilled_bytes for sort in edges),
+        budget_bytes=plan.budget_bytes,
+    )
+
+
+def _recorded(relations: tuple[PlannedRelation, ...], options: PrepareOptions) -> dict[str, object]:
+    """Return what the commit record says of the options: those of all relations, and which were symmetrized."""
+    both_ways = [relation_text(each.relation) for each in relations if each.rules.symmetrize]
+    rules = asdict(EdgeRules(self_loops=options.self_loops, deduplicate=options.deduplicate))
+    return rules | {
+        "symmetrize": both_ways,
+        "add_reverse": options.add_reverse,
+        "dtype": options.dtype,
+        "order": options.order,
+    }
+
+
+def _type_report(nodes: NodeSource, plan: HeteroPlan) -> TypeReport:
+    return TypeReport(
+        num_nodes=nodes.num_nodes,
+        feature_dim=plan.dims.get(nodes.name, 0),
+        is_derived=isinstance(nodes.features, MeanOf),
+    )
+
+
+def _write_edges(
+    each: PlannedRelation, writer: HeteroDatasetWriter, plan: HeteroPlan, progress: PrepareProgress
+) -> CscReport:
+    return build_csc(
+        each.source.edges,
+        writer.edges(each.relation),
+        ends=each.ends,
+        rules=each.rules,
+        budget_bytes=plan.free_bytes,
+        scratch=writer.scratch,
+        progress=_Named(progress, relation_text(each.relation)),
+    )
+
+
+class _Named:
+    """Passes the progress on, every step with the name of what it is about."""
+
+    def __init__(self, progress: PrepareProgress, name: str) -> None:
+        self._progress = progress
+        self._name = name
+
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        self._progress.advance(f"{step} of {self._name}", done, total, unit)
+
+
+class _FeatureWriter:
+    """Writes the features of all types: the given ones first, as derived ones are made of what is stored."""
+
+    def __init__(
+        self,
+        source: HeteroSource,
+        writer: HeteroDatasetWriter,
+        plan: HeteroPlan,
+        dtype: str,
+        progress: PrepareProgress,
+    ) -> None:
+        self._source = source
+        self._writer = writer
+        self._plan = plan
+        self._dtype = dtype
+        self._progress = progress
+        self._stored: dict[str, StoredColumn] = {}
+
+    def write(self) -> None:
+        """Write all of them."""
+        for nodes in self._source.nodes:
+            if nodes.features is not None and not isinstance(nodes.features, MeanOf):
+                chunks = float_chunks(nodes.features, self._plan.chunk_rows[nodes.name])
+                self._append(nodes, "writing features", chunks)
+        for nodes, other in derivation_order(self._source):
+            self._derive(nodes, self._stored[other])
+
+    def _derive(self, nodes: NodeSource, column: StoredColumn) -> None:
+        edges, ends = averaged_edges(self._source, nodes)
+        budget = self._plan.free_bytes
+        with ScratchCsc(folder=self._writer.scratch, ends=ends) as graph:
+            num_edges = graph.fill(
+                edges,
+                rules=EdgeRules(),
+                budget_bytes=budget,
+                progress=_Named(self._progress, f"what {nodes.name} averages"),
+            )
+            plan = plan_means(
+                num_rows=nodes.num_nodes,
+                num_edges=num_edges,
+                dim=column.dim,
+                source_row_bytes=column.row_bytes,
+                budget_bytes=budget,
+            )
+            rows = MeanRows(graph=graph, column=column, plan=plan)
+            self._append(nodes, "averaging features", rows.chunks(self._plan.chunk_rows[nodes.name]))
+
+    def _append(self, nodes: NodeSource, step: str, chunks: Iterator[NDArray[np.generic]]) -> None:
+        dim, done = self._plan.dims[nodes.name], 0
+        row_bytes = 4 * dim
+        progress = _Named(self._progress, nodes.name)
+        with self._writer.nodes(nodes.name).features(dim, self._dtype) as column:
+            for chunk in chunks:
+                column.append(chunk)
+                done += chunk.shape[0]
+                progress.advance(step, done * row_bytes, nodes.num_nodes * row_bytes, "bytes")
+        self._stored[nodes.name] = stored_column(column, dtype=self._dtype, num_rows=nodes.num_nodes, dim=dim)

@@ -1,0 +1,124 @@
+"""Sources with several node types and relations: every part a stream, as in `gloader.convert.source`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from gloader.convert.source import EdgeChunk, Source
+from gloader.dataset.schema import relation_text
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from gloader.convert.source import EdgeStream, FeatureStream, Splits
+    from gloader.types import IdArray, Relation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanOf:
+    """Features that the conversion makes: the mean of the rows at the other end of a node's edges, 0 without any.
+
+    An edge that is there twice counts twice. The rows are those that the dataset stores.
+    """
+
+    relation: Relation  # between the type itself and another, which has features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSource:
+    """The nodes of one type."""
+
+    name: str
+    num_nodes: int
+    features: FeatureStream | MeanOf | None = None  # None: the type has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationSource:
+    """The edges of one relation: ids within the source type, and within the destination type."""
+
+    relation: Relation
+    edges: EdgeStream
+    edge_file: Path | None = None  # where the edges come from, for messages
+    is_symmetric: bool = (
+        False  # holds both directions of every edge: a reverse relation would be the same again
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeteroSource:
+    """A graph of several types that a conversion turns into a dataset. The order of types and relations counts."""
+
+    name: str  # a short name for people
+    origin: str  # the source as it was asked for, such as "ogb:ogbn-mag"
+    nodes: tuple[NodeSource, ...]
+    relations: tuple[RelationSource, ...]
+    labelled: str  # the type that has labels and splits
+    num_classes: int
+    labels: IdArray  # (N,) of the labelled type, -1 where unlabelled
+    splits: Splits  # ids within the labelled type
+    resident_bytes: int = 0  # memory that the streams hold besides their chunks
+
+    def num_nodes_of(self, node_type: str) -> int:
+        """Return the number of nodes of a type.
+
+        Raises
+        ------
+        SourceError
+            There is no such type; says which there are.
+        """
+        for nodes in self.nodes:
+            if nodes.name == node_type:
+                return nodes.num_nodes
+        raise SourceError(
+            f"{self.origin} has no node type {node_type!r}; there are {', '.join(nodes.name for nodes in self.nodes)}"
+        )
+
+    def where(self, source: RelationSource) -> str:
+        """Return the file of a relation's edges, or else the source, with the relation, for messages."""
+        return f"{source.edge_file or self.origin}, relation {relation_text(source.relation)}"
+
+
+AnySource: TypeAlias = Source | HeteroSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReversedEdges:
+    """An edge stream whose edges run the other way."""
+
+    edges: EdgeStream
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges; None: unknown until they are read."""
+        return self.edges.num_edges
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.edges.has_weights
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        for chunk in self.edges.chunks(max_edges):
+            yield EdgeChunk(src=chunk.dst, dst=chunk.src, weight=chunk.weight)
+
+
+def only_labelled(types: Iterable[str], *, where: str) -> str:
+    """Return the one type of ``types``, those that have labels. Pure.
+
+    Raises
+    ------
+    SourceError
+        There are none, or several; names them.
+    """
+    found = list(types)
+    if len(found) == 1:
+        return found[0]
+    said = (
+        f"labels on {len(found)} node types ({', '.join(found)})" if found else "no labels on any node type"
+    )
+    raise SourceError(f"{where} has {said}; exactly one type has labels and splits")

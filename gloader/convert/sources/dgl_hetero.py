@@ -1,0 +1,74 @@
+"""``dgl:FILE`` with several types: the stores of a heterogeneous `dgl.DGLGraph`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gloader.convert.readers.arrays import ArrayEdges
+from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays
+from gloader.convert.sources.typed_stores import LABEL_NAMES, NodeStore, stored_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gloader.convert.hetero_source import HeteroSource
+    from gloader.convert.source import EdgeStream
+    from gloader.types import Relation
+
+
+def hetero_source(
+    graph: Any,
+    *,
+    name: str,
+    origin: str,
+    where: Path | str,
+    seed: int,
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> HeteroSource:
+    """Return the source over a heterogeneous graph in memory, whose tensors are shared.
+
+    Edges come in DGL's numbering. A type's features are ``feat``, its labels ``label``, its splits masks; a
+    relation's weights ``weight``.
+
+    Parameters
+    ----------
+    graph : a `dgl.DGLGraph` on the CPU
+    name, origin : of the source
+    where : what holds it, for messages; a path: the file that it came from
+    seed : of the random split where there are no masks
+    extra : tensors that stand beside the graph, such as the ids of splits; they go to the type that has labels
+
+    Raises
+    ------
+    SourceError
+        Labels are on no type, or on several.
+    ShapeError
+        A tensor has the wrong shape or dtype.
+    """
+    beside = numpy_arrays(dense_tensors(extra))
+    nodes: dict[str, NodeStore] = {}
+    for node_type in graph.ntypes:
+        place = f"{where} (data of {node_type!r} nodes)"
+        arrays = numpy_arrays(dense_tensors(graph.nodes[node_type].data))
+        if any(key in arrays for key in LABEL_NAMES):
+            arrays = beside | arrays
+        nodes[node_type] = NodeStore(
+            num_nodes=graph.num_nodes(node_type), arrays=Attributes(arrays=arrays, where=place)
+        )
+    edges = [(relation, _edges(graph, relation, where)) for relation in graph.canonical_etypes]
+    source = stored_source(nodes, edges, name=name, origin=origin, where=where, seed=seed)
+    # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
+    held = sum(array.nbytes for store in nodes.values() for array in store.arrays.arrays.values())
+    return replace(source, resident_bytes=held + 16 * graph.num_edges())
+
+
+def _edges(graph: Any, relation: Relation, where: Path | str) -> EdgeStream:
+    place = f"{where} (data of {':'.join(relation)} edges)"
+    found = Attributes(arrays=numpy_arrays(dense_tensors(graph.edges[relation].data)), where=place)
+    src, dst = (ids.numpy() for ids in graph.edges(order="eid", etype=relation))
+    weight = found.weights("weight", "edge_weight", "w", num_edges=len(src))
+    return ArrayEdges(src=src, dst=dst, where=place, weight=weight)

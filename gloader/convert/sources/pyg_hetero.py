@@ -1,0 +1,108 @@
+"""``pyg:FILE`` with several types: PyTorch Geometric's ``HeteroData``, or the dictionaries that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.readers.arrays import ArrayEdges
+from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays, require_stored
+from gloader.convert.sources.typed_stores import NodeStore, stored_source
+from gloader.core.malformed import shown
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.convert.hetero_source import HeteroSource
+    from gloader.convert.source import EdgeStream
+    from gloader.types import Relation
+
+# Names under which PyG's own `num_nodes` finds one entry per node, most telling first.
+_PER_NODE = ("x", "y", "n_id", "node_id", "pos", "train_mask", "val_mask", "test_mask")
+_GLOBAL = "_global_store"
+
+
+def is_hetero(data: object) -> bool:
+    """Whether an object is a ``HeteroData``, or the dictionary of one. Pure."""
+    if isinstance(data, Mapping):
+        return any(isinstance(key, tuple) for key in data)
+    return type(data).__name__ == "HeteroData"
+
+
+def hetero_source(
+    data: Any, *, name: str, origin: str, where: Path | str, seed: int, is_mapped: bool
+) -> HeteroSource:
+    """Return the source over a ``HeteroData``, or a dictionary as `HeteroData.to_dict` makes it.
+
+    A type's features are ``x``, its labels ``y``, its splits masks or ids; a relation's edges ``edge_index``, its
+    weights ``edge_weight``, or an ``edge_attr`` of one number per edge.
+
+    Parameters
+    ----------
+    data : the object; only its dense tensors and numbers of nodes count
+    name, origin : of the source
+    where : what holds it, for messages; a path: the file that it came from
+    seed : of the random split where there are no masks
+    is_mapped : whether its tensors take no memory of their own
+
+    Raises
+    ------
+    SourceError
+        A relation has no edges, a type no number of nodes, labels are on no type or on several.
+    ShapeError
+        A tensor has the wrong shape or dtype.
+    """
+    stores = data if isinstance(data, Mapping) else data.to_dict()
+    nodes: dict[str, NodeStore] = {}
+    edges: list[tuple[Relation, EdgeStream]] = []
+    resident = 0
+    for key, store in stores.items():
+        if key == _GLOBAL or not isinstance(store, Mapping):
+            continue
+        tensors = dense_tensors(store)
+        place = f"{where}[{_key_text(key)}]"
+        require_stored(tensors, place)
+        found = Attributes(arrays=numpy_arrays(tensors), where=place)
+        resident += 0 if is_mapped else sum(array.nbytes for array in found.arrays.values())
+        if isinstance(key, tuple):
+            edges.append((_relation(key, where), _edges(found, place)))
+        else:
+            nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, found), arrays=found)
+    source = stored_source(nodes, edges, name=name, origin=origin, where=where, seed=seed)
+    return replace(source, resident_bytes=resident)
+
+
+def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
+    if len(key) != 3 or not all(isinstance(part, str) for part in key):
+        raise SourceError(
+            f"{where}: {shown(key)} is no relation; one is (source type, name, destination type)"
+        )
+    return key
+
+
+def _edges(found: Attributes, place: str) -> EdgeStream:
+    pairs = found.arrays[found.require("edge_index", what="edges")]
+    weight = found.weights("edge_weight", "edge_attr", num_edges=pairs.size // 2)
+    return ArrayEdges.of(pairs, where=f"{place}: edge_index", weight=weight)
+
+
+def _num_nodes(store: Mapping[str, Any], found: Attributes) -> int:
+    given = store.get("num_nodes")
+    if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= given < 2**48:
+        return int(given)
+    name = found.find(*_PER_NODE)
+    if name is None or found.arrays[name].ndim == 0:
+        raise SourceError(
+            f"{found.where} does not say how many nodes it has; set num_nodes, as edges alone leave out nodes "
+            "without any"
+        )
+    return int(found.arrays[name].shape[0])
+
+
+def _key_text(key: object) -> str:
+    return shown(":".join(map(str, key)) if isinstance(key, tuple) else key)

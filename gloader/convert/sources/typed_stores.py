@@ -1,0 +1,89 @@
+"""What libraries keep of each node type and relation, by name, as a typed source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
+from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.node_arrays import count_classes, random_splits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gloader.convert.readers.attributes import Attributes
+    from gloader.convert.source import EdgeStream
+    from gloader.types import Relation
+
+FEATURE_NAMES: Final = ("x", "feat", "features")
+LABEL_NAMES: Final = ("y", "label", "labels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStore:
+    """The arrays of one node type."""
+
+    num_nodes: int
+    arrays: Attributes
+
+
+def stored_source(
+    nodes: Mapping[str, NodeStore],
+    edges: Sequence[tuple[Relation, EdgeStream]],
+    *,
+    name: str,
+    origin: str,
+    where: Path | str,
+    seed: int,
+) -> HeteroSource:
+    """Return the source over the stores of a library.
+
+    Parameters
+    ----------
+    nodes : of each type, in order; the one with labels may have masks or ids of splits
+    edges : of each relation, in order
+    name, origin : of the source
+    where : what holds them, for messages; a path: the file that they came from
+    seed : of the random split where there are no masks
+
+    Raises
+    ------
+    SourceError
+        Labels are on no type, or on several; some splits are there and some are not.
+    ShapeError
+        An array has the wrong shape or dtype.
+    """
+    labelled = only_labelled(
+        [node_type for node_type, store in nodes.items() if store.arrays.find(*LABEL_NAMES)],
+        where=str(where),
+    )
+    store = nodes[labelled]
+    labels = store.arrays.labels(*LABEL_NAMES)
+    return HeteroSource(
+        name=name,
+        origin=origin,
+        nodes=tuple(
+            NodeSource(
+                name=node_type,
+                num_nodes=each.num_nodes,
+                features=(
+                    ArrayFeatures(rows=each.arrays.features(*FEATURE_NAMES))
+                    if each.arrays.find(*FEATURE_NAMES)
+                    else None
+                ),
+            )
+            for node_type, each in nodes.items()
+        ),
+        relations=tuple(
+            RelationSource(
+                relation=relation, edges=stream, edge_file=where if isinstance(where, Path) else None
+            )
+            for relation, stream in edges
+        ),
+        labelled=labelled,
+        num_classes=count_classes(labels),
+        labels=labels,
+        splits=store.arrays.splits(store.num_nodes) or random_splits(labels, seed=seed),
+    )
