@@ -167,7 +167,7 @@ class _CopiedValues:
         return self._array.itemsize * num_edges
 
 
-class _GraphOnDisk:
+class GraphOnDisk:
     """A `Topology` that has no arrays of edges, as one that is read page by page."""
 
     def __init__(self, graph: CscGraph) -> None:
@@ -260,7 +260,7 @@ class SamplerSuite:
     def test_a_graph_on_the_ssd_gives_the_same_batches(self, graph: CscGraph) -> None:
         """A loader hands over any `Topology`, whose edges may not lie in memory."""
         seeds = np.arange(60)
-        held, on_disk = self.make_sampler(graph, seed=0), self.make_sampler(_GraphOnDisk(graph), seed=0)
+        held, on_disk = self.make_sampler(graph, seed=0), self.make_sampler(GraphOnDisk(graph), seed=0)
         for index in range(3):
             batch_id = BatchId(epoch=0, index=index)
             found, expected = on_disk.sample(batch_id, seeds), held.sample(batch_id, seeds)

@@ -3,6 +3,7 @@
 from gloader.testing.device_suite import DeviceSuite
 from gloader.testing.feature_arrays import make_features, same_bits, widen
 from gloader.testing.feature_source_suite import FeatureSourceSuite
+from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite
 from gloader.testing.miss_source_suite import MissSourceSuite
 from gloader.testing.planner_suite import SuperbatchPlannerSuite
 from gloader.testing.sampler_suite import SamplerSuite
@@ -10,6 +11,7 @@ from gloader.testing.sampler_suite import SamplerSuite
 __all__ = [
     "DeviceSuite",
     "FeatureSourceSuite",
+    "HeteroSamplerSuite",
     "MissSourceSuite",
     "SamplerSuite",
     "SuperbatchPlannerSuite",

@@ -1,0 +1,163 @@
+"""The conformance suite of samplers of graphs of several types: a test class inherits it and says how one is made."""
+
+# ruff: noqa: S101 - tests that are shipped, for samplers elsewhere to inherit
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gloader.errors import SeedError
+from gloader.samplers import CscGraph, HeteroGraph
+from gloader.testing.sampler_suite import GraphOnDisk, require_same
+from gloader.types import BatchId, HeteroBatch
+
+if TYPE_CHECKING:
+    from gloader.samplers import HeteroSampler
+    from gloader.types import IdArray, Relation
+
+_NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}
+_RELATIONS: dict[Relation, int] = {  # and the largest in-degree
+    ("paper", "cites", "paper"): 60,
+    ("author", "writes", "paper"): 12,
+    ("paper", "written_by", "author"): 40,
+    ("author", "likes", "field"): 0,
+    ("nobody", "knows", "paper"): 0,
+    ("field", "of", "paper"): 3,
+}
+_NUM_SEEDS = 80
+
+
+def make_hetero_graph(seed: int = 0) -> HeteroGraph:
+    """Return a graph with a type without nodes, relations without edges, and weights, some of them 0. Pure.
+
+    Parameters
+    ----------
+    seed : equal arguments give equal graphs
+    """
+    random = np.random.default_rng(seed)
+    relations = {}
+    for relation, max_degree in _RELATIONS.items():
+        num_nodes, num_sources = _NUM_NODES[relation[2]], _NUM_NODES[relation[0]]
+        degrees = random.integers(0, max_degree + 1, num_nodes)
+        num_edges = int(degrees.sum())
+        relations[relation] = CscGraph(
+            indptr=np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64),
+            indices=random.integers(0, max(num_sources, 1), num_edges).astype(np.int32),
+            edge_weight=random.random(num_edges) * (random.random(num_edges) > 0.2),
+            num_sources=num_sources,
+        )
+    return HeteroGraph(num_nodes=_NUM_NODES, relations=relations)
+
+
+def hetero_batch_bytes(batch: HeteroBatch) -> dict[str, bytes]:
+    """Return every field of ``batch`` by its name as bytes: equal batches, equal bytes. Pure."""
+    named = {"id": repr(batch.id).encode(), "num_seeds": repr(dict(batch.num_seeds)).encode()}
+    named |= {f"nodes[{name}]": found.tobytes() for name, found in batch.nodes.items()}
+    for at, blocks in enumerate(batch.blocks):
+        for relation, block in blocks.items():
+            where = f"blocks[{at}][{':'.join(relation)}]"
+            named[where] = repr((block.num_src, block.num_dst)).encode()
+            for name in ("indptr", "indices", "edge_ids", "edge_weight"):
+                array = getattr(block, name)
+                named |= {} if array is None else {f"{where}.{name}": array.tobytes()}
+    return named
+
+
+class HeteroSamplerSuite:
+    """Checks of every `HeteroSampler`. A test class inherits them and gives `make_sampler`."""
+
+    def make_sampler(self, graph: HeteroGraph, *, seed: int) -> HeteroSampler:
+        """Return a sampler of ``graph``, of any number of hops."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def graph(self) -> HeteroGraph:
+        """Give the graph that the checks sample."""
+        return make_hetero_graph()
+
+    def test_every_type_and_relation_is_there_and_blocks_chain(self, graph: HeteroGraph) -> None:
+        """Every batch is well-formed, whatever has no seeds, nodes or edges."""
+        sampler = self.make_sampler(graph, seed=3)
+        for seeds in (_seeds(graph), np.empty(0, np.int64), graph.type_starts[1:2] + np.arange(9)):
+            batch = sampler.sample(BatchId(epoch=2, index=5), seeds)
+            assert tuple(batch.nodes) == tuple(batch.num_seeds) == graph.node_types
+            assert sum(batch.num_seeds.values()) == len(seeds)
+            for start, (name, nodes) in zip(graph.type_starts, batch.nodes.items(), strict=False):
+                wanted = seeds[(seeds >= start) & (seeds < start + graph.num_nodes[name])] - start
+                assert nodes[: batch.num_seeds[name]].tolist() == wanted.tolist()
+                assert len(np.unique(nodes)) == len(nodes)
+            for blocks in batch.blocks:
+                assert list(blocks) == list(graph.relations)
+            for relation in graph.relations:
+                source, _, destination = relation
+                assert batch.blocks[0][relation].num_src == len(batch.nodes[source])
+                assert batch.blocks[-1][relation].num_dst == batch.num_seeds[destination]
+                for outer, inner in pairwise(batch.blocks):
+                    # What a type's rows are in one layer's output and in the next one's input.
+                    found = {of[0]: block.num_src for of, block in inner.items()}
+                    assert outer[relation].num_dst == found.get(destination, outer[relation].num_dst)
+
+    def test_every_edge_is_one_of_its_relation(self, graph: HeteroGraph) -> None:
+        """An edge id names the edge: its source, and its destination by the range it lies in."""
+        batch = self.make_sampler(graph, seed=3).sample(BatchId(epoch=0, index=0), _seeds(graph))
+        assert sum(block.num_edges for block in batch.all_blocks)
+        for blocks in batch.blocks:
+            for relation, block in blocks.items():
+                topology = graph.relations[relation]
+                assert isinstance(topology, CscGraph)
+                sources, destinations = batch.nodes[relation[0]], batch.nodes[relation[2]]
+                at = np.repeat(destinations[: block.num_dst], np.diff(block.indptr))
+                assert (topology.indices[block.edge_ids] == sources[block.indices]).all()
+                assert (topology.indptr[at] <= block.edge_ids).all()
+                assert (block.edge_ids < topology.indptr[at + 1]).all()
+                assert ((block.indices >= 0) & (block.indices < block.num_src)).all()
+
+    def test_relations_on_the_ssd_give_the_same_batches(self, graph: HeteroGraph) -> None:
+        """A loader hands over any `Topology`, whose edges may not lie in memory."""
+        paged = HeteroGraph(
+            num_nodes=graph.num_nodes,
+            relations={
+                name: GraphOnDisk(held)
+                for name, held in graph.relations.items()
+                if isinstance(held, CscGraph)
+            },
+        )
+        batch_id, seeds = BatchId(epoch=0, index=1), _seeds(graph)
+        found, expected = (self.make_sampler(of, seed=0).sample(batch_id, seeds) for of in (paged, graph))
+        reason = "it matters where the edges are"
+        require_same(hetero_batch_bytes(found), hetero_batch_bytes(expected), batch_id, reason)
+
+    def test_threads_order_and_refused_seeds_do_not_matter(self, graph: HeteroGraph) -> None:
+        """One sampler serves many threads, and gives each the batch it would give alone."""
+        ids = [BatchId(epoch=1, index=index) for index in range(16)]
+
+        def one(sampler: HeteroSampler, batch_id: BatchId) -> dict[str, bytes]:
+            with pytest.raises(SeedError):
+                sampler.sample(batch_id, np.array([0, 1, 0]))
+            return hetero_batch_bytes(sampler.sample(batch_id, _seeds(graph, batch_id.index)))
+
+        expected = [one(self.make_sampler(graph, seed=0), batch_id) for batch_id in ids]
+        shared = self.make_sampler(graph, seed=0)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda batch_id: one(shared, batch_id), ids))
+        for batch_id, ours, alone in zip(ids, found, expected, strict=True):
+            require_same(ours, alone, batch_id, "draws depend on calls before or beside")
+
+    def test_a_batch_is_not_the_samplers_scratch(self, graph: HeteroGraph) -> None:
+        """What a call returned stays as it is when the next one samples."""
+        sampler = self.make_sampler(graph, seed=0)
+        first = sampler.sample(BatchId(epoch=0, index=0), _seeds(graph))
+        before = hetero_batch_bytes(first)
+        sampler.sample(BatchId(epoch=0, index=1), _seeds(graph, 1))
+        require_same(hetero_batch_bytes(first), before, first.id, "the next call overwrites a batch")
+
+
+def _seeds(graph: HeteroGraph, number: int = 0) -> IdArray:
+    """Return seeds of several types in a mixed order; other numbers, other seeds."""
+    random = np.random.default_rng(number)
+    return random.permutation(graph.type_starts[-1])[:_NUM_SEEDS]
