@@ -88,7 +88,9 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
         if key in settings:
             raise ConfigError(f"recipe {path}: key {raw_key!r} is given twice; keep one spelling of it")
         if value is not None:
-            settings[key] = _words(value, f"recipe {path}: key {raw_key!r}")
+            where = f"recipe {path}: key {raw_key!r}"
+            by_relation = key == "fanout" and isinstance(value, Mapping)
+            settings[key] = _fanouts(value, where) if by_relation else _words(value, where)
     return settings
 
 
@@ -147,6 +149,11 @@ def _words(value: object, where: str) -> str:
     raise ConfigError(
         f"{where} holds a {type(value).__name__}; write a number, a text, true/false or a short list"
     )
+
+
+def _fanouts(value: Mapping[object, object], where: str) -> str:
+    """Return fan-outs by relation as the flag takes them."""
+    return ";".join(f"{_words(name, where)}={_words(hops, where)}" for name, hops in value.items())
 
 
 # Flags that belong to one call, not to a run that is written down.

@@ -31,7 +31,8 @@ from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.tables import TableEdges
 from gloader.convert.registry import open_source, source_files
-from gloader.core.flag_values import parse_fanout, parse_share
+from gloader.core.fanouts import parse_fanouts
+from gloader.core.flag_values import parse_share
 from gloader.core.loader_state import LoaderState
 from gloader.core.units import parse_bytes
 from gloader.errors import CheckpointError, GloaderError
@@ -211,7 +212,8 @@ def parquet() -> bytes:
 
 def recipe() -> bytes:
     return (
-        b"dataset:\n  path: a/b\nmodel: {name: gat, hidden: 64}\nfanout: [15, 10]\nlr: 0.003\nbatch_size: 1024\n"
+        b"dataset:\n  path: a/b\nmodel: {name: gat, hidden: 64}\nlr: 0.003\nbatch_size: 1024\n"
+        b"fanout: {'a:r:b': [15, 10], '*': [5, 5]}\n"
         b"memory-budget: 8GB\nlayout: merged\nseed: 3\n"
     )
 
@@ -220,7 +222,7 @@ def read_recipe(path: Path) -> None:
     known = {"dataset", "model", "hidden", "fanout", "lr", "batch-size", "memory-budget", "layout", "seed"}
     for key, text in load_recipe(path, known).items():
         if key == "fanout":
-            parse_fanout(text)
+            parse_fanouts(text)
         elif key == "memory-budget":
             parse_bytes(text)
 
@@ -395,12 +397,12 @@ def read_report(path: Path) -> None:
 
 
 def sizes() -> bytes:
-    return b"8GB 512MiB 1.5kb 10% 15,10,-1 4096"
+    return b"8GB 512MiB 1.5kb 10% 15,10,-1 4096 author:writes:paper=25,20;*=10,5 collective:25,20"
 
 
 def read_sizes(path: Path) -> None:
     for word in path.read_bytes().decode("latin-1").split(" "):
-        for parse in (parse_bytes, parse_share, parse_fanout):
+        for parse in (parse_bytes, parse_share, parse_fanouts):
             # Each word by itself: an error of one hides none of another.
             try:
                 parse(word)

@@ -13,6 +13,7 @@ from gloader.cli.failure import EXIT_USAGE
 from gloader.cli.recipe import load_recipe, nearest_key
 from gloader.cli.run_flags import RunFlags
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig
+from gloader.core.fanouts import checked_fanouts
 from gloader.errors import ConfigError
 
 DEFAULTS = (ModelConfig(), OptimConfig(), LoaderSettings())
@@ -120,6 +121,24 @@ def test_command_line_wins_over_the_recipe(tmp_path: Path, calls: list[Call]) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "fanouts"),
+    [
+        ("'author:writes:paper=25,20;*=10,5'", "author:writes:paper=25,20;*=10,5"),
+        ("{'author:writes:paper': [25, 20], '*': [10, 5]}", "author:writes:paper=25,20;*=10,5"),
+        ("collective:25,20", "collective:25,20"),
+        ("[-1, 5]", "-1,5"),
+    ],
+)
+def test_fanouts_by_relation_and_of_all_together(
+    written: str, fanouts: str, tmp_path: Path, calls: list[Call]
+) -> None:
+    path = write(tmp_path, f"dataset: builtin:digits\nfanout: {written}\n")
+    assert cli.main(["train", "--config", str(path)]) == 0
+    assert cli.main(["train", "--dataset", "builtin:digits", "--fanout", fanouts]) == 0
+    assert {call.loader.sampling.fanouts for call in calls} == {checked_fanouts(fanouts)}
+
+
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -141,6 +160,8 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["--epochs", "3"], "--dataset requires an argument"),
         (["--dataset", "x", "--memory-budget", "8QB"], "'8QB' is not a size"),
         (["--dataset", "x", "--fanout", "3,x"], "'3,x' is not a fan-out"),
+        (["--dataset", "x", "--fanout", "a:b=1"], "'a:b' names no relation; write source:name:destination"),
+        (["--dataset", "x", "--fanout", "a:b:c=1;*=1,2"], "different numbers of hops: a:b:c 1, * 2"),
     ],
 )
 def test_mistakes_on_the_command_line(
