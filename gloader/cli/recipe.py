@@ -89,8 +89,10 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
             raise ConfigError(f"recipe {path}: key {raw_key!r} is given twice; keep one spelling of it")
         if value is not None:
             where = f"recipe {path}: key {raw_key!r}"
-            by_relation = key == "fanout" and isinstance(value, Mapping)
-            settings[key] = _fanouts(value, where) if by_relation else _words(value, where)
+            if key == "fanout" and isinstance(value, Mapping):
+                settings[key] = _fanouts(value, where)
+            else:
+                settings[key] = _words(value, where)
     return settings
 
 

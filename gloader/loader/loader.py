@@ -13,10 +13,10 @@ from gloader.types import ReadyBatch
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Sequence
     from typing import Unpack
 
     from gloader.config import LoaderSettings, OptionalKeywords
+    from gloader.core.fanouts import FanoutsLike
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.pipeline.device_room import DryRun
@@ -59,7 +59,7 @@ class Loader(BatchLoader[ReadyBatch]):
         self,
         dataset: Dataset,
         *,
-        fanouts: Sequence[int],
+        fanouts: FanoutsLike,
         batch_size: int,
         seeds: IdArray | None = None,
         device_dry_run: DryRun | None = None,
