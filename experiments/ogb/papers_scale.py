@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricate import SHAPES
-from watch import Watch
+from watch import Watch, drop_from_page_cache
 
 from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
@@ -86,7 +86,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         },
         folder,
     )
-    _drop_from_page_cache(dataset)
+    drop_from_page_cache(dataset)
     trained = _run(
         {
             "task": "train",
@@ -129,14 +129,6 @@ def _run(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     if child.returncode:
         sys.exit(f"{job['task']} failed with exit code {child.returncode}")
     return dict(json.loads(output.splitlines()[-1])) | peaks
-
-
-def _drop_from_page_cache(folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _markdown(result: dict[str, Any]) -> str:

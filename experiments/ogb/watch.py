@@ -66,3 +66,12 @@ def _disk_bytes(folder: Path) -> int:
             except OSError:
                 continue
     return total
+
+
+def drop_from_page_cache(folder: Path) -> None:
+    """Have the files below ``folder`` read from the disk the next time."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
