@@ -47,32 +47,28 @@ def our_samplers(graph: TypedGraph, fanouts: Sequence[int], threads: int) -> dic
 
 
 def dgl_samplers(graph: TypedGraph, fanouts: Sequence[int], threads: int) -> dict[str, Run]:
-    """Return DGL's sampler with ids of both widths, on ``threads`` threads and on one; none without DGL."""
+    """Return DGL's sampler on ``threads`` threads and on one; none without DGL."""
     try:
         with quiet_dgl("the comparison needs") as dgl:
-            found = {}
-            for ids in (torch.int64, torch.int32):
-                typed = dgl_graph(dgl, graph, ids)
-                sampler = dgl.dataloading.NeighborSampler(list(reversed(fanouts)))
-                for count in {1, threads}:
-                    name = f"dgl, {str(ids).removeprefix('torch.')}, {_threads(count)}"
-                    found[name] = _dgl_run(sampler, typed, ids, count)
-            return found
+            # int64 alone: of a graph with int32 ids DGL 1.1 draws a fifth to a half of the edges too few.
+            typed = dgl_graph(dgl, graph)
+            sampler = dgl.dataloading.NeighborSampler(list(reversed(fanouts)))
+            return {f"dgl, {_threads(count)}": _dgl_run(sampler, typed, count) for count in {1, threads}}
     except MissingDependencyError as error:
         print(f"left out: {error}")
         return {}
 
 
-def dgl_graph(dgl: Any, graph: TypedGraph, ids: torch.dtype) -> Any:
+def dgl_graph(dgl: Any, graph: TypedGraph) -> Any:
     """Return ``graph`` as DGL's heterograph, in the format that its sampler reads."""
     arrays = {
         relation: (
             "csc",
-            (torch.from_numpy(indptr).to(ids), torch.from_numpy(indices).to(ids), torch.empty(0, dtype=ids)),
+            (torch.from_numpy(indptr), torch.from_numpy(indices).long(), torch.empty(0, dtype=torch.int64)),
         )
         for relation, (indptr, indices) in graph.csc().items()
     }
-    return dgl.heterograph(arrays, num_nodes_dict=graph.num_nodes, idtype=ids).formats("csc")
+    return dgl.heterograph(arrays, num_nodes_dict=graph.num_nodes).formats("csc")
 
 
 def pyg_samplers(graph: TypedGraph, fanouts: Sequence[int], threads: int) -> dict[str, Run]:
@@ -131,12 +127,12 @@ def pyg_graph(graph: TypedGraph) -> Any:
     return data
 
 
-def _dgl_run(sampler: Any, graph: Any, ids: torch.dtype, threads: int) -> Run:
+def _dgl_run(sampler: Any, graph: Any, threads: int) -> Run:
     def run(batches: Sequence[IdArray]) -> int:
         torch.set_num_threads(threads)  # of OpenMP, which DGL uses too
         edges = 0
         for batch in batches:
-            blocks = sampler.sample_blocks(graph, {LABELLED: torch.from_numpy(batch).to(ids)})[2]
+            blocks = sampler.sample_blocks(graph, {LABELLED: torch.from_numpy(batch)})[2]
             edges += sum(block.num_edges(relation) for block in blocks for relation in block.canonical_etypes)
         return edges
 

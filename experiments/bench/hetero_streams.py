@@ -69,7 +69,7 @@ class DglStream:
         self.converting_s = 0.0
         with quiet_dgl("the comparison needs") as dgl:
             self._dgl = dgl
-            typed = dgl_graph(dgl, graph, torch.int64)
+            typed = dgl_graph(dgl, graph)
             typed.nodes[LABELLED].data["feat"] = torch.from_numpy(graph.features[LABELLED])
             typed.nodes[LABELLED].data["label"] = torch.from_numpy(graph.labels)
             sampler = dgl.dataloading.NeighborSampler(

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
-from gloader.errors import ConfigError
-from gloader.samplers import NeighborSampler
+from gloader.core.ids import as_ids, outside
+from gloader.errors import ConfigError, SeedError
+from gloader.samplers import HeteroGraph, MergedHeteroBlockSampler, NeighborSampler, make_hetero_sampler
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gloader.core.fanouts import FanoutsLike
     from gloader.samplers import CscGraph
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
-    from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
+    from torch_geometric.sampler import (
+        BaseSampler,
+        HeteroSamplerOutput,
+        NodeSamplerInput,
+        SamplerOutput,
+    )
 
 
 class MergedSampler(BaseSampler):
@@ -32,33 +39,54 @@ class MergedSampler(BaseSampler):
 
     Parameters
     ----------
-    graph : the topology
-    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
+    graph : the topology, of one type or of several
+    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. Of a graph of several types
+        also by relation, or of all together, see `gloader.HeteroLoader`
     seed : any integer
+
+    Raises
+    ------
+    ConfigError
+        A fan-out is not allowed, or a relation has none.
     """
 
-    def __init__(self, graph: CscGraph, fanouts: Sequence[int], *, seed: int = 0) -> None:
-        self._sampler = NeighborSampler(graph, fanouts, seed=seed)
+    def __init__(self, graph: CscGraph | HeteroGraph, fanouts: FanoutsLike, *, seed: int = 0) -> None:
+        self._sampler: NeighborSampler | MergedHeteroBlockSampler
+        if isinstance(graph, HeteroGraph):
+            made = make_hetero_sampler("neighbor", graph, fanouts, seed, layout="merged")
+            self._sampler = cast("MergedHeteroBlockSampler", made)
+            starts = zip(graph.node_types, graph.type_starts.tolist(), strict=False)
+            self._type_starts: dict[str | None, int] = dict(starts)
+        else:
+            self._sampler = NeighborSampler(graph, cast("Sequence[int]", fanouts), seed=seed)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Draw other neighbours from now on; worker processes started before keep the epoch they started in."""
         self.epoch = epoch
 
-    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
         """Sample merged hops around the input nodes.
 
         Raises
         ------
         ConfigError
-            PyG asks for temporal sampling.
+            PyG asks for temporal sampling, or names no type of nodes where there are several.
         SeedError
             The input nodes repeat within a batch, or are no nodes of the graph.
         """
         if index.time is not None:
             raise ConfigError("input_time: temporal sampling is not supported; leave input_time out")
         batch_id = BatchId(epoch=self.epoch, index=_digest(index.input_id))
-        merged = self._sampler.sample_merged(batch_id, index.node.numpy())
+        metadata = (index.input_id, index.time)
+        if isinstance(self._sampler, NeighborSampler):
+            return self._sample_one(self._sampler, batch_id, index, metadata)
+        return self._sample_several(self._sampler, batch_id, index, metadata)
+
+    def _sample_one(
+        self, sampler: NeighborSampler, batch_id: BatchId, index: NodeSamplerInput, metadata: Any
+    ) -> SamplerOutput:
+        merged = sampler.sample_merged(batch_id, index.node.numpy())
         pair = torch.from_numpy(merged.edge_index.astype(np.int64))
         return SamplerOutput(
             node=torch.from_numpy(merged.nodes),
@@ -68,7 +96,40 @@ class MergedSampler(BaseSampler):
             batch=None,
             num_sampled_nodes=list(merged.num_sampled_nodes),
             num_sampled_edges=list(merged.num_sampled_edges),
-            metadata=(index.input_id, index.time),
+            metadata=metadata,
+        )
+
+    def _sample_several(
+        self, sampler: MergedHeteroBlockSampler, batch_id: BatchId, index: NodeSamplerInput, metadata: Any
+    ) -> HeteroSamplerOutput:
+        if index.input_type not in self._type_starts:
+            allowed = ", ".join(map(repr, self._type_starts))
+            raise ConfigError(
+                f"input_nodes are of the type {index.input_type!r}; give (type, ids) with one of {allowed}"
+            )
+        # Ids beyond their type would be nodes of the next one.
+        seeds = index.node.numpy()
+        num_nodes = sampler.sampler.graph.num_nodes[index.input_type]
+        if len(bad := outside(as_ids(seeds, noun="input nodes", error=SeedError), num_nodes)):
+            raise SeedError(
+                f"input nodes {bad[:5].tolist()} are no nodes 0..{num_nodes - 1} of type {index.input_type!r}"
+            )
+        merged = sampler.sample_merged(batch_id, seeds + self._type_starts[index.input_type])
+        pairs = {
+            relation: torch.from_numpy(merged.edge_index(relation).astype(np.int64))
+            for relation in merged.edges
+        }
+        return HeteroSamplerOutput(
+            node={name: torch.from_numpy(nodes) for name, nodes in merged.nodes.items()},
+            row={relation: pair[0] for relation, pair in pairs.items()},
+            col={relation: pair[1] for relation, pair in pairs.items()},
+            edge={relation: torch.from_numpy(edges.edge_ids) for relation, edges in merged.edges.items()},
+            batch=None,
+            num_sampled_nodes={name: list(counts) for name, counts in merged.num_sampled_nodes.items()},
+            num_sampled_edges={
+                relation: list(counts) for relation, counts in merged.num_sampled_edges.items()
+            },
+            metadata=metadata,
         )
 
     def sample_from_edges(self, index: Any, **_: Any) -> SamplerOutput:  # noqa: ARG002 - refused

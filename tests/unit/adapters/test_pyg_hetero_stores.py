@@ -1,13 +1,21 @@
-"""Features and topology of several types behind PyG's remote-backend interfaces."""
+"""Features, topology and sampler of several types under PyG's own loader."""
+
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from gloader.adapters.pyg import RowStore, TopologyStore
-from gloader.errors import ConfigError, ShapeError
+from gloader import collective
+from gloader.adapters.pyg import MergedSampler, RowStore, TopologyStore
+from gloader.errors import ConfigError, SeedError, ShapeError
 from gloader.types import ReadStats
 from tests.unit.adapters.hetero_batches import RELATIONS, SmallGraph
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch_geometric.loader import NodeLoader
+    from torch_geometric.sampler import NodeSamplerInput
 
 
 class Rows:
@@ -73,3 +81,54 @@ def test_bad_input_is_refused_in_a_sentence(graph):
         RowStore({"paper": Rows(graph.features["paper"])}, {"paper": np.arange(3)})
     with pytest.raises(ConfigError, match="features and labels are both given by type, or neither is"):
         RowStore({"paper": Rows(graph.features["paper"])}, graph.labels)
+
+
+FANOUTS = [[3, 2], {"author:writes:paper": [3, 2], "*": [2, 1]}, collective([4, 3])]
+
+
+@pytest.mark.parametrize("fanouts", FANOUTS)
+def test_pygs_loader_yields_typed_batches_of_the_graph(graph, store, fanouts):
+    seeds = torch.arange(0, 60, 3)
+    loader = NodeLoader(
+        (store, TopologyStore(graph.topology())),
+        MergedSampler(graph.topology(), fanouts, seed=1),
+        input_nodes=("paper", seeds),
+        batch_size=8,
+        filter_per_worker=False,
+    )
+    batches = list(loader)
+    assert [batch["paper"].batch_size for batch in batches] == [8, 8, 4]
+    for batch in batches:
+        for name in ("paper", "venue", "patent"):
+            found = graph.features[name][batch[name].n_id.numpy()]
+            np.testing.assert_array_equal(batch[name].x.numpy(), found)
+        np.testing.assert_array_equal(batch["paper"].y.numpy(), graph.labels[batch["paper"].n_id.numpy()])
+        assert torch.equal(seeds[batch["paper"].input_id], batch["paper"].n_id[: batch["paper"].batch_size])
+        for relation, (indptr, indices) in graph.csc.items():
+            source, destination = batch[relation].edge_index
+            ids = batch[relation].e_id.numpy()
+            np.testing.assert_array_equal(indices[ids], batch[relation[0]].n_id[source].numpy())
+            places = np.searchsorted(indptr, ids, side="right") - 1
+            np.testing.assert_array_equal(places, batch[relation[2]].n_id[destination].numpy())
+            assert sum(batch[relation].num_sampled_edges) == len(ids)
+        for name in graph.num_nodes:
+            assert sum(batch[name].num_sampled_nodes) == len(batch[name].n_id)
+    assert sum(len(batch["author", "writes", "paper"].e_id) for batch in batches) > 0
+
+
+def test_seeds_that_are_no_nodes_of_their_type_are_refused(graph):
+    sampler = MergedSampler(graph.topology(), [2])
+
+    def sample(node_type, *ids):
+        sampler.sample_from_nodes(
+            NodeSamplerInput(torch.arange(len(ids)), torch.tensor(ids), None, node_type)
+        )
+
+    with pytest.raises(SeedError, match=r"input nodes \[90\] are no nodes 0\.\.89 of type 'paper'"):
+        sample("paper", 3, 90)  # would be the first author
+    with pytest.raises(
+        ConfigError, match=r"of the type 'book'; give \(type, ids\) with one of 'paper', 'author'"
+    ):
+        sample("book", 3)
+    with pytest.raises(ConfigError, match=r"of the type None"):
+        sample(None, 3)
