@@ -6,6 +6,7 @@ import time
 import weakref
 from collections import deque
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,12 +36,13 @@ from gloader.pipeline.buffers import RowForm, matrices_in
 from gloader.pipeline.gather import HostBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from gloader.device import Pinned
     from gloader.distributed.agree import Team
+    from gloader.distributed.batch_layout import BatchTypes
     from gloader.distributed.messages import Message
     from gloader.distributed.wire import Received
     from gloader.types import BatchId
@@ -59,7 +61,8 @@ class LoaderClient:
     Parameters
     ----------
     team : the ranks of this machine
-    dim : F
+    dims : F of each table
+    types : those of the dataset, where batches have several; None: they have none
     pin : pins the features of batches for the device, in place; returns None where it copies from them as they are
     answer : answers what the host asks while it opens the loader; None: it asked nothing of a device
     stall_timeout_s : seconds that a sign of life may take; 0: for ever
@@ -76,13 +79,15 @@ class LoaderClient:
         self,
         team: Team,
         *,
-        dim: int,
+        dims: Sequence[int],
+        types: BatchTypes | None = None,
         pin: Callable[[NDArray[np.uint8]], Pinned | None],
         answer: Callable[[Received], Message | None],
         stall_timeout_s: float,
     ) -> None:
         self._host = team.ranks[0]
-        self._dim = dim
+        self._dims = dims
+        self._types = types
         self._pin = pin
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}
@@ -334,15 +339,20 @@ class LoaderClient:
         features, topology = (self._lease(number) for number in batch.segments)
         if batch.run != self._run or self._left >= self._run:
             return  # of a run that this rank left: dropping the leases gives the buffers back
-        sampled, degrees = read_batch(batch.shape, topology)
-        if batch.rows:
+        sampled, degrees = read_batch(batch.shape, topology, self._types)
+        if any(batch.rows):
             self._pin_once(batch.segments[0])
-        form = RowForm(dim=self._dim, dtype=np.dtype(self.welcome.row_dtype))
-        x = tuple(matrices_in(features, [form], [batch.rows]))
+        x = tuple(matrices_in(features, self._forms, batch.rows))
         self._num_received += 1
         self._inbox.append(
             HostBatch(sampled=sampled, x=x, src_degree=degrees, superbatch=0, ends_superbatch=False)
         )
+
+    @cached_property
+    def _forms(self) -> tuple[RowForm, ...]:
+        """What a row of each table is, as the host welcomed this rank."""
+        pairs = zip(self._dims, self.welcome.row_dtypes, strict=True)
+        return tuple(RowForm(dim=dim, dtype=np.dtype(name)) for dim, name in pairs)
 
     def _lease(self, number: int) -> NDArray[np.uint8]:
         """Return the memory of a segment; it is given back when the last array made from it is gone."""

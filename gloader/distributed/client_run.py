@@ -6,24 +6,28 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
-from gloader.dataset.topology import FEW_BYTES, open_topology
+from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
+from gloader.distributed.batch_layout import BatchTypes
 from gloader.distributed.client import LoaderClient
-from gloader.distributed.device_agreement import FollowerDevice
+from gloader.distributed.device_agreement import FollowerDevice, FollowerTable
 from gloader.distributed.shared_memory import pin_segment
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
-from gloader.pipeline.open_tiers import open_store
 from gloader.pipeline.send import Send, SendFeed
+from gloader.pipeline.table_files import open_store
 from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
 from gloader.pipeline.transfer import Transfer
+from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gloader.cache import MissCurve
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
@@ -36,8 +40,8 @@ if TYPE_CHECKING:
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream, SeedLabels
     from gloader.pipeline.transfer import SentBatch
-    from gloader.samplers import Topology
-    from gloader.types import FeatureSource, SampledBatch
+    from gloader.samplers import HeteroGraph, Topology
+    from gloader.types import AnyBatch, FeatureSource
 
 
 class ClientRun:
@@ -50,7 +54,8 @@ class ClientRun:
     client : the connection to the host
     stream : the batches of this rank
     labels : go with them
-    tier : the device of this rank, and what it holds
+    tiers : the device of this rank, and what it holds of each table
+    types : the number of the node type of each table
     timeline : records what every stage did when; None: nobody does
     feedback : gets the figures of epochs
     stall_timeout_s : seconds that a transfer may take; 0: for ever
@@ -62,21 +67,23 @@ class ClientRun:
         *,
         stream: BatchStream,
         labels: SeedLabels,
-        tier: DeviceTier,
+        tiers: Sequence[DeviceTier],
+        types: Sequence[int],
         timeline: TimelineRecorder | None,
         feedback: RunFeedback,
         stall_timeout_s: float,
     ) -> None:
         self._client = client
-        inbox = _Inbox(client, stream, is_read_at_once=tier.device.is_asynchronous)
+        device = tiers[0].device
+        inbox = _Inbox(client, stream, is_read_at_once=device.is_asynchronous)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         # Weakly: the timer and the watchdog must not keep a run alive that the consumer dropped.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
         # The host's watchdog watches what this rank waits for, so that a stall is reported once, where it is.
         instruments = Instruments(timeline=timeline, watchdog=self._watchdog, watches_waits=False)
-        send = Send(Transfer([tier]), labels, instruments)
-        is_sending = tier.device.is_asynchronous
+        send = Send(Transfer(tiers, device=device, types=types), labels, instruments)
+        is_sending = device.is_asynchronous
         self.consumer = Consumer(
             self._sent if is_sending else inbox,
             stream=stream,
@@ -174,9 +181,22 @@ class _Inbox:
         if not self._is_read_at_once:
             return batch
         # The consumer gets the ids as they are, and would hold the shared memory that all the rest was copied out of.
-        sampled = cast("SampledBatch", batch.sampled)
+        return replace(batch, sampled=_with_own_ids(batch.sampled))
+
+
+def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
+    """Return ``sampled`` with copies of the ids of its nodes and edges."""
+    if isinstance(sampled, SampledBatch):
         blocks = tuple(replace(block, edge_ids=block.edge_ids.copy()) for block in sampled.blocks)
-        return replace(batch, sampled=replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks))
+        return replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks)
+    return replace(
+        sampled,
+        nodes={name: ids.copy() for name, ids in sampled.nodes.items()},
+        blocks=tuple(
+            {relation: replace(block, edge_ids=block.edge_ids.copy()) for relation, block in hop.items()}
+            for hop in sampled.blocks
+        ),
+    )
 
 
 class RemoteTier:
@@ -190,6 +210,7 @@ class RemoteTier:
     team : the ranks of this machine
     settings : those of the loader
     dry_run : one step of the model, to see what it takes of this rank's device
+    is_typed : batches have node types and relations
 
     Raises
     ------
@@ -206,16 +227,29 @@ class RemoteTier:
         settings: LoaderSettings,
         *,
         dry_run: DryRun | None,
+        is_typed: bool = False,
     ) -> None:
         self._dataset = dataset
-        self._open_store = partial(open_store, dataset, settings.reading)
+        self._is_typed = is_typed
         self._stall_timeout_s = settings.stages.stall_timeout_s
         self._host = team.ranks[0]
+        tables = [nodes for nodes in dataset.node_tables.values() if nodes.has_features]
+        self.types = tuple(nodes.number for nodes in tables)
+        self.table_names = tuple(nodes.name for nodes in tables)
+        self._stores = [partial(open_store, nodes, settings.reading) for nodes in tables]
+        types = BatchTypes(nodes=dataset.node_types, relations=dataset.relations) if is_typed else None
         follower = FollowerDevice(
             settings.device,
-            num_nodes=dataset.num_nodes,
-            dim=dataset.feature_dim,
-            open_store=self._open_store,
+            tables=[
+                FollowerTable(
+                    type_number=nodes.number,
+                    num_nodes=nodes.num_nodes,
+                    dim=nodes.feature_dim,
+                    open_store=open_rows,
+                )
+                for nodes, open_rows in zip(tables, self._stores, strict=True)
+            ],
+            types=types,
             dry_run=dry_run,
         )
         with ExitStack() as stack:
@@ -223,27 +257,29 @@ class RemoteTier:
             # Its constructor answers the host's questions through `follower`, which has the device's rows afterwards.
             self._client = LoaderClient(
                 team,
-                dim=dataset.feature_dim,
+                dims=[nodes.feature_dim for nodes in tables],
+                types=types,
                 # By the opened device, which knows its number: the thread that sends has a current device of its own.
-                pin=lambda memory: pin_segment(memory, follower.tier.device.place),
+                pin=lambda memory: pin_segment(memory, follower.tiers[0].device.place),
                 answer=follower.answer,
                 stall_timeout_s=self._stall_timeout_s,
             )
             stack.callback(self._client.close)
-            self.device_tiers = (follower.tier,)
+            self.device_tiers = follower.tiers
             self._stack = stack.pop_all()
         self.plan = self._client.welcome.plan
-        self.table_names = ("node",)
 
     @cached_property
-    def topology(self) -> Topology:
+    def topology(self) -> Topology | HeteroGraph:
         """The graph; the host holds it, and here few batches are sampled, if any."""
+        if self._is_typed:
+            return self._stack.enter_context(open_hetero_topology(self._dataset, max_bytes=FEW_BYTES))
         return self._stack.enter_context(open_topology(self._dataset, max_bytes=FEW_BYTES))
 
     @cached_property
     def sources(self) -> tuple[FeatureSource, ...]:
         """All feature rows of each table, on the SSD."""
-        return (self._stack.enter_context(self._open_store()),)
+        return tuple(self._stack.enter_context(open_rows()) for open_rows in self._stores)
 
     @property
     def borrowed_bytes(self) -> int:
@@ -277,7 +313,8 @@ class RemoteTier:
             self._client,
             stream=stream,
             labels=labels,
-            tier=self.device_tiers[0],
+            tiers=self.device_tiers,
+            types=self.types,
             timeline=timeline,
             feedback=feedback,
             stall_timeout_s=self._stall_timeout_s,

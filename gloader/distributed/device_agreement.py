@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -19,19 +20,19 @@ from gloader.pipeline.device_room import room_for_rows
 from gloader.pipeline.open_device_tier import bare_tier, hold_rows, row_format, with_features
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gloader.config import DeviceSettings
     from gloader.device import Device
-    from gloader.distributed.batch_layout import AnyShape
+    from gloader.distributed.batch_layout import AnyShape, BatchTypes
     from gloader.distributed.messages import Message
     from gloader.distributed.wire import Connection, Received
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.other_devices import LoadedFeatures
     from gloader.ssd_store import FeatureStore
-    from gloader.types import SampledBatch
+    from gloader.types import AnyBatch
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class PeerDevices:
         """Whether all of them are; known after `agree_on_cache_bytes`."""
         return all(answer.is_asynchronous for answer in self._answers)
 
-    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
+    def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:
         """Return the bytes that every device has for cached rows: the least of all ranks.
 
         Parameters
@@ -81,7 +82,9 @@ class PeerDevices:
         rooms = [own(), *(self._room_of(rank) for rank in self._connections)]
         return min(rooms)
 
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:
+    def hold_same_rows(
+        self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool, table: int = 0
+    ) -> T:
         """Make every device hold the rows of ``plan``, and return what ``own`` returns.
 
         Parameters
@@ -89,13 +92,16 @@ class PeerDevices:
         plan : the rows; each rank reads them from its own copy of the dataset
         own : makes this rank's device hold them
         as_stored : the host brings the other rows as they are stored, and the devices widen them
+        table : of those of the dataset
 
         Raises
         ------
         RankError
             Another rank cannot hold them, or is gone.
         """
-        message = HoldRows(count=len(plan.rows), hit_rate=plan.expected_hit_rate, as_stored=as_stored)
+        message = HoldRows(
+            count=len(plan.rows), hit_rate=plan.expected_hit_rate, as_stored=as_stored, table=table
+        )
         # All rows or none: the count says it, and no ids are sent.
         if plan.holds_all or not len(plan.rows):
             self._tell(message)
@@ -112,7 +118,12 @@ class PeerDevices:
         return held
 
     def reach_same_features(
-        self, device: Device, num_bytes: int, own: Callable[[NDArray[np.uint8] | None], LoadedFeatures]
+        self,
+        device: Device,
+        num_bytes: int,
+        own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
+        *,
+        table: int = 0,
     ) -> LoadedFeatures:
         """Have the features loaded to memory that every device then reads in place; all do, or none does.
 
@@ -121,6 +132,7 @@ class PeerDevices:
         device : of this rank
         num_bytes : of all rows as stored
         own : loads them, to the memory that it gets or to its own, and makes this rank's device reach them
+        table : of those of the dataset
 
         Raises
         ------
@@ -133,14 +145,14 @@ class PeerDevices:
         descriptor, memory = create_segment(num_bytes, is_touched=False)
         try:
             # Told first: the others pin the memory while it is filled.
-            self._tell(ReachFeatures(), descriptor)
+            self._tell(ReachFeatures(table=table), descriptor)
             loaded = own(memory)
             answers = [_answer_of(rank, connection) for rank, connection in self._connections.items()]
             seal_contents(descriptor)
         finally:
             os.close(descriptor)
         by_all = loaded.is_reached and all(answer.reaches for answer in answers)
-        self._tell(SettleFeatures(by_all=by_all))
+        self._tell(SettleFeatures(by_all=by_all, table=table))
         return loaded if by_all else loaded.out_of_reach()
 
     def _tell(self, message: Message, descriptor: int | None = None) -> None:
@@ -158,15 +170,24 @@ class PeerDevices:
         return answer.room
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerTable:
+    """The feature rows of a node type, as a client knows them."""
+
+    type_number: int
+    num_nodes: int  # N
+    dim: int  # F
+    open_store: Callable[[], FeatureStore]  # opens the features, to read the rows that the device holds
+
+
 class FollowerDevice:
-    """The device of a client; holds what the host's `PeerDevices` say. For one thread; owns its tier until `close`.
+    """The device of a client; holds what the host's `PeerDevices` say. For one thread; owns its tiers until `close`.
 
     Parameters
     ----------
     settings : which device, and how much of it rows may take
-    num_nodes : N
-    dim : F
-    open_store : opens the features, to read the rows that the device holds
+    tables : of the dataset, in order
+    types : those of the dataset, where batches have several; None: they have none
     dry_run : one step of the model, to see what it takes of the device
     """
 
@@ -174,17 +195,15 @@ class FollowerDevice:
         self,
         settings: DeviceSettings,
         *,
-        num_nodes: int,
-        dim: int,
-        open_store: Callable[[], FeatureStore],
+        tables: Sequence[FollowerTable],
+        types: BatchTypes | None = None,
         dry_run: DryRun | None = None,
     ) -> None:
         self._settings = settings
         self._dry_run = dry_run
-        self._num_nodes = num_nodes
-        self._dim = dim
-        self._open_store = open_store
-        self._tier: DeviceTier | None = None
+        self._tables = tables
+        self._types = types
+        self._tiers: dict[int, DeviceTier] = {}
 
     @cached_property
     def _device(self) -> Device:
@@ -192,19 +211,19 @@ class FollowerDevice:
         return open_device(torch.device(self._settings.device))
 
     @property
-    def tier(self) -> DeviceTier:
-        """The device and its rows, once the host said which.
+    def tiers(self) -> tuple[DeviceTier, ...]:
+        """The device and its rows of each table, once the host said which.
 
         Raises
         ------
         RankError
             The host did not.
         """
-        if self._tier is None:
+        if len(self._tiers) != len(self._tables):
             raise RankError(
                 "the rank that loads did not say what to hold; use one version of gloader on all ranks"
             )
-        return self._tier
+        return tuple(self._tiers[table] for table in range(len(self._tables)))
 
     def answer(self, received: Received) -> Message | None:
         """Do what the host asks for, and return the answer; None: it asks nothing of a device.
@@ -218,55 +237,63 @@ class FollowerDevice:
             case TryStep(shape=shape):
                 room = self._room(shape, received.descriptor)
                 return Answer(room=room, is_asynchronous=self._device.is_asynchronous)
-            case HoldRows(as_stored=as_stored):
-                self._hold(self._plan(received.message, received.descriptor), as_stored=as_stored)
+            case HoldRows(as_stored=as_stored, table=table):
+                self._hold(table, self._plan(received.message, received.descriptor), as_stored=as_stored)
                 return Answer()
-            case ReachFeatures() if received.descriptor is not None:
-                return Answer(reaches=self._reach(received.descriptor))
-            case SettleFeatures(by_all=False):
-                self._tier = self.tier.out_of_reach()
+            case ReachFeatures(table=table) if received.descriptor is not None:
+                return Answer(reaches=self._reach(table, received.descriptor))
+            case SettleFeatures(by_all=False, table=table):
+                self._tiers[table] = self.tiers[table].out_of_reach()
         return None
 
     def close(self) -> None:
         """Let go of the features. Idempotent."""
-        if self._tier is not None:
-            self._tier.close()
+        for tier in self._tiers.values():
+            tier.close()
 
     def _room(self, shape: AnyShape | None, descriptor: int | None) -> int:
         largest = None
         if shape is not None and descriptor is not None:
-            found, _ = read_batch(shape, take_segment(descriptor))
-            largest = cast("SampledBatch", found)  # no types were given
-        return room_for_rows(
-            self._device, self._settings, largest=largest, dim=self._dim, dry_run=self._dry_run
-        )
+            largest, _ = read_batch(shape, take_segment(descriptor), self._types)
+        dims = {table.type_number: table.dim for table in self._tables}
+        return room_for_rows(self._device, self._settings, largest=largest, dims=dims, dry_run=self._dry_run)
+
+    def _table(self, number: int) -> FollowerTable:
+        if not 0 <= number < len(self._tables):
+            raise RankError(
+                f"the rank that loads asked for table {number} of {len(self._tables)}; use one dataset on all ranks"
+            )
+        return self._tables[number]
 
     def _plan(self, asked: HoldRows, descriptor: int | None) -> DeviceCachePlan:
+        num_nodes = self._table(asked.table).num_nodes
         if descriptor is None:
-            return whole_device_cache(self._num_nodes) if asked.count else no_device_cache(self._num_nodes)
+            return whole_device_cache(num_nodes) if asked.count else no_device_cache(num_nodes)
         return DeviceCachePlan(
-            num_nodes=self._num_nodes,
+            num_nodes=num_nodes,
             rows=take_segment(descriptor)[: 8 * asked.count].view(np.int64),
             expected_hit_rate=asked.hit_rate,
         )
 
-    def _hold(self, plan: DeviceCachePlan, *, as_stored: bool) -> None:
+    def _hold(self, number: int, plan: DeviceCachePlan, *, as_stored: bool) -> None:
         if not len(plan.rows) and not as_stored:
-            self._tier = bare_tier(self._device, num_nodes=self._num_nodes)
+            self._tiers[number] = bare_tier(self._device, num_nodes=plan.num_nodes)
             return
-        with self._open_store() as store:
-            self._tier = hold_rows(self._device, plan, form=row_format(store), as_stored=as_stored)
-            self._tier.fill(store)
+        with self._table(number).open_store() as store:
+            self._tiers[number] = hold_rows(self._device, plan, form=row_format(store), as_stored=as_stored)
+            self._tiers[number].fill(store)
 
-    def _reach(self, descriptor: int) -> bool:
+    def _reach(self, number: int, descriptor: int) -> bool:
         """Make the device reach the rows in the host's memory, if it can; return whether it does."""
         # Writable, as the rings are: not every driver pins memory that is mapped for reading alone.
         memory = take_segment(descriptor, is_touched=False)
-        with self._open_store() as store:
+        table = self._table(number)
+        with table.open_store() as store:
             form = row_format(store)
-        rows = memory[: self._num_nodes * form.row_bytes].view(form.dtype).reshape(self._num_nodes, form.dim)
-        self._tier = with_features(self.tier, rows, form)
-        return self._tier.features is not None
+        num_nodes = table.num_nodes
+        rows = memory[: num_nodes * form.row_bytes].view(form.dtype).reshape(num_nodes, form.dim)
+        self._tiers[number] = with_features(self.tiers[number], rows, form)
+        return self._tiers[number].features is not None
 
 
 def _answer_of(rank: int, connection: Connection) -> Answer:

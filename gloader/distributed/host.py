@@ -98,8 +98,8 @@ class LoaderHost:
             outbox = Outbox(rank, connection, forms=ring.forms, rows=ring.rows, max_bytes=ring.max_bytes)
             self._peers.append(Peer(outbox))
             rings.append(outbox.ring)
-            row_dtype = cast("RowDtype", ring.forms[0].dtype.name)
-            outbox.tell(Welcome(plan=tier.plan, text=tier.explain_host(), row_dtype=row_dtype))
+            row_dtypes = tuple(cast("RowDtype", form.dtype.name) for form in ring.forms)
+            outbox.tell(Welcome(plan=tier.plan, text=tier.explain_host(), row_dtypes=row_dtypes))
         self._ring = InterleavedRings(rings)
         with uninterrupted():
             self._thread.start()

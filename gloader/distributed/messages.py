@@ -46,11 +46,14 @@ class HoldRows:
     count: int
     hit_rate: float | None  # expected; None: unknown
     as_stored: bool = False  # the host brings the other rows as they are stored, else as float32
+    table: int = 0  # of those of the dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachFeatures:
     """The host asks the client's device to reach all rows in place, in the shared memory that comes with this."""
+
+    table: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class SettleFeatures:
     """The host tells whether every device reaches the rows; if not, none reads them in place."""
 
     by_all: bool
+    table: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,8 @@ class Welcome:
 
     plan: MemoryPlan
     text: str  # explains the tiers, for people
-    row_dtype: RowDtype = "float32"  # of the features in shared memory; uint16 for bfloat16
+    # of each table's features in shared memory; uint16 for bfloat16
+    row_dtypes: tuple[RowDtype, ...] = ("float32",)
 
 
 # --- while a run is under way
@@ -110,7 +115,7 @@ class Batch:
 
     run: int
     segments: tuple[int, int]  # of the features, of the topology
-    rows: int  # of the features: 0 if the client's device brings all of them
+    rows: tuple[int, ...]  # of the features of each table: 0 where the client's device brings all of them
     shape: AnyShape
 
 
@@ -345,7 +350,7 @@ _PARSERS: Final[dict[str, Parser]] = {
     "str": _text,
     "float": _number,
     "Features": _text,
-    "RowDtype": _row_dtype,
+    "tuple[RowDtype, ...]": _list_of(_row_dtype),
     "tuple[int, ...]": _list_of(_integer),
     "tuple[int, int]": _list_of(_integer, 2),
     "tuple[str, ...]": _list_of(_text),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ def open_for_rank(
     settings: LoaderSettings,
     *,
     dry_run: DryRun | None = None,
+    is_typed: bool = False,
 ) -> LoaderParts:
     """Open what a rank loads with: tiers of its own, or those that the ranks of its machine share.
 
@@ -57,6 +58,7 @@ def open_for_rank(
     order : the batches of this rank
     settings : those of the loader
     dry_run : one step of the model, to see what it takes of this rank's device
+    is_typed : batches have node types and relations
 
     Raises
     ------
@@ -67,17 +69,21 @@ def open_for_rank(
     RankError
         Another rank is gone, or could not open its part.
     """
-    open_tier = partial(open_feature_tier, dataset, order, settings, dry_run=dry_run)
+    open_tier = partial(open_feature_tier, dataset, order, settings, dry_run=dry_run, is_typed=is_typed)
     if not membership.is_collective:
         return LoaderParts(open_tier())
-    team = assemble(membership, _facts(dataset, order, settings))
+    # What bounds the batches on their way to another rank are the buffers of their rows: without any, each loads alone.
+    has_rows = any(nodes.has_features for nodes in dataset.node_tables.values())
+    membership = replace(membership, is_shared=membership.is_shared and has_rows)
+    team = assemble(membership, _facts(dataset, order, settings, is_typed=is_typed))
     num_ranks = len(team.ranks)
     if num_ranks == 1:
         team.close()
         return LoaderParts(open_tier(num_loaders=team.num_local))
+    remote = partial(RemoteTier, dataset, team, settings, dry_run=dry_run, is_typed=is_typed)
     with team:
         if not team.is_host:
-            return LoaderParts(RemoteTier(dataset, team, settings, dry_run=dry_run), num_ranks=num_ranks)
+            return LoaderParts(remote(), num_ranks=num_ranks)
         return _open_as_host(team, partial(open_tier, num_ranks=num_ranks), settings)
 
 
@@ -99,11 +105,12 @@ def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: L
     return LoaderParts(tier, host, num_ranks=len(team.ranks))
 
 
-def _facts(dataset: Dataset, order: EpochOrder, settings: LoaderSettings) -> Facts:
+def _facts(dataset: Dataset, order: EpochOrder, settings: LoaderSettings, *, is_typed: bool) -> Facts:
     """Return what has to be the same on every rank. Threads may differ: those of the rank that loads count."""
     batches = {
         **named_facts(dataset, order, settings.sampling),
         "batch_size": order.batch_size,
+        "loader": "HeteroLoader" if is_typed else "Loader",
         "seed": order.seed,
         "epochs": settings.stages.epochs,
     }

@@ -233,7 +233,9 @@ class Outbox:
             # Lent before it is sent: its release may come back before `send` returns.
             segments = (self._lend(host.x), self._lend(topology))
             self.num_sent += 1
-            self.connection.send(Batch(run=self._run, segments=segments, rows=len(host.x[0]), shape=shape))
+            self.connection.send(
+                Batch(run=self._run, segments=segments, rows=tuple(map(len, host.x)), shape=shape)
+            )
 
     def release(self, segment: int) -> None:
         """Take back a buffer that the other rank does not use any more."""

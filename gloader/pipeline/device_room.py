@@ -16,13 +16,14 @@ from gloader.device.dry_run import has_other_ranks
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.transfer import ROOMIER, Transfer
+from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from gloader.config import DeviceSettings
     from gloader.device import Device
-    from gloader.types import SampledBatch
+    from gloader.types import AnyBatch
 
 logger = logging.getLogger("gloader")
 
@@ -37,8 +38,8 @@ def room_for_rows(
     device: Device,
     settings: DeviceSettings,
     *,
-    largest: SampledBatch | None,
-    dim: int,
+    largest: AnyBatch | None,
+    dims: Mapping[int, int],
     dry_run: DryRun | None = None,
 ) -> int:
     """Return the bytes of ``device`` that rows may take: those asked for, or what is free beside the model.
@@ -50,7 +51,7 @@ def room_for_rows(
     device : where the rows would lie
     settings : how much of it was asked for
     largest : the largest of a few batches; None: there are none
-    dim : F
+    dims : F of each table, by the number of its node type
     dry_run : one step of the model, which is taken and measured; None: the model gets half of what is free
     """
     # Asked for by size: nothing is measured.
@@ -58,12 +59,12 @@ def room_for_rows(
         return settings.device_cache
     if isinstance(device, CpuDevice) or largest is None:
         return 0
-    batch = _blank_batch(largest, dim)
+    batch = _blank_batch(largest, dims)
     batch_bytes = math.ceil(LARGER_THAN_PROBED * ROOMIER * _num_bytes(batch))
     free = device.free_bytes()
     step_bytes = None
     if dry_run is not None:
-        step_bytes = _step_bytes(device, dry_run, batch)
+        step_bytes = _step_bytes(device, dry_run, batch, tuple(dims))
     num_bytes = automatic_bytes(
         free,
         step_bytes=step_bytes,
@@ -80,11 +81,11 @@ def room_for_rows(
     return num_bytes
 
 
-def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:
-    """Return what one step takes of the device, its batch included."""
+def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequence[int]) -> int:
+    """Return what one step takes of the device, its batch included; ``types`` are those of its tables."""
 
     def step() -> None:
-        transfer = Transfer([DeviceTier(device=device)])
+        transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
         sent = transfer.send(batch, np.zeros(sum(batch.sampled.seed_counts), dtype=np.int64))
         transfer.wait()
         dry_run(sent.receive())
@@ -96,12 +97,12 @@ def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch) -> int:
         raise
 
 
-def _blank_batch(sampled: SampledBatch, dim: int) -> HostBatch:
-    num_rows = len(sampled.nodes)
+def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
+    nodes = sampled.node_arrays
     return HostBatch(
         sampled=sampled,
-        x=(np.zeros((num_rows, dim), dtype=np.float32),),
-        src_degree=np.ones(num_rows, dtype=np.float32),
+        x=tuple(np.zeros((len(nodes[number]), dim), dtype=np.float32) for number, dim in dims.items()),
+        src_degree=np.ones(len(sampled.nodes) if isinstance(sampled, SampledBatch) else 0, dtype=np.float32),
         superbatch=0,
         ends_superbatch=False,
     )

@@ -11,7 +11,8 @@ import numpy as np
 from gloader.core.units import format_bytes
 from gloader.device import has_triton, upload_topology
 from gloader.errors import ConfigError
-from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
+from gloader.samplers import CscGraph, HeteroGraph, MergedBlockSampler, NeighborSampler
+from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.device.device_sampler import DeviceSampler
     from gloader.samplers import Topology
-    from gloader.types import Block, SampledBatch, Sampler
+    from gloader.types import AnyBatch, AnySampler, Block
 
 logger = logging.getLogger("gloader")
 
@@ -46,10 +47,10 @@ class DeviceSampling:
 def open_device_sampler(
     wanted: SamplingDevice,
     device: Device,
-    sampler: Sampler,
+    sampler: AnySampler,
     *,
-    topology: Topology,
-    probe: SampledBatch | None,
+    topology: Topology | HeteroGraph,
+    probe: AnyBatch | None,
     room_bytes: int,
     all_rows_bytes: int | None,
     serves_ranks: bool,
@@ -80,10 +81,11 @@ def open_device_sampler(
         return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
     try:
         graph, own = _require_form(device, sampler, topology, serves_ranks=serves_ranks)
-        num_bytes = _needed_bytes(graph, probe)
+        first = probe if isinstance(probe, SampledBatch) else None
+        num_bytes = _needed_bytes(graph, first)
         if not must:
             _require_worth(num_bytes, room_bytes, all_rows_bytes)
-        found = _placed(device, own, graph, probe)
+        found = _placed(device, own, graph, first)
     except _Refused as refused:
         if must:
             text = f"sampling_device='cuda': {refused}; or use sampling_device='cpu'"
@@ -106,9 +108,11 @@ class _Failed(_Refused):
 
 
 def _require_form(
-    device: Device, sampler: Sampler, topology: Topology, *, serves_ranks: bool
+    device: Device, sampler: AnySampler, topology: Topology | HeteroGraph, *, serves_ranks: bool
 ) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
     """Return topology and sampler where ``device`` could do the same."""
+    if isinstance(topology, HeteroGraph):
+        raise _Refused("batches of several node types and relations are sampled on the CPU alone")
     if not device.is_asynchronous:
         raise _Refused("batches are computed on the CPU: compute on a GPU (device='cuda')")
     if serves_ranks:

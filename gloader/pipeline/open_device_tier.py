@@ -4,42 +4,38 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
-from gloader.cache import rows_that_fit
 from gloader.cache.device_plan import cache_bytes
 from gloader.core.units import format_bytes
 from gloader.device import (
     DeviceTier,
     RowFormat,
     StaticCache,
-    hottest_rows,
     open_device,
     reach_features,
     scale_on,
 )
 from gloader.pipeline.device_room import room_for_rows
+from gloader.pipeline.device_rows import DeviceTable, RowChoice, Workload
 from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.pipeline.other_devices import LoadedFeatures, NoOtherDevices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceSettings
-    from gloader.core.order import EpochOrder
     from gloader.device import Device
-    from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.other_devices import OtherDevices
-    from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
-    from gloader.types import SampledBatch, Sampler
 
 T = TypeVar("T")
 
@@ -48,28 +44,13 @@ logger = logging.getLogger("gloader")
 _SHORT_IDS: Final = 2**31  # nodes whose ids fit into 32 bits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What the device will work on."""
-
-    topology: Topology
-    sampler: Sampler
-    order: EpochOrder
-    fanouts: tuple[int, ...]
-    probe: list[SampledBatch]  # a few batches
-    probe_s: float  # processor seconds of sampling one, the least of them
-    threads: int  # that may sample before the first epoch
-    dry_run: DryRun | None = None  # one step of the model, to see what it takes
-
-
-def open_device_tier(
+def open_device_tiers(
     settings: DeviceSettings,
     workload: Workload,
     *,
-    num_nodes: int,
-    form: RowFormat,
+    tables: Sequence[DeviceTable],
     others: OtherDevices | None = None,
-) -> DeviceTier:
+) -> tuple[DeviceTier, ...]:
     """Open the device, with memory for the hottest rows that fit what it, and each of the ``others``, may take.
 
     The rows are not there until `DeviceTier.fill`, from what the host then has them in.
@@ -78,14 +59,17 @@ def open_device_tier(
     ----------
     settings : which device, and how much of it rows may take
     workload : what the device will work on
-    num_nodes : N
-    form : how feature rows are stored
+    tables : the feature rows of each node type that has them
     others : the devices of the other ranks that this one loads for; defaults to none
+
+    Returns
+    -------
+    One for each table, all of one device, of which the first says where batches are sampled; a bare one without tables
 
     Raises
     ------
     ConfigError
-        There is no such device.
+        There is no such device, or batches cannot be sampled there and must be.
     torch.OutOfMemoryError
         The rows do not fit the device; of an automatic size, nor do half of them.
     ShapeError
@@ -96,12 +80,12 @@ def open_device_tier(
     serves_ranks = others is not None
     others = others or NoOtherDevices()
     device = open_device(torch.device(settings.device))
-    largest = max(workload.probe, key=lambda batch: len(batch.nodes), default=None)
+    largest = workload.largest
+    dims = {table.type_number: table.form.dim for table in tables}
     num_bytes = others.agree_on_cache_bytes(
         largest,
-        lambda: room_for_rows(device, settings, largest=largest, dim=form.dim, dry_run=workload.dry_run),
+        lambda: room_for_rows(device, settings, largest=largest, dims=dims, dry_run=workload.dry_run),
     )
-    has_scale = form.scale is not None
     is_sized = settings.device_cache != "auto"
     sampling, where = open_device_sampler(
         settings.sampling_device,
@@ -111,45 +95,58 @@ def open_device_tier(
         probe=largest,
         # What is left beside rows of a given size, or what rows could have.
         room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
-        all_rows_bytes=None
-        if is_sized
-        else cache_bytes(num_nodes, num_nodes=num_nodes, row_bytes=form.row_bytes, has_scale=has_scale),
+        all_rows_bytes=None if is_sized else sum(table.whole_bytes for table in tables),
         serves_ranks=serves_ranks,
     )
     if sampling is not None and not is_sized:
         num_bytes = max(num_bytes - sampling.num_bytes, 0)
     # Buffers that the consumer itself gets are float32; one dtype for the buffers of all ranks.
     as_stored = device.is_asynchronous and others.are_asynchronous
+    choice = RowChoice(settings.device_hotness, workload, tables, as_stored=as_stored)
 
-    def hold(num_bytes: int) -> DeviceTier:
-        num_rows = rows_that_fit(
-            num_bytes,
-            num_nodes=num_nodes,
-            row_bytes=form.row_bytes,
-            has_scale=has_scale,
-            has_all_scales=as_stored and has_scale,
-        )
-        plan = hottest_rows(
-            settings.device_hotness,
-            num_rows,
-            topology=workload.topology,
-            sampler=workload.sampler,
-            order=workload.order,
-            fanouts=workload.fanouts,
-            threads=workload.threads,
-        )
-        return others.hold_same_rows(
-            plan, lambda: hold_rows(device, plan, form=form, as_stored=as_stored), as_stored=as_stored
+    def hold(num_bytes: int) -> tuple[DeviceTier, ...]:
+        plans = choice.plans(num_bytes) if tables else []
+        return tuple(
+            others.hold_same_rows(
+                plan,
+                partial(hold_rows, device, plan, form=table.form, as_stored=as_stored),
+                as_stored=as_stored,
+                table=number,
+            )
+            for number, (plan, table) in enumerate(zip(plans, tables, strict=True))
         )
 
     # Ranks hold the same rows: none of them takes fewer by itself.
-    tier = _halved_once(hold, num_bytes) if not (is_sized or serves_ranks) else hold(num_bytes)
-    if sampling is None:
-        return replace(tier, where_sampled=where)
-    return replace(tier, topology=sampling.sampler.graph, sampler=sampling.sampler, where_sampled=where)
+    tiers = _halved_once(hold, num_bytes) if not (is_sized or serves_ranks) else hold(num_bytes)
+    first, *rest = tiers or (bare_tier(device, num_nodes=0),)
+    first = replace(first, where_sampled=where)
+    if sampling is not None:
+        first = replace(first, topology=sampling.sampler.graph, sampler=sampling.sampler)
+    return (first, *rest)
 
 
-def _halved_once(hold: Callable[[int], DeviceTier], num_bytes: int) -> DeviceTier:
+def open_device_tier(
+    settings: DeviceSettings,
+    workload: Workload,
+    *,
+    num_nodes: int,
+    form: RowFormat,
+    others: OtherDevices | None = None,
+) -> DeviceTier:
+    """Open the device for the rows of one table, as `open_device_tiers` does.
+
+    Parameters
+    ----------
+    settings, workload, others : as of `open_device_tiers`
+    num_nodes : N
+    form : how feature rows are stored
+    """
+    table = DeviceTable(type_number=0, num_nodes=num_nodes, form=form)
+    (tier,) = open_device_tiers(settings, workload, tables=[table], others=others)
+    return tier
+
+
+def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:
     """Return what ``hold`` makes of ``num_bytes`` of rows, or of half as many where they do not fit."""
     try:
         return hold(num_bytes)
@@ -202,7 +199,7 @@ def row_format(store: FeatureStore) -> RowFormat:
 
 
 def load_features(
-    store: FeatureStore, tier: DeviceTier, *, others: OtherDevices | None = None
+    store: FeatureStore, tier: DeviceTier, *, others: OtherDevices | None = None, table: int = 0
 ) -> LoadedFeatures:
     """Load all features, where the device, and every one of the ``others``, reads them in place if all of them can.
 
@@ -213,6 +210,7 @@ def load_features(
     store : holds them; is closed
     tier : what the device holds so far
     others : the devices of the other ranks that this one loads for; defaults to none
+    table : the number of the rows' table
     """
     form = row_format(store)
 
@@ -224,7 +222,7 @@ def load_features(
         return LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
 
     others = others or NoOtherDevices()
-    return others.reach_same_features(tier.device, form.row_bytes * store.num_rows, load)
+    return others.reach_same_features(tier.device, form.row_bytes * store.num_rows, load, table=table)
 
 
 def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> DeviceTier:

@@ -1,0 +1,159 @@
+"""Which rows of each table a device holds, of so many bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gloader.cache import (
+    DeviceShelf,
+    divide_device_bytes,
+    no_device_cache,
+    rows_that_fit,
+    whole_device_cache,
+)
+from gloader.cache.device_plan import cache_bytes
+from gloader.device import hottest_rows
+from gloader.device.hot_rows import heat_of_tables
+from gloader.samplers import HeteroGraph
+from gloader.samplers.arguments import resolve_fanouts
+from gloader.types import CollectiveFanouts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.cache import DeviceCachePlan
+    from gloader.config import DeviceHotness
+    from gloader.core.order import EpochOrder
+    from gloader.device import RowFormat
+    from gloader.device.hot_rows import RowHeat
+    from gloader.pipeline.device_room import DryRun
+    from gloader.types import AnyBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTable:
+    """The feature rows of a node type, as far as a device has to know them."""
+
+    type_number: int
+    num_nodes: int  # N
+    form: RowFormat  # how they are stored
+
+    def num_rows(self, num_bytes: int, *, as_stored: bool) -> int:
+        """Return how many rows ``num_bytes`` hold, where the host brings the others as they are stored, or not."""
+        has_scale = self.form.scale is not None
+        return rows_that_fit(
+            num_bytes,
+            num_nodes=self.num_nodes,
+            row_bytes=self.form.row_bytes,
+            has_scale=has_scale,
+            has_all_scales=as_stored and has_scale,
+        )
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of all rows on a device."""
+        return cache_bytes(
+            self.num_nodes,
+            num_nodes=self.num_nodes,
+            row_bytes=self.form.row_bytes,
+            has_scale=self.form.scale is not None,
+        )
+
+    def shelf(self, heat: RowHeat, *, as_stored: bool) -> DeviceShelf:
+        """Return what the division of a device has to know of the rows."""
+        has_scale = self.form.scale is not None
+        return DeviceShelf(
+            scores=heat.scores,
+            row_bytes=self.form.row_bytes,
+            saved_bytes=self.form.row_bytes if as_stored else 4 * self.form.dim,
+            has_scale=has_scale,
+            has_all_scales=as_stored and has_scale,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the device will work on."""
+
+    topology: Any  # Topology, or HeteroGraph
+    sampler: Any  # of it
+    order: EpochOrder
+    fanouts: Any  # Fanouts
+    probe: list[Any]  # a few batches of the sampler
+    probe_s: float  # processor seconds of sampling one, the least of them
+    threads: int  # that may sample before the first epoch
+    dry_run: DryRun | None = None  # one step of the model, to see what it takes
+
+    @property
+    def largest(self) -> AnyBatch | None:
+        """The largest of these batches; None: there are none."""
+        return max(self.probe, key=lambda batch: sum(map(len, batch.node_arrays)), default=None)
+
+
+class RowChoice:
+    """Chooses the rows of each table that a device holds: the hottest, as many as so many bytes have room for.
+
+    Parameters
+    ----------
+    hotness : what is hot, see `gloader.device.hottest_rows`
+    workload : what the device will work on
+    tables : the feature rows of each node type that has them
+    as_stored : the host brings the other rows as they are stored
+    """
+
+    def __init__(
+        self, hotness: DeviceHotness, workload: Workload, tables: Sequence[DeviceTable], *, as_stored: bool
+    ) -> None:
+        self._hotness = hotness
+        self._work = workload
+        self._tables = tables
+        self._as_stored = as_stored
+
+    def plans(self, num_bytes: int) -> list[DeviceCachePlan]:
+        """Return the rows of each table; ``num_bytes`` are for all of them together."""
+        if not isinstance(self._work.topology, HeteroGraph):
+            (table,) = self._tables
+            return [self._hottest(table.num_rows(num_bytes, as_stored=self._as_stored))]
+        if sum(table.whole_bytes for table in self._tables) <= num_bytes:
+            return [whole_device_cache(table.num_nodes) for table in self._tables]
+        if num_bytes <= 0:
+            return [no_device_cache(table.num_nodes) for table in self._tables]
+        shelves = [
+            table.shelf(heat, as_stored=self._as_stored)
+            for table, heat in zip(self._tables, self._heats, strict=True)
+        ]
+        return [
+            heat.plan(table.num_rows(share, as_stored=self._as_stored))
+            for table, heat, share in zip(
+                self._tables, self._heats, divide_device_bytes(num_bytes, shelves), strict=True
+            )
+        ]
+
+    def _hottest(self, num_rows: int) -> DeviceCachePlan:
+        work = self._work
+        return hottest_rows(
+            self._hotness,
+            num_rows,
+            topology=work.topology,
+            sampler=work.sampler,
+            order=work.order,
+            fanouts=work.fanouts,
+            threads=work.threads,
+        )
+
+    @cached_property
+    def _heats(self) -> tuple[RowHeat, ...]:
+        # Once: half of the room is tried where all of it turns out not to be there.
+        work = self._work
+        return heat_of_tables(
+            self._hotness,
+            [table.type_number for table in self._tables],
+            graph=work.topology,
+            sampler=work.sampler,
+            order=work.order,
+            fanouts=resolve_fanouts(work.fanouts, tuple(work.topology.relations)),
+            is_collective=isinstance(work.fanouts, CollectiveFanouts),
+            threads=work.threads,
+        )
