@@ -11,11 +11,16 @@ from gloader.core.version import __version__
 if TYPE_CHECKING:
     from gloader.core.fanouts import collective
     from gloader.dataset import Dataset
-    from gloader.loader import Loader
+    from gloader.loader import HeteroLoader, Loader
 
-__all__ = ["Dataset", "Loader", "__version__", "collective"]
+__all__ = ["Dataset", "HeteroLoader", "Loader", "__version__", "collective"]
 
-_HOMES = {"collective": "gloader.core.fanouts", "Dataset": "gloader.dataset", "Loader": "gloader.loader"}
+_HOMES = {
+    "collective": "gloader.core.fanouts",
+    "Dataset": "gloader.dataset",
+    "HeteroLoader": "gloader.loader",
+    "Loader": "gloader.loader",
+}
 
 
 def __getattr__(name: str) -> Any:

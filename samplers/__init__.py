@@ -6,7 +6,7 @@ if __name__ != "gloader.samplers":
     )
 
 from gloader.samplers.graph import CscGraph, Topology
-from gloader.samplers.hetero import HeteroSampler, MergedHeteroBlockSampler, RelationwiseSampler
+from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.samplers.hetero_merged import MergedHeteroBatch
 from gloader.samplers.labor import LaborSampler
@@ -28,7 +28,6 @@ from gloader.samplers.reach import unreachable_relations
 __all__ = [
     "CscGraph",
     "HeteroGraph",
-    "HeteroSampler",
     "LaborSampler",
     "LayerSampler",
     "MergedBatch",

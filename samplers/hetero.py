@@ -29,14 +29,6 @@ _NO_EDGES = np.empty(0, dtype=np.int64)
 _NO_WEIGHTS = np.empty(0, dtype=np.float32)
 
 
-class HeteroSampler(Protocol):
-    """Turns the seeds of a batch into its topology. Pure and thread-safe: equal arguments, equal batch."""
-
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
-        """Sample the neighbourhood of ``seeds`` (B,), which are numbered through: first of a type's number + id."""
-        ...
-
-
 class RelationSampler(Protocol):
     """Samples the hops of one relation, as the samplers of graphs of one type do."""
 

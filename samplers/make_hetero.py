@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gloader.config import Layout
     from gloader.core.fanouts import FanoutsLike
     from gloader.samplers.graph import Topology
-    from gloader.samplers.hetero import HeteroSampler, RelationSampler
+    from gloader.samplers.hetero import RelationSampler
     from gloader.samplers.hetero_graph import HeteroGraph
-    from gloader.types import HeteroBatch
+    from gloader.types import HeteroBatch, HeteroSampler
 
 _WITH_TYPES = ("neighbor", "weighted", "labor")
 

@@ -7,7 +7,7 @@ import weakref
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings
@@ -93,7 +93,9 @@ class BatchLoader(ABC, Generic[B]):
                 self._order, lambda: self._labels_of(dataset, self._order.seeds)
             )
         self._timeline = TimelineRecorder() if settings.stages.trace else None
-        self._held = open_for_rank(membership, dataset, self._order, settings, dry_run=device_dry_run)
+        self._held = open_for_rank(
+            membership, dataset, self._order, settings, dry_run=device_dry_run, is_typed=self._is_typed
+        )
         self._feedback = RunFeedback(num_ranks=self._held.num_ranks, table_names=self._held.tier.table_names)
         # Dropping the loader, or ending the process, closes what it holds; the threads know `_held` alone.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
@@ -108,6 +110,8 @@ class BatchLoader(ABC, Generic[B]):
         self._stats: EpochStats | None = None
         self._active: weakref.ref[EpochIterator[B]] | None = None
         self._pid = os.getpid()
+
+    _is_typed: ClassVar[bool]  # whether batches have several types
 
     @staticmethod
     @abstractmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from gloader.core.fanouts import checked_hops
 from gloader.errors import ConfigError
 from gloader.loader.base import BatchLoader
 from gloader.loader.signature import with_settings
@@ -54,6 +55,7 @@ class Loader(BatchLoader[ReadyBatch]):
     """
 
     __signature__: ClassVar[inspect.Signature]
+    _is_typed = False
 
     def __init__(
         self,
@@ -103,12 +105,13 @@ class Loader(BatchLoader[ReadyBatch]):
         return self._held.tier.device_tiers[0]
 
     @staticmethod
-    def _check(dataset: Dataset, settings: LoaderSettings) -> None:  # noqa: ARG004 - as of every loader
-        if not isinstance(settings.sampling.fanouts, tuple):
+    def _check(dataset: Dataset, settings: LoaderSettings) -> None:
+        if dataset.kind == "hetero":
             raise ConfigError(
-                f"fanouts={str(settings.sampling.fanouts)!r} is for graphs of several relations; this one has one: "
-                "pass one integer per hop, such as [15, 10, 5]"
+                f"{dataset.root} has {len(dataset.node_types)} node types ({', '.join(dataset.node_types)}); load it "
+                "with gloader.HeteroLoader"
             )
+        checked_hops(settings.sampling.fanouts)
 
     @staticmethod
     def _seeds_of(dataset: Dataset, seeds: Any) -> IdArray:

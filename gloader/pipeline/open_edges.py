@@ -27,21 +27,27 @@ from gloader.samplers import (
 )
 from gloader.samplers.list_rule import KEPT_EDGE_BYTES
 from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import ExitStack
 
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.memory.sweep_plan import SweepPlan
     from gloader.memory.topology_home import TopologyChoice
-    from gloader.pipeline.open_device_tier import Workload
+    from gloader.pipeline.device_rows import Workload
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import SampledBatch
+    from gloader.types import AnyBatch
 
 # Those that are swept, with the options that `sweep_refusal` allows.
 SWEPT_SAMPLERS: Final = (NeighborSampler, MergedBlockSampler, LaborSampler)
+
+_SEVERAL_TYPES: Final = SweepObstacle(
+    reason="passes over the edges serve graphs of one node type", remedy="topology='ram' or 'direct'"
+)
 
 # What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
 _LEAST_EDGE_BYTES: Final = 64 * 2**20
@@ -70,7 +76,12 @@ def open_spill_folder(
 
 
 def choose_edge_home(
-    dataset: Dataset, settings: LoaderSettings, spill: SpillFolder | None, *, budget_bytes: int
+    dataset: Dataset,
+    settings: LoaderSettings,
+    spill: SpillFolder | None,
+    *,
+    budget_bytes: int,
+    is_typed: bool = False,
 ) -> TopologyChoice:
     """Return where the edges live, as far as it does not depend on the batches.
 
@@ -80,6 +91,7 @@ def choose_edge_home(
     settings : those of the loader
     spill : the folder for what passes bring; None: there is none
     budget_bytes : of memory, for everything
+    is_typed : whether batches have several types
 
     Raises
     ------
@@ -90,7 +102,7 @@ def choose_edge_home(
         settings.memory.topology,
         topology_bytes=dataset.topology_bytes,
         budget_bytes=budget_bytes,
-        obstacle=_obstacle(settings.sampling.sampler, spill),
+        obstacle=_SEVERAL_TYPES if is_typed else _obstacle(settings.sampling.sampler, spill),
     )
     if choice.home != "ram":
         require_offsets(dataset, budget_bytes=budget_bytes)
@@ -132,7 +144,7 @@ def plan_edges(
 
 
 def sweep_demand(
-    dataset: Dataset, settings: LoaderSettings, probe: list[SampledBatch], *, num_batches: int | None
+    dataset: Dataset, settings: LoaderSettings, probe: Sequence[AnyBatch], *, num_batches: int | None
 ) -> SweepDemand | None:
     """Return what sweeps over the edges of ``dataset`` would have to bring for batches like ``probe``.
 
@@ -140,18 +152,19 @@ def sweep_demand(
     ----------
     dataset : whose edges
     settings : those of the loader
-    probe : a few batches; None is returned where there are none
+    probe : a few batches; None is returned where there are none, and of batches of several types
     num_batches : of the whole run, where that is known
     """
-    if not probe:
+    batches = [batch for batch in probe if isinstance(batch, SampledBatch)]
+    if not batches:
         return None
     spec, layout = settings.sampling.sampler, settings.sampling.layout
     arrays = dataset.arrays
     files = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
     words, is_merged = swept_words(spec), layout == "merged"
     edge_bytes = words * arrays["indices"].row_bytes
-    nodes = _largest([_hop_nodes(batch, is_merged=is_merged) for batch in probe])
-    edges = _largest([_hop_edges(batch, is_merged=is_merged) for batch in probe])
+    nodes = _largest([_hop_nodes(batch, is_merged=is_merged) for batch in batches])
+    edges = _largest([_hop_edges(batch, is_merged=is_merged) for batch in batches])
     return SweepDemand(
         file_bytes=sum(arrays[name].num_bytes for name in files if name in arrays),
         node_bytes=id_dtype(dataset.num_nodes).itemsize,

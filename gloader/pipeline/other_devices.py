@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan
     from gloader.device import Device, DeviceTier
     from gloader.ssd_store import RamFeatures
-    from gloader.types import SampledBatch
+    from gloader.types import AnyBatch
 
 T = TypeVar("T")
 
@@ -44,11 +44,13 @@ class OtherDevices(Protocol):
         """Whether all of them are, and so can be sent rows as they are stored; known after `agree_on_cache_bytes`."""
         ...
 
-    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:
+    def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:
         """Return the bytes that every device has for cached rows; ``own`` finds those of this rank."""
         ...
 
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:
+    def hold_same_rows(
+        self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool, table: int = 0
+    ) -> T:
         """Make every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned.
 
         Parameters
@@ -56,11 +58,17 @@ class OtherDevices(Protocol):
         plan : which rows
         own : holds them on this rank
         as_stored : the host brings the other rows as they are stored, and the devices widen them
+        table : of those of the dataset
         """
         ...
 
     def reach_same_features(
-        self, device: Device, num_bytes: int, own: Callable[[NDArray[np.uint8] | None], LoadedFeatures]
+        self,
+        device: Device,
+        num_bytes: int,
+        own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
+        *,
+        table: int = 0,
     ) -> LoadedFeatures:
         """Have ``own`` load the features, to memory that it is given or to its own; every device reaches them or none.
 
@@ -69,6 +77,7 @@ class OtherDevices(Protocol):
         device : of this rank
         num_bytes : of the features
         own : loads them and makes ``device`` reach them, if it can
+        table : of those of the dataset
         """
         ...
 
@@ -78,11 +87,18 @@ class NoOtherDevices:
 
     are_asynchronous = True  # all none of them
 
-    def agree_on_cache_bytes(self, largest: SampledBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
+    def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
         """Return what ``own`` finds."""
         return own()
 
-    def hold_same_rows(self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool) -> T:  # noqa: ARG002 - the seam's
+    def hold_same_rows(
+        self,
+        plan: DeviceCachePlan,  # noqa: ARG002 - the seam's
+        own: Callable[[], T],
+        *,
+        as_stored: bool,  # noqa: ARG002 - the seam's
+        table: int = 0,  # noqa: ARG002 - the seam's
+    ) -> T:
         """Return what ``own`` returns."""
         return own()
 
@@ -91,6 +107,8 @@ class NoOtherDevices:
         device: Device,  # noqa: ARG002 - the seam's
         num_bytes: int,  # noqa: ARG002 - the seam's
         own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
+        *,
+        table: int = 0,  # noqa: ARG002 - the seam's
     ) -> LoadedFeatures:
         """Return what ``own`` returns, which finds memory by itself."""
         return own(None)

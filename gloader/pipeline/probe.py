@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gloader.samplers.sweeping import SweptSampler
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import IdArray, SampledBatch, Sampler
+    from gloader.types import AnyBatch, AnySampler, IdArray
 
 # Enough to see how large a batch is, and few: each waits for a cold disk before the first batch comes.
 _BATCHES: Final = 3
@@ -35,11 +35,11 @@ _BATCHES: Final = 3
 class Probe:
     """The first batches of epoch 0."""
 
-    batches: list[SampledBatch]
+    batches: list[AnyBatch]
     seconds: float  # of one core, to make the fastest of them in one thread, where nothing has to be read
 
 
-def probe_one_by_one(sampler: Sampler, order: EpochOrder, *, threads: int) -> Probe:
+def probe_one_by_one(sampler: AnySampler, order: EpochOrder, *, threads: int) -> Probe:
     """Sample the first batches; a cold topology keeps each of them waiting.
 
     Parameters
@@ -49,7 +49,7 @@ def probe_one_by_one(sampler: Sampler, order: EpochOrder, *, threads: int) -> Pr
     threads : that sample
     """
 
-    def sample(batch_id: BatchId, seeds: IdArray) -> tuple[SampledBatch, float]:
+    def sample(batch_id: BatchId, seeds: IdArray) -> tuple[AnyBatch, float]:
         return _timed(lambda: sampler.sample(batch_id, seeds))
 
     tasks = [partial(sample, batch_id, seeds) for batch_id, seeds in _first_seeds(order)]
@@ -130,13 +130,13 @@ def _first_seeds(order: EpochOrder) -> list[tuple[BatchId, IdArray]]:
     ]
 
 
-def _timed(make: Callable[[], SampledBatch]) -> tuple[SampledBatch, float]:
+def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
     began = time.thread_time()  # not what it waits for: a core, or a page that the run will find in memory
     batch = make()
     return batch, time.thread_time() - began
 
 
-def _probe_of(found: list[tuple[SampledBatch, float]]) -> Probe:
+def _probe_of(found: list[tuple[AnyBatch, float]]) -> Probe:
     return Probe(
         batches=[batch for batch, _ in found], seconds=min((seconds for _, seconds in found), default=0.0)
     )

@@ -17,8 +17,7 @@ from gloader.testing.sampler_suite import GraphOnDisk, require_same
 from gloader.types import BatchId, HeteroBatch
 
 if TYPE_CHECKING:
-    from gloader.samplers import HeteroSampler
-    from gloader.types import IdArray, Relation
+    from gloader.types import HeteroSampler, IdArray, Relation
 
 _NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}
 _RELATIONS: dict[Relation, int] = {  # and the largest in-degree

@@ -1,0 +1,118 @@
+"""The loader of a graph of several node types and relations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+from gloader.loader.base import BatchLoader
+from gloader.loader.signature import with_settings
+from gloader.pipeline.typed_seeds import labels_of_numbered, number_seeds
+from gloader.samplers.arguments import resolve_fanouts
+from gloader.types import HeteroReadyBatch
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Mapping
+    from typing import Unpack
+
+    from gloader.config import LoaderSettings, OptionalKeywords
+    from gloader.core.fanouts import FanoutsLike
+    from gloader.dataset import Dataset
+    from gloader.device import DeviceTier
+    from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.positions import LabelledSeeds
+    from gloader.samplers import HeteroGraph
+    from gloader.types import FeatureSource, IdArray
+
+
+class HeteroLoader(BatchLoader[HeteroReadyBatch]):
+    """Yields the mini-batches of one epoch of a graph of several node types each time it is iterated over.
+
+    Batches have every node type and every relation, perhaps empty. All that `Loader` says of epochs, threads, ranks,
+    memory and reproducibility holds here. A dataset of one type is one of the type "node".
+
+    Parameters
+    ----------
+    dataset : what to sample from
+    fanouts : neighbours per node, relation and hop, the hop next to the seeds first, -1 takes all: one list for all
+        relations; a mapping from relations, as ("author", "writes", "paper") or "author:writes:paper", to lists, in
+        which "*" stands for all others; or `gloader.collective` of a list, for so many of all relations together
+    batch_size : seeds per batch (of this rank)
+    seeds : (n,) ids of the labelled type, or a mapping from types to ids; defaults to the training nodes
+    device_dry_run : does one step of the model on a batch, see `Loader`
+    keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")
+
+    Raises
+    ------
+    ConfigError, SeedError, BudgetError
+        At construction, before anything large is allocated.
+    RankError
+        Another rank cannot build its loader.
+    """
+
+    __signature__: ClassVar[inspect.Signature]
+    _is_typed = True
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        fanouts: FanoutsLike,
+        batch_size: int,
+        seeds: IdArray | Mapping[str, IdArray] | None = None,
+        device_dry_run: DryRun | None = None,
+        **keywords: Unpack[OptionalKeywords],
+    ) -> None:
+        named = {"fanouts": fanouts, "batch_size": batch_size, **keywords}
+        super().__init__(dataset, seeds=seeds, device_dry_run=device_dry_run, keywords=named)
+
+    @classmethod
+    def from_settings(
+        cls,
+        dataset: Dataset,
+        settings: LoaderSettings,
+        *,
+        seeds: IdArray | Mapping[str, IdArray] | None = None,
+        device_dry_run: DryRun | None = None,
+    ) -> Self:
+        """Build a loader of ``settings``.
+
+        Parameters
+        ----------
+        dataset : what to sample from
+        settings : everything else; errors as of the constructor
+        seeds, device_dry_run : see the constructor
+        """
+        return cls(dataset, seeds=seeds, device_dry_run=device_dry_run, **settings.keywords())
+
+    @property
+    def graph(self) -> HeteroGraph:
+        """The topology of each relation, in memory or read page by page; usable until `close`."""
+        return cast("HeteroGraph", self._held.tier.topology)  # a typed loader's is no other
+
+    @property
+    def features(self) -> Mapping[str, FeatureSource]:
+        """All rows of each type that has features; usable beside the running stages, until `close`."""
+        tier = self._held.tier
+        return dict(zip(tier.table_names, tier.sources, strict=True))
+
+    @property
+    def device_tiers(self) -> Mapping[str, DeviceTier]:
+        """What the device holds of the features of each type that has them; usable until `close`."""
+        tier = self._held.tier
+        return dict(zip(tier.table_names, tier.device_tiers, strict=True))
+
+    @staticmethod
+    def _check(dataset: Dataset, settings: LoaderSettings) -> None:
+        resolve_fanouts(settings.sampling.fanouts, dataset.relations)
+
+    @staticmethod
+    def _seeds_of(dataset: Dataset, seeds: Any) -> IdArray:
+        return number_seeds(dataset, seeds)
+
+    @staticmethod
+    def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
+        return labels_of_numbered(dataset, seeds)
+
+
+HeteroLoader.__signature__ = with_settings(HeteroLoader.__init__)

@@ -1,0 +1,215 @@
+"""What a run would like to hold, and what a step of it has to do, measured on a few batches."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.cache import slot_bytes
+from gloader.cache.reuse import measure_reuse
+from gloader.memory.demand import Demand, TableDemand
+from gloader.memory.predict import StepWork, TableWork, spread_of
+from gloader.pipeline.device_room import LARGER_THAN_PROBED
+from gloader.pipeline.open_device_sampler import MOST_THREADS
+from gloader.pipeline.pace import BATCHES_AHEAD
+from gloader.samplers import HeteroGraph, call_bytes, hetero_call_bytes, hetero_map_bytes, node_map_bytes
+from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
+from gloader.ssd_store.read.extents import num_pages
+from gloader.types import HeteroBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.config import LoaderSettings
+    from gloader.core.order import EpochOrder
+    from gloader.device import DeviceTier
+    from gloader.memory.sweep_plan import SweepPlan
+    from gloader.pipeline.device_rows import Workload
+    from gloader.pipeline.table_files import TableFile, TableFiles
+    from gloader.types import AnyBatch, IdArray
+
+# Of what passes over the edges brought for a batch, while a thread makes it: that, and where it is looked up.
+_REPLAY_FACTOR: Final = 3
+
+# Of each other rank's batches, kept here until it gives them back; their features lie in rings.
+_LENT_TOPOLOGIES: Final = 5
+
+# Whose edge ids stay on the host while an asynchronous device has the rest: sent, waiting, and computed on.
+_ON_DEVICE: Final = BATCHES_AHEAD + 1
+
+# Sampled batches that wait for each rank's gather, beside those that are being sampled.
+_BATCHES_AHEAD: Final = 2
+
+
+def measure_demand(
+    settings: LoaderSettings,
+    work: Workload,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    sweeps: SweepPlan | None,
+    *,
+    num_ranks: int,
+) -> Demand:
+    """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed.
+
+    Parameters
+    ----------
+    settings : those of the loader
+    work : batches, and how they were sampled
+    files : the feature rows of each table
+    tiers : what the device holds of each, the first of them at least
+    sweeps : passes over the edges; None: none are made
+    num_ranks : ranks that the loader brings batches to
+    """
+    first, spec = tiers[0], settings.sampling.sampler
+    waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
+    # In file order, as plans and stores count.
+    rows = [
+        [np.sort(batch.node_arrays[table.nodes.number]) for batch in work.probe] for table in files.tables
+    ]
+    edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
+    return Demand(
+        tables=tuple(
+            _table_demand(table, tier, batches, settings)
+            for table, tier, batches in zip(files.tables, tiers, rows, strict=False)
+        ),
+        topology_bytes=work.topology.held_bytes,
+        policy=settings.memory.policy,
+        batch_rows=_batch_rows(work),
+        batch_edges=edges,
+        batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
+        sampler_threads=num_sampler_threads(settings, first),
+        # A device that samples has its map of nodes with it.
+        sampler_map_bytes=0 if first.sampler is not None else _map_bytes(spec, work, edges),
+        sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * _most_call_bytes(spec, work))
+        if sweeps is None
+        else _REPLAY_FACTOR * sweeps.drawn_bytes,
+        work=_step_work(settings, work, files, tiers, rows, sweeps),
+        num_batches=num_batches_of(settings, work.order, num_ranks),
+        num_seeds=len(work.order.seeds),
+        num_ranks=num_ranks,
+        is_reset=settings.memory.superbatch_reset,
+        sweeps=sweeps,
+    )
+
+
+def num_sampler_threads(settings: LoaderSettings, tier: DeviceTier) -> int:
+    """Return the threads that sample; a device that does so needs few. Pure."""
+    threads = settings.stages.sampler_threads
+    return threads if tier.sampler is None else min(threads, MOST_THREADS)
+
+
+def in_flight(settings: LoaderSettings, tier: DeviceTier, num_ranks: int) -> int:
+    """Return the sampled batches that wait to be gathered. Pure."""
+    return num_sampler_threads(settings, tier) + _BATCHES_AHEAD * num_ranks
+
+
+def num_batches_of(settings: LoaderSettings, order: EpochOrder, num_ranks: int) -> int | None:
+    """Return the batches of the whole run, of all ranks that are loaded for; None: they are not known. Pure."""
+    epochs = settings.stages.epochs
+    return None if epochs is None else epochs * order.num_batches * num_ranks
+
+
+def _table_demand(
+    table: TableFile, tier: DeviceTier, batches: list[IdArray], settings: LoaderSettings
+) -> TableDemand:
+    store, num_nodes = table.store, table.nodes.num_nodes
+    most = max(map(len, batches), default=1)
+    return TableDemand(
+        name=table.nodes.name,
+        num_nodes=num_nodes,
+        feature_bytes=table.nodes.feature_bytes,
+        row_bytes=_buffer_row_bytes(table, tier),
+        slot_bytes=slot_bytes(settings.memory.policy),
+        batch_rows=min(math.ceil(LARGER_THAN_PROBED * most), num_nodes),
+        store_bytes=store.resident_bytes,
+        stored_row_bytes=store.row_bytes,
+        reuse=measure_reuse(batches, num_nodes),
+    )
+
+
+def _step_work(
+    settings: LoaderSettings,
+    work: Workload,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    rows: list[list[IdArray]],
+    sweeps: SweepPlan | None,
+) -> StepWork:
+    """Return what a step has to do, as the batches that ``work`` probed and the disk say."""
+    return StepWork(
+        tables=tuple(
+            _table_work(table, tier, batches)
+            for table, tier, batches in zip(files.tables, tiers, rows, strict=False)
+        ),
+        rates=files.rates,
+        sweep_gap_bytes=files.rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES),
+        sample_s=work.probe_s,
+        cores=len(os.sched_getaffinity(0)),
+        strategy=settings.reading.io_strategy,
+        edges_s=0.0 if sweeps is None else sweeps.pass_seconds(files.rates),
+        edge_bytes=0.0 if sweeps is None else sweeps.read_bytes,
+    )
+
+
+def _table_work(table: TableFile, tier: DeviceTier, batches: list[IdArray]) -> TableWork:
+    store = table.store
+    rows = sum(map(len, batches)) / max(len(batches), 1)
+    pages = sum(num_pages(batch, row_bytes=store.row_bytes) for batch in batches) / max(len(batches), 1)
+    return TableWork(
+        rows=rows,
+        row_bytes=_buffer_row_bytes(table, tier),
+        stored_row_bytes=store.row_bytes,
+        file_rows=spread_of(pages, rows, num_rows=store.num_rows, row_bytes=store.row_bytes),
+        gap_bytes=store.stored_rows.gap_bytes,
+    )
+
+
+def _buffer_row_bytes(table: TableFile, tier: DeviceTier) -> int:
+    """Return the bytes of a row in a buffer of the ring: a device widens it, the CPU gets it as float32."""
+    return table.store.dim * tier.staged_dtype.itemsize
+
+
+def _batch_rows(work: Workload) -> int:
+    """Return the nodes of a large batch, of all types."""
+    most = max((sum(map(len, batch.node_arrays)) for batch in work.probe), default=1)
+    return min(math.ceil(LARGER_THAN_PROBED * most), _num_nodes(work))
+
+
+def _num_nodes(work: Workload) -> int:
+    nodes = work.topology.num_nodes
+    return nodes if isinstance(nodes, int) else sum(nodes.values())
+
+
+def _num_edges(batch: AnyBatch) -> int:
+    return sum(block.num_edges for block in batch.all_blocks)
+
+
+def _map_bytes(spec: str, work: Workload, edges: int) -> int:
+    """Return the most bytes that a sampling thread keeps to find nodes again."""
+    graph = work.topology
+    if isinstance(graph, HeteroGraph):
+        # Any edge of a batch may lead to any type.
+        sizes = [
+            dict(zip(graph.node_types, map(len, batch.node_arrays), strict=True)) for batch in work.probe
+        ]
+        found = {
+            name: math.ceil(LARGER_THAN_PROBED * max((size[name] for size in sizes), default=1)) + edges
+            for name in graph.node_types
+        }
+        return hetero_map_bytes(spec, graph, found)
+    return node_map_bytes(spec, num_nodes=graph.num_nodes, found=_batch_rows(work) + edges)
+
+
+def _most_call_bytes(spec: str, work: Workload) -> int:
+    return max((_call_bytes(spec, work, batch) for batch in work.probe), default=0)
+
+
+def _call_bytes(spec: str, work: Workload, batch: AnyBatch) -> int:
+    graph = work.topology
+    if isinstance(batch, HeteroBatch):
+        return hetero_call_bytes(spec, graph, batch) if isinstance(graph, HeteroGraph) else 0
+    return 0 if isinstance(graph, HeteroGraph) else call_bytes(spec, graph, batch)

@@ -1,0 +1,170 @@
+"""Opening what brings features from the SSD: for each table a host cache, its planner, and what stages rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_planner
+from gloader.cache.trace import NO_ROWS
+from gloader.errors import BudgetError
+from gloader.memory.divide_cache import share_out
+from gloader.observe.miss_estimate import MissSample
+from gloader.pipeline.stage import MissRetrieval
+from gloader.pipeline.tiers import SsdTable
+from gloader.samplers import HeteroGraph
+from gloader.ssd_store import Packer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+
+    from gloader.config import LoaderSettings
+    from gloader.device import DeviceTier
+    from gloader.memory.plan import MemoryPlan
+    from gloader.pipeline.table_files import TableFile, TableFiles
+    from gloader.samplers import Topology
+    from gloader.ssd_store import FeatureStore
+    from gloader.types import IdArray
+
+# Of the budget, for a moment, to estimate what other cache sizes would miss.
+_SAMPLE_SHARE: Final = 0.05
+
+# They copy hits; more do not pay where a model computes beside them.
+_COPY_THREADS: Final = 2
+
+# Shares of the disk are shared out in millionths, whatever is free of it by then.
+_WHOLE: Final = 10**6
+
+
+def open_ssd(
+    files: TableFiles,
+    plan: MemoryPlan,
+    topology: Topology | HeteroGraph,
+    settings: LoaderSettings,
+    tiers: Sequence[DeviceTier],
+    stack: ExitStack,
+    *,
+    staging_bytes: int,
+) -> tuple[SsdTable, ...]:
+    """Open the host caches of ``plan``, their planners, and what stages and packs missing rows.
+
+    Parameters
+    ----------
+    files : the rows of each table
+    plan : of the memory
+    topology : says which rows a static cache holds
+    settings : those of the loader
+    tiers : what the device holds of each table
+    stack : closes what was opened
+    staging_bytes : idle memory that missing rows of all tables may take
+
+    Raises
+    ------
+    BudgetError
+        Packs were asked for, and there is no folder for them.
+    """
+    if settings.reading.io_strategy == "packed" and files.spill is None:
+        raise BudgetError(
+            "io_strategy='packed' needs disk for packs, and there is no folder for them: give spill_budget bytes (0 "
+            "means none) and a spill_dir that is not in memory, or use io_strategy='auto'"
+        )
+    staging = share_out(staging_bytes, plan.missed_bytes)
+    spill = share_out(_WHOLE, plan.missed_bytes)
+    held = [NO_ROWS if tier.cache is None else tier.cache.plan.rows for tier in tiers]
+    found = []
+    for number, table in enumerate(files.tables):
+        capacity = plan.cache_rows[number]
+        hot = NO_ROWS
+        if settings.memory.policy == "static":
+            hot = _hottest(topology, table, capacity, held[number])
+        retrieval = _open_retrieval(
+            table.store,
+            files,
+            plan,
+            settings,
+            stack,
+            staging_bytes=staging[number],
+            spill_share=spill[number] / _WHOLE,
+        )
+        found.append(
+            SsdTable(
+                store=table.store,
+                slots=_open_slots(table.store, capacity, hot, settings, stack),
+                planner=make_planner(
+                    settings.memory.policy,
+                    num_nodes=table.store.num_rows,
+                    capacity=capacity,
+                    hot=hot,
+                    device_resident=held[number],
+                    reset=settings.memory.superbatch_reset,
+                    expected_accesses=plan.planned_accesses[number],
+                ),
+                retrieval=retrieval,
+                miss_sample=MissSample(
+                    table.store.num_rows,
+                    max_bytes=int(_SAMPLE_SHARE * plan.budget_bytes) // len(files.tables),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _open_slots(
+    store: FeatureStore, capacity: int, hot: IdArray, settings: LoaderSettings, stack: ExitStack
+) -> SlotCache:
+    slots = stack.enter_context(
+        SlotCache(
+            capacity,
+            dim=store.dim,
+            dtype=store.dtype,
+            is_bfloat16=store.stored_rows.is_bfloat16,
+            scale=store.stored_rows.scale,
+            threads=min(_COPY_THREADS, settings.stages.sampler_threads),
+        )
+    )
+    # Static rows are read now; the others come with the batches that miss them.
+    slots.fill(hot, store)
+    return slots
+
+
+def _open_retrieval(
+    store: FeatureStore,
+    files: TableFiles,
+    plan: MemoryPlan,
+    settings: LoaderSettings,
+    stack: ExitStack,
+    *,
+    staging_bytes: int,
+    spill_share: float,
+) -> MissRetrieval:
+    # The plan may have found packs too dear, though there is a folder for them.
+    packer = None
+    if files.spill is not None and plan.pack_buffer_bytes:
+        memory_bytes = plan.pack_buffer_bytes // len(files.tables)
+        packer = stack.enter_context(Packer(store, files.spill, memory_bytes=memory_bytes))
+    return MissRetrieval(
+        store,
+        rates=files.rates,
+        packer=packer,
+        spill=files.spill,
+        staging_bytes=staging_bytes,
+        forced=settings.reading.io_strategy,
+        spill_share=spill_share,
+    )
+
+
+def _hottest(topology: Topology | HeteroGraph, table: TableFile, capacity: int, held: IdArray) -> IdArray:
+    """Return the rows of a static host cache, beside those ``held`` by the device."""
+    if isinstance(topology, HeteroGraph):
+        relations = [
+            edges for (source, _, _), edges in topology.relations.items() if source == table.nodes.name
+        ]
+    else:
+        relations = [topology]
+    degrees = np.zeros(table.nodes.num_nodes, dtype=np.int64)
+    for edges in relations:
+        degrees += access_counts(edges.sources.pieces(), len(degrees))
+    degrees[held] = 0
+    return hottest_by_degree(degrees, capacity)

@@ -1,0 +1,100 @@
+"""What lies on the disk beside the edges: the feature rows of each table, and room for what is spilled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gloader.ssd_store.cost.rates import rates_of
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from gloader.config import LoaderSettings, ReadingSettings
+    from gloader.dataset import Dataset
+    from gloader.dataset.node_table import NodeTable
+    from gloader.memory.plan import MemoryPlan
+    from gloader.ssd_store import FeatureStore
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.spill.folder import SpillFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    """The feature rows of a node type."""
+
+    nodes: NodeTable
+    store: FeatureStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFiles:
+    """The feature rows of every node type that has them, and room for packs."""
+
+    tables: tuple[TableFile, ...]
+    spill: SpillFolder | None
+    rates: IoRates
+    edge_spill: SpillFolder | None = None  # for what passes over the edges bring; None: there are no such
+
+    @property
+    def stores(self) -> tuple[FeatureStore, ...]:
+        """The rows of each table."""
+        return tuple(table.store for table in self.tables)
+
+    @property
+    def types(self) -> tuple[int, ...]:
+        """The number of the node type of each table."""
+        return tuple(table.nodes.number for table in self.tables)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The node type of each table."""
+        return tuple(table.nodes.name for table in self.tables)
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes of disk that may be spilled."""
+        return 0 if self.spill is None else self.spill.budget_bytes
+
+
+def open_files(
+    dataset: Dataset, settings: LoaderSettings, spill: SpillFolder | None, stack: ExitStack
+) -> TableFiles:
+    """Open the feature rows of ``dataset``.
+
+    Parameters
+    ----------
+    dataset : whose nodes
+    settings : those of the loader
+    spill : the folder for packs; None: there is none
+    stack : closes what was opened
+    """
+    tables = [nodes for nodes in dataset.node_tables.values() if nodes.has_features]
+    # Before a store is opened, which reads through holes as long as the device's rates make that cheaper.
+    rates = rates_of(_largest_file(dataset, tables), None if spill is None else spill.path)
+    found = [
+        TableFile(nodes=nodes, store=stack.enter_context(open_store(nodes, settings.reading)))
+        for nodes in tables
+    ]
+    return TableFiles(tables=tuple(found), spill=spill, rates=rates)
+
+
+def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
+    """Return ``files`` with a folder for passes over the edges, whose part of the disk packs cannot take."""
+    if files.spill is None or plan.sweeps is None:
+        return files
+    return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
+
+
+def open_store(nodes: NodeTable, reading: ReadingSettings) -> FeatureStore:
+    """Open the features of ``nodes`` for reading as ``reading`` says."""
+    return nodes.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
+
+
+def _largest_file(dataset: Dataset, tables: list[NodeTable]) -> Path:
+    """Return the file by which the disk is judged: the largest of features; of edges, where there are none."""
+    if tables:
+        return max(tables, key=lambda nodes: nodes.feature_bytes).features_path
+    edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes)
+    return edges.root / edges.arrays["indices"].file

@@ -1,0 +1,62 @@
+"""Seeds of several node types, numbered through: an epoch's order knows no types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.core.ids import outside
+from gloader.errors import SeedError
+from gloader.pipeline.positions import LabelledSeeds
+from gloader.pipeline.seed_order import checked_seeds
+
+if TYPE_CHECKING:
+    from gloader.dataset import Dataset
+    from gloader.types import IdArray
+
+
+def number_seeds(dataset: Dataset, seeds: IdArray | Mapping[str, IdArray] | None) -> IdArray:
+    """Return the seeds (n,) as numbers: where the nodes of their type begin, plus their id.
+
+    Parameters
+    ----------
+    dataset : whose nodes they are
+    seeds : (n,) ids of the labelled type, or ids by type; None: the training nodes
+
+    Raises
+    ------
+    SeedError
+        A type is unknown, or ids are no integers or not of nodes of their type.
+    """
+    labelled = dataset.labelled
+    if seeds is None:
+        seeds = labelled.train
+    by_type = seeds if isinstance(seeds, Mapping) else {labelled.name: seeds}
+    starts = dataset.type_starts
+    found = []
+    for name, ids in by_type.items():
+        if name not in dataset.node_tables:
+            raise SeedError(
+                f"seeds name the node type {name!r}; {dataset.root} has {', '.join(map(repr, dataset.node_types))}"
+            )
+        table, checked = dataset.node_tables[name], checked_seeds(ids)
+        if len(bad := outside(checked, table.num_nodes)):
+            raise SeedError(
+                f"{len(bad)} seeds of type {name!r} are not in 0..{table.num_nodes - 1}, among them {bad[:5].tolist()}"
+            )
+        found.append(checked + starts[table.number])
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def labels_of_numbered(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
+    """Return the labels of ``seeds`` (n,), numbered through; those of other types than the labelled have none."""
+    table = dataset.labelled
+    first = dataset.type_starts[table.number]
+    has_label = (seeds >= first) & (seeds < first + table.num_nodes)
+    if has_label.all():
+        return LabelledSeeds(labels=table.labels_of(seeds - first))
+    labels = np.full(len(seeds), -1, dtype=np.int64)
+    labels[has_label] = table.labels_of(seeds[has_label] - first)
+    return LabelledSeeds(labels=labels, has_label=has_label)
