@@ -132,6 +132,8 @@ class MissRetrieval:
         """Bytes of disk that packs may take now."""
         if self._spill is None or self._packer is None:
             return 0
+        if self._forced == "packed":  # whatever it costs, other tables their share too
+            return self._spill.room_bytes
         return min(self._spill.room_bytes, int(self._spill_share * self._spill.budget_bytes))
 
     def begin(
