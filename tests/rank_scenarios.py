@@ -143,9 +143,9 @@ def failing(dataset: str, rank: int, part: str, on: int, **settings: Any) -> Non
             return call
 
         if rank == on and part == "gather":
-            slots = loader._held.tier.ssd.slots
-            ssd = dataclasses.replace(loader._held.tier.ssd, slots=_Failing(slots, "copy_hits", boom))
-            loader._held.tier = dataclasses.replace(loader._held.tier, ssd=ssd)
+            (ssd,) = loader._held.tier.ssd
+            ssd = dataclasses.replace(ssd, slots=_Failing(ssd.slots, "copy_hits", boom))
+            loader._held.tier = dataclasses.replace(loader._held.tier, ssd=(ssd,))
         elif rank == on:
             Transfer.send = boom(Transfer.send)
         # For longer than an epoch: a rank that is ahead of the one that fails would end before it hears of that.

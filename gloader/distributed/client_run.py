@@ -236,7 +236,7 @@ class RemoteTier:
         tables = [nodes for nodes in dataset.node_tables.values() if nodes.has_features]
         self.types = tuple(nodes.number for nodes in tables)
         self.table_names = tuple(nodes.name for nodes in tables)
-        self._stores = [partial(open_store, nodes, settings.reading) for nodes in tables]  # type: ignore[arg-type]
+        self._stores = [partial(open_store, nodes, settings.reading) for nodes in tables]
         types = BatchTypes(nodes=dataset.node_types, relations=dataset.relations) if is_typed else None
         follower = FollowerDevice(
             settings.device,

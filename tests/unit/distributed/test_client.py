@@ -97,7 +97,7 @@ class Host:
                 self.connection.send(Segment(segment=number), descriptor=descriptor)
                 os.close(descriptor)
         self._has_sent = True
-        self.connection.send(Batch(run=1, segments=(1, 2), rows=rows, shape=shape))
+        self.connection.send(Batch(run=1, segments=(1, 2), rows=(rows,), shape=shape))
 
     def _serve(self) -> None:
         connection = self._listener.accept(5.0)
@@ -138,7 +138,7 @@ def _team(listener: Listener) -> Team:
 def _client(listener: Listener) -> LoaderClient:
     return LoaderClient(
         _team(listener),
-        dim=1,
+        dims=[1],
         pin=_pin,
         answer=lambda received: Answer(room=7) if received.message == TryStep(shape=None) else None,
         stall_timeout_s=5.0,
@@ -229,7 +229,7 @@ def test_an_answer_that_cannot_be_given_is_told_and_raised() -> None:
         raise MemoryError("the device is full")
 
     with pytest.raises(MemoryError, match="the device is full"):
-        LoaderClient(_team(listener), dim=1, pin=_pin, answer=refuse, stall_timeout_s=5.0)
+        LoaderClient(_team(listener), dims=[1], pin=_pin, answer=refuse, stall_timeout_s=5.0)
     thread.join()
     listener.close()
     assert told[0].message == Failed(text="MemoryError: the device is full")
@@ -256,7 +256,7 @@ def test_a_host_that_refuses_is_heard_although_nothing_can_be_answered() -> None
         return Answer()
 
     with pytest.raises(RankError, match="rank 0 failed: no disk") as caught:
-        LoaderClient(_team(listener), dim=1, pin=_pin, answer=answer, stall_timeout_s=5.0)
+        LoaderClient(_team(listener), dims=[1], pin=_pin, answer=answer, stall_timeout_s=5.0)
     assert caught.value.__notes__ == ["after lunch"]
     thread.join()
     listener.close()

@@ -16,7 +16,7 @@ from fake_cuda import faked_cuda
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.config import DeviceSettings
 from gloader.device import CpuDevice, DeviceTier, RowFormat
-from gloader.distributed.device_agreement import FollowerDevice, PeerDevices
+from gloader.distributed.device_agreement import FollowerDevice, FollowerTable, PeerDevices
 from gloader.distributed.messages import Answer, Failed, HoldRows, Message, Pong, ReachFeatures
 from gloader.distributed.shared_memory import create_segment, pin_segment
 from gloader.distributed.wire import Connection, Received
@@ -100,6 +100,10 @@ class Store:
         out[:] = FEATURES[rows]
 
 
+def _table(open_store: Callable[[], Store]) -> FollowerTable:
+    return FollowerTable(type_number=0, num_nodes=NUM_NODES, dim=DIM, open_store=open_store)  # type: ignore[arg-type]
+
+
 class Follower:
     """A rank that is loaded for, in a thread: answers until its connection ends, or it fails."""
 
@@ -110,6 +114,7 @@ class Follower:
         *,
         dry_run: Any = None,
         can_pin: bool = True,
+        num_tables: int = 1,
         **settings: Any,
     ) -> None:
         self.gpu = SmallDevice(free if isinstance(free, int) else 0, can_pin=can_pin)
@@ -120,9 +125,7 @@ class Follower:
         self.device = FollowerDevice(
             DeviceSettings(**settings),
             dry_run=dry_run,
-            num_nodes=NUM_NODES,
-            dim=DIM,
-            open_store=self._open_store,  # type: ignore[arg-type]
+            tables=[_table(self._open_store)] * num_tables,
         )
 
         def opened(_: object) -> Any:
@@ -147,7 +150,7 @@ class Follower:
                     self._end.send(told)
         except EOFError:
             pass
-        except OSError as error:
+        except (OSError, RankError) as error:
             self._end.send(Failed(text=str(error)))
         self._end.close()
 
@@ -216,7 +219,7 @@ def test_all_hold_the_rows_of_the_plan(
     peers = PeerDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
     assert peers.hold_same_rows(plan, lambda: "own", as_stored=as_stored) == "own"
     for follower in followers:
-        tier = follower.device.tier
+        tier = follower.device.tiers[0]
         cache = tier.cache
         # What the host brings has the dtype of the dataset, which a rank has to open to know it.
         assert (tier.staged is not None) == as_stored
@@ -232,6 +235,40 @@ def test_all_hold_the_rows_of_the_plan(
             plan.expected_hit_rate,
         )
         assert [store.is_open for store in follower.stores] == [False]
+
+
+def test_each_table_has_rows_and_memory_of_its_own(follow: Callable[..., Follower]) -> None:
+    own, follower = SmallDevice(0), follow(0, num_tables=2)
+    peers = PeerDevices({1: follower.host_end})
+    for table, rows in enumerate(([0, 7], [39])):
+        plan = DeviceCachePlan(num_nodes=NUM_NODES, rows=np.array(rows))
+        peers.hold_same_rows(plan, lambda: None, as_stored=False, table=table)
+    peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory), table=0)  # type: ignore[arg-type]
+    own.can_pin = False
+    peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory), table=1)  # type: ignore[arg-type]
+    follower.end()
+    first, second = follower.device.tiers
+    assert first.cache is not None
+    assert second.cache is not None
+    assert (first.cache.plan.rows.tolist(), second.cache.plan.rows.tolist()) == ([0, 7], [39])
+    assert (first.features is None, second.features is None) == (False, True)
+    follower.device.close()
+    assert [pinned.is_pinned for pinned in follower.gpu.pinned] == [False, False]
+
+
+def test_a_table_that_is_not_there_is_refused(follow: Callable[..., Follower]) -> None:
+    peers = PeerDevices({1: follow(0).host_end})
+    with pytest.raises(RankError, match="the rank that loads asked for table 1 of 1; use one dataset on all"):
+        peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False, table=1)
+
+
+def test_a_table_that_nothing_was_said_of_is_missed(follow: Callable[..., Follower]) -> None:
+    follower = follow(0, num_tables=2)
+    PeerDevices({1: follower.host_end}).hold_same_rows(
+        no_device_cache(NUM_NODES), lambda: None, as_stored=False, table=1
+    )
+    with pytest.raises(RankError, match="did not say what to hold"):
+        _ = follower.device.tiers
 
 
 def test_a_device_that_fails_is_named_with_its_rank(follow: Callable[..., Follower]) -> None:
@@ -253,12 +290,10 @@ def test_a_rank_that_is_gone_is_named(follow: Callable[..., Follower]) -> None:
 def test_a_device_that_was_told_nothing_holds_nothing() -> None:
     device = FollowerDevice(
         DeviceSettings(),
-        num_nodes=NUM_NODES,
-        dim=DIM,
-        open_store=Store,  # type: ignore[arg-type]
+        tables=[_table(Store)],
     )
     with pytest.raises(RankError, match="did not say what to hold"):
-        _ = device.tier
+        _ = device.tiers
 
 
 def _loaded(device: SmallDevice, memory: Any) -> LoadedFeatures:
@@ -285,7 +320,7 @@ def test_all_devices_reach_the_features_in_one_memory_or_none_does(
     loaded = peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory))  # type: ignore[arg-type]
     other.end()
     both = own_can and other_can
-    tier = other.device.tier
+    tier = other.device.tiers[0]
     assert (loaded.is_reached, tier.features is not None) == (both, both)
     np.testing.assert_array_equal(loaded.source.array, FEATURES)
     assert [pinned.is_pinned for pinned in own.pinned + other.gpu.pinned] == [both] * (own_can + other_can)
@@ -336,9 +371,7 @@ def test_every_thread_of_a_rank_pins_for_the_gpu_that_was_opened() -> None:
     """A thread's own current GPU is the first, whichever the rank's is; a context there takes 0.4 GB of another's."""
     follower = FollowerDevice(
         DeviceSettings(device="cuda"),
-        num_nodes=NUM_NODES,
-        dim=DIM,
-        open_store=Store,  # type: ignore[arg-type]
+        tables=[_table(Store)],
     )
     descriptor, memory = create_segment(1 << 16)
     pinned: list[Any] = []
@@ -346,7 +379,7 @@ def test_every_thread_of_a_rank_pins_for_the_gpu_that_was_opened() -> None:
         torch.cuda.set_device(1)
         follower.answer(Received(message=HoldRows(count=0, hit_rate=None), descriptor=None))
         follower.answer(Received(message=ReachFeatures(), descriptor=descriptor))
-        tier = follower.tier
+        tier = follower.tiers[0]
         assert (tier.device.place, tier.has_short_ids) == (torch.device("cuda:1"), True)
         assert tier.features is not None
         assert len(fake.registered) == 1

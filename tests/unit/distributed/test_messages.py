@@ -67,7 +67,8 @@ BY_ANNOTATION = {
     "AnyShape": SHAPES,
     "AnyShape | None": st.none() | SHAPES,
     "MemoryPlan": PLANS,
-    "RowDtype": st.sampled_from(["float32", "float16", "uint16", "int8"]),
+    "tuple[int, ...]": COUNTS,
+    "tuple[RowDtype, ...]": st.lists(st.sampled_from(["float32", "float16", "uint16", "int8"])).map(tuple),
 }
 KINDS = list(messages._KINDS.items())
 FEWER = settings(
@@ -163,9 +164,9 @@ def test_the_bytes_are_those_of_the_protocol() -> None:
         num_seeds=3,
         blocks=(BlockShape(num_src=5, num_dst=3, num_edges=9, is_weighted=False),),
     )
-    found = to_json(messages.Batch(run=4, segments=(6, 7), rows=5, shape=shape))
+    found = to_json(messages.Batch(run=4, segments=(6, 7), rows=(5,), shape=shape))
     assert json.dumps(found) == (
-        '{"op": "batch", "run": 4, "segments": [6, 7], "rows": 5, "shape": [1, 2, 5, 3, [[5, 3, 9, false]]]}'
+        '{"op": "batch", "run": 4, "segments": [6, 7], "rows": [5], "shape": [1, 2, 5, 3, [[5, 3, 9, false]]]}'
     )
     typed = HeteroShape(id=shape.id, num_nodes=(5, 0), num_seeds=(3, 0), hops=(shape.blocks, shape.blocks))
     assert json.dumps(to_json(messages.TryStep(shape=typed))) == (

@@ -104,7 +104,7 @@ def test_a_batch_is_lent_until_it_is_released_and_unmapped_when_its_ring_is_gone
     batch = received.message
     assert isinstance(batch, Batch)
     features, topology = batch.segments
-    assert (batch.run, batch.rows, outbox.num_sent) == (6, 2, 1)
+    assert (batch.run, batch.rows, outbox.num_sent) == (6, (2,), 1)
     assert memory[features][:24].view(np.float32).tolist() == [1, 2, 3, 4, 5, 6]
     assert read_batch(batch.shape, memory[topology])[0].nodes.tolist() == [7, 8]
 
