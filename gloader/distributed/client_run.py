@@ -291,9 +291,9 @@ class RemoteTier:
         host = f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome.text}"
         return "\n".join(filter(None, [host, *(tier.explain() for tier in self.device_tiers)]))
 
-    def miss_curve(self, stats: EpochStats) -> MissCurve | None:  # noqa: ARG002 - as of `FeatureTier`
-        """Return None: only the host knows the misses."""
-        return None
+    def miss_curves(self, stats: EpochStats) -> tuple[MissCurve | None, ...]:  # noqa: ARG002 - as of `FeatureTier`
+        """Return None for each table: only the host knows the misses."""
+        return (None,) * len(self.table_names)
 
     def begin(
         self,

@@ -17,7 +17,7 @@ from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError
-from gloader.observe.bottleneck import find_bottleneck
+from gloader.observe.bottleneck import TableFigures, find_bottleneck
 from gloader.observe.explain import explain_run
 from gloader.observe.explain_passes import explain_passes
 from gloader.observe.timeline import TimelineRecorder
@@ -251,15 +251,18 @@ class BatchLoader(ABC, Generic[B]):
             In a forked child.
         """
         stats, plan = self.stats, self.memory_plan
-        row_bytes, tier = 4 * self._dataset.feature_dim, self._held.tier
+        tier, nodes = self._held.tier, self._dataset.node_tables
         threads = self._settings.stages.sampler_threads
         return find_bottleneck(
             stats,
             cores=len(os.sched_getaffinity(0)),
             sampler_threads=threads if isinstance(tier, RemoteTier) else tier.sampler_threads,
-            curve=self._held.tier.miss_curve(stats),
-            row_bytes=row_bytes,
-            cache_bytes=sum(plan.cache_rows) * row_bytes,
+            tables=[
+                TableFigures(name=name, row_bytes=4 * nodes[name].feature_dim, cache_rows=rows, curve=curve)
+                for name, rows, curve in zip(
+                    tier.table_names, plan.cache_rows, tier.miss_curves(stats), strict=True
+                )
+            ],
         ).sentence
 
     def write_trace(self, path: StrPath) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,11 +13,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.cache.reuse import CacheOutlook
-
 # Of what is shared out for missing rows, evenly: the first batches miss what a cache holds later. Less than what a plan
 # adds to the rows that it predicts, so that the rest still holds those.
 _EVEN_SHARE: Final = 1 / 16
+
+
+class HitCurve(Protocol):
+    """The hits of a cache of any size: linear between corners. A `CacheOutlook` is one. Equal to itself alone."""
+
+    @property
+    def capacities(self) -> NDArray[np.float64]:
+        """(K,) ascending, of slots, the first is 0."""
+        ...
+
+    @property
+    def hits(self) -> NDArray[np.float64]:
+        """(K,) at those, of the same time in all tables."""
+        ...
 
 
 class CachedTable(NamedTuple):
@@ -37,7 +49,7 @@ class _Stretch(NamedTuple):
 
 
 def divide_cache(
-    num_bytes: int, tables: Sequence[CachedTable], outlooks: Sequence[CacheOutlook]
+    num_bytes: int, tables: Sequence[CachedTable], curves: Sequence[HitCurve]
 ) -> tuple[int, ...]:
     """Return how many rows of each table are cached: the next byte goes where it saves most bytes of reading. Pure.
 
@@ -49,11 +61,11 @@ def divide_cache(
     ----------
     num_bytes : of the whole cache, at least 0
     tables : that share it
-    outlooks : what a cache of any size misses, of each
+    curves : of each
     """
     counts = [0] * len(tables)
     left = num_bytes
-    for stretch in _stretches(tuple(tables), tuple(outlooks)):
+    for stretch in _stretches(tuple(tables), tuple(curves)):
         held_bytes = tables[stretch.table].held_bytes
         taken = min(stretch.num_rows, left // held_bytes)
         counts[stretch.table] += taken
@@ -79,22 +91,22 @@ def share_out(num_bytes: int, missed_bytes: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)  # plans try many sizes of the cache for one size of superbatches
-def _stretches(tables: tuple[CachedTable, ...], outlooks: tuple[CacheOutlook, ...]) -> tuple[_Stretch, ...]:
+def _stretches(tables: tuple[CachedTable, ...], curves: tuple[HitCurve, ...]) -> tuple[_Stretch, ...]:
     """Return the stretches of all tables, those that save most first; of those that save alike, in their order."""
     found = [
         stretch
-        for number, (table, outlook) in enumerate(zip(tables, outlooks, strict=True))
-        for stretch in _of_table(number, table, outlook)
+        for number, (table, curve) in enumerate(zip(tables, curves, strict=True))
+        for stretch in _of_table(number, table, curve)
     ]
     return tuple(sorted(found, key=lambda stretch: -stretch.saved))
 
 
-def _of_table(number: int, table: CachedTable, outlook: CacheOutlook) -> list[_Stretch]:
+def _of_table(number: int, table: CachedTable, curve: HitCurve) -> list[_Stretch]:
     """Return the stretches of one table, those that save most first."""
     # Between two corners a curve is straight. Whole rows are cached: corners are those beside them.
-    corners = np.concatenate([np.floor(outlook.capacities), np.ceil(outlook.capacities), [0, table.num_rows]])
+    corners = np.concatenate([np.floor(curve.capacities), np.ceil(curve.capacities), [0, table.num_rows]])
     rows = np.unique(np.clip(corners, 0, table.num_rows))
-    hits = np.interp(rows, outlook.capacities, outlook.hits)
+    hits = np.interp(rows, curve.capacities, curve.hits)
     kept = _concave_corners(rows, hits)
     price = table.row_bytes / table.held_bytes
     return [

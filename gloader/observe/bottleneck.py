@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import numpy as np
 
 from gloader.core.units import format_bytes, format_seconds
+from gloader.memory.divide_cache import CachedTable, divide_cache
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from gloader.cache import MissCurve
     from gloader.observe.epoch_stats import EpochStats
 
@@ -38,6 +43,7 @@ _SATURATED: Final = 0.90
 _BUSY: Final = 0.60
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
 _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +56,22 @@ class Bottleneck:
     advice: str  # the second half of the sentence, or empty
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFigures:
+    """What is known of the feature rows of a node type, beside the sums of an epoch."""
+
+    name: str
+    row_bytes: int  # of a cached row; 0: unknown
+    cache_rows: int = 0  # of the host cache as it is
+    curve: MissCurve | None = None  # of the epoch's accesses or a part of them, by capacity; None: unknown
+
+
 def find_bottleneck(
     stats: EpochStats,
     *,
     cores: int,
     sampler_threads: int = 1,
-    curve: MissCurve | None = None,
-    row_bytes: int = 0,
-    cache_bytes: int = 0,
+    tables: Sequence[TableFigures] = (),
 ) -> Bottleneck:
     """Find the slowest resource of an epoch: the model, the CPU, the SSD, or a stage. Pure.
 
@@ -70,9 +84,7 @@ def find_bottleneck(
     stats : the sums of the whole epoch, its ``stage_seconds`` in thread-seconds
     cores : what the process may use
     sampler_threads : threads of that stage; every other has one
-    curve : misses of the host cache's policy by capacity, of this epoch's accesses or a part of them; None: unknown
-    row_bytes : of a cached row; with the curve it gives the size of the cache that would hide the SSD
-    cache_bytes : the host cache as it is
+    tables : of the features; with the curves of all of them there is a size of the cache that would hide the SSD
     """
     if stats.seconds <= 0 or not stats.batches:
         return Bottleneck(kind="idle", share=0.0, sentence="no batch was computed", advice="")
@@ -92,27 +104,24 @@ def find_bottleneck(
     if stats.cpu_seconds >= _SATURATED * cores * stats.seconds:
         return _starved_cpu(stats, exposed, cores)
     if slowest in ("read", "stage"):
-        return _slow_disk(slowest, stats, exposed, curve, row_bytes, cache_bytes)
-    return _slow_stage(slowest, stats, exposed, row_bytes)
+        return _slow_disk(slowest, stats, exposed, tables)
+    return _slow_stage(slowest, stats, exposed, tables)
 
 
 def _slow_disk(
-    slowest: BottleneckKind,
-    stats: EpochStats,
-    exposed: float,
-    curve: MissCurve | None,
-    row_bytes: int,
-    cache_bytes: int,
+    slowest: BottleneckKind, stats: EpochStats, exposed: float, tables: Sequence[TableFigures]
 ) -> Bottleneck:
     who = "gather" if slowest == "read" else "the sweep"
-    advice = _cache_advice(stats, curve, row_bytes, cache_bytes)
-    return _waiting(slowest, exposed, f"{who} waits for the SSD", _moved(stats), advice)
+    detail = ", ".join(filter(None, [_read_most(stats), _moved(stats)]))
+    return _waiting(slowest, exposed, f"{who} waits for the SSD", detail, _cache_advice(stats, tables))
 
 
-def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float, row_bytes: int) -> Bottleneck:
+def _slow_stage(
+    slowest: BottleneckKind, stats: EpochStats, exposed: float, tables: Sequence[TableFigures]
+) -> Bottleneck:
     if slowest == "gather":
         advice = "a smaller fan-out or rows stored as float16 would help"
-        return _waiting("gather", exposed, "the loop waits for gather", _copied(stats, row_bytes), advice)
+        return _waiting("gather", exposed, "the loop waits for gather", _copied(stats, tables), advice)
     if slowest == "sweep":
         advice = "a larger spill_budget or memory_budget, for passes that serve more batches, would help"
         return _waiting("sweep", exposed, "the samplers wait for passes over the edges", "", advice)
@@ -123,34 +132,75 @@ def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float, row_
     return _waiting("inspect", exposed, "the loop waits for the cache plan", "", advice)
 
 
-def cache_that_hides(stats: EpochStats, curve: MissCurve, *, row_bytes: int) -> int | None:
+def cache_that_hides(stats: EpochStats, tables: Sequence[TableFigures]) -> int | None:
     """Return the bytes of the smallest cache whose misses take no longer than the computation; None if none does.
 
-    A miss is taken to cost what it did in this epoch, however many there are. Pure.
+    A missing byte is taken to cost what it did in this epoch, however many there are; the cache is divided over the
+    tables as a plan does. Pure.
 
     Parameters
     ----------
     stats : the sums of the whole epoch
-    curve : misses of the host cache's policy by capacity
-    row_bytes : of a cached row
+    tables : of the features, with their curves
     """
     ssd_seconds = stats.retrieval_s + stats.stage_seconds["stage"]
-    if not stats.rows_read or ssd_seconds <= 0 or not curve.num_accesses:
+    misses = [
+        _EpochMisses(stats.of_table(table.name), table.row_bytes, table.curve)
+        for table in tables
+        if table.curve is not None and table.curve.num_accesses
+    ]
+    if not stats.rows_read or ssd_seconds <= 0 or not misses:
         return 0
     # The disk may work for as long as the loop is busy with something else.
     hidden_s = stats.stage_seconds["compute"] + stats.stage_seconds["transfer"]
-    misses = stats.rows_read * min(hidden_s / ssd_seconds, 1.0)
-    allowed = int(misses / max(stats.rows_gathered, 1) * curve.num_accesses)
-    if int(curve.misses[-1]) > allowed:
+    allowed = min(hidden_s / ssd_seconds, 1.0) * sum(one.bytes_now for one in misses) * (1 + _ROUNDING)
+    if _missed_bytes(misses, [one.num_rows for one in misses]) > allowed:
         return None
-    low, high = 0, int(curve.capacities[-1])
-    while low < high:  # misses fall with the capacity
+    shelves = [CachedTable(one.num_rows, one.row_bytes, one.row_bytes) for one in misses]
+    low, high = 0, sum(one.num_rows * one.row_bytes for one in misses)
+    while low < high:  # misses fall with the bytes
         middle = (low + high) // 2
-        if int(curve.misses_at(np.array([middle]))[0]) <= allowed:
+        if _missed_bytes(misses, divide_cache(middle, shelves, misses)) <= allowed:
             high = middle
         else:
             low = middle + 1
-    return low * row_bytes
+    return low
+
+
+class _EpochMisses:
+    """What a table misses in an epoch with a cache of any size: a `HitCurve`.
+
+    Parameters
+    ----------
+    stats : the sums of the epoch, of this table
+    row_bytes : of a row
+    curve : of the epoch's accesses or a part of them
+    """
+
+    def __init__(self, stats: EpochStats, row_bytes: int, curve: MissCurve) -> None:
+        self.row_bytes = row_bytes
+        self.num_rows = int(curve.capacities[-1])
+        self.bytes_now = stats.rows_read * row_bytes
+        self._curve = curve
+        self._scale = stats.rows_gathered / curve.num_accesses  # the curve may be of a part of the epoch
+
+    @property
+    def capacities(self) -> NDArray[np.float64]:
+        """(K,) of slots."""
+        return self._curve.capacities.astype(np.float64)
+
+    @property
+    def hits(self) -> NDArray[np.float64]:
+        """(K,) of the whole epoch, at those."""
+        return np.asarray((self._curve.num_accesses - self._curve.misses) * self._scale, dtype=np.float64)
+
+    def bytes_at(self, rows: int) -> float:
+        """Return the bytes that are missed with ``rows`` in the cache."""
+        return float(self._curve.misses_at(np.array([rows]))[0]) * self._scale * self.row_bytes
+
+
+def _missed_bytes(misses: Sequence[_EpochMisses], rows: Sequence[int]) -> float:
+    return sum(one.bytes_at(count) for one, count in zip(misses, rows, strict=True))
 
 
 def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[BottleneckKind, float]:
@@ -202,17 +252,26 @@ def _starved_cpu(stats: EpochStats, exposed: float, cores: int) -> Bottleneck:
     return _waiting("cpu", exposed, "the loop waits for the CPU cores", detail, advice)
 
 
-def _cache_advice(stats: EpochStats, curve: MissCurve | None, row_bytes: int, cache_bytes: int) -> str:
-    if curve is None or not row_bytes:
+def _cache_advice(stats: EpochStats, tables: Sequence[TableFigures]) -> str:
+    if not tables or any(table.curve is None or not table.row_bytes for table in tables):
         return "a larger memory budget or rows stored as float16 would help"
-    enough = cache_that_hides(stats, curve, row_bytes=row_bytes)
+    enough = cache_that_hides(stats, tables)
     if enough is None:
         return (
             "no cache would hide it, too many rows are needed once; a faster disk or float16 rows would help"
         )
-    if enough <= cache_bytes:
+    if enough <= sum(table.cache_rows * table.row_bytes for table in tables):
         return "the cache is large enough to hide it once it is filled"
     return f"a cache of {format_bytes(enough)} would hide it"
+
+
+def _read_most(stats: EpochStats) -> str:
+    """Return whose rows are most of what was read; nothing where there is one table. Pure."""
+    read = {name: counts["bytes_read"] for name, counts in stats.tables.items()}
+    if not stats.bytes_read or not read:
+        return ""
+    most = max(read, key=lambda name: read[name])
+    return f"{_percent(read[most] / stats.bytes_read)} of the bytes for {most}"
 
 
 def _moved(stats: EpochStats) -> str:
@@ -222,9 +281,12 @@ def _moved(stats: EpochStats) -> str:
     return f"sweeps write {format_bytes(stats.bytes_written)} of {format_bytes(stats.bytes_read)} read"
 
 
-def _copied(stats: EpochStats, row_bytes: int) -> str:
+def _copied(stats: EpochStats, tables: Sequence[TableFigures]) -> str:
     seconds = _copy_seconds(stats)
-    return f"{format_bytes(stats.rows_gathered * row_bytes / seconds)}/s" if row_bytes and seconds else ""
+    if len(tables) > 1 and not stats.tables:
+        return ""  # rows in memory are not counted by table
+    num_bytes = sum(stats.of_table(table.name).rows_gathered * table.row_bytes for table in tables)
+    return f"{format_bytes(num_bytes / seconds)}/s" if num_bytes and seconds else ""
 
 
 def _waiting(kind: BottleneckKind, exposed: float, finding: str, detail: str, advice: str) -> Bottleneck:

@@ -83,8 +83,8 @@ class EpochStats:
         """Return the same epoch with the counts of one table alone; all of them where there is one table. Pure."""
         if not self.tables:
             return self
-        counts: dict[str, Any] = {**self.tables[name], "tables": {}}
-        return replace(self, **counts)
+        counts: dict[str, Any] = dict.fromkeys(OF_TABLES, 0) | self.tables.get(name, {})
+        return replace(self, tables={}, **counts)
 
     @property
     def hit_rate(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -33,15 +33,28 @@ _FEW_BUFFERS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """The feature rows of a node type."""
+
+    name: str
+    num_nodes: int
+    row_bytes: int  # as stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
     """What is held where."""
 
-    table_names: tuple[str, ...]  # of the tables of features: their node types
+    tables: tuple[TableFacts, ...]  # in the order of the plan's
     plan: MemoryPlan
-    num_nodes: int
     policy: str
     topology: TopologyChoice
     rates: IoRates
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The node type of each table."""
+        return tuple(table.name for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +110,7 @@ def explain_tiers(facts: TierFacts) -> str:
     lines = [f"memory budget {format_bytes(plan.budget_bytes)}, planned {format_bytes(plan.total_bytes)}:"]
     lines += [f"  {name}: {format_bytes(size)}" for name, size in plan.parts]
     lines += _explain_topology(facts)
-    if plan.features == "ram":
-        lines.append("features: in memory, they fit the budget; the SSD and the host cache step aside")
-    else:
-        cached = sum(plan.cache_rows)
-        share = 100 * cached / max(facts.num_nodes, 1)
-        lines.append(f"features: on the SSD; {cached:,} rows ({share:.1f}%) in memory, policy {facts.policy}")
+    lines += _explain_features(facts)
     if plan.would_fit:
         lines.append(f"  {FITS_IN_MEMORY}")
     if plan.num_buffers < _ALL_AT_WORK:
@@ -110,6 +118,28 @@ def explain_tiers(facts: TierFacts) -> str:
     lines.append("shared out as predicted to be the fastest:")
     lines += [f"  {text}" for text in plan.candidates]
     return "\n".join(lines)
+
+
+def _explain_features(facts: TierFacts) -> list[str]:
+    """Say where the features are, and of several tables what is held of each."""
+    plan = facts.plan
+    if not facts.tables:
+        return ["features: no node type has any"]
+    if plan.features == "ram":
+        return ["features: in memory, they fit the budget; the SSD and the host cache step aside"]
+    num_nodes = sum(table.num_nodes for table in facts.tables)
+    cached = _cached_text(sum(plan.cache_rows), num_nodes)
+    lines = [f"features: on the SSD; {cached} in memory, policy {facts.policy}"]
+    if len(facts.tables) == 1:
+        return lines
+    for table, rows, missed in zip(facts.tables, plan.cache_rows, plan.missed_bytes, strict=True):
+        text = f"  {table.name}: {_cached_text(rows, table.num_nodes)} of {format_bytes(table.row_bytes)}"
+        lines.append(f"{text}; a superbatch misses about {format_bytes(missed)}")
+    return lines
+
+
+def _cached_text(rows: int, num_nodes: int) -> str:
+    return f"{rows:,} rows ({100 * rows / max(num_nodes, 1):.1f}%)"
 
 
 def _explain_topology(facts: TierFacts) -> list[str]:
@@ -171,7 +201,24 @@ def explain_run(reports: Sequence[SuperbatchReport]) -> str:
     for what, error in (("retrieval", retrieval_error(reports)), ("step", step_error(reports))):
         if error is not None:
             lines.append(f"{what} time: predicted to {error:.0%} (median over superbatches)")
-    return "\n".join(lines)
+    return "\n".join(lines + _explain_tables(reports))
+
+
+def _explain_tables(reports: Sequence[SuperbatchReport]) -> list[str]:
+    """Say for each table what came from the host cache, and how the rest was read; nothing where there is one."""
+    tables: dict[str, list[SuperbatchReport]] = defaultdict(list)
+    for report in reports:
+        if report.table:
+            tables[report.table].append(report)
+    lines = []
+    for name, found in tables.items():
+        rows, misses = sum(report.rows for report in found), sum(report.misses for report in found)
+        ways = Counter(report.choice.strategy for report in found if report.misses)
+        text = ", ".join(f"{way} {times}" for way, times in ways.most_common()) or "nothing was read"
+        lines.append(
+            f"{name}: {1 - misses / max(rows, 1):.0%} of {format_count(rows)} rows were cached; {text}"
+        )
+    return lines
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
@@ -211,10 +258,10 @@ def median_error(pairs: Iterable[tuple[float, float]]) -> float | None:
 
 
 def _kinds(reports: Sequence[SuperbatchReport]) -> list[list[SuperbatchReport]]:
-    """Group reports by size and strategy, in the order in which the kinds first appeared."""
-    kinds: dict[tuple[int, str], list[SuperbatchReport]] = defaultdict(list)
+    """Group reports by table, size and strategy, in the order in which the kinds first appeared."""
+    kinds: dict[tuple[str, int, str], list[SuperbatchReport]] = defaultdict(list)
     for report in reports:
-        kinds[report.num_batches, report.choice.strategy].append(report)
+        kinds[report.table, report.num_batches, report.choice.strategy].append(report)
     return list(kinds.values())
 
 
@@ -222,7 +269,7 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
     first = kind[0]
     steps = [report for report in kind if report.predicted_step_s is not None]
     return [
-        first.choice.strategy,
+        f"{first.table} {first.choice.strategy}".lstrip(),
         str(first.num_batches),
         str(len(kind)),
         format_count(_median(kind, lambda report: report.misses)),
@@ -249,7 +296,8 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
 
 
 def _report_json(report: SuperbatchReport) -> dict[str, Any]:
-    return {
+    table = {"table": report.table} if report.table else {}
+    return table | {
         "number": report.number,
         "num_batches": report.num_batches,
         "rows": report.rows,

@@ -52,7 +52,7 @@ class RunFeedback:
     Parameters
     ----------
     num_ranks : ranks that a superbatch's batches are shared by; each step takes one batch of each
-    table_names : of the tables, where there are several
+    table_names : of the tables; they are told where there are several
     """
 
     def __init__(self, *, num_ranks: int = 1, table_names: Sequence[str] = ()) -> None:
@@ -92,6 +92,10 @@ class RunFeedback:
     def calibration(self) -> Calibration:
         """What the predictions of the disk are corrected by."""
         return self._calibration
+
+    def name_of(self, table: int) -> str:
+        """Return the name that rows of ``table`` are counted by; nothing where there is one table."""
+        return self._table_names[table] if len(self._table_names) > 1 else ""
 
     def restart(self) -> None:
         """Drop what is under way: its pipeline was closed."""
@@ -201,8 +205,7 @@ class RunFeedback:
                 measured_s=step_s,
                 made_with=sums.step_factor,
             )
-        names = self._table_names if len(staged.tables) > 1 else ("",)
-        for name, table, retrieval_s in zip(names, staged.tables, sums.retrieval_s, strict=True):
+        for number, (table, retrieval_s) in enumerate(zip(staged.tables, sums.retrieval_s, strict=True)):
             self._done.append(
                 SuperbatchReport(
                     number=staged.number,
@@ -213,7 +216,7 @@ class RunFeedback:
                     predicted_step_s=sums.predicted_step_s,
                     measured_retrieval_s=retrieval_s,
                     measured_step_s=step_s,
-                    table=name,
+                    table=self.name_of(number),
                 )
             )
 

@@ -13,7 +13,7 @@ from gloader.dataset.topology import open_hetero_topology, open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
-from gloader.observe.explain import TierFacts
+from gloader.observe.explain import TableFacts, TierFacts
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.device_rows import DeviceTable, Workload
 from gloader.pipeline.measure_demand import in_flight, measure_demand, num_batches_of, num_sampler_threads
@@ -139,9 +139,11 @@ def open_feature_tier(
             sampler_threads=num_sampler_threads(settings, tiers[0]),
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
             facts=TierFacts(
-                table_names=files.names,
+                tables=tuple(
+                    TableFacts(name=table.name, num_nodes=table.num_nodes, row_bytes=table.stored_row_bytes)
+                    for table in demand.tables
+                ),
                 plan=plan,
-                num_nodes=dataset.num_nodes,
                 policy=settings.memory.policy,
                 topology=home,
                 rates=files.rates,

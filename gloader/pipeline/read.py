@@ -46,14 +46,18 @@ class ReadMisses:
                     read = staged.misses.read_into(job.index, step.miss_row, x[number], at=step.miss_pos)
                 staged.misses.release(job.index)
                 work.add_bytes(read=read.bytes_read)
-                self._count(batch.sampled.id, step, read, num_rows=len(rows.order))
+                self._count(batch.sampled.id, step, read, num_rows=len(rows.order), table=number)
                 self._feedback.add_read(superbatch.number, use.seconds, table=number)
                 steps.append(step)
             work.note(misses=sum(len(step.miss_row) for step in steps))
         return FilledBatch(job=job, steps=tuple(steps), x=x)
 
-    def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int) -> None:
+    def _count(self, batch: BatchId, step: CacheStep, read: ReadStats, *, num_rows: int, table: int) -> None:
         hits, misses = len(step.hit_pos), len(step.miss_row)
         self._instruments.recorder(batch.epoch).add_gather(
-            rows=num_rows, hits=hits, read=read, device_hits=num_rows - hits - misses
+            rows=num_rows,
+            hits=hits,
+            read=read,
+            device_hits=num_rows - hits - misses,
+            table=self._feedback.name_of(table),
         )

@@ -68,7 +68,7 @@ class StageMisses:
                 undo.callback(table.misses.close)
                 tables.append(table)
                 seconds.append(use.seconds)
-                self._count(table, planned.first, work)
+                self._count(table, planned.first, work, name=self._feedback.name_of(len(tables) - 1))
             undo.pop_all()
         staged = StagedSuperbatch(number=planned.number, first=planned.first, tables=tuple(tables))
         self._feedback.begin(staged, stage_s=tuple(seconds))
@@ -78,12 +78,15 @@ class StageMisses:
         """End the sweep that is under way, and every later one. Idempotent."""
         self._is_cancelled = True
 
-    def _count(self, table: StagedTable, first: BatchId, work: Work) -> None:
+    def _count(self, table: StagedTable, first: BatchId, work: Work, *, name: str) -> None:
         cost = table.misses.cost
         work.add_bytes(read=cost.read.bytes_read, written=cost.bytes_written)
         work.note(strategy=table.choice.strategy)
         self._instruments.recorder(first.epoch).add_staged(
-            bytes_read=cost.read.bytes_read, bytes_written=cost.bytes_written, requests=cost.read.requests
+            bytes_read=cost.read.bytes_read,
+            bytes_written=cost.bytes_written,
+            requests=cost.read.requests,
+            table=name,
         )
 
     def _has_to_end(self, work: Work) -> bool:

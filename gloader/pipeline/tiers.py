@@ -97,12 +97,17 @@ class FeatureTier:
         )
         return f"{text}\n{explain_io(io)}"
 
-    def miss_curve(self, stats: EpochStats) -> MissCurve | None:
-        """Return what other sizes of the host cache would have missed in an epoch, where that can be estimated."""
-        if self.ssd is None or not stats.rows_gathered:
-            return None
-        rate = stats.rows_read / stats.rows_gathered
-        return self.ssd[0].miss_sample.curve(capacity=self.plan.cache_rows[0], miss_rate=rate)
+    def miss_curves(self, stats: EpochStats) -> tuple[MissCurve | None, ...]:
+        """Return what other sizes of each table's cache would have missed in an epoch, where that can be estimated."""
+        if self.ssd is None:
+            return (None,) * len(self.types)
+        found: list[MissCurve | None] = []
+        for name, table, rows in zip(self.table_names, self.ssd, self.plan.cache_rows, strict=True):
+            counts = stats.of_table(name)
+            rate = counts.rows_read / max(counts.rows_gathered, 1)
+            curve = table.miss_sample.curve(capacity=rows, miss_rate=rate)
+            found.append(curve if counts.rows_gathered else None)
+        return tuple(found)
 
     def restart(self) -> None:
         """Let the planner count on what the slots hold, after plans that were not executed to their end."""

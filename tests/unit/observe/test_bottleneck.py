@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gloader.cache import MissCurve
-from gloader.observe.bottleneck import cache_that_hides, find_bottleneck
-from gloader.observe.epoch_stats import STAGES, EpochStats
+from gloader.observe.bottleneck import TableFigures, cache_that_hides, find_bottleneck
+from gloader.observe.epoch_stats import OF_TABLES, STAGES, EpochStats
 
 GB = 10**9
 # Each of 900,000 slots saves two misses of two million; a tenth stays.
@@ -25,6 +25,11 @@ def stats(*, seconds: float = 10.0, retrieval_s: float = 0.0, **more: Any) -> Ep
     return EpochStats(
         epoch=0, seconds=seconds, retrieval_s=retrieval_s, stage_seconds=stage_seconds, **{**known, **more}
     )
+
+
+def figures(row_bytes: int, *, cache_bytes: int = 0, curve: MissCurve | None = CURVE) -> list[TableFigures]:
+    """Return what is known of the only table."""
+    return [TableFigures(name="node", row_bytes=row_bytes, cache_rows=cache_bytes // row_bytes, curve=curve)]
 
 
 def sentence(epoch: EpochStats, **more: Any) -> str:
@@ -56,7 +61,7 @@ def test_the_copy_to_the_device_can_be_slower_than_the_model() -> None:
 def test_the_ssd_with_a_cache_that_would_hide_it() -> None:
     # 2 M misses take 9.5 s, so 3.8 s of computing hide 0.8 M: a fifth of the accesses, at 800,000 slots.
     epoch = stats(wait=6.2, compute=3.8, retrieval_s=9.5)
-    found = find_bottleneck(epoch, cores=4, curve=CURVE, row_bytes=3875, cache_bytes=GB)
+    found = find_bottleneck(epoch, cores=4, tables=figures(3875, cache_bytes=GB))
     assert (found.kind, found.share) == ("read", 0.62)
     assert found.sentence == "gather waits for the SSD: 62% of the step; a cache of 3.1 GB would hide it"
     assert found.advice == "a cache of 3.1 GB would hide it"
@@ -70,20 +75,18 @@ def test_the_ssd_without_a_curve() -> None:
 
 def test_the_ssd_where_no_cache_would_do() -> None:
     epoch = stats(wait=9.0, compute=0.5, retrieval_s=9.5)
-    assert "no cache would hide it, too many rows are needed once" in sentence(
-        epoch, curve=CURVE, row_bytes=512
-    )
+    assert "no cache would hide it, too many rows are needed once" in sentence(epoch, tables=figures(512))
 
 
 def test_the_ssd_while_the_cache_fills() -> None:
     epoch = stats(wait=6.2, compute=3.8, retrieval_s=9.5)
-    text = sentence(epoch, curve=CURVE, row_bytes=3875, cache_bytes=4 * GB)
+    text = sentence(epoch, tables=figures(3875, cache_bytes=4 * GB))
     assert text.endswith("; the cache is large enough to hide it once it is filled")
 
 
 def test_the_sweep() -> None:
     epoch = stats(wait=4.0, compute=6.0, stage=9.8, retrieval_s=1.0, bytes_read=20 * GB, bytes_written=8 * GB)
-    found = find_bottleneck(epoch, cores=4, curve=CURVE, row_bytes=512)
+    found = find_bottleneck(epoch, cores=4, tables=figures(512))
     assert found.kind == "stage"
     assert found.sentence == (
         "the sweep waits for the SSD: 40% of the step (sweeps write 8 GB of 20 GB read); "
@@ -128,7 +131,7 @@ def test_planning() -> None:
 
 def test_copying_in_memory() -> None:
     epoch = stats(wait=4.0, compute=6.0, gather=8.0)
-    found = find_bottleneck(epoch, cores=4, row_bytes=512)
+    found = find_bottleneck(epoch, cores=4, tables=figures(512, curve=None))
     assert found.kind == "gather"
     assert found.sentence == (
         "the loop waits for gather: 40% of the step (256 MB/s); a smaller fan-out or rows stored as float16 would help"
@@ -165,11 +168,78 @@ def test_an_epoch_without_batches(epoch: EpochStats) -> None:
 @pytest.mark.parametrize("compute", [2.0007 + 0.31 * i for i in range(20)])
 def test_the_cache_that_hides_is_the_smallest(compute: float) -> None:
     epoch = stats(wait=6.2, compute=compute, retrieval_s=9.5)
-    size = cache_that_hides(epoch, CURVE, row_bytes=1)
+    size = cache_that_hides(epoch, figures(1))
     assert size is not None
     at, below = CURVE.misses_at(np.array([size, size - 1])) / CURVE.num_accesses * epoch.rows_gathered
     assert at <= epoch.rows_read * compute / 9.5 < below
 
 
 def test_no_misses_need_no_cache() -> None:
-    assert cache_that_hides(stats(rows_read=0, compute=1.0), CURVE, row_bytes=1) == 0
+    assert cache_that_hides(stats(rows_read=0, compute=1.0), figures(1)) == 0
+
+
+OF_ONE = dict.fromkeys(OF_TABLES, 0)
+# Each of 1000 wide slots saves 100 misses of 200,000, each of 50,000 narrow ones 4 of 400,000.
+WIDE = MissCurve(capacities=np.array([0, 1_000]), misses=np.array([200_000, 100_000]), num_accesses=200_000)
+NARROW = MissCurve(
+    capacities=np.array([0, 50_000]), misses=np.array([400_000, 200_000]), num_accesses=400_000
+)
+
+
+def typed(*, rows_read: int, **more: Any) -> EpochStats:
+    """Return the sums of an epoch that read so many rows of each of two tables."""
+    counts = OF_ONE | {"rows_read": rows_read}
+    return stats(
+        rows_gathered=600_000,
+        rows_read=2 * rows_read,
+        bytes_read=4_000,
+        tables={
+            "paper": counts | {"rows_gathered": 200_000, "bytes_read": 3_000},
+            "author": counts | {"rows_gathered": 400_000, "bytes_read": 1_000},
+        },
+        **more,
+    )
+
+
+def of_types(wide: MissCurve | None = WIDE) -> list[TableFigures]:
+    return [
+        TableFigures(name="paper", row_bytes=1_000, cache_rows=10, curve=wide),
+        TableFigures(name="author", row_bytes=100, cache_rows=10, curve=NARROW),
+    ]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.61, 0.9, 1.0])
+def test_the_cache_of_several_tables_that_hides_is_the_smallest_of_all_divisions(share: float) -> None:
+    epoch = typed(rows_read=200_000, wait=6.2, compute=share * 9.5, retrieval_s=9.5)
+    found = cache_that_hides(epoch, of_types())
+    allowed = share * 200_000 * (1_000 + 100)
+    best = None
+    for wide in range(1_001):
+        # Of the narrow table, as many rows as it takes beside those.
+        missing = (200_000 - 100 * wide) * 1_000 + 400_000 * 100 - allowed
+        narrow = max(int(np.ceil(missing / (4 * 100))), 0)
+        if narrow <= 50_000:
+            size = 1_000 * wide + 100 * narrow
+            best = size if best is None else min(best, size)
+    if best is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert best <= found <= best + 1_000  # whole rows of the table that saves most
+
+
+def test_the_table_that_most_is_read_of_is_named_and_all_curves_have_to_be_known() -> None:
+    epoch = typed(rows_read=200_000, wait=6.2, compute=3.8, retrieval_s=9.5)
+    assert sentence(epoch, tables=of_types()) == (
+        "gather waits for the SSD: 62% of the step (75% of the bytes for paper); "
+        "no cache would hide it, too many rows are needed once; a faster disk or float16 rows would help"
+    )
+    assert sentence(epoch, tables=of_types(wide=None)).endswith(
+        "a larger memory budget or rows stored as float16 would help"
+    )
+
+
+def test_bytes_that_are_copied_are_those_of_all_tables() -> None:
+    epoch = typed(rows_read=0, wait=4.0, compute=2.0, gather=8.0)
+    assert "(30 MB/s)" in sentence(epoch, cores=9, tables=of_types())
+    assert "MB/s" not in sentence(replace(epoch, tables={}), cores=9, tables=of_types())

@@ -14,6 +14,7 @@ from gloader.memory.topology_home import TopologyChoice
 from gloader.observe.explain import (
     IoFacts,
     SuperbatchReport,
+    TableFacts,
     TierFacts,
     explain_io,
     explain_run,
@@ -37,16 +38,20 @@ def tiers(**changes: Any) -> TierFacts:
         parts=(("feature buffers", 10**8), ("host cache", 8 * 10**8)),
         features="ssd",
         cache_rows=(60,),
+        missed_bytes=(10**7,),
         num_buffers=3,
         would_fit=False,
         candidates=("80 ms a step: 3 feature buffers", "90 ms a step: 2 feature buffers"),
     )
-    facts = {"num_nodes": 600, "policy": "belady", "topology": HELD, "rates": IO.rates} | changes
+    facts = {"tables": (PAPER,), "policy": "belady", "topology": HELD, "rates": IO.rates} | changes
     plan.features = facts.pop("features", plan.features)
+    plan.cache_rows = facts.pop("cache_rows", plan.cache_rows)
+    plan.missed_bytes = facts.pop("missed_bytes", plan.missed_bytes)
     plan.sweeps = facts.pop("sweeps", None)
     return TierFacts(plan=cast("MemoryPlan", plan), **facts)
 
 
+PAPER = TableFacts(name="paper", num_nodes=600, row_bytes=1536)
 HELD = TopologyChoice(home="ram", topology_bytes=5 << 30, max_bytes=5 << 30, reason="that was asked for")
 PACKED = Choice(
     strategy="packed", predicted={"direct": 20.0, "staged": 4.0, "packed": 5.0}, reason="packed takes 5.0 s"
@@ -126,6 +131,48 @@ def test_sweeps_say_how_many_batches_they_serve_why_and_what_a_batch_costs() -> 
         "  a batch: 50 MB of that, and 4 MB written and read back twice, in 57 ms",
         "  disk for what sweeps bring: up to 5.12 GB",
     ]
+
+
+def test_of_several_tables_each_is_told_of() -> None:
+    author = TableFacts(name="author", num_nodes=400, row_bytes=256)
+    lines = explain_tiers(
+        tiers(tables=(PAPER, author), cache_rows=(60, 400), missed_bytes=(25 * 10**6, 0))
+    ).splitlines()
+    assert lines[4:7] == [
+        "features: on the SSD; 460 rows (46.0%) in memory, policy belady",
+        "  paper: 60 rows (10.0%) of 1.54 KB; a superbatch misses about 25 MB",
+        "  author: 400 rows (100.0%) of 256 B; a superbatch misses about 0 B",
+    ]
+    assert "features: no node type has any" in explain_tiers(tiers(tables=(), cache_rows=(), features="ram"))
+
+
+def test_reports_of_several_tables_are_told_apart() -> None:
+    direct = replace(PACKED, strategy="direct")
+    reports = [
+        replace(REPORT, table="paper", rows=100, misses=60),
+        replace(REPORT, table="author", rows=50, misses=1, choice=direct),
+        replace(REPORT, table="paper", rows=100, misses=40, choice=direct),
+        replace(REPORT, table="place", rows=10, misses=0, choice=direct),
+    ]
+    lines = explain_run(reports).splitlines()
+    assert [line.split()[:3] for line in lines[2:6]] == [
+        ["paper", "packed", "128"],
+        ["author", "direct", "128"],
+        ["paper", "direct", "128"],
+        ["place", "direct", "128"],
+    ]
+    assert lines[-3:] == [
+        "paper: 50% of 200 rows were cached; packed 1, direct 1",
+        "author: 98% of 50 rows were cached; direct 1",
+        "place: 100% of 10 rows were cached; nothing was read",
+    ]
+    assert [report["table"] for report in run_json(reports)["superbatches"]] == [
+        "paper",
+        "author",
+        "paper",
+        "place",
+    ]
+    assert "table" not in run_json([REPORT])["superbatches"][0]
 
 
 def test_the_disk_and_the_superbatch_are_explained_before_anything_was_read() -> None:

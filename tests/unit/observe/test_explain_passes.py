@@ -60,6 +60,7 @@ def test_the_disk_s_time_for_edges_is_in_the_prediction_of_a_step(monkeypatch: p
     feedback.add_pass(_report("full", 12.0), num_batches=256, measured_s=25.6, cpu_s=1.0)
     feedback.add_pass(_report("full", 12.0), num_batches=0, measured_s=1.0, cpu_s=1.0)  # completes nothing
     monkeypatch.setattr(feedback, "_known", module._Known(cpu_s=0.0, compute_s=0.0))
-    staged = SimpleNamespace(choice=SimpleNamespace(predicted_s=4.0), num_batches=8)
+    tables = [SimpleNamespace(choice=SimpleNamespace(predicted_s=seconds)) for seconds in (3.0, 1.0)]
+    staged = SimpleNamespace(tables=tables, num_batches=8)
     # Of a step of two ranks: a second for the features of two batches, and 0.1 s for the edges of each.
     assert feedback._predicted_step(staged) == pytest.approx(1.2)  # type: ignore[arg-type]

@@ -1,8 +1,11 @@
 """The verb "read": the missing rows of a batch are in its buffer."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.read import ReadMisses
 from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
@@ -28,3 +31,21 @@ def test_missing_rows_are_in_their_place(index: int) -> None:
     assert (stats.rows_gathered, stats.rows_read) == (len(nodes), len(missing))
     assert stats.cache_hits == len(nodes) - len(missing)
     assert stats.retrieval_s > 0
+    assert stats.tables == {}
+
+
+def test_of_several_tables_each_is_counted_by_its_name() -> None:
+    feedback, found = RunFeedback(table_names=("paper", "author")), instruments()
+    superbatch, batch = staged(), in_order(0)
+    superbatch = replace(superbatch, tables=superbatch.tables * 2)
+    form = RowForm(dim=FEATURES.shape[1], dtype=np.dtype(np.float32))
+    buffers = BufferRing(forms=[form] * 2, rows=[16] * 2, max_bytes=10**6)
+    feedback.begin(superbatch, stage_s=[0.0, 0.0])
+    job = BatchJob(superbatch=superbatch, index=0, batch=replace(batch, tables=batch.tables * 2))
+    filled = ReadMisses(buffers, feedback=feedback, instruments=found).process(job)
+    assert len(filled.x) == len(filled.steps) == 2
+    stats = found.recorder(0).snapshot()
+    assert (stats.rows_read, len(stats.tables)) == (8, 2)
+    for name in ("paper", "author"):
+        one = stats.of_table(name)
+        assert (one.rows_gathered, one.rows_read) == (stats.rows_gathered // 2, 4)

@@ -1,5 +1,6 @@
 """The verb "stage": a plan in, a source of its missing rows out."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,20 @@ def test_what_a_sweep_moved_is_counted() -> None:
     assert result.number == 1
     stats = found.recorder(0).snapshot()
     assert (stats.bytes_read, stats.bytes_written, stats.requests) == (8192, 4096, 2)
+    assert stats.tables == {}
     assert seconds_of(found, "stage") > 0
+
+
+def test_of_several_tables_each_is_counted_by_its_name() -> None:
+    found, feedback = instruments(), RunFeedback(table_names=("paper", "author"))
+    both = replace(PLANNED, plans=(plan(), plan()))
+    StageMisses([_Retrieval(), _Retrieval()], feedback, found).process(both)  # type: ignore[list-item]
+    stats = found.recorder(0).snapshot()
+    assert stats.bytes_read == 2 * 8192
+    assert {name: counts["bytes_read"] for name, counts in stats.tables.items()} == {
+        "paper": 8192,
+        "author": 8192,
+    }
 
 
 def test_a_sweep_ends_when_the_stage_is_cancelled() -> None:
