@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gloader.dataset import Dataset
 from gloader.errors import StoreError
 from gloader.ssd_store.format.array_reader import load_array
-from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
+from gloader.ssd_store.format.format import STORE_MANIFEST, find_manifest_name, load_manifest
 from gloader.ssd_store.format.verify import verify_directory
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.new_directory import NewDirectory
@@ -76,7 +77,42 @@ class TakeOver(Create):
         (folder / ".s.staging" / "features.npy").write_bytes(b"half")
 
 
-CASES = [Create, CreateInNewFolder, Overwrite, TakeOver]
+def write_typed(folder: Path, rows: np.ndarray, *, overwrite: bool = False, os_io: OsIO = REAL_OS) -> None:
+    """Write a dataset of two types, one of them without nodes, and of a relation: arrays that lie in folders."""
+    relation, count = ("author", "writes", "paper"), len(rows)
+    with Dataset.create_hetero(
+        folder / "s",
+        name="typed",
+        num_nodes={"paper": count, "author": 0},
+        relations=[relation],
+        num_classes=1,
+        overwrite=overwrite,
+        os_io=os_io,
+    ) as writer:
+        papers, edges = writer.nodes("paper"), writer.edges(relation)
+        with papers.features(rows.shape[1], "float32") as column:
+            column.append(rows)
+        papers.labels(np.zeros(count, np.int64))
+        papers.splits(train=np.arange(50), valid=np.arange(50, 60), test=np.arange(60, 70))
+        with edges.indptr() as column:
+            column.append(np.zeros(count + 1, np.int64))
+        with edges.indices(0, "int32") as column:
+            column.append(np.empty(0, np.int32))
+
+
+class OverwriteTyped:
+    """A dataset of several types in the place of an old one."""
+
+    before, after = "old", "new"
+
+    def prepare(self, folder: Path) -> None:
+        write_typed(folder, OLD)
+
+    def run(self, folder: Path, os_io: OsIO) -> None:
+        write_typed(folder, NEW, overwrite=True, os_io=os_io)
+
+
+CASES = [Create, CreateInNewFolder, Overwrite, TakeOver, OverwriteTyped]
 
 
 def content_of(folder: Path) -> str:
@@ -85,14 +121,16 @@ def content_of(folder: Path) -> str:
     if not path.exists():
         return "absent"
     try:
-        manifest = load_manifest(path, STORE_MANIFEST)
+        manifest_name = find_manifest_name(path)
+        manifest = load_manifest(path, manifest_name)
     except StoreError as error:
         return f"refused ({type(error).__name__})"
-    report = verify_directory(path, STORE_MANIFEST)
+    report = verify_directory(path, manifest_name)
     assert report.is_ok, report.problems
     arrays = {name: load_array(path, record) for name, record in manifest.arrays.items()}
+    rows = arrays["nodes/paper/features" if "nodes/paper/features" in arrays else "features"]
     for name, array in (("old", OLD), ("new", NEW)):
-        if np.array_equal(arrays["features"], array):
+        if np.array_equal(rows, array):
             return name
     raise AssertionError("the store holds rows that nobody wrote")
 

@@ -105,7 +105,7 @@ def test_a_failed_fsync_is_final(tmp_path, case, content_of):
     faulty = FaultyOS(fail_at=1, calls={"fsync", "fsync_dir"})
     with pytest.raises(StoreWriteError, match=r"Input/output error.*nothing was committed"):
         case.run(tmp_path, faulty)
-    assert faulty.history == ["fsync"]  # not tried again
+    assert len(faulty.history) == 1  # not tried again
     assert content_of(tmp_path) == case.before
 
 
