@@ -158,7 +158,7 @@ def _wrong(schema: Schema) -> str | None:
         if (message := _wrong_name("node type", name)) is not None:
             return message
         if not 0 <= count <= MAX_NODES:
-            return f"node type {name!r} has {count} nodes; it must have 0 to {MAX_NODES}"
+            return f"node type {name!r} has {str(count)[:100]} nodes; it must have 0 to {MAX_NODES}"
     return (
         _first_wrong_relation(schema)
         or _first_alike("node types", list(schema.num_nodes))

@@ -43,7 +43,7 @@ def stored_dtype(logical: str) -> np.dtype[np.generic]:
         return np.dtype(STORED_DTYPES[logical])
     except (KeyError, TypeError):
         raise FormatError(
-            f"dtype {logical!r} cannot be stored; allowed: {', '.join(STORED_DTYPES)}"
+            f"dtype {repr(logical)[:100]} cannot be stored; allowed: {', '.join(STORED_DTYPES)}"
         ) from None
 
 
@@ -56,7 +56,9 @@ def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
         The dtype is unknown, a dimension is negative, or the size exceeds 2**62 bytes.
     """
     if len(shape) > MAX_NDIM:
-        raise FormatError(f"shape {shape} has {len(shape)} dimensions; at most {MAX_NDIM} are allowed")
+        raise FormatError(
+            f"shape {repr(shape)[:100]} has {len(shape)} dimensions; at most {MAX_NDIM} are allowed"
+        )
     # Python ints: a product of huge lengths must not wrap before it is compared.
     total = stored_dtype(dtype).itemsize
     for length in shape:

@@ -35,10 +35,18 @@ from gloader.core.fanouts import parse_fanouts
 from gloader.core.flag_values import parse_share
 from gloader.core.loader_state import LoaderState
 from gloader.core.units import parse_bytes
+from gloader.dataset import Dataset
+from gloader.dataset.schema import checked_schema
 from gloader.errors import CheckpointError, GloaderError
 from gloader.report.sections import read_sections
 from gloader.ssd_store.cost import profile
-from gloader.ssd_store.format.manifest import parse_manifest, seal_manifest
+from gloader.ssd_store.format.manifest import (
+    FOLDERS_FEATURE,
+    ArrayRecord,
+    Manifest,
+    parse_manifest,
+    seal_manifest,
+)
 from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.training.checkpoint.save import load_checkpoint
 
@@ -244,6 +252,40 @@ def manifest() -> bytes:
     return seal_manifest(body)
 
 
+def typed_manifest() -> bytes:
+    shapes = {"labels": (4,), "train": (2,), "valid": (1,), "test": (1,)}
+    shapes = {f"nodes/paper/{name}": shape for name, shape in shapes.items()}
+    shapes |= {"relations/a__to__paper/indptr": (5,), "relations/a__to__paper/indices": (3,)}
+    records = {
+        name: ArrayRecord(
+            name=name,
+            file=f"{name}.npy",
+            dtype="int64",
+            shape=shape,
+            num_bytes=8 * shape[0],
+            digest="0" * 16,
+            pages_file=f"{name}.pages",
+        )
+        for name, shape in shapes.items()
+    }
+    schema = checked_schema({"paper": 4, "a": 2}, [("a", "to", "paper")])
+    metadata = {"name": "d", "num_classes": 3, **schema.to_metadata()}
+    features = (FOLDERS_FEATURE,)
+    return Manifest(kind="hetero", arrays=records, metadata=metadata, required_features=features).to_bytes()
+
+
+def read_typed(path: Path) -> None:
+    manifest = parse_manifest(path.read_bytes(), path)
+    dataset = Dataset(path.parent, manifest)
+    starts = dataset.type_starts
+    assert (np.diff(starts) >= 0).all()
+    assert starts[-1] == dataset.num_nodes
+    for record in manifest.arrays.values():
+        assert (path.parent / record.file).resolve().is_relative_to(path.parent.resolve())
+    for source, _, destination in dataset.relations:
+        assert {source, destination} <= set(dataset.node_types)
+
+
 def sealed(data: bytes, chance: Random) -> bytes:
     """Return a changed record with the checksum of what it says now."""
     body = json.loads(data)
@@ -430,6 +472,7 @@ TARGETS = {
     "record, sealed": Target(
         "a.json", manifest, lambda path: parse_manifest(path.read_bytes(), path), sealed
     ),
+    "typed record": Target("a.json", typed_manifest, read_typed, sealed),
     "npy": Target("a.npy", npy, read_npy),
     "npz": Target("a.npz", lambda: array_bytes(np.savez_compressed, x=np.arange(40)), read_npz, mutated_zip),
     "csv": Target("a.csv", csv, read_table),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import ChecksumError, FormatError, VersionError
-from gloader.ssd_store.format.array_names import is_plain_name
+from gloader.ssd_store.format.array_names import is_array_name, is_plain_name
 from gloader.ssd_store.format.format import (
     STORE_MANIFEST,
     ArrayRecord,
@@ -78,6 +78,60 @@ def test_any_value_in_a_sealed_record(key, value):
         return
     assert record.file == "features.npy"
     assert record.num_bytes == data_bytes(record.dtype, record.shape)
+
+
+PARTS = st.text(alphabet="ab_.-/~A0\\\0é ", max_size=8) | st.sampled_from(
+    ["nodes", "relations", "a__b__c", "..", ".", "", "features", "nodes/", "a" * 101, "a__" * 100 + "a"]
+)
+
+
+@pytest.mark.reliability("H4")
+@given(st.lists(PARTS, max_size=5).map("/".join) | st.text(max_size=20))
+def test_a_name_is_a_file_in_the_folder_or_in_that_of_a_type_or_relation(name):
+    """An oracle that takes paths apart says the same, and no accepted name leads out of the folder."""
+    *folders, last = name.split("/")
+    spelled = ["nodes"] if len(folders) == 2 and "__" not in folders[1] else ["relations"]
+    is_right = is_plain_name(last) and (
+        not folders
+        or (
+            len(folders) == 2
+            and folders[0] == spelled[0]
+            and (folders[0] == "nodes" or folders[1].count("__") >= 2)
+            and len(folders[1]) <= (100 if folders[0] == "nodes" else 240)
+            and all(
+                is_plain_name(folders[1][at : at + 100].strip("-.") or ".")
+                for at in range(0, len(folders[1]), 50)
+            )
+            and folders[1][0] not in "-."
+            and folders[1][-1] not in "-."
+            and ".." not in folders[1]
+        )
+    )
+    assert is_array_name(name) == is_right
+    if is_right:
+        path = Path("/root/store", f"{name}.npy")
+        assert Path(os.path.normpath(path)) == path
+        assert len(path.parts) == 4 + len(folders)
+
+
+@pytest.mark.reliability("H4")
+@given(st.sampled_from(["file", "pages_file"]), st.lists(PARTS, max_size=5).map("/".join))
+def test_a_record_in_a_folder_names_its_own_files(key, value):
+    name = "nodes/paper/labels"
+    record = {
+        "file": f"{name}.npy",
+        "dtype": "int64",
+        "shape": [3],
+        "num_bytes": 24,
+        "digest": "0" * 16,
+        "pages_file": f"{name}.pages",
+    }
+    body = {**valid_body(), "required_features": ["array-folders"]}
+    parse_manifest(seal_manifest({**body, "arrays": {name: record}}), "x")
+    with pytest.raises(FormatError, match="array-folders"):
+        parse_manifest(seal_manifest({**body, "arrays": {name: record}, "required_features": []}), "x")
+    with pytest.raises(FormatError, match=r"its files must be nodes/paper/labels\.npy"):
+        parse_manifest(seal_manifest({**body, "arrays": {name: {**record, key: value}}}), "x")
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=4))
