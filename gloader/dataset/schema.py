@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -90,7 +91,7 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
         A name cannot be a folder's, is there twice, or a relation names a type that is not there.
     """
     schema = Schema(
-        num_nodes={name: int(count) for name, count in num_nodes.items()},
+        num_nodes={name: index(count) for name, count in num_nodes.items()},
         relations=tuple((source, name, destination) for source, name, destination in relations),
         kind="hetero",
     )
