@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gloader.dataset.record import all_limits, check_record
+from gloader.dataset.schema import relation_text
 from gloader.dataset.values import ValueCheck
-from gloader.ssd_store.format.format import DATASET_MANIFEST, Manifest, find_manifest_name
+from gloader.errors import StoreError
+from gloader.ssd_store.format.format import DATASET_MANIFEST, Manifest, find_manifest_name, read_manifest
 from gloader.ssd_store.format.verify import ElementCheck, Progress, VerifyReport, verify_directory
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
@@ -46,3 +49,39 @@ def verify_dataset(
     return verify_directory(
         root, name, checks=checks if name == DATASET_MANIFEST else None, progress=progress, os_io=os_io
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedTable:
+    """What was found of a node type, or of a relation."""
+
+    table: str  # "type paper" or "relation author:writes:paper"
+    num_arrays: int
+    num_bytes: int  # of the elements
+    num_problems: int  # of those in the report
+
+
+def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[VerifiedTable, ...]:
+    """Return what ``report`` found of each type and relation of a dataset of several types; of another: nothing."""
+    root = Path(report.path)
+    try:
+        manifest = read_manifest(root, DATASET_MANIFEST, os_io=os_io)
+        schema = check_record(root, manifest)
+    except StoreError:  # a feature store, or a record that is damaged, as the report says
+        return ()
+    if schema.kind == "homogeneous":
+        return ()
+    folders = {f"type {name}": schema.node_folder(name) for name in schema.num_nodes}
+    folders |= {f"relation {relation_text(each)}": schema.edge_folder(each) for each in schema.relations}
+    found = []
+    for table, folder in folders.items():
+        records = [record for name, record in manifest.arrays.items() if name.startswith(folder)]
+        found.append(
+            VerifiedTable(
+                table=table,
+                num_arrays=len(records),
+                num_bytes=sum(record.num_bytes for record in records),
+                num_problems=sum(problem.file.startswith(folder) for problem in report.problems),
+            )
+        )
+    return tuple(found)
