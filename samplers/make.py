@@ -171,6 +171,12 @@ def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> i
             return listed + _TAKEN_EDGE_BYTES * num_edges
 
 
+def has_candidates(spec: str) -> bool:
+    """Return whether the sampler ``spec`` chooses for all destinations of a hop together, see `Candidates`. Pure."""
+    name, options = parse_spec(spec)
+    return _SAMPLERS[name].has_candidates(options)
+
+
 def swept_words(spec: str) -> int:
     """Return the words that a sweep brings for each edge that the sampler ``spec`` takes; 0: it is not swept. Pure."""
     name, options = parse_spec(spec)

@@ -10,7 +10,7 @@ from gloader.samplers.arguments import checked_fanouts, resolve_fanouts
 from gloader.samplers.collective import CollectiveDraws
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.labor import LaborSampler
-from gloader.samplers.make import hop_bytes, node_map_bytes, parse_spec, require_layout
+from gloader.samplers.make import has_candidates, hop_bytes, node_map_bytes, parse_spec, require_layout
 from gloader.samplers.neighbor import NeighborSampler
 from gloader.types import CollectiveFanouts
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gloader.samplers.hetero_graph import HeteroGraph
     from gloader.types import HeteroBatch, HeteroSampler
 
+_DRAW_BYTES = 8
 _WITH_TYPES = ("neighbor", "weighted", "labor")
 
 
@@ -62,7 +63,7 @@ def make_hetero_sampler(
         graph,
         [make(topology, hops, seed=seed) for topology, hops in pairs],
         num_hops=len(checked),
-        has_candidates=options.get("iterations", 0) != 0,
+        has_candidates=has_candidates(spec),
         collective=_collective(name, graph, checked, options)
         if isinstance(checked, CollectiveFanouts)
         else None,
@@ -97,28 +98,39 @@ def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) ->
     )
 
 
-def hetero_call_bytes(spec: str, graph: HeteroGraph, batch: HeteroBatch) -> int:
+def hetero_call_bytes(
+    spec: str, graph: HeteroGraph, batch: HeteroBatch, *, is_collective: bool = False
+) -> int:
     """Return what a call of the sampler ``spec`` held to sample ``batch``, beside it and the map of nodes. Pure.
 
     Copies of edges that are not in memory, and what is noted of those that it chose from: of the relation with most,
     as relations are sampled one after the other.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    graph : the topology
+    batch : a large one
+    is_collective : whether it was drawn from all relations together
     """
     if not batch.blocks:
         return 0
-    return max(
-        (
-            hop_bytes(
-                spec,
-                graph.relations[relation],
-                num_edges=block.num_edges,
-                in_edges=int(
-                    graph.relations[relation].in_degrees(batch.nodes[relation[2]][: block.num_dst]).sum()
-                ),
-            )
-            for relation, block in batch.blocks[0].items()  # the largest hop
-        ),
-        default=0,
-    )
+    last_hop = batch.blocks[0]  # the largest
+    held = [
+        hop_bytes(
+            spec,
+            graph.relations[relation],
+            num_edges=block.num_edges,
+            in_edges=int(
+                graph.relations[relation].in_degrees(batch.nodes[relation[2]][: block.num_dst]).sum()
+            ),
+        )
+        for relation, block in last_hop.items()
+        if block.num_edges
+    ]
+    # Draws of all relations wait until they are dealt out; `Candidates` of one type stay while another's are found.
+    drawn = sum(_DRAW_BYTES * block.num_edges for block in last_hop.values()) if is_collective else 0
+    return drawn + (sum(held) if has_candidates(spec) else max(held, default=0))
 
 
 def _maker(name: str, graph: HeteroGraph, options: dict[str, Any]) -> Callable[..., RelationSampler]:
