@@ -337,3 +337,25 @@ def test_types_that_nothing_leads_to_stay_empty() -> None:
         False,
         False,
     ]
+
+
+def test_collective_draws_are_those_of_the_first_relation_into_a_type_also_where_it_has_no_edges() -> None:
+    graph = random_graph(200, 40)
+    without = CscGraph(indptr=np.zeros(201, dtype=np.int64), indices=np.empty(0, dtype=np.int32))
+    typed = HeteroGraph(num_nodes={"node": 200}, relations={("node", "no", "node"): without, SAME: graph})
+    batch = sample(typed, gloader.collective([5, 5]), np.arange(20))
+    alone = sample(one_relation(graph), [5, 5], np.arange(20))
+    for ours, expected in zip(batch.blocks, alone.blocks, strict=True):
+        assert ours[SAME].edge_ids.tolist() == expected[SAME].edge_ids.tolist()
+
+
+@pytest.mark.parametrize("spec", ["neighbor", "labor:iterations=1"])
+def test_few_nodes_find_many_of_another_type(spec: str) -> None:
+    sources = np.arange(900, dtype=np.int32)
+    relation = CscGraph(indptr=np.array([0, 450, 900]), indices=sources, num_sources=900)
+    graph = HeteroGraph(num_nodes={"a": 900, "b": 2}, relations={("a", "to", "b"): relation})
+    for fanout, least, most in ((-1, 900, 900), (200, 300, 500)):
+        batch = sample(graph, [fanout], [900, 901], spec=spec)
+        assert least <= len(batch.nodes["a"]) <= most
+        block = batch.blocks[0]["a", "to", "b"]
+        assert (batch.nodes["a"][block.indices] == sources[block.edge_ids]).all()
