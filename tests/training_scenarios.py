@@ -15,12 +15,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from typed_batches import full_batch, random_edges, small_schema
+
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import RankError
 from gloader.loader import Loader
+from gloader.models import build_hetero_model
 from gloader.training import rank_watch
 from gloader.training.group import RankGroup
+from gloader.training.optimizer import build_optimizer
+from gloader.training.replica import Replica
 from gloader.training.train import RunFiles, fit
 from gloader.types import ReadyBatch
 
@@ -97,6 +103,32 @@ def train(
         "summary": {name: found.summary[name] for name in ("best_epoch", "rank_peak_rss_bytes")},
         "model": asdict(replace(MODEL, **model)),
     }
+
+
+def typed_steps(*, rank: int, world: int, dataset: str, folder: Path) -> list[Any]:
+    """Return the weights after steps on batches of several types: each rank on its own, or one on all of them."""
+    group = RankGroup.current() if world > 1 else RankGroup.alone()
+    schema = small_schema()
+    torch.manual_seed(0)
+    config = ModelConfig(name="rgat", hidden=8, heads=2, dropout=0.0)
+    model = build_hetero_model(config, schema, num_classes=3, num_layers=2)
+    replica = Replica(model, StepConfig(), group, num_steps=2)
+    optimizer = build_optimizer(OptimConfig(lr=0.05), model.parameters())
+    x = {
+        name: torch.randn(count, schema.feature_dims[name], generator=torch.Generator().manual_seed(1))
+        for name, count in schema.num_nodes.items()
+    }
+    edges = random_edges(schema, seed=3, num_edges=3)
+    for seeds in ([[4], [0]], [[1], [2]]):
+        own = [seeds[rank]] if world > 1 else seeds
+        optimizer.zero_grad()
+        for ids in own:
+            batch = full_batch(schema, edges, ids, num_hops=2, x=x, y=[ids[0] % 3])
+            _, loss = replica.forward(batch)
+            replica.backward(loss / len(own), num_seeds=1, is_last=False)
+        optimizer.step()
+    state = model.state_dict()
+    return [{name: value.tolist() for name, value in state.items()}]
 
 
 def announced(dataset: str, **settings: Any) -> list[str]:

@@ -23,7 +23,7 @@ from gloader.config import LoaderSettings, ModelConfig, OptimConfig
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
-from gloader.training.checkpoint.save import ModelSpec
+from gloader.training.model_spec import ModelSpec
 from gloader.training.optimizer import build_optimizer
 from gloader.training.process import seed_torch
 from gloader.training.result import name_strategy, peak_rss_bytes

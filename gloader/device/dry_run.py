@@ -10,7 +10,7 @@ from torch import distributed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gloader.types import ReadyBatch
+    from gloader.types import AnyReadyBatch
 
 
 def has_other_ranks() -> bool:
@@ -19,8 +19,8 @@ def has_other_ranks() -> bool:
 
 
 def dry_step(
-    model: torch.nn.Module, loss_of: Callable[[ReadyBatch], torch.Tensor]
-) -> Callable[[ReadyBatch], None]:
+    model: torch.nn.Module, loss_of: Callable[[AnyReadyBatch], torch.Tensor]
+) -> Callable[[AnyReadyBatch], None]:
     """Return a function that computes a batch's loss and gradients, and then puts the model back as it was.
 
     Buffers (running statistics), the training mode and the random states are restored; gradients are dropped.
@@ -31,8 +31,8 @@ def dry_step(
     loss_of : runs ``model`` on a batch and returns the loss
     """
 
-    def step(batch: ReadyBatch) -> None:
-        devices = [] if batch.x.device.type == "cpu" else [batch.x.device]
+    def step(batch: AnyReadyBatch) -> None:
+        devices = [] if batch.y.device.type == "cpu" else [batch.y.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
         # What training holds beside a step is held during it: an Adam that has not stepped yet will take twice the

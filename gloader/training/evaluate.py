@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -12,21 +12,45 @@ from gloader.errors import CheckpointError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import topology_share
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from gloader.dataset import Dataset
-    from gloader.models import GraphNetwork
+    from gloader.models import GraphNetwork, HeteroNetwork
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.types import IdArray
 
+    AnyNetwork = GraphNetwork | HeteroNetwork
+
+
+class Inference(Protocol):
+    """Inference from all neighbours over a graph, its features and a memory budget, of one node type or of several."""
+
+    def logits(
+        self, model: Any, nodes: IdArray, on_progress: Callable[[float], None] = ..., /
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the logits of ``nodes`` (n,), of the type that has labels: a range of positions, and its (., classes).
+
+        Parameters
+        ----------
+        model : a network for such graphs
+        nodes : (n,) int64
+        on_progress : called with the share that is done, 0 to 1
+        """
+        ...
+
+    def require_memory(self, model: Any, /, *, num_outputs: int) -> None:
+        """Raise BudgetError where the logits of so many nodes would not fit the budget; nothing is read."""
+        ...
+
 
 def accuracy(
-    model: GraphNetwork,
-    inference: LayerwiseInference,
+    model: AnyNetwork,
+    inference: Inference,
     nodes: IdArray,
     labels: IdArray,
     *,
@@ -50,8 +74,8 @@ def accuracy(
 
 
 def evaluate(
-    model: GraphNetwork,
-    inference: LayerwiseInference,
+    model: AnyNetwork,
+    inference: Inference,
     labels: IdArray,
     splits: Mapping[str, IdArray],
     *,
@@ -111,6 +135,8 @@ def predict(
         The budget is too small.
     """
     spec = checkpoint.spec
+    if isinstance(spec, HeteroModelSpec):
+        raise CheckpointError(f"the checkpoint is of a model for several node types, {spec.config.name!r}")
     if (spec.in_dim, spec.num_classes) != (dataset.feature_dim, dataset.num_classes):
         raise CheckpointError(
             f"the checkpoint maps {spec.in_dim} features to {spec.num_classes} classes; dataset "
@@ -136,7 +162,7 @@ def predict(
 
 
 def _predict(
-    model: GraphNetwork, inference: LayerwiseInference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: AnyNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
     predicted = np.empty(len(nodes), dtype=np.int64)
     # Tables and slabs are large and of many sizes: kept in the heap, they would leave holes that the budget

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
+from gloader.types import HeteroReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.training.group import RankGroup
-    from gloader.types import ReadyBatch
+    from gloader.types import AnyReadyBatch
 
 _OF_EACH = ("epoch", "batches")  # the same on every rank
 _OF_THE_SLOWEST = ("seconds", "retrieval_s")
@@ -58,7 +59,7 @@ class RunningMetrics:
         # A resumed epoch goes on counting where it was interrupted.
         self._started = time.perf_counter() - saved["seconds"]
 
-    def add(self, batch: ReadyBatch, logits: torch.Tensor, loss: torch.Tensor) -> None:
+    def add(self, batch: AnyReadyBatch, logits: torch.Tensor, loss: torch.Tensor) -> None:
         """Count one batch.
 
         Parameters
@@ -69,10 +70,11 @@ class RunningMetrics:
         """
         # Stays on the device: `item` in every step would wait for the GPU. In float32 the sum of a long
         # epoch would lose the last digits of each loss.
-        self._loss_sum += loss.detach().double() * batch.num_seeds
+        num_seeds = len(batch.y)
+        self._loss_sum += loss.detach().double() * num_seeds
         self._correct += (logits.detach().argmax(dim=1) == batch.y).sum()
-        self._seeds += batch.num_seeds
-        self._rows += len(batch.nodes)
+        self._seeds += num_seeds
+        self._rows += _num_rows(batch)
 
     @property
     def loss(self) -> float:
@@ -113,6 +115,13 @@ class RunningMetrics:
             "rows": float(self._rows),
             "seconds": self.seconds,
         }
+
+
+def _num_rows(batch: AnyReadyBatch) -> int:
+    """Return how many feature rows the batch brought."""
+    if isinstance(batch, HeteroReadyBatch):
+        return sum(len(rows) for rows in batch.x.values() if rows.shape[1])
+    return len(batch.nodes)
 
 
 def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:

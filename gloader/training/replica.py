@@ -9,6 +9,9 @@ from torch.nn import functional
 
 from gloader.config import Autocast, GradCompress
 from gloader.errors import ConfigError
+from gloader.models import HeteroNetwork
+from gloader.training.learned_rows import average_rows
+from gloader.types import HeteroReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +19,9 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from gloader.config import StepConfig
-    from gloader.models import GraphNetwork
     from gloader.training.group import RankGroup
-    from gloader.types import ReadyBatch
+    from gloader.training.model_spec import AnyNetwork
+    from gloader.types import AnyReadyBatch
 
 # Rank 2, as in the paper (Vogels et al., NeurIPS'19).
 _POWERSGD_RANK = 2
@@ -34,9 +37,10 @@ class Replica:
     num_steps : of the whole run
     """
 
-    def __init__(self, model: GraphNetwork, config: StepConfig, group: RankGroup, *, num_steps: int) -> None:
+    def __init__(self, model: AnyNetwork, config: StepConfig, group: RankGroup, *, num_steps: int) -> None:
         self._autocast = config.autocast
         self._group = group
+        self._tables = tuple(model.embs.values()) if isinstance(model, HeteroNetwork) else ()
         # DDP inside, compilation outside: torch then splits the graph at DDP's buckets.
         network: torch.nn.Module = model
         if not group.is_alone:
@@ -48,7 +52,7 @@ class Replica:
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
-    def forward(self, batch: ReadyBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, batch: AnyReadyBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits (B, classes) and the mean loss over the B seeds, both float32."""
         return logits_and_loss(self._network, batch, self._autocast)
 
@@ -70,30 +74,36 @@ class Replica:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
             loss = loss * (num_seeds * self._group.world_size / total)
         loss.backward()  # type: ignore[no-untyped-call]
+        if not self._group.is_alone:
+            average_rows(self._tables)
 
 
 def logits_and_loss(
-    network: Callable[..., torch.Tensor], batch: ReadyBatch, autocast: Autocast
+    network: Callable[..., torch.Tensor], batch: AnyReadyBatch, autocast: Autocast
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return logits (B, classes) and the mean loss over the B seeds, both float32.
 
     Parameters
     ----------
-    network : from features and blocks to logits
+    network : from features and blocks to logits, or from a batch of several types
     batch : on the network's device
     autocast : precision of the layers; the loss is computed in float32
     """
-    with torch.autocast(batch.x.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
-        logits = network(batch.x, batch.blocks)
+    with torch.autocast(batch.y.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
+        logits = network(batch) if isinstance(batch, HeteroReadyBatch) else network(batch.x, batch.blocks)
     # The softmax and the sums of the loss lose too much in bfloat16.
     logits = logits.float()
     return logits, functional.cross_entropy(logits, batch.y)
 
 
-def _distribute(model: GraphNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
+def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
     # Imported by ranks alone: it brings torch's compiler, 70 MB and a second.
     from torch.nn.parallel import DistributedDataParallel
 
+    if isinstance(model, HeteroNetwork):
+        # DDP would send whole tables, of which a step looks at few rows: see `average_rows`.
+        names = [f"embs.{name}" for name in model.embs]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]  # noqa: SLF001 - no public name
     network = DistributedDataParallel(model)
     match config.grad_compress:
         case "bf16":

@@ -10,10 +10,18 @@ import torch
 from gloader.device import dry_step, open_device
 from gloader.errors import BudgetError, RankError
 from gloader.memory.available import default_budget_bytes
+from gloader.models import HeteroNetwork
 from gloader.training.inference.placement import device_bytes_needed
+from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import RunBudget, share_budget
-from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
+from gloader.training.step_memory import (
+    largest,
+    parameter_bytes,
+    probe_batches,
+    probe_hetero_batches,
+    step_bytes,
+)
 
 if TYPE_CHECKING:
     from gloader.config import LoaderSettings, TrainSettings
@@ -21,8 +29,8 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.loader import Loader
     from gloader.pipeline.device_room import DryRun
-    from gloader.training.checkpoint.save import ModelSpec
     from gloader.training.group import RankGroup
+    from gloader.training.model_spec import AnyModelSpec
     from gloader.types import ReadyBatch
 
 
@@ -47,7 +55,7 @@ class RunLoader:
 
     dataset: Dataset
     settings: TrainSettings
-    spec: ModelSpec
+    spec: AnyModelSpec
     group: RankGroup
     device: torch.device
     is_traced: bool
@@ -90,7 +98,8 @@ class RunLoader:
         if self.device.type != "cpu":
             return share_budget(total_bytes=total, parameter_bytes=0, step_bytes=0)
         spec, ranks = self.spec, self.group.most_local
-        batch = largest(probe_batches(self.dataset, self.settings.loader.sampling))
+        probe = probe_hetero_batches if isinstance(spec, HeteroModelSpec) else probe_batches
+        batch = largest(probe(self.dataset, self.settings.loader.sampling))
         return share_budget(
             total_bytes=total,
             parameter_bytes=ranks * parameter_bytes(spec),
@@ -128,7 +137,7 @@ class RunLoader:
         autocast = self.settings.step.autocast
         step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast)[1])
         # The first rank evaluates; the rank with the least room counts for all of a machine.
-        if not self.group.is_first:
+        if not self.group.is_first or isinstance(model, HeteroNetwork):
             return step
         needed = device_bytes_needed(model.layers, num_nodes=self.dataset.num_nodes)
         return with_evaluation(step, needed, open_device(self.device))

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gloader.core.order import EpochOrder
-from gloader.dataset.topology import FEW_BYTES, open_topology
+from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
 from gloader.pipeline.transfer import to_device_block
 from gloader.samplers.make import make_sampler
+from gloader.samplers.make_hetero import make_hetero_sampler
+from gloader.training.model_spec import HeteroModelSpec, ModelSpec
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
-from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
+from gloader.types import BatchId, Block, HeteroBatch, HeteroReadyBatch, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gloader.config import Autocast, SamplingSettings
     from gloader.dataset import Dataset
-    from gloader.training.checkpoint.save import ModelSpec
+    from gloader.training.model_spec import AnyModelSpec
+    from gloader.types import AnyBatch, AnyReadyBatch
 
 # Batches of an epoch differ by some percent in size; the share for a step has room for more.
 _PROBE_BATCHES = 3
@@ -48,7 +51,27 @@ def probe_batches(dataset: Dataset, sampling: SamplingSettings) -> list[SampledB
         ]
 
 
-def step_bytes(spec: ModelSpec, batch: SampledBatch, *, autocast: Autocast = "none") -> int:
+def probe_hetero_batches(dataset: Dataset, sampling: SamplingSettings) -> list[HeteroBatch]:
+    """Return what `probe_batches` does, of a loader that knows types; ``dataset`` may have one."""
+    first = int(dataset.type_starts[dataset.labelled.number])
+    order = EpochOrder(
+        seeds=dataset.train + first,
+        num_nodes=dataset.num_nodes,
+        batch_size=sampling.batch_size,
+        seed=sampling.seed,
+    )
+    seeds = order.epoch_seeds(0)
+    with open_hetero_topology(dataset, max_bytes=FEW_BYTES) as graph:
+        sampler = make_hetero_sampler(
+            sampling.sampler, graph, sampling.fanouts, seed=sampling.seed, layout=sampling.layout
+        )
+        return [
+            sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))
+            for i in range(min(_PROBE_BATCHES, order.num_batches))
+        ]
+
+
+def step_bytes(spec: AnyModelSpec, batch: AnyBatch, *, autocast: Autocast = "none") -> int:
     """Return the most bytes that a forward and backward pass over ``batch`` holds beside the weights and the batch.
 
     A step over a much smaller batch of the same proportions is taken and measured. What a step holds grows by the
@@ -58,55 +81,118 @@ def step_bytes(spec: ModelSpec, batch: SampledBatch, *, autocast: Autocast = "no
     Parameters
     ----------
     spec : the network
-    batch : topology of the step
+    batch : topology of the step, of a kind that the network takes
     autocast : precision of the forward and backward pass
     """
-    # A full step here would take the memory that is still to be shared out; a small one shows its proportions.
-    weights = parameter_bytes(spec)
+    # A full step here would take the memory that is still to be shared out; a small one shows its proportions. Learned
+    # rows are no weights here: a step holds gradients of those that it looks at, as many as the batch has nodes.
+    weights = parameter_bytes(_with_rows(spec, {}))
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
-    shrunk = max(1, 4 * len(batch.nodes) * spec.in_dim // smaller)
+    shrunk = max(1, 4 * _num_inputs(spec, batch) // smaller)
     measured = _measure(spec, batch, autocast, shrunk=shrunk)
     return measured if shrunk == 1 else weights + shrunk * measured
 
 
-def parameter_bytes(spec: ModelSpec) -> int:
-    """Return the bytes of the trained weights."""
+def parameter_bytes(spec: AnyModelSpec) -> int:
+    """Return the bytes of the trained weights, learned rows included."""
     # Sizes without memory: the network is not there yet.
     with torch.device("meta"):
         model = spec.build()
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
-def largest(batches: list[SampledBatch]) -> SampledBatch | None:
+def largest(batches: Sequence[AnyBatch]) -> AnyBatch | None:
     """Return the batch with the most nodes and edges together; None if there is no batch."""
     return max(batches, key=_size, default=None)
 
 
-def _size(batch: SampledBatch) -> int:
-    return len(batch.nodes) + sum(block.num_edges for block in batch.blocks)
+def _size(batch: AnyBatch) -> int:
+    return sum(map(len, batch.node_arrays)) + sum(block.num_edges for block in batch.all_blocks)
 
 
-def _measure(spec: ModelSpec, batch: SampledBatch, autocast: Autocast, *, shrunk: int) -> int:
+def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
+    """Return how many numbers the network's first layer is given."""
+    if isinstance(spec, ModelSpec):
+        return spec.in_dim * sum(map(len, batch.node_arrays))
+    dims = spec.schema.feature_dims.values()
+    width = spec.schema.learned_dim or spec.config.hidden
+    return sum(len(nodes) * (dim or width) for nodes, dim in zip(batch.node_arrays, dims, strict=True))
+
+
+def _with_rows(spec: AnyModelSpec, counts: Mapping[str, int]) -> AnyModelSpec:
+    """Return ``spec`` with so many nodes of each type, or one: tables of learned rows as large as is needed."""
+    if isinstance(spec, ModelSpec):
+        return spec
+    num_nodes = {name: max(1, counts.get(name, 1)) for name in spec.schema.num_nodes}
+    return replace(spec, schema=replace(spec.schema, num_nodes=num_nodes))
+
+
+def _measure(spec: AnyModelSpec, batch: AnyBatch, autocast: Autocast, *, shrunk: int) -> int:
     with private_randomness(_CPU):
-        model = spec.build()
-        blocks = [_shrink(block, shrunk) for block in batch.blocks]
-        num_rows, num_seeds = blocks[0].num_src, blocks[-1].num_dst
-        degree = torch.ones(num_rows)
-        ready = ReadyBatch(
-            id=batch.id,
-            x=torch.zeros(num_rows, spec.in_dim),
-            y=torch.zeros(num_seeds, dtype=torch.int64),
-            blocks=tuple(to_device_block(block, degree, _CPU) for block in blocks),
-            nodes=batch.nodes[:num_rows],
-            num_seeds=num_seeds,
-        )
+        ready = _shrunk_batch(spec, batch, shrunk)
+        model = _with_rows(spec, _row_counts(ready)).build()
         # What is held beside the step is counted by the run's budget already.
-        given = [ready.x, ready.y, degree, *model.parameters(), *model.buffers()]
-        given += [tensor for block in ready.blocks for tensor in (block.indptr, block.indices)]
+        given = [*_tensors(ready), *model.parameters(), *model.buffers()]
         with LiveBytes(given) as live:
             _, loss = logits_and_loss(model, ready, autocast)
             loss.backward()  # type: ignore[no-untyped-call]
     return live.peak_bytes
+
+
+def _shrunk_batch(spec: AnyModelSpec, batch: AnyBatch, shrunk: int) -> AnyReadyBatch:
+    """Return a batch with one ``shrunk``-th of the nodes and edges, and features of zeros."""
+    if isinstance(spec, HeteroModelSpec):
+        return _small_hetero_batch(spec, cast("HeteroBatch", batch), shrunk)
+    return _small_batch(spec, cast("SampledBatch", batch), shrunk)
+
+
+def _row_counts(ready: AnyReadyBatch) -> dict[str, int]:
+    """Return how many nodes of each type are in a batch of several."""
+    nodes = ready.nodes if isinstance(ready, HeteroReadyBatch) else {}
+    return {name: len(ids) for name, ids in nodes.items()}
+
+
+def _small_batch(spec: ModelSpec, batch: SampledBatch, shrunk: int) -> ReadyBatch:
+    blocks = [_shrink(block, shrunk) for block in batch.blocks]
+    num_rows, num_seeds = blocks[0].num_src, blocks[-1].num_dst
+    degree = torch.ones(num_rows)
+    return ReadyBatch(
+        id=batch.id,
+        x=torch.zeros(num_rows, spec.in_dim),
+        y=torch.zeros(num_seeds, dtype=torch.int64),
+        blocks=tuple(to_device_block(block, degree, _CPU) for block in blocks),
+        nodes=batch.nodes[:num_rows],
+        num_seeds=num_seeds,
+    )
+
+
+def _small_hetero_batch(spec: HeteroModelSpec, batch: HeteroBatch, shrunk: int) -> HeteroReadyBatch:
+    degree = torch.empty(0)
+    # Numbers are divided alike wherever they are told: those of the blocks fit one another, and the rows.
+    rows = {name: -(-len(ids) // shrunk) for name, ids in batch.nodes.items()}
+    num_seeds = {name: -(-count // shrunk) for name, count in batch.num_seeds.items()}
+    return HeteroReadyBatch(
+        id=batch.id,
+        x={name: torch.zeros(rows[name], dim) for name, dim in spec.schema.feature_dims.items()},
+        y=torch.zeros(num_seeds[spec.schema.labelled], dtype=torch.int64),
+        blocks=tuple(
+            {key: to_device_block(_shrink(block, shrunk), degree, _CPU) for key, block in hop.items()}
+            for hop in batch.blocks
+        ),
+        nodes={name: np.arange(count) for name, count in rows.items()},
+        num_seeds=num_seeds,
+    )
+
+
+def _tensors(ready: AnyReadyBatch) -> list[torch.Tensor]:
+    """Return what ``ready`` is made of."""
+    if isinstance(ready, HeteroReadyBatch):
+        blocks = [block for hop in ready.blocks for block in hop.values()]
+        inputs = list(ready.x.values())
+    else:
+        blocks, inputs = list(ready.blocks), [ready.x]
+    found = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
+    return [*inputs, ready.y, *found]
 
 
 def _shrink(block: Block, by: int) -> Block:
@@ -165,6 +251,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _add(self, tensor: torch.Tensor, *, counts: bool) -> None:
+        if tensor.is_sparse:  # it has no storage; its parts do, which are made inside of an operation
+            for part in (tensor._indices(), tensor._values()):  # noqa: SLF001 - the public names want them coalesced
+                self._add(part, counts=counts)
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - its identity; on the meta device the address is always 0
         # Views share a storage, which takes its memory once.

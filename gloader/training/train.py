@@ -15,9 +15,9 @@ from gloader.errors import ConfigError
 from gloader.loader import Loader
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory
-from gloader.training.checkpoint.save import ModelSpec
 from gloader.training.group import RankGroup
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.model_spec import ModelSpec
 from gloader.training.optimizer import check_optim
 from gloader.training.own_device import require_own_gpu, resolve_device
 from gloader.training.process import own_cores, private_randomness

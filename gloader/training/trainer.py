@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
-from gloader.training.checkpoint.save import Checkpoint, ModelSpec
+from gloader.training.checkpoint.save import Checkpoint
 from gloader.training.evaluate import accuracy
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
 from gloader.training.optimizer import build_optimizer, learning_rate
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from gloader.config import OptimConfig, StepConfig
     from gloader.dataset import Dataset
     from gloader.loader import Loader
+    from gloader.training.evaluate import Inference
     from gloader.training.group import RankGroup
-    from gloader.training.inference.layerwise_inference import LayerwiseInference
+    from gloader.training.model_spec import AnyModelSpec
     from gloader.training.run_folder import RunFolder
-    from gloader.types import IdArray, ReadyBatch
+    from gloader.types import AnyReadyBatch, IdArray
 
 # A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
 _REPORT_EVERY_S = 0.1
@@ -49,7 +50,7 @@ class Outcome:
 class TrainRecipe:
     """The settings that decide what a network becomes, beside its batches."""
 
-    spec: ModelSpec
+    spec: AnyModelSpec
     optim: OptimConfig  # checked, as is ``step``
     step: StepConfig
     seed: int  # of the initial weights and of dropout
@@ -89,7 +90,7 @@ class Trainer:
         dataset: Dataset,
         group: RankGroup,
         loader: Loader,
-        inference: LayerwiseInference | None,
+        inference: Inference | None,
         device: torch.device,
         folder: RunFolder | None,
         reporter: Reporter,
@@ -252,14 +253,14 @@ class Trainer:
         self._optimizer.zero_grad()
         release_freed_memory()
 
-    def _step(self, batch: ReadyBatch, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def _step(self, batch: AnyReadyBatch, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
         # A rank's dropout is its own; without ranks the address is the one that single runs always had.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         logits, loss = self._replica.forward(batch)
         # Or the gradients would be added to those of the step before.
         self._optimizer.zero_grad()
-        self._replica.backward(loss, num_seeds=batch.num_seeds, is_last=is_last)
+        self._replica.backward(loss, num_seeds=len(batch.y), is_last=is_last)
         self._optimizer.step()
         return logits, loss
 

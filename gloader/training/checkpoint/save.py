@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gloader.config import ModelConfig
 from gloader.core.malformed import MALFORMED
 from gloader.errors import CheckpointError, ConfigError
-from gloader.models import GraphNetwork, build_model
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import write_atomically
 from gloader.training.checkpoint.digest import sealed, unsealed
 from gloader.training.checkpoint.find import find_checkpoint
+from gloader.training.model_spec import AnyModelSpec, AnyNetwork, parse_spec, spec_content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,33 +27,12 @@ CHECKPOINT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """Everything that fixes the shape and meaning of the weights."""
-
-    config: ModelConfig
-    in_dim: int
-    num_classes: int
-    num_layers: int
-    add_self_loops: bool
-
-    def build(self) -> GraphNetwork:
-        """Return the network, freshly initialised."""
-        return build_model(
-            self.config,
-            in_dim=self.in_dim,
-            num_classes=self.num_classes,
-            num_layers=self.num_layers,
-            add_self_loops=self.add_self_loops,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """The content of a checkpoint file: plain tensors and JSON values."""
 
     run_id: str  # of the run that wrote it
     settings: Mapping[str, Any]  # those that change what the run comes to, see `run_identity`
-    spec: ModelSpec
+    spec: AnyModelSpec
     fingerprint: str  # of the dataset
     weights: Mapping[str, torch.Tensor]  # best on the validation nodes so far
     progress: Mapping[str, Any]  # what `Trainer` needs to go on
@@ -65,7 +43,7 @@ class Checkpoint:
         epoch, index = self.progress["loader"]["next"]
         return epoch, index
 
-    def model(self) -> GraphNetwork:
+    def model(self) -> AnyNetwork:
         """Return the network with the best weights, on the CPU.
 
         Raises
@@ -153,7 +131,7 @@ def _content(checkpoint: Checkpoint) -> dict[str, Any]:
         "version": CHECKPOINT_VERSION,
         "run_id": checkpoint.run_id,
         "settings": dict(checkpoint.settings),
-        "spec": asdict(checkpoint.spec),
+        "spec": spec_content(checkpoint.spec),
         "fingerprint": checkpoint.fingerprint,
         "weights": dict(checkpoint.weights),
         "progress": dict(checkpoint.progress),
@@ -192,10 +170,8 @@ def _parse(content: Any, file: Path) -> Checkpoint:
     )
 
 
-def _parse_spec(content: Any, file: Path) -> ModelSpec:
+def _parse_spec(content: Any, file: Path) -> AnyModelSpec:
     try:
-        if {field.name for field in fields(ModelSpec)} != set(content):
-            raise CheckpointError(f"the model in {file} has the wrong entries: {sorted(content)}")
-        return ModelSpec(**(content | {"config": ModelConfig(**content["config"])}))
-    except (TypeError, ConfigError) as error:
+        return parse_spec(content, file)
+    except (TypeError, ValueError, KeyError, ConfigError) as error:
         raise CheckpointError(f"the model in {file} is malformed: {error}") from error

@@ -22,8 +22,9 @@ from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.testing.crash import SURVIVALS, CrashRecorder
 from gloader.training.checkpoint.digest import read_checked
 from gloader.training.checkpoint.find import newest_checkpoint
-from gloader.training.checkpoint.save import Checkpoint, ModelSpec, load_checkpoint
+from gloader.training.checkpoint.save import Checkpoint, load_checkpoint
 from gloader.training.group import RankGroup
+from gloader.training.model_spec import ModelSpec
 from gloader.training.run_folder import RunFolder
 from gloader.types import BatchId
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import rank_server
 import training_scenarios
 from rank_server import Ended, RankServer
-from training_scenarios import train
+from training_scenarios import train, typed_steps
 
 Run = Callable[..., list[Ended]]
 
@@ -49,6 +50,16 @@ def test_two_ranks_have_the_losses_of_one_with_twice_the_batch(
     assert len(first["summary"].pop("rank_peak_rss_bytes")) == 2
     second["summary"].pop("rank_peak_rss_bytes")
     assert second == first  # also what the second rank did not compute
+
+
+def test_two_ranks_step_over_several_types_as_one_does(run: Run, dataset: Path, tmp_path: Path) -> None:
+    """Batches with few edges: relations and types that a rank's batch lacks, and learned rows that both have or one."""
+    (whole,) = typed_steps(rank=0, world=1, dataset=str(dataset), folder=tmp_path)
+    first, second = (rank for (rank,) in _results(run("typed_steps")))
+    assert first == second
+    assert first.keys() == whole.keys()
+    for name, values in whole.items():
+        np.testing.assert_allclose(first[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.reliability("G3")

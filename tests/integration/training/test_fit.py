@@ -15,10 +15,11 @@ from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError
 from gloader.loader import Loader
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import train
-from gloader.training.checkpoint.save import ModelSpec, load_checkpoint
+from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate, predict
 from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.model_spec import ModelSpec
 from gloader.training.own_device import resolve_device
 from gloader.training.reporter import SilentReporter
 from gloader.training.run_identity import decisive_settings, differing

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from typed_batches import full_batch, random_edges, small_schema
 
 from gloader.observe.epoch_stats import STAGES, EpochStats
 from gloader.training.group import RankGroup
@@ -76,6 +77,18 @@ def test_the_sums_of_all_ranks_take_the_time_of_the_slowest(monkeypatch) -> None
     assert (both.loss, both.accuracy) == (2.0, 0.5)
     assert both.seconds >= 100.0
     assert metrics.over(RankGroup.alone()) is metrics
+
+
+def test_seeds_and_rows_of_several_types_are_counted() -> None:
+    """Rows of types that have features; learned ones are no rows that were delivered."""
+    schema = small_schema()
+    x = {name: torch.zeros(count, schema.feature_dims[name]) for name, count in schema.num_nodes.items()}
+    batch = full_batch(schema, random_edges(schema, seed=3), [4, 0, 2], num_hops=2, x=x, y=[0, 1, 2])
+    metrics = RunningMetrics(CPU)
+    metrics.add(batch, _logits([0, 1, 1]), torch.tensor(1.0))
+    state = metrics.state()
+    assert (state["seeds"], state["correct"], state["loss_sum"]) == (3, 2, 3.0)
+    assert state["rows"] == len(batch.nodes["paper"]) + len(batch.nodes["author"])
 
 
 def _stats(**values: float) -> EpochStats:

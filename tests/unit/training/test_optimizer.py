@@ -40,6 +40,26 @@ def test_every_step_is_that_of_torch_bit_for_bit(decoupled, kind, weight_decay) 
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def test_learned_rows_are_updated_as_by_the_sparse_adam_of_torch() -> None:
+    """Beside a dense parameter, with a weight decay that is not theirs; rows that no step names stay as they are."""
+    tables = [torch.nn.Parameter(torch.ones(6, 3)) for _ in range(2)]
+    dense = _parameters()[0]
+    ours = Adam([tables[0], dense], lr=0.1, weight_decay=0.1, decoupled=False)
+    theirs = torch.optim.SparseAdam([tables[1]], lr=0.1)
+    for ids in ([0, 4], [4], [], [2, 0]):
+        rows = torch.randn(len(ids), 3, generator=torch.Generator().manual_seed(len(ids)))
+        for table in tables:
+            table.grad = torch.sparse_coo_tensor(
+                torch.tensor([ids], dtype=torch.int64), rows, (6, 3), check_invariants=True
+            )
+        dense.grad = torch.ones_like(dense)
+        ours.step()
+        theirs.step()
+        assert torch.equal(tables[0], tables[1])
+    assert torch.equal(tables[0][[1, 3, 5]], torch.ones(3, 3))
+    assert not torch.equal(dense, _parameters()[0])
+
+
 def test_a_loaded_state_goes_on_where_it_was_saved() -> None:
     ours, theirs = _parameters(), _parameters()
     first = Adam(ours, lr=0.1, weight_decay=0.0, decoupled=False)

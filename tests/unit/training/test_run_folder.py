@@ -14,9 +14,10 @@ from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError, 
 from gloader.ssd_store.spill.claim import SpillClaim
 from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.testing.faults import FaultyOS
-from gloader.training.checkpoint.save import Checkpoint, ModelSpec, save_sharded_checkpoint
+from gloader.training.checkpoint.save import Checkpoint, save_sharded_checkpoint
 from gloader.training.group import RankGroup
 from gloader.training.inference.outputs import SCRATCH_PREFIX
+from gloader.training.model_spec import ModelSpec
 from gloader.training.run_folder import RunFolder
 
 if TYPE_CHECKING:

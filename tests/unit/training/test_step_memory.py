@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from typed_batches import small_schema
 
 from gloader.config import ModelConfig
 from gloader.training import step_memory
-from gloader.training.checkpoint.save import ModelSpec
+from gloader.training.model_spec import HeteroModelSpec, ModelSpec
 from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, step_bytes
-from gloader.types import BatchId, Block, SampledBatch
+from gloader.types import BatchId, Block, HeteroBatch, SampledBatch
 
 SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]
 NO_COMPILER = """
@@ -76,6 +79,64 @@ def test_no_random_number_of_the_caller_is_drawn() -> None:
     before = torch.random.get_rng_state()
     step_bytes(_spec("graphsage", 16), _batch())
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+WIDE = small_schema(
+    num_nodes={"paper": 9000, "author": 5000, "field": 3000},
+    feature_dims={"paper": 200, "author": 100, "field": 0},
+)
+
+
+def _hetero_batch() -> HeteroBatch:
+    """Two hops; all types grow outwards."""
+    counts = [
+        {"paper": 400, "author": 0, "field": 0},
+        {"paper": 2500, "author": 700, "field": 100},
+        {"paper": 9000, "author": 3000, "field": 1000},
+    ]
+    hops = []
+    for dst, src in itertools.pairwise(counts):
+        hops.append(
+            {
+                relation: Block(
+                    indptr=(np.arange(dst[relation[2]] + 1) * 8).astype(np.int32),
+                    indices=(np.arange(dst[relation[2]] * 8) % src[relation[0]]).astype(np.int32),
+                    edge_ids=np.arange(dst[relation[2]] * 8),
+                    num_src=src[relation[0]],
+                    num_dst=dst[relation[2]],
+                )
+                for relation in WIDE.relations
+            }
+        )
+    return HeteroBatch(
+        id=BatchId(epoch=0, index=0),
+        nodes={name: np.arange(count) for name, count in counts[-1].items()},
+        num_seeds=counts[0],
+        blocks=tuple(reversed(hops)),
+    )
+
+
+@pytest.mark.parametrize("name", ["rsage", "rgcn", "rgat"])
+def test_a_small_step_over_several_types_tells_what_the_whole_one_takes(name, monkeypatch) -> None:
+    batch = _hetero_batch()
+    spec = HeteroModelSpec(config=ModelConfig(name=name, hidden=32), schema=WIDE, num_classes=7, num_layers=2)
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1_000_000)
+    predicted = step_bytes(spec, batch)
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
+    whole = step_bytes(spec, batch)
+    assert whole <= 1.01 * predicted
+    assert predicted <= 1.2 * whole + 4 * parameter_bytes(spec)
+
+
+def test_tables_of_learned_rows_count_as_weights_and_not_as_a_step() -> None:
+    """A step over the same batch takes no more where a table has a million rows, and the table is not made."""
+    small = HeteroModelSpec(
+        config=ModelConfig(name="rgcn", hidden=16), schema=WIDE, num_classes=7, num_layers=2
+    )
+    million = {**WIDE.num_nodes, "field": 1_000_000}
+    large = replace(small, schema=replace(WIDE, num_nodes=million))
+    assert parameter_bytes(large) - parameter_bytes(small) == 4 * 16 * (1_000_000 - 3000)
+    assert step_bytes(large, _hetero_batch()) == step_bytes(small, _hetero_batch())
 
 
 def test_the_largest_batch_has_the_most_nodes_and_edges() -> None:

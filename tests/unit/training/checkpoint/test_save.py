@@ -13,7 +13,8 @@ import torch
 from gloader.config import ModelConfig
 from gloader.errors import CheckpointError
 from gloader.training.checkpoint.digest import sealed, unsealed
-from gloader.training.checkpoint.save import Checkpoint, ModelSpec, load_checkpoint, save_checkpoint
+from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
+from gloader.training.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,13 +22,13 @@ from gloader.training.checkpoint.digest import write_sums
 from gloader.training.checkpoint.find import find_checkpoint, newest_checkpoint
 from gloader.training.checkpoint.save import (
     Checkpoint,
-    ModelSpec,
     load_checkpoint,
     save_checkpoint,
     save_sharded_checkpoint,
 )
 from gloader.training.checkpoint.sharded import _NewFiles, load_shards, save_shards
 from gloader.training.group import RankGroup
+from gloader.training.model_spec import ModelSpec
 from gloader.training.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typed_batches import RELATIONS, random_edges, small_schema
+
+from gloader.config import LoaderSettings, ModelConfig, TrainSettings
+from gloader.dataset import Dataset
+from gloader.errors import CheckpointError, ConfigError
+from gloader.models import HeteroNetwork, Schema
+from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
+from gloader.training.model_spec import HeteroModelSpec, ModelSpec, parse_spec, spec_content, spec_of
+
+SCHEMA = small_schema()
+SPEC = HeteroModelSpec(
+    config=ModelConfig(name="rgat", hidden=8, heads=2), schema=SCHEMA, num_classes=3, num_layers=2
+)
+
+
+def _settings(name: str) -> TrainSettings:
+    return TrainSettings(
+        model=ModelConfig(name=name, hidden=8), loader=LoaderSettings.of(fanouts=(3, 2), batch_size=4)
+    )
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The dataset of `small_schema`: papers with labels and 6 features, authors with 4, fields with none."""
+    edges = random_edges(SCHEMA, seed=0)
+    random = np.random.default_rng(0)
+    return Dataset.from_numpy_hetero(
+        tmp_path_factory.mktemp("typed") / "data",
+        num_nodes=dict(SCHEMA.num_nodes),
+        features={
+            name: random.normal(size=(SCHEMA.num_nodes[name], dim)).astype(np.float32)
+            for name, dim in SCHEMA.feature_dims.items()
+            if dim
+        },
+        edges={relation: np.array(edges[relation]).T for relation in RELATIONS},
+        labels={"paper": np.arange(7) % 3},
+        train=np.arange(4),
+        valid=np.array([4]),
+        test=np.array([5, 6]),
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Five nodes of one type in a ring."""
+    return Dataset.from_numpy(
+        tmp_path_factory.mktemp("plain") / "data",
+        features=np.ones((5, 4), np.float32),
+        edge_index=np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]),
+        labels=np.arange(5) % 2,
+        train=np.arange(3),
+        valid=np.array([3]),
+        test=np.array([4]),
+    )
+
+
+def test_a_dataset_of_several_types_fixes_a_model_for_them(typed: Dataset) -> None:
+    spec = spec_of(_settings("rgcn"), typed)
+    assert isinstance(spec, HeteroModelSpec)
+    assert spec.schema == SCHEMA
+    assert list(spec.schema.num_nodes) == list(typed.node_types)
+    assert (spec.num_classes, spec.num_layers) == (3, 2)
+
+
+def test_a_dataset_of_one_type_takes_models_for_several_too(plain: Dataset) -> None:
+    spec = spec_of(_settings("rgcn"), plain)
+    assert isinstance(spec, HeteroModelSpec)
+    assert spec.schema == Schema(
+        num_nodes={"node": 5}, feature_dims={"node": 4}, relations=(("node", "to", "node"),), labelled="node"
+    )
+    assert isinstance(spec_of(_settings("gat"), plain), ModelSpec)
+
+
+def test_a_model_for_one_type_is_refused_where_there_are_several(typed: Dataset) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"model 'graphsage' is for graphs of one node type, and dataset .* has 3: paper, author, field; models "
+        r"for several are rsage, rgcn, rgat",
+    ):
+        spec_of(_settings("graphsage"), typed)
+
+
+def test_a_checkpoint_holds_types_relations_and_learned_rows(tmp_path: Path) -> None:
+    weights = SPEC.build().state_dict()
+    saved = Checkpoint(
+        run_id="0123",
+        settings={},
+        spec=SPEC,
+        fingerprint="abc",
+        weights=weights,
+        progress={"loader": {"next": [1, 2]}},
+    )
+    save_checkpoint(tmp_path / "checkpoint.pt", saved)
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.spec == SPEC
+    model = loaded.model()
+    assert isinstance(model, HeteroNetwork)
+    assert list(model.schema.num_nodes) == list(SCHEMA.num_nodes)
+    assert torch.equal(model.embs["field"], weights["embs.field"])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, ModelSpec(config=ModelConfig(), in_dim=5, num_classes=3, num_layers=2, add_self_loops=False)],
+    ids=["several types", "one type"],
+)
+def test_a_spec_survives_json(spec) -> None:
+    assert parse_spec(json.loads(json.dumps(spec_content(spec))), Path("x")) == spec
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"schema": {}},
+        {"schema": None},
+        {"schema": {"types": [["paper"]], "relations": [], "labelled": "paper"}},
+        {"schema": {"types": [["paper", 1, 2]], "relations": [["a", "b", "c"]], "labelled": "paper"}},
+        {"schema": {"types": [["paper", 1, 2]], "relations": [], "labelled": "book"}},
+        {"more": 1},
+    ],
+)
+def test_a_malformed_schema_is_a_damaged_checkpoint(changed, tmp_path: Path) -> None:
+    content = spec_content(SPEC) | changed
+    with pytest.raises((TypeError, ValueError, ConfigError)):
+        parse_spec(content, tmp_path)
+    saved = Checkpoint(
+        run_id="0123",
+        settings={},
+        spec=replace(SPEC, schema=SCHEMA),
+        fingerprint="abc",
+        weights={},
+        progress={"loader": {"next": [1, 2]}},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gloader.training.checkpoint.save.spec_content", lambda _: content)
+        save_checkpoint(tmp_path / "checkpoint.pt", saved)
+    with pytest.raises(CheckpointError, match=r"the model in .* is malformed"):
+        load_checkpoint(tmp_path)
