@@ -39,6 +39,12 @@ class GraphNetwork(nn.Module):
         """The convolutions, the one next to the input features first."""
         return tuple(self.convs)  # type: ignore[arg-type]
 
+    def below(self, num_layers: int) -> GraphNetwork:
+        """Return the network of the lowest ``num_layers``, at least 1; shares its parts, and has modes of its own."""
+        found = GraphNetwork(self.layers[:num_layers], dropout=self.dropout, batch_norm=False)
+        found.norms = self.norms[: num_layers - 1]
+        return found.train(self.training)
+
     def forward(self, x: torch.Tensor, blocks: Sequence[DeviceBlock]) -> torch.Tensor:
         """Return the logits (B, classes) of the seeds for ``x`` (U, F) and the L blocks of their batch.
 

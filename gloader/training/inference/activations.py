@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.types import FeatureSource
+    from gloader.types import FeatureSource, IdArray
 
     Matrix = NDArray[np.float32]
 
@@ -38,6 +38,14 @@ class Rows(Protocol):
 
     def close(self) -> None:
         """Release memory or files. Idempotent."""
+        ...
+
+
+class MadeRows(Rows, Protocol):
+    """What a layer made, in host memory or on the SSD."""
+
+    def take(self, rows: IdArray, out: Matrix) -> None:
+        """Read ``rows`` (n,), in any order, into ``out`` (n, width) float32."""
         ...
 
 
@@ -76,6 +84,10 @@ class RamRows:
         """Copy rows ``start`` to ``stop``."""
         out[:] = self._array[start:stop]
 
+    def take(self, rows: IdArray, out: Matrix) -> None:
+        """Copy ``rows`` (n,), in any order."""
+        np.take(self._array, rows, axis=0, out=out)
+
     def close(self) -> None:
         """Drop the array. Idempotent."""
         self._array = np.empty((0, 0), dtype=np.float32)
@@ -102,7 +114,10 @@ class SsdRows:
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
         """Read rows ``start`` to ``stop`` from every slab."""
-        rows = np.arange(start, stop, dtype=np.int64)
+        self.take(np.arange(start, stop, dtype=np.int64), out)
+
+    def take(self, rows: IdArray, out: Matrix) -> None:
+        """Read ``rows`` (n,), in any order, from every slab."""
         for columns, store in self._slabs:
             part = np.empty((len(rows), columns.stop - columns.start), dtype=np.float32)
             store.read_into(rows, part)

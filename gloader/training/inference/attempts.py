@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.device import Device
-    from gloader.training.inference.activations import Rows
+    from gloader.training.inference.activations import MadeRows
 
 logger = logging.getLogger("gloader")
 
@@ -32,8 +32,8 @@ PlacedT = TypeVar("PlacedT", bound=OnADevice)
 
 
 def in_less_memory(
-    place: Callable[[int], PlacedT], run: Callable[[PlacedT, ExitStack], Rows], stack: ExitStack
-) -> Rows:
+    place: Callable[[int], PlacedT], run: Callable[[PlacedT, ExitStack], MadeRows], stack: ExitStack
+) -> MadeRows:
     """Return what ``run`` does; after a device ran out of memory, in half of it.
 
     Parameters

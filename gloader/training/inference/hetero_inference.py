@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from gloader.device.mkl_first_call import settle_vector_math
@@ -17,6 +16,7 @@ from gloader.training.inference.attempts import in_less_memory
 from gloader.training.inference.hetero_placement import HeteroGiven, place_types
 from gloader.training.inference.hetero_plan import plan_types
 from gloader.training.inference.hetero_run import HeteroRun
+from gloader.training.inference.results import iter_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
     Progress = Callable[[float], None]
-
-# Results of so many nodes at most are handed out at once, and no more bytes of them than this.
-_ROWS_PER_RESULT = 1 << 16
-_RESULT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +75,7 @@ class HeteroInference:
         ThreadStartError
             The system allows no more threads.
         """
-        return self._rows(network, len(network.layers), self.target, nodes, on_progress, finishes=True)
+        return self._rows(network, len(network.layers), self.target, nodes, None, on_progress, is_last=True)
 
     def activations(
         self,
@@ -87,23 +83,26 @@ class HeteroInference:
         num_layers: int,
         node_type: str,
         nodes: IdArray,
+        *,
+        order: IdArray | None = None,
         on_progress: Progress = lambda _: None,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield what the layer number ``num_layers``, 1 to L, makes of ``nodes`` (n,), in order, as `logits` does.
+        """Yield what the layer number ``num_layers``, 1 to L, makes of ``nodes`` (n,): positions, and their rows.
 
         Parameters
         ----------
         network, on_progress : as of `logits`
         num_layers : as many are computed
         node_type : a type that this layer makes
-        nodes : (n,) int64, ids within ``node_type``, in any order
+        nodes : (n,) int64, ids within ``node_type``, best in ascending order, in which edges are read
+        order : (n,) at each position of the result, which of ``nodes`` it is; None: they come as they are
 
         Raises
         ------
         BudgetError, ConfigError, ThreadStartError
             As of `logits`.
         """
-        return self._rows(network, num_layers, node_type, nodes, on_progress, finishes=False)
+        return self._rows(network, num_layers, node_type, nodes, order, on_progress, is_last=False)
 
     def require_memory(self, network: HeteroNetwork, *, num_outputs: int) -> None:
         """Raise BudgetError where `logits` of so many nodes would not fit the budget; nothing is read."""
@@ -124,9 +123,10 @@ class HeteroInference:
         num_layers: int,
         node_type: str,
         nodes: IdArray,
+        order: IdArray | None,
         on_progress: Progress,
         *,
-        finishes: bool,
+        is_last: bool,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         # Before a thread computes: its first call must not happen in two threads at once.
         settle_vector_math()
@@ -136,21 +136,16 @@ class HeteroInference:
             with torch.no_grad(), ExitStack() as stack:
                 given = self._given()
                 extent = given.extent(node_type, num_outputs=len(nodes))
-                result = in_less_memory(
+                made = in_less_memory(
                     lambda share: place_types(network, given, extent, num_layers=num_layers, share=share),
                     lambda placed, attempt: HeteroRun(placed, self.scratch, attempt).all_layers(
                         nodes, on_progress
                     ),
                     stack,
                 )
-                width = network.layers[num_layers - 1].out_dim
                 place = next(network.parameters()).device
-                step = max(1, min(_ROWS_PER_RESULT, _RESULT_BYTES // (4 * width)))
-                for start in range(0, len(nodes), step):
-                    stop = min(start + step, len(nodes))
-                    out = np.empty((stop - start, width), dtype=np.float32)
-                    result.read(start, stop, out)
-                    rows = torch.from_numpy(out)
-                    yield slice(start, stop), network.leave(rows.to(place)).cpu() if finishes else rows
+                width = network.layers[num_layers - 1].out_dim
+                for positions, rows in iter_rows(made, num_rows=len(nodes), width=width, order=order):
+                    yield positions, network.leave(rows.to(place)).cpu() if is_last else rows
         finally:
             network.train(was_training)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gloader.models.conv import Table
     from gloader.models.hetero_conv import HeteroLayer, RelationConv
-    from gloader.training.inference.activations import Rows
+    from gloader.training.inference.activations import MadeRows
     from gloader.training.inference.hetero_placement import HeteroPlacement
     from gloader.training.inference.layer_plan import LayerPlan
     from gloader.training.inference.outputs import LayerOutputs
@@ -78,7 +78,7 @@ class HeteroRun:
         self._device = placed.device
         self._room = OutputRoom(scratch, placed.device, stack)
 
-    def all_layers(self, nodes: IdArray, on_progress: Progress) -> Rows:
+    def all_layers(self, nodes: IdArray, on_progress: Progress) -> MadeRows:
         """Return the activations of the last layer for ``nodes`` of its type, in host memory or on the SSD."""
         placed = self._placed
         num_slabs = sum(len(plan.slabs) for plans in placed.plans for plan in plans.values())

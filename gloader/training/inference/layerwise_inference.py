@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from gloader.device.mkl_first_call import settle_vector_math
@@ -24,6 +23,7 @@ from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.inference.outputs import OutputRoom
 from gloader.training.inference.overlap import fetch_behind, num_ahead
 from gloader.training.inference.placement import Given, place_inference
+from gloader.training.inference.results import iter_rows
 from gloader.training.inference.row_stream import DeviceRows, stream_rows
 from gloader.training.process import release_freed_memory
 
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.device import Device, DeviceTier
     from gloader.models import GraphNetwork
     from gloader.models.conv import Conv, Table
     from gloader.samplers import Topology
-    from gloader.training.inference.activations import Rows
+    from gloader.training.inference.activations import MadeRows
     from gloader.training.inference.layer_plan import LayerPlan
     from gloader.training.inference.outputs import LayerOutputs
     from gloader.training.inference.placement import Placement
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
     Progress = Callable[[float], None]
-
-# Logits of so many nodes are a few MB, and their class is taken at once.
-_ROWS_PER_RESULT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,19 +91,45 @@ class LayerwiseInference:
         ThreadStartError
             The system allows no more threads.
         """
+        return self._rows(model, nodes, None, on_progress)
+
+    def activations(
+        self,
+        model: GraphNetwork,
+        num_layers: int,
+        nodes: IdArray,
+        *,
+        order: IdArray | None = None,
+        on_progress: Progress = lambda _: None,
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield what the layer number ``num_layers``, 1 to L, makes of ``nodes`` (n,): positions, and their rows.
+
+        Parameters
+        ----------
+        model, on_progress : as of `logits`
+        num_layers : as many are computed
+        nodes : (n,) int64, best in ascending order, in which edges are read
+        order : (n,) at each position of the result, which of ``nodes`` it is; None: they come as they are
+
+        Raises
+        ------
+        BudgetError, ThreadStartError
+            As of `logits`.
+        """
+        return self._rows(model.below(num_layers), nodes, order, on_progress)
+
+    def _rows(
+        self, model: GraphNetwork, nodes: IdArray, order: IdArray | None, on_progress: Progress
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
         # Before a thread computes: its first call must not happen in two threads at once.
         settle_vector_math()
         was_training = model.training
         model.eval()
         try:
             with torch.no_grad(), ExitStack() as stack:
-                result = self._compute(model, nodes, on_progress, stack)
+                made = self._compute(model, nodes, on_progress, stack)
                 width = model.layers[-1].out_dim
-                for start in range(0, len(nodes), _ROWS_PER_RESULT):
-                    stop = min(start + _ROWS_PER_RESULT, len(nodes))
-                    out = np.empty((stop - start, width), dtype=np.float32)
-                    result.read(start, stop, out)
-                    yield slice(start, stop), torch.from_numpy(out)
+                yield from iter_rows(made, num_rows=len(nodes), width=width, order=order)
         finally:
             model.train(was_training)
 
@@ -118,7 +142,9 @@ class LayerwiseInference:
             budget_bytes=self.memory_budget_bytes,
         )
 
-    def _compute(self, model: GraphNetwork, nodes: IdArray, on_progress: Progress, stack: ExitStack) -> Rows:
+    def _compute(
+        self, model: GraphNetwork, nodes: IdArray, on_progress: Progress, stack: ExitStack
+    ) -> MadeRows:
         given = Given(
             graph=self.graph,
             features=self.features,
@@ -142,7 +168,7 @@ class _Run:
         self._device = placed.device
         self._room = OutputRoom(job.scratch, placed.device, stack)
 
-    def all_layers(self, nodes: IdArray, on_progress: Progress) -> Rows:
+    def all_layers(self, nodes: IdArray, on_progress: Progress) -> MadeRows:
         """Return the activations of the last layer for ``nodes``, in host memory or on the SSD."""
         plans = self._placed.plans
         steps = 2 * sum(len(plan.slabs) for plan in plans)

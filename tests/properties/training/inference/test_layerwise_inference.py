@@ -147,6 +147,24 @@ def test_equals_it_with_activations_on_the_ssd_and_leaves_nothing_there(name, pr
     assert list(private_tmpdir.glob("gloader-infer-*")) == []
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("budget", [SMALL_BUDGET, 1_000_000])
+def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(num_layers, budget) -> None:
+    graph, model = _graph(5, 400, 0.3), _model("graphsage", add_self_loops=True, seed=5)
+    x = np.random.default_rng(5).normal(size=(N, F)).astype(np.float32)
+    order = np.random.default_rng(6).permutation(N)
+    rows = torch.tensor(x)
+    model.eval()
+    with torch.no_grad():
+        for depth, conv in enumerate(model.layers[:num_layers]):
+            rows = conv(model.enter(depth, rows), _whole(graph))
+    model.train()
+    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget)
+    found = list(job.activations(model, num_layers, np.arange(N), order=order))
+    torch.testing.assert_close(torch.cat([part for _, part in found]), rows[order], atol=2e-5, rtol=1e-4)
+    assert all(module.training for module in model.modules())
+
+
 def test_the_small_budgets_do_use_slabs_the_disk_and_several_pieces() -> None:
     layers = _model("graphsage", add_self_loops=True, seed=0).layers
     first, *_ = plan_inference(layers, num_nodes=N, num_outputs=N, budget_bytes=4_000)

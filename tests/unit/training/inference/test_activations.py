@@ -23,6 +23,9 @@ def test_rows_written_by_slabs_are_read_whole(tmp_path, kind) -> None:
     out = np.full((13, 6), np.nan, dtype=np.float32)
     rows.read(20, 33, out)
     np.testing.assert_array_equal(out, VALUES[20:33])
+    picked = np.array([49, 0, 7, 7, 20, 3, 1, 2, 48, 5, 4, 6, 8])
+    rows.take(picked, out)
+    np.testing.assert_array_equal(out, VALUES[picked])
     rows.close()
     rows.close()
     assert list(tmp_path.iterdir()) == []
