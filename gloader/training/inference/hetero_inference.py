@@ -14,7 +14,7 @@ import torch
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.training.inference.attempts import in_less_memory
 from gloader.training.inference.hetero_placement import HeteroGiven, place_types
-from gloader.training.inference.hetero_plan import plan_types
+from gloader.training.inference.hetero_plan import Extent, plan_types
 from gloader.training.inference.hetero_run import HeteroRun
 from gloader.training.inference.results import iter_rows
 
@@ -106,8 +106,12 @@ class HeteroInference:
 
     def require_memory(self, network: HeteroNetwork, *, num_outputs: int) -> None:
         """Raise BudgetError where `logits` of so many nodes would not fit the budget; nothing is read."""
-        extent = self._given().extent(self.target, num_outputs=num_outputs)
+        extent = self.extent(num_outputs=num_outputs)
         plan_types(network.layers, extent, budget_bytes=self.memory_budget_bytes)
+
+    def extent(self, *, num_outputs: int) -> Extent:
+        """Return how much there is to compute from for so many nodes of the target type."""
+        return self._given().extent(self.target, num_outputs=num_outputs)
 
     def _given(self) -> HeteroGiven:
         return HeteroGiven(
