@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from publications import CITES, make_publications
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from gloader import Dataset
@@ -32,6 +35,29 @@ def parse() -> tuple[Dataset, int]:
     return Dataset.open(ensure_dataset(args.dataset, SourceOptions(), PrepareOptions())), args.epochs
 
 
+def parse_typed() -> tuple[Dataset, int]:
+    """Return the dataset of several types that the command line names, and the number of epochs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dataset", help="a folder made by `gloader prepare`; left out: a publication graph")
+    parser.add_argument("--papers", type=int, default=12_000, help="of the publication graph")
+    parser.add_argument("--epochs", type=int, default=5)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    path = Path(args.dataset or f"{tempfile.gettempdir()}/gloader-publications-{args.papers}")
+    if args.dataset is None and not path.exists():
+        graph = make_publications(args.papers)
+        arrays = {"num_nodes": graph.num_nodes, "features": graph.features, "edges": graph.edges}
+        Dataset.from_numpy_hetero(
+            path,
+            **arrays,
+            labels={"paper": graph.labels},
+            **graph.splits,
+            add_reverse=True,
+            symmetrize=[CITES],
+        )
+    return Dataset.open(path), args.epochs
+
+
 def splits(dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training and the test nodes."""
     return torch.tensor(dataset.train), torch.tensor(dataset.test)
@@ -39,7 +65,19 @@ def splits(dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
 
 def sampler_for(dataset: Dataset, fanouts: list[int]) -> MergedSampler | None:
     """Return None where PyG's own sampler can run, which needs pyg-lib or torch-sparse; elsewhere ours."""
-    return None if WITH_PYG_LIB or WITH_TORCH_SPARSE else MergedSampler(dataset.load_graph(), fanouts)
+    if WITH_PYG_LIB or WITH_TORCH_SPARSE:
+        return None
+    graph = dataset.load_hetero_graph() if dataset.kind == "hetero" else dataset.load_graph()
+    return MergedSampler(graph, fanouts)
+
+
+def prefetched(dataset: Dataset, feature: str, label: str) -> dict[str, dict[str, list[str]]]:
+    """Return what a sampler of DGL's has to be told to fetch, by type."""
+    names = [name for name, table in dataset.node_tables.items() if table.has_features]
+    return {
+        "prefetch_node_feats": {name: [feature] for name in names},
+        "prefetch_labels": {dataset.labelled.name: [label]},
+    }
 
 
 @torch.no_grad()

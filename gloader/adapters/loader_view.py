@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, LoaderBusyError
-from gloader.loader import Loader
+from gloader.loader import HeteroLoader, Loader
 from gloader.pipeline.consumer import require_same_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
+    from typing import TypeAlias
 
-    from gloader.types import ReadyBatch
-
+AnyLoader: TypeAlias = "Loader | HeteroLoader"
 T = TypeVar("T")
 
 
 class LoaderView(Generic[T]):
-    """The batches of a `Loader`, each passed through ``convert``; position, length and state are the loader's.
+    """The batches of a loader, each passed through ``convert``; position, length and state are the loader's.
 
     An epoch ends as soon as its last batch is handed out, not when the loop asks for one more: loops that count
     (Lightning's) never ask. Starting another epoch ends the one before; its iterator then refuses to go on.
@@ -37,7 +37,7 @@ class LoaderView(Generic[T]):
     is_owner : close the loader, too, when this is dropped without `close`, as data loaders commonly are
     """
 
-    def __init__(self, loader: Loader, *, convert: Callable[[ReadyBatch], T], is_owner: bool = False) -> None:
+    def __init__(self, loader: AnyLoader, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
         self.loader = loader
         self._convert = convert
         if is_owner:
@@ -92,10 +92,10 @@ class LoaderView(Generic[T]):
 class _Epoch(Iterator[T]):
     """One epoch. It starts with its first batch: some loops make iterators that they never use."""
 
-    def __init__(self, view: LoaderView[T], *, convert: Callable[[ReadyBatch], T]) -> None:
+    def __init__(self, view: LoaderView[T], *, convert: Callable[[Any], T]) -> None:
         self._view = view  # kept, since dropping it may close its loader
         self._convert = convert
-        self._batches: Iterator[ReadyBatch] | None = None
+        self._batches: Iterator[Any] | None = None
         self._state: Literal["new", "running", "ended", "superseded"] = "new"
         self._turn = threading.Lock()  # of the thread that takes a batch; threads may share an epoch
         self._pid = os.getpid()
@@ -129,8 +129,8 @@ class _Epoch(Iterator[T]):
             self._state = "superseded"
 
 
-def to_loader(loader: Loader | Dataset, settings: Mapping[str, Any]) -> Loader:
-    """Return ``loader``, or a loader built for the dataset it is.
+def to_loader(loader: AnyLoader | Dataset, settings: Mapping[str, Any]) -> AnyLoader:
+    """Return ``loader``, or a loader built for the dataset it is: a `HeteroLoader` where it has several types.
 
     Raises
     ------
@@ -140,9 +140,11 @@ def to_loader(loader: Loader | Dataset, settings: Mapping[str, Any]) -> Loader:
         As `gloader.Loader`.
     """
     if isinstance(loader, Dataset):
-        return Loader(loader, **settings)
-    if not isinstance(loader, Loader):
-        raise ConfigError(f"expected a gloader.Loader or gloader.Dataset, got a {type(loader).__name__}")
+        return HeteroLoader(loader, **settings) if loader.kind == "hetero" else Loader(loader, **settings)
+    if not isinstance(loader, (Loader, HeteroLoader)):
+        raise ConfigError(
+            f"expected a gloader.Loader, gloader.HeteroLoader or gloader.Dataset, got a {type(loader).__name__}"
+        )
     if settings:
         raise ConfigError(
             f"{', '.join(settings)}: this loader is built already; pass the dataset instead, or build the loader "

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gloader.adapters.dgl.block import create_block, require_device
+from gloader.adapters.dgl.hetero_blocks import HeteroBlockBatch, to_hetero_blocks
 from gloader.adapters.loader_view import LoaderView, to_loader
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.dataset import Dataset
+from gloader.loader import HeteroLoader
 
 if TYPE_CHECKING:
-    from gloader.loader import Loader
-    from gloader.types import ReadyBatch
+    from gloader.adapters.loader_view import AnyLoader
+    from gloader.types import HeteroReadyBatch, ReadyBatch
 
 with quiet_dgl("gloader.adapters.dgl needs") as dgl:
     pass
@@ -24,8 +26,10 @@ _TYPE, _RELATION = "_N", ("_N", "_E", "_N")
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
 
 
-class BlockLoader(LoaderView[BlockBatch]):
+class BlockLoader(LoaderView[Any]):
     """Yields ``(input_nodes, output_nodes, blocks)``, as ``dgl.dataloading.DataLoader`` does.
+
+    Of a dataset of several types nodes are mappings and blocks typed, see `to_hetero_blocks`.
 
     ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels; ``dgl.NID`` and
     ``dgl.EID`` are set, edge ids being positions in the dataset's ``indices``; so is ``edata["weight"]`` where the
@@ -34,7 +38,7 @@ class BlockLoader(LoaderView[BlockBatch]):
 
     Parameters
     ----------
-    loader : a `gloader.Loader`, or a `gloader.Dataset` to build one for
+    loader : a `gloader.Loader` or `gloader.HeteroLoader`, or a `gloader.Dataset` to build one for
     feature, label : names of the node data
     settings : of the loader to build: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`
 
@@ -45,14 +49,24 @@ class BlockLoader(LoaderView[BlockBatch]):
     """
 
     def __init__(
-        self, loader: Loader | Dataset, *, feature: str = "feat", label: str = "label", **settings: Any
+        self, loader: AnyLoader | Dataset, *, feature: str = "feat", label: str = "label", **settings: Any
     ) -> None:
         require_device(settings.get("device", "cpu"))
-        super().__init__(
-            to_loader(loader, settings),
-            convert=lambda batch: to_blocks(batch, feature=feature, label=label),
-            is_owner=isinstance(loader, Dataset),
-        )
+        native = to_loader(loader, settings)
+        is_owner = isinstance(loader, Dataset)
+        if isinstance(native, HeteroLoader):
+            labelled = native.dataset.labelled.name
+
+            def convert_typed(batch: HeteroReadyBatch) -> HeteroBlockBatch:
+                return to_hetero_blocks(batch, labelled=labelled, feature=feature, label=label)
+
+            super().__init__(native, convert=convert_typed, is_owner=is_owner)
+        else:
+            super().__init__(
+                native,
+                convert=lambda batch: to_blocks(batch, feature=feature, label=label),
+                is_owner=is_owner,
+            )
 
 
 def to_blocks(batch: ReadyBatch, *, feature: str = "feat", label: str = "label") -> BlockBatch:

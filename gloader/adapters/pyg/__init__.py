@@ -7,12 +7,14 @@ needed.
 from gloader.adapters.pyg.data import to_data
 from gloader.adapters.pyg.graph_data import GraphData
 from gloader.adapters.pyg.hetero_data import to_hetero_data
+from gloader.adapters.pyg.hetero_graph_data import HeteroGraphData
 from gloader.adapters.pyg.merged_sampler import MergedSampler
 from gloader.adapters.pyg.node_loader import NeighborLoader, NodeLoader
 from gloader.adapters.pyg.stores import RowStore, TopologyStore
 
 __all__ = [
     "GraphData",
+    "HeteroGraphData",
     "MergedSampler",
     "NeighborLoader",
     "NodeLoader",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.errors import ConfigError
+
 if TYPE_CHECKING:
     from typing import Never
 
@@ -24,9 +26,18 @@ class GraphData:
 
     What is small enough for memory: nine bytes a node for ``y`` and a mask, when first asked for. Neither features nor
     edges: ``x`` and ``edge_index`` are those of batches.
+
+    Raises
+    ------
+    ConfigError
+        The dataset has several types of nodes.
     """
 
     def __init__(self, dataset: Dataset) -> None:
+        if dataset.kind != "homogeneous":
+            raise ConfigError(
+                "this dataset has several types of nodes; use gloader.adapters.pyg.HeteroGraphData"
+            )
         self.dataset = dataset
 
     @property

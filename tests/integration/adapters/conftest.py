@@ -33,6 +33,41 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> gloader.Dataset:
     )
 
 
+NUM_TYPED = {"paper": 400, "author": 250, "venue": 12, "patent": 6}
+
+
+@pytest.fixture(scope="session")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> gloader.Dataset:
+    """Four types and seven relations, three of them reverses; 100 training papers. No batch holds a patent."""
+    rng = np.random.Generator(np.random.Philox(6))
+
+    def pairs(source: str, destination: str, count: int) -> Any:
+        return np.stack([rng.integers(0, NUM_TYPED[name], count) for name in (source, destination)])
+
+    order = rng.permutation(NUM_TYPED["paper"])
+    return Dataset.from_numpy_hetero(
+        tmp_path_factory.mktemp("adapters") / "typed",
+        num_nodes=NUM_TYPED,
+        features={
+            name: rng.standard_normal((NUM_TYPED[name], dim)).astype(np.float32)
+            for name, dim in (("paper", 24), ("venue", 5), ("patent", 3))
+        },
+        edges={
+            ("author", "writes", "paper"): pairs("author", "paper", 1200),
+            ("paper", "cites", "paper"): pairs("paper", "paper", 2000),
+            ("paper", "in", "venue"): pairs("paper", "venue", 400),
+            ("paper", "founds", "patent"): pairs("paper", "patent", 30),
+            ("paper", "written_by", "author"): pairs("paper", "author", 1200),
+            ("venue", "has", "paper"): pairs("venue", "paper", 400),
+            ("patent", "cites", "paper"): np.empty((2, 0), np.int64),
+        },
+        labels={"paper": rng.integers(0, 4, NUM_TYPED["paper"])},
+        train=order[:100],
+        valid=order[100:200],
+        test=order[200:],
+    )
+
+
 @pytest.fixture
 def settings() -> dict[str, Any]:
     """Seven batches an epoch, the last of four seeds."""

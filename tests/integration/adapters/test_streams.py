@@ -113,7 +113,9 @@ def test_a_loader_that_is_built_already_is_taken(make_loader, adapter):
             adapter(stream.loader, batch_size=4, seed=0)
     with pytest.raises(LoaderClosedError):
         next(iter(stream))
-    with pytest.raises(ConfigError, match=r"expected a gloader.Loader or gloader.Dataset, got a str"):
+    with pytest.raises(
+        ConfigError, match=r"expected a gloader\.Loader, gloader\.HeteroLoader or gloader\.Dataset, got a str"
+    ):
         adapter("data/mine")
 
 
