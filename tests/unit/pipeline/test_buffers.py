@@ -159,3 +159,56 @@ def test_a_batch_that_is_on_its_way_is_waited_for_however_slow_the_disk_is() -> 
         ring.take_back()
         thread.join(5)
     assert isinstance(found[0], np.ndarray)
+
+
+_TWO = (RowForm(dim=3, dtype=np.dtype(np.float32)), RowForm(dim=2, dtype=np.dtype(np.uint16)))
+
+
+def test_the_rows_of_all_tables_lie_in_one_buffer_apart_from_one_another() -> None:
+    ring = BufferRing(forms=_TWO, rows=[5, 4], max_bytes=400)
+    first, second = ring.acquire([5, 4])
+    first[:], second[:] = 7, 9
+    assert (first.shape, first.dtype, second.shape, second.dtype) == ((5, 3), np.float32, (4, 2), np.uint16)
+    assert second.ctypes.data - first.ctypes.data == 64  # 60 bytes of the first, and what fills a cache line
+    assert (first == 7).all()
+
+
+def test_a_buffer_comes_back_with_the_last_of_its_tables() -> None:
+    ring = BufferRing(forms=_TWO, rows=[5, 4], max_bytes=80, patience_s=0.1)
+    first, second = ring.acquire([5, 4])
+    address = first.ctypes.data
+    kept = second[1:2]
+    del first, second
+    with ring.consumer_waits(), pytest.raises(BudgetError, match="clone what you keep"):
+        ring.acquire([1, 1])
+    del kept
+    again = ring.acquire([2, 3])
+    assert again[0].ctypes.data == address
+
+
+def test_a_buffer_grows_by_the_most_rows_of_each_table() -> None:
+    ring = BufferRing(forms=_TWO, rows=[1, 1], max_bytes=10_000)
+    ring.acquire([9, 1])
+    ring.acquire([1, 9])
+    assert ring.rows == (9, 9)
+    with pytest.raises(BudgetError, match="1,000 rows of 12 B and 9 rows of 4 B"):
+        ring.acquire([1_000, 1])
+
+
+def test_what_was_lent_of_every_table_is_taken_back() -> None:
+    ring = BufferRing(forms=_TWO, rows=[5, 4], max_bytes=80)
+    ring.resume(is_lending=True)
+    x = [torch.from_numpy(matrix.astype(np.float32, copy=False)) for matrix in ring.acquire([5, 4])]
+    ring.lend(x)
+    ring.take_back()
+    assert [features.shape for features in x] == [(0, 3), (0, 2)]
+
+
+def test_without_tables_nothing_is_waited_for_but_the_end() -> None:
+    ring = BufferRing(forms=(), rows=(), max_bytes=0)
+    assert ring.acquire([]) == ()
+    ring.cancel()
+    with pytest.raises(ChannelClosedError):
+        ring.acquire([])
+    ring.resume()
+    assert ring.acquire([]) == ()

@@ -75,6 +75,17 @@ def test_an_error_names_the_batches() -> None:
     assert caught.value.__notes__ == ["in stage stage, epoch 0, batch 3 and the 1 after it"]
 
 
+def test_what_was_staged_of_one_table_is_released_where_another_fails() -> None:
+    first, misses = _Retrieval(), SimpleNamespace(cost=COST, num_closed=0)
+    misses.close = lambda: setattr(misses, "num_closed", misses.num_closed + 1)
+    first.begin = lambda *_, **__: staged(1, misses).tables[0]  # type: ignore[method-assign]
+    stage = StageMisses([first, _Retrieval(SpillError("full"))], RunFeedback(), instruments())  # type: ignore[list-item]
+    planned = PlannedSuperbatch(number=1, first=PLANNED.first, plans=(plan(), plan()))
+    with pytest.raises(SpillError, match="full"):
+        stage.process(planned)
+    assert misses.num_closed == 1
+
+
 @pytest.mark.parametrize(("asked", "expected"), [(None, 4096), (0, 0), (8192, 8192)])
 def test_holes_are_read_as_was_asked_or_as_is_faster_by_now(asked: int | None, expected: int) -> None:
     rates = SimpleNamespace(times=SimpleNamespace(gap_bytes=lambda *_, **__: 4096))
