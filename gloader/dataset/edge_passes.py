@@ -10,9 +10,6 @@ from gloader.ssd_store.sweep.ways import PassWay
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
-    from gloader.samplers.sweeping import Frontier
     from gloader.ssd_store.sweep.sweep import SweepCost
 
 __all__ = ["EdgePasses", "PassReport", "PassWay", "SweptHops"]
@@ -36,8 +33,8 @@ class SweptHops(Protocol):
         """What the pass took."""
         ...
 
-    def read(self, owner: int) -> NDArray[Any]:
-        """Return the drawn array of ``frontiers[owner]``, read back and verified; see `HopRule`.
+    def read(self, owner: int) -> Any:
+        """Return what was drawn for ``frontiers[owner]``, read back and verified; see `HopRule`.
 
         Raises
         ------
@@ -64,13 +61,13 @@ class EdgePasses(Protocol):
         ...
 
     def sweep(
-        self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
+        self, frontiers: Sequence[Any], *, label: str, is_cancelled: Callable[[], bool]
     ) -> SweptHops:
         """Bring what ``frontiers`` draw to the spill folder, in one pass, or leave nothing there.
 
         Parameters
         ----------
-        frontiers : of any batches and hops below L; of batches that wait for one another the earlier hops come first
+        frontiers : as of the rule, of any batches and hops below L; of batches that wait for one another the earlier hops come first
         label : whose pass it is, for messages
         is_cancelled : looked at every few milliseconds
 

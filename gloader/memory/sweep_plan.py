@@ -45,6 +45,7 @@ class SweepDemand:
     touched_pages: int  # of the file, that hold what is brought for a batch, at most
     num_batches: int | None = None  # of the whole run, where that is known
     kept_bytes: int = 0  # of the buffers of a pass, for each frontier, beside its pieces
+    num_files: int = 1  # that a pass reads one after another, each with buffers of its own: one of each relation
 
     @property
     def waiting_bytes(self) -> int:
@@ -137,7 +138,7 @@ def plan_sweeps(demand: SweepDemand, *, budget_bytes: int, spill_bytes: int) -> 
         "as many as the run has": LARGEST if demand.num_batches is None else _above(demand.num_batches),
         "a tenth of the memory budget has room for no more": _below(
             int(_FRONTIER_SHARE * budget_bytes),
-            demand.waiting_bytes + demand.num_hops * (_PIECE_BYTES + demand.kept_bytes),
+            demand.waiting_bytes + demand.num_files * demand.num_hops * (_PIECE_BYTES + demand.kept_bytes),
         ),
         "half of the spill budget has room for no more": _below(
             int(_SPILL_SHARE * spill_bytes), demand.alive_bytes
@@ -145,7 +146,9 @@ def plan_sweeps(demand: SweepDemand, *, budget_bytes: int, spill_bytes: int) -> 
     }
     reason = min(limits, key=lambda name: limits[name])
     num_batches = limits[reason]
-    buffer_bytes = _buffer_bytes(num_batches * demand.num_hops, demand.kept_bytes, budget_bytes)
+    buffer_bytes = demand.num_files * _buffer_bytes(
+        num_batches * demand.num_hops, demand.kept_bytes, budget_bytes // demand.num_files
+    )
     if demand.kept_bytes and buffer_bytes > budget_bytes:
         raise BudgetError(
             f"edges that are read in sweeps need {format_bytes(buffer_bytes)} to choose by weight for {num_batches} "

@@ -10,16 +10,15 @@ from gloader.pipeline.sweep import SweepEdges
 from gloader.pipeline.swept_batches import PassFeed, SweptBatches
 from gloader.pipeline.threads import stage_thread
 from gloader.pipeline.wavefront import batches_swept
+from gloader.samplers.arguments import split_seeds
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.threads import Failures, StageThread
     from gloader.pipeline.tiers import SweepTier
-    from gloader.types import SampledBatch
+    from gloader.types import AnyBatch, IdArray
 
 
 class EdgeSweeps:
@@ -51,7 +50,7 @@ class EdgeSweeps:
         self.sampler = tier.sampler
         self.stream = stream
         self.instruments = instruments
-        self.known = _first_known(tier.probed, stream)
+        self.known = _first_known(tier.probed, stream, tier.type_starts)
         start = len(self.known)
         self.swept = SweptBatches(batches_swept(tier.num_batches, planned), start=start)
         self._feedback = feedback
@@ -60,8 +59,8 @@ class EdgeSweeps:
         feed = PassFeed(stream, self.swept, size=tier.num_batches, num_hops=rule.num_hops, start=start)
         self.thread: StageThread = stage_thread(self._sweep, feed, self.swept, failures)
 
-    def read(self, position: int) -> list[NDArray[Any]]:
-        """Return the drawn array of each hop of the batch at ``position``; errors as `SweptBatches.read`."""
+    def read(self, position: int) -> list[Any]:
+        """Return what was drawn in each hop of the batch at ``position``; errors as `SweptBatches.read`."""
         with self._feedback.device.using():
             return self.swept.read(position)
 
@@ -75,15 +74,17 @@ class EdgeSweeps:
         self.swept.release_all()
 
 
-def _first_known(probed: list[SampledBatch], stream: BatchStream) -> dict[int, SampledBatch]:
+def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray) -> dict[int, AnyBatch]:
     """Take ``probed``, and return those that ``stream`` begins with, by their positions."""
-    known: dict[int, SampledBatch] = {}
+    known: dict[int, AnyBatch] = {}
     taken = probed[:]
     probed.clear()  # for one run alone: they are not kept for another that may never come
     for position, batch in enumerate(taken):
         if not stream.has(position) or stream.id_of(position) != batch.id:
             break
-        if not np.array_equal(stream.seeds_at(position), batch.nodes[: batch.num_seeds]):
+        own = split_seeds(stream.seeds_at(position), type_starts)
+        found = zip(batch.node_arrays, batch.seed_counts, strict=True)
+        if not all(np.array_equal(seeds, nodes[:count]) for seeds, (nodes, count) in zip(own, found, strict=True)):
             break  # of another rank
         known[position] = batch
     return known

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.ids import id_dtype
-from gloader.dataset.open_passes import open_passes
+from gloader.dataset.hetero_passes import open_any_passes
 from gloader.dataset.topology import require_offsets
 from gloader.errors import BudgetError
 from gloader.memory.plan import topology_share
@@ -20,33 +20,36 @@ from gloader.pipeline.tiers import SweepTier
 from gloader.samplers import (
     LaborSampler,
     MergedBlockSampler,
+    MergedHeteroBlockSampler,
     NeighborSampler,
+    RelationwiseSampler,
     reads_weights,
     sweep_refusal,
     swept_words,
 )
+from gloader.samplers.arguments import resolve_fanouts
 from gloader.samplers.list_rule import KEPT_EDGE_BYTES
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.types import SampledBatch
+from gloader.types import CollectiveFanouts, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
-    from gloader.config import LoaderSettings
+    from gloader.config import LoaderSettings, SamplingSettings
     from gloader.dataset import Dataset
     from gloader.memory.sweep_plan import SweepPlan
     from gloader.memory.topology_home import TopologyChoice
     from gloader.pipeline.device_rows import Workload
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import AnyBatch
+    from gloader.types import AnyBatch, Block, Relation
 
 # Those that are swept, with the options that `sweep_refusal` allows.
-SWEPT_SAMPLERS: Final = (NeighborSampler, MergedBlockSampler, LaborSampler)
+SWEPT_SAMPLERS: Final = (NeighborSampler, MergedBlockSampler, LaborSampler, RelationwiseSampler, MergedHeteroBlockSampler)
 
-_SEVERAL_TYPES: Final = SweepObstacle(
-    reason="passes over the edges serve graphs of one node type", remedy="topology='ram' or 'direct'"
+_COLLECTIVE: Final = SweepObstacle(
+    reason="collective fan-outs draw over the edges of several relations at once", remedy="fan-outs of each relation"
 )
 
 # What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
@@ -81,7 +84,6 @@ def choose_edge_home(
     spill: SpillFolder | None,
     *,
     budget_bytes: int,
-    is_typed: bool = False,
 ) -> TopologyChoice:
     """Return where the edges live, as far as it does not depend on the batches.
 
@@ -91,7 +93,6 @@ def choose_edge_home(
     settings : those of the loader
     spill : the folder for what passes bring; None: there is none
     budget_bytes : of memory, for everything
-    is_typed : whether batches have several types
 
     Raises
     ------
@@ -102,7 +103,7 @@ def choose_edge_home(
         settings.memory.topology,
         topology_bytes=dataset.topology_bytes,
         budget_bytes=budget_bytes,
-        obstacle=_SEVERAL_TYPES if is_typed else _obstacle(settings.sampling.sampler, spill),
+        obstacle=_obstacle(settings.sampling, spill),
     )
     if choice.home != "ram":
         require_offsets(dataset, budget_bytes=budget_bytes)
@@ -152,29 +153,40 @@ def sweep_demand(
     ----------
     dataset : whose edges
     settings : those of the loader
-    probe : a few batches; None is returned where there are none, and of batches of several types
+    probe : a few batches; None is returned where there are none
     num_batches : of the whole run, where that is known
     """
-    batches = [batch for batch in probe if isinstance(batch, SampledBatch)]
-    if not batches:
+    if not probe:
         return None
     spec, layout = settings.sampling.sampler, settings.sampling.layout
-    arrays = dataset.arrays
-    files = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
+    names = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
     words, is_merged = swept_words(spec), layout == "merged"
-    edge_bytes = words * arrays["indices"].row_bytes
-    nodes = _largest([_hop_nodes(batch, is_merged=is_merged) for batch in batches])
-    edges = _largest([_hop_edges(batch, is_merged=is_merged) for batch in batches])
+    tables = {relation: table for relation, table in dataset.edge_tables.items() if table.num_edges}
+    nodes = _largest([_hop_nodes(batch, is_merged=is_merged) for batch in probe])
+    edges = {
+        relation: _largest([_hop_edges(_blocks_of(batch, relation), is_merged=is_merged) for batch in probe])
+        for relation in tables
+    }
+    num_edges = sum(map(sum, edges.values()))
     return SweepDemand(
-        file_bytes=sum(arrays[name].num_bytes for name in files if name in arrays),
+        file_bytes=sum(
+            table.arrays[name].num_bytes for table in tables.values() for name in names if name in table.arrays
+        ),
         node_bytes=id_dtype(dataset.num_nodes).itemsize,
         hop_nodes=nodes,
         # Each region is padded to a page.
-        hop_bytes=tuple(edge_bytes * count + PAGE_BYTES for count in edges),
+        hop_bytes=tuple(
+            sum(
+                words * table.arrays["indices"].row_bytes * edges[relation][hop] + PAGE_BYTES
+                for relation, table in tables.items()
+            )
+            for hop in range(len(nodes))
+        ),
         # Who looks at whole lists reads at least two pages of each, and more of long ones.
-        touched_pages=sum(edges) if words == 1 else len(files) * (2 * sum(nodes) + sum(edges)),
+        touched_pages=num_edges if words == 1 else len(names) * (2 * sum(nodes) + num_edges),
         num_batches=num_batches,
         kept_bytes=_kept_bytes(dataset, settings),
+        num_files=max(len(tables), 1),
     )
 
 
@@ -211,7 +223,7 @@ def open_sweeps(
     # No other is swept, see `_obstacle`.
     if plan is None or folder is None or not isinstance(sampler, SWEPT_SAMPLERS):
         return None
-    passes = open_passes(
+    passes = open_any_passes(
         dataset,
         sampler.rule,
         folder,
@@ -220,12 +232,20 @@ def open_sweeps(
         io=settings.reading.io,
     )
     stack.callback(passes.close)
-    return SweepTier(passes=passes, sampler=sampler, num_batches=plan.num_batches, probed=work.probe)
+    return SweepTier(
+        passes=passes,
+        sampler=sampler,
+        num_batches=plan.num_batches,
+        probed=work.probe,
+        type_starts=dataset.type_starts,
+    )
 
 
-def _obstacle(spec: str, spill: SpillFolder | None) -> SweepObstacle | None:
+def _obstacle(sampling: SamplingSettings, spill: SpillFolder | None) -> SweepObstacle | None:
     """Return what keeps edges from being swept, whatever the batches are like."""
-    if (refusal := sweep_refusal(spec)) is not None:
+    if isinstance(sampling.fanouts, CollectiveFanouts):
+        return _COLLECTIVE
+    if (refusal := sweep_refusal(sampling.sampler)) is not None:
         return SweepObstacle(reason=refusal[0], remedy=refusal[1])
     return NO_FOLDER if spill is None else None
 
@@ -234,20 +254,41 @@ def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
     """Return the memory of a frontier for what it has taken of a list, and may yet give up. Pure."""
     if not reads_weights(settings.sampling.sampler):
         return 0
-    return KEPT_EDGE_BYTES * min(max(0, *settings.sampling.hops), dataset.num_edges)
+    hops = resolve_fanouts(settings.sampling.fanouts, dataset.relations)
+    return KEPT_EDGE_BYTES * min(max(0, *chain.from_iterable(hops)), dataset.num_edges)
 
 
-def _hop_nodes(batch: SampledBatch, *, is_merged: bool) -> list[int]:
+def _blocks_of(batch: AnyBatch, relation: Relation) -> Sequence[Block]:
+    """Return the blocks of a relation. Pure."""
+    return batch.blocks if isinstance(batch, SampledBatch) else [hop[relation] for hop in batch.blocks]
+
+
+def _hop_nodes(batch: AnyBatch, *, is_merged: bool) -> list[int]:
     """Return how many ids wait for each hop: those that draw, and all that were seen where these are others. Pure."""
-    seen = [block.num_dst for block in reversed(batch.blocks)]
-    if not is_merged:
-        return seen
-    return [2 * after - before for before, after in pairwise([0, *seen])]
+    seen = _seen_of_types(batch)
+    if is_merged:
+        seen = [[2 * after - before for before, after in pairwise([0, *counts])] for counts in seen]
+    return [sum(counts) for counts in zip(*seen, strict=True)]
 
 
-def _hop_edges(batch: SampledBatch, *, is_merged: bool) -> list[int]:
+def _seen_of_types(batch: AnyBatch) -> list[list[int]]:
+    """Return how many nodes of each type were known before each hop. Pure."""
+    if isinstance(batch, SampledBatch):
+        return [[block.num_dst for block in reversed(batch.blocks)]]
+    seen = []
+    for name, count in batch.num_seeds.items():
+        counts = []
+        for hop in reversed(batch.blocks):
+            counts.append(count)
+            found = (block.num_src for (source, _, _), block in hop.items() if source == name)
+            count = next(found, count)  # noqa: PLW2901 - known after the hop, before the next
+        seen.append(counts)
+    return seen
+
+
+def _hop_edges(blocks: Sequence[Block], *, is_merged: bool) -> list[int]:
     """Return the edges that each hop took; a block of merged hops has those of the hops before too. Pure."""
-    edges = [block.num_edges for block in reversed(batch.blocks)]
+    edges = [block.num_edges for block in reversed(blocks)]
     return [after - before for before, after in pairwise([0, *edges])] if is_merged else edges
 
 

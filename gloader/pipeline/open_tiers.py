@@ -92,7 +92,7 @@ def open_feature_tier(
     stack = ExitStack()
     try:
         spill = open_spill_folder(dataset, settings, stack, budget_bytes=budget)
-        home = choose_edge_home(dataset, settings, spill, budget_bytes=budget, is_typed=is_typed)
+        home = choose_edge_home(dataset, settings, spill, budget_bytes=budget)
         # Held first: what it leaves of the budget is shared out below.
         topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=is_typed)
         files = open_files(dataset, settings, spill, stack)

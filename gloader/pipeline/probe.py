@@ -10,14 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.thread_start import run_together
-from gloader.dataset.open_passes import open_passes
+from gloader.dataset.hetero_passes import num_swept, open_any_passes
 from gloader.ssd_store.regions.buffers import pass_memory_bytes
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from gloader.config import IoMode
     from gloader.core.order import EpochOrder
@@ -105,9 +103,9 @@ def _make_in_passes(
     rule = sampler.rule
     first = _first_seeds(order)
     frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
-    drawn: list[list[NDArray[Any]]] = [[] for _ in first]
-    memory_bytes = pass_memory_bytes(len(first))
-    with closing(open_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)) as passes:
+    drawn: list[list[Any]] = [[] for _ in first]
+    memory_bytes = num_swept(dataset) * pass_memory_bytes(len(first))
+    with closing(open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)) as passes:
         for _ in range(rule.num_hops if first else 0):
             hops = passes.sweep(frontiers, label="the first batches", is_cancelled=is_cancelled)
             for owner in range(len(first)):

@@ -8,29 +8,38 @@ from gloader.pipeline.sample import CodedRows, trace_entry
 from gloader.samplers.sweeping import swept_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gloader.pipeline.edge_sweeps import EdgeSweeps
     from gloader.pipeline.sample import TraceEntry
-    from gloader.types import SampledBatch
+    from gloader.types import AnyBatch
 
 
 class ReplayTrace:
-    """Works out the nodes of a batch from what passes brought: sets of them, no blocks. Thread-safe."""
+    """Works out the nodes of a batch from what passes brought: sets of them, no blocks. Thread-safe.
+
+    Parameters
+    ----------
+    sweeps : brought it
+    types : the number of the node type of each table
+    """
 
     name: Final = "sample"
 
-    def __init__(self, sweeps: EdgeSweeps) -> None:
+    def __init__(self, sweeps: EdgeSweeps, types: Sequence[int] = (0,)) -> None:
         self._sweeps = sweeps
+        self._types = types
 
     def process(self, position: int) -> TraceEntry:
         """Return the nodes of the batch at ``position`` of the stream."""
         sweeps = self._sweeps
         if (known := sweeps.known.get(position)) is not None:
-            return trace_entry(known, (0,))
+            return trace_entry(known, self._types)
         batch_id = sweeps.stream.id_of(position)
         with sweeps.instruments.working("sample", batch_id):
             seeds = sweeps.stream.seeds_at(position)
             nodes = swept_nodes(sweeps.sampler.rule, batch_id, seeds, sweeps.read(position))
-            return (CodedRows.of(nodes),)
+            return tuple(CodedRows.of(nodes[number]) for number in self._types)
 
 
 class ReplayBatch:
@@ -41,7 +50,7 @@ class ReplayBatch:
     def __init__(self, sweeps: EdgeSweeps) -> None:
         self._sweeps = sweeps
 
-    def process(self, position: int) -> SampledBatch:
+    def process(self, position: int) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
         sweeps = self._sweeps
         if (known := sweeps.known.pop(position, None)) is not None:

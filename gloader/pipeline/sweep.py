@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.swept_batches import SweptPass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.wavefront import EdgePass
-    from gloader.samplers.sweeping import Frontier, HopRule
+    from gloader.samplers.sweeping import AnyHopRule
     from gloader.types import BatchId
 
 
@@ -35,7 +35,7 @@ class SweepEdges:
     def __init__(
         self,
         passes: EdgePasses,
-        rule: HopRule,
+        rule: AnyHopRule,
         stream: BatchStream,
         *,
         feedback: RunFeedback,
@@ -78,7 +78,7 @@ class SweepEdges:
         """End the pass that is under way, and every later one. Idempotent."""
         self._is_cancelled = True
 
-    def _frontier(self, position: int, work: Work) -> Frontier:
+    def _frontier(self, position: int, work: Work) -> Any:
         """Return who draws for ``position`` in the next pass."""
         if self._has_to_end(work):
             raise ChannelClosedError("the pass over the edges was cancelled")
@@ -96,7 +96,7 @@ class SweepEdges:
 class _Drawn(NamedTuple):
     """A frontier, and where that lies which a pass brought for it."""
 
-    frontier: Frontier
+    frontier: Any  # as of the rule
     hops: SweptHops
     owner: int
 

@@ -11,8 +11,6 @@ from gloader.errors import ChannelClosedError
 from gloader.pipeline.wavefront import edge_passes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gloader.dataset.edge_passes import SweptHops
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.wavefront import EdgePass
@@ -82,8 +80,8 @@ class SweptBatches:
             self._error = error
             self.changed.notify_all()
 
-    def read(self, position: int) -> list[NDArray[Any]]:
-        """Return the drawn array of each hop of the batch at ``position``, one that is ready; see `HopRule`.
+    def read(self, position: int) -> list[Any]:
+        """Return what was drawn in each hop of the batch at ``position``, one that is ready; see `HopRule`.
 
         Raises
         ------

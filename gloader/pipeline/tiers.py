@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.samplers import HeteroGraph, Topology
     from gloader.samplers.sweeping import SweptSampler
     from gloader.ssd_store import FeatureStore
-    from gloader.types import AnySampler, FeatureSource, SampledBatch
+    from gloader.types import AnyBatch, AnySampler, FeatureSource, IdArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,8 @@ class SweepTier:
     passes: EdgePasses
     sampler: SweptSampler
     num_batches: int  # S_t
-    probed: list[SampledBatch]  # the first of epoch 0, until a run took them
+    probed: list[AnyBatch]  # the first of epoch 0, until a run took them
+    type_starts: IdArray  # (T + 1,) by which seeds are numbered through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,206 @@
+"""Passes over the edges of several relations: one file after another, for the hops of many batches."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from gloader.dataset.edge_passes import PassReport
+from gloader.dataset.open_passes import open_passes
+from gloader.samplers.hetero_rule import HeteroRule
+from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.config import IoMode
+    from gloader.dataset.dataset import Dataset
+    from gloader.dataset.edge_passes import EdgePasses, PassWay, SweptHops
+    from gloader.samplers.sweeping import AnyHopRule, Frontier, HeteroFrontier, HopRule
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.spill.folder import SpillFolder
+
+_NOTHING = np.empty(0, dtype=np.int32)
+
+
+class HeteroPasses:
+    """`EdgePasses` for a `HeteroRule`: a pass reads the edges of each relation in turn. Thread-safe; one at a time.
+
+    Owns files, rings and buffers of every relation that has edges, until `close`.
+
+    Parameters
+    ----------
+    dataset : whose edges they are
+    rule : of the sampler
+    folder : takes what passes bring, within its budget
+    memory_bytes : of all buffers; each relation that has edges gets an equal part
+    rates : of the disks
+    io : how requests are made
+    way : how every pass reads; None: by what ``rates`` predict
+
+    Raises
+    ------
+    BudgetError
+        ``memory_bytes`` is too little for any pass.
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
+        As `open_topology`.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        rule: HeteroRule,
+        folder: SpillFolder,
+        *,
+        memory_bytes: int,
+        rates: IoRates,
+        io: IoMode = "auto",
+        way: PassWay | None = None,
+    ) -> None:
+        self._rule = rule
+        tables = list(dataset.edge_tables.values())
+        share = memory_bytes // max(num_swept(dataset), 1)
+        with ExitStack() as stack:
+            self._passes: list[EdgePasses | None] = []
+            for table, of_relation in zip(tables, rule.rules, strict=True):
+                passes = None
+                if table.num_edges:
+                    passes = open_passes(
+                        table, of_relation, folder, memory_bytes=share, rates=rates, io=io, way=way
+                    )
+                    stack.callback(passes.close)
+                self._passes.append(passes)
+            self._stack = stack.pop_all()
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of buffers and page checksums that are held."""
+        return sum(passes.resident_bytes for passes in self._passes if passes is not None)
+
+    def sweep(
+        self, frontiers: Sequence[HeteroFrontier], *, label: str, is_cancelled: Callable[[], bool]
+    ) -> HeteroHops:
+        """Bring what ``frontiers`` draw in every relation to the spill folder, or leave nothing there.
+
+        Parameters and errors are those of `EdgePasses.sweep`.
+        """
+        parts = [self._rule.parts(frontier) for frontier in frontiers]
+        hops: list[SweptHops | None] = []
+        owners: list[dict[int, int]] = []
+        with ExitStack() as undo:
+            for number, passes in enumerate(self._passes):
+                drawing: list[Frontier] = []
+                numbers: dict[int, int] = {}  # of a frontier among those that draw in the relation
+                for owner, of_owner in enumerate(parts):
+                    part = of_owner[number]
+                    if part is not None:
+                        numbers[owner] = len(drawing)
+                        drawing.append(part)
+                swept = None
+                if passes is not None and drawing:
+                    swept = passes.sweep(drawing, label=label, is_cancelled=is_cancelled)
+                    undo.callback(swept.close)
+                hops.append(swept)
+                owners.append(numbers if swept is not None else {})
+            undo.pop_all()
+        return HeteroHops(hops, owners)
+
+    def close(self) -> None:
+        """Release everything, and close what the passes left. Idempotent."""
+        self._stack.close()
+
+
+class HeteroHops:
+    """What one pass over all relations brought: `SweptHops`. Thread-safe; made by `HeteroPasses.sweep`.
+
+    Parameters
+    ----------
+    hops : what was brought of each relation; None: nobody drew in it
+    owners : of each relation, the number that a frontier has there
+    """
+
+    def __init__(self, hops: Sequence[SweptHops | None], owners: Sequence[dict[int, int]]) -> None:
+        self._hops = hops
+        self._owners = owners
+        self._report = _sum_of([swept.report for swept in hops if swept is not None])
+
+    @property
+    def report(self) -> PassReport:
+        """What the pass took, over all relations."""
+        return self._report
+
+    def read(self, owner: int) -> tuple[NDArray[Any], ...]:
+        """Return what ``frontiers[owner]`` drew in each relation, verified; errors as of `SweptHops.read`."""
+        return tuple(
+            swept.read(numbers[owner]) if swept is not None and owner in numbers else _NOTHING
+            for swept, numbers in zip(self._hops, self._owners, strict=True)
+        )
+
+    def release(self, owner: int) -> None:
+        """Say that ``frontiers[owner]`` is done: its files go back with the last owners in them. Idempotent."""
+        for swept, numbers in zip(self._hops, self._owners, strict=True):
+            if swept is not None and owner in numbers:
+                swept.release(numbers[owner])
+
+    def close(self) -> None:
+        """Remove what was not released. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; the others are.
+        """
+        with ExitStack() as stack:
+            for swept in self._hops:
+                if swept is not None:
+                    stack.callback(swept.close)
+
+
+def open_any_passes(
+    dataset: Dataset,
+    rule: AnyHopRule,
+    folder: SpillFolder,
+    *,
+    memory_bytes: int,
+    rates: IoRates,
+    io: IoMode = "auto",
+) -> EdgePasses:
+    """Return the passes over the edges of ``dataset`` that ``rule`` needs, of one relation or of several.
+
+    Parameters and errors are those of `open_passes`.
+    """
+    if isinstance(rule, HeteroRule):
+        return HeteroPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
+    return open_passes(
+        dataset, cast("HopRule", rule), folder, memory_bytes=memory_bytes, rates=rates, io=io
+    )
+
+
+def num_swept(dataset: Dataset) -> int:
+    """Return the relations that a pass reads: those that have edges."""
+    return sum(table.num_edges > 0 for table in dataset.edge_tables.values())
+
+
+def _sum_of(reports: Sequence[PassReport]) -> PassReport:
+    """Return the report of passes that were made one after another; the way is that of the one that read most. Pure."""
+    costs = [report.cost for report in reports]
+    most = max(reports, key=lambda report: report.cost.read.bytes_read, default=None)
+    return PassReport(
+        way="direct" if most is None else most.way,
+        predicted_s=sum(report.predicted_s for report in reports),
+        pages_wanted=sum(report.pages_wanted for report in reports),
+        cost=SweepCost(
+            read=ReadStats(
+                rows=sum(cost.read.rows for cost in costs),
+                requests=sum(cost.read.requests for cost in costs),
+                bytes_read=sum(cost.read.bytes_read for cost in costs),
+            ),
+            writes=sum(cost.writes for cost in costs),
+            bytes_written=sum(cost.bytes_written for cost in costs),
+        ),
+    )
