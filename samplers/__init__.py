@@ -20,7 +20,12 @@ from gloader.samplers.make import (
     sweep_refusal,
     swept_words,
 )
-from gloader.samplers.make_hetero import hetero_call_bytes, hetero_map_bytes, make_hetero_sampler
+from gloader.samplers.make_hetero import (
+    hetero_call_bytes,
+    hetero_map_bytes,
+    hetero_sweep_refusal,
+    make_hetero_sampler,
+)
 from gloader.samplers.merged import MergedBatch
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 from gloader.samplers.reach import unreachable_relations
@@ -40,6 +45,7 @@ __all__ = [
     "call_bytes",
     "hetero_call_bytes",
     "hetero_map_bytes",
+    "hetero_sweep_refusal",
     "make_hetero_sampler",
     "make_sampler",
     "preferred_layout",

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, Relation
 
-__all__ = ["MAX_LOCAL", "checked_fanouts", "checked_hops", "checked_seed", "checked_seeds", "resolve_fanouts"]
+__all__ = [
+    "MAX_LOCAL",
+    "checked_fanouts",
+    "checked_hops",
+    "checked_seed",
+    "checked_seeds",
+    "resolve_fanouts",
+    "split_seeds",
+]
 
 MAX_LOCAL = 2**31 - 2  # local ids and offsets are int32
 
@@ -74,6 +82,31 @@ def checked_seeds(seeds: IdArray, num_nodes: int) -> IdArray:
     if len(bad := outside(ids, num_nodes)):
         raise SeedError(f"{len(bad)} seeds are not in 0..{num_nodes - 1}, among them {bad[:5].tolist()}")
     return ids
+
+
+def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
+    """Return the seeds of each type as ids within it, in their order, after the range check. Pure.
+
+    Parameters
+    ----------
+    seeds : (B,) nodes of several types, numbered through
+    type_starts : (T + 1,) see `HeteroGraph.type_starts`
+
+    Raises
+    ------
+    SeedError
+        As of `checked_seeds`.
+    """
+    checked = checked_seeds(seeds, int(type_starts[-1]))
+    parts = [checked[:0]] * (len(type_starts) - 1)
+    if len(checked):
+        ends = np.searchsorted(type_starts[1:], (checked.min(), checked.max()), side="right")
+        first, last = ends.tolist()
+        for number in range(first, last + 1):
+            start, end = type_starts[number : number + 2]
+            of_type = checked if first == last else checked[(checked >= start) & (checked < end)]
+            parts[number] = of_type - start
+    return parts
 
 
 def _listed(names: Iterable[str]) -> str:

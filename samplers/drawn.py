@@ -18,21 +18,23 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 
-def checked_drawn(drawn: Sequence[NDArray[Any]], num_hops: int) -> list[NDArray[Any]]:
-    """Return read-only views of the drawn arrays of a batch. Pure.
+def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hops") -> list[NDArray[Any]]:
+    """Return read-only views of the ``count`` drawn arrays of a batch, or of the relations in one hop of it. Pure.
 
     Raises
     ------
     ShapeError
-        There is not one for each hop, or one is no contiguous array of int32 or int64.
+        There is not one for each, or one is no contiguous array of int32 or int64.
     """
-    if len(drawn) != num_hops:
-        raise ShapeError(f"{len(drawn)} drawn arrays for a batch of {num_hops} hops; pass one for each hop")
+    if len(drawn) != count:
+        raise ShapeError(
+            f"{len(drawn)} drawn arrays for a batch of {count} {noun}; pass one for each {noun[:-1]}"
+        )
     views = []
-    for hop, values in enumerate(drawn):
+    for at, values in enumerate(drawn):
         if values.ndim != 1 or values.dtype not in (np.int32, np.int64) or not values.flags.c_contiguous:
             raise ShapeError(
-                f"the drawn array of hop {hop} has shape {values.shape} and dtype {values.dtype}; it must be "
+                f"the drawn array of {noun[:-1]} {at} has shape {values.shape} and dtype {values.dtype}; it must be "
                 "contiguous, of one dimension, and int32 or int64"
             )
         # Read-only as the edges of a graph in memory are, so that kernels are compiled for one kind of array.

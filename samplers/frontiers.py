@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gloader.types import BatchId, IdArray
 
 
-def first_frontier(batch_id: BatchId, seeds: IdArray, num_nodes: int) -> Frontier:
+def first_frontier(batch_id: BatchId, seeds: IdArray, num_nodes: int, *, noun: str = "seeds") -> Frontier:
     """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`. Pure.
 
     Parameters
@@ -26,10 +26,11 @@ def first_frontier(batch_id: BatchId, seeds: IdArray, num_nodes: int) -> Frontie
     batch_id : the address of the batch
     seeds : (B,) node ids
     num_nodes : N
+    noun : what the user knows them as
     """
     nodes = np.sort(checked_seeds(seeds, num_nodes)).astype(id_dtype(num_nodes))
     if (nodes[1:] == nodes[:-1]).any():
-        require_distinct(nodes)
+        require_distinct(nodes, noun=noun)
     return Frontier(batch_id=batch_id, hop=0, nodes=nodes, seen=nodes)
 
 

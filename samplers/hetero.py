@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.samplers.arguments import checked_seeds
+from gloader.errors import ConfigError, ShapeError
+from gloader.samplers.arguments import split_seeds
+from gloader.samplers.drawn import checked_drawn
 from gloader.samplers.hetero_merged import MergedHeteroBatch, merge_hetero_hops
+from gloader.samplers.hetero_rule import HeteroRule
 from gloader.samplers.hetero_workspace import HeteroWorkspace, HeteroWorkspacePool
 from gloader.samplers.hops import checked_total, fetch_degrees, require_distinct, taken_block
 from gloader.samplers.rng import relation_key
@@ -17,52 +20,14 @@ from gloader.types import BatchId, Block, HeteroBatch, IdArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from gloader.config import Layout
     from gloader.samplers.collective import CollectiveDraws
-    from gloader.samplers.graph import Topology
     from gloader.samplers.hetero_graph import HeteroGraph
-    from gloader.samplers.workspace import Workspace
+    from gloader.samplers.relation_sampler import HopDraws, RelationSampler
 
 _NO_SOURCES = np.empty(0, dtype=np.int32)
 _NO_EDGES = np.empty(0, dtype=np.int64)
 _NO_WEIGHTS = np.empty(0, dtype=np.float32)
-
-
-class RelationSampler(Protocol):
-    """Samples the hops of one relation, as the samplers of graphs of one type do."""
-
-    @property
-    def graph(self) -> Topology:
-        """The relation's edges."""
-        ...
-
-    @property
-    def fanouts(self) -> tuple[int, ...]:
-        """Of the relation, hop next to the seeds first."""
-        ...
-
-    @property
-    def has_edge_weight(self) -> bool:
-        """Whether its blocks have weights."""
-        ...
-
-    def hop_key(self, batch_id: BatchId, hop: int, /) -> np.uint64:
-        """Return the key of the draws of a hop, but for the relation."""
-        ...
-
-    def sample_hop(
-        self,
-        work: Workspace,
-        batch_id: BatchId,
-        hop: int,
-        destinations: range,
-        key: np.uint64,
-        drawn: NDArray[Any] | None = None,
-        /,
-    ) -> Block:
-        """Sample one hop, see `NeighborSampler.sample_hop`."""
-        ...
 
 
 class RelationwiseSampler:
@@ -127,12 +92,81 @@ class RelationwiseSampler:
         GraphError
             A graph that was not checked has an entry that cannot be; the message names the node and the position.
         """
-        parts = self._split(seeds)
+        return self._sample(batch_id, seeds, None)
+
+    def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedHeteroBatch:
+        """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
+
+        Parameters and errors are those of `sample`.
+        """
+        return self._sample_merged(batch_id, seeds, None)
+
+    @property
+    def rule(self) -> HeteroRule:
+        """What its layered hops want.
+
+        Raises
+        ------
+        ConfigError
+            It draws by weights with replacement, by LABOR with iterations, or from all relations together.
+        """
+        return self.rule_of("layered")
+
+    def rule_of(self, layout: Layout) -> HeteroRule:
+        """Return what the hops of ``layout`` want; raises as `rule`."""
+        if self._collective is not None:
+            raise ConfigError(
+                "fan-outs of all relations together are drawn before it is known in which relation an edge lies, and "
+                "edges that are swept go by relation after relation; use topology='ram' or 'direct', or fan-outs of "
+                "each relation"
+            )
+        return HeteroRule(
+            self.graph,
+            [sampler.rule_of(layout, relation=number) for number, sampler in enumerate(self.samplers)],
+            is_drawn=self._is_drawn,
+            is_merged=layout == "merged",
+        )
+
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws]) -> HeteroBatch:
+        """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch
+        seeds : (B,) as of `sample`
+        drawn : of each of the L hops, next to the seeds first, what each relation drew, see `HeteroRule`
+
+        Raises
+        ------
+        ShapeError
+            A hop of a relation takes another number of distinct edges, or there are other numbers of hops or relations.
+        SeedError, ConfigError, GraphError
+            As of `sample`.
+        """
+        return self._sample(batch_id, seeds, self._checked_drawn(drawn))
+
+    def replay_merged(
+        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws]
+    ) -> MergedHeteroBatch:
+        """Return the batch that `sample_merged` returns; parameters and errors are those of `replay`."""
+        return self._sample_merged(batch_id, seeds, self._checked_drawn(drawn))
+
+    def _checked_drawn(self, drawn: Sequence[HopDraws]) -> list[HopDraws]:
+        if len(drawn) != self.num_hops:
+            raise ShapeError(
+                f"drawn arrays of {len(drawn)} hops for a batch of {self.num_hops}; pass those of each hop"
+            )
+        return [checked_drawn(of_hop, len(self.samplers), noun="relations") for of_hop in drawn]
+
+    def _sample(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws] | None) -> HeteroBatch:
+        """Sample, or with ``drawn`` replay, layered blocks."""
+        parts = split_seeds(seeds, self._type_starts)
         hops: list[list[Block]] = []
         with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
             known = self._begin(work, parts)
             for hop in range(self.num_hops):
-                hops.append(self._sample_hop(work, batch_id, hop, [range(count) for count in known]))
+                here = None if drawn is None else drawn[hop]
+                hops.append(self._sample_hop(work, batch_id, hop, [range(count) for count in known], here))
                 known = [found.count for found in work.found]
             nodes = self._nodes(work)
         relations = self.graph.relations
@@ -144,12 +178,11 @@ class RelationwiseSampler:
             blocks=tuple(dict(zip(relations, blocks, strict=True)) for blocks in reversed(hops)),
         )
 
-    def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedHeteroBatch:
-        """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
-
-        Parameters and errors are those of `sample`.
-        """
-        parts = self._split(seeds)
+    def _sample_merged(
+        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws] | None
+    ) -> MergedHeteroBatch:
+        """Sample, or with ``drawn`` replay, merged hops."""
+        parts = split_seeds(seeds, self._type_starts)
         hops: list[list[Block]] = []
         num_edges = [0] * len(self.samplers)
         with np.errstate(over="ignore"), self._pool.lend() as work:
@@ -157,7 +190,9 @@ class RelationwiseSampler:
             counts = [[0, count] for count in known]
             for hop in range(self.num_hops):
                 # The nodes that the hop before found; in the first hop, the seeds.
-                blocks = self._sample_hop(work, batch_id, hop, [range(*count[-2:]) for count in counts])
+                found_last = [range(*count[-2:]) for count in counts]
+                here = None if drawn is None else drawn[hop]
+                blocks = self._sample_hop(work, batch_id, hop, found_last, here)
                 hops.append(blocks)
                 for number, block in enumerate(blocks):
                     num_edges[number] = checked_total(
@@ -171,7 +206,12 @@ class RelationwiseSampler:
         )
 
     def _sample_hop(
-        self, work: HeteroWorkspace, batch_id: BatchId, hop: int, destinations: Sequence[range]
+        self,
+        work: HeteroWorkspace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: Sequence[range],
+        drawn: HopDraws | None,
     ) -> list[Block]:
         """Return a block for each relation; ``destinations`` are positions in the nodes of each type."""
         if not self.samplers:
@@ -190,7 +230,10 @@ class RelationwiseSampler:
             space = work.relations[number]
             if dealt is None:
                 fetch_degrees(sampler.graph, space, here)
-                blocks.append(sampler.sample_hop(space, batch_id, hop, here, relation_key(key, number)))
+                values = None if drawn is None else drawn[number]
+                blocks.append(
+                    sampler.sample_hop(space, batch_id, hop, here, relation_key(key, number), values)
+                )
             else:
                 indptr, edge_ids = dealt[number]
                 sources = sampler.graph.sources.at(edge_ids)
@@ -235,19 +278,6 @@ class RelationwiseSampler:
             edge_weight=block.edge_weight,
         )
 
-    def _split(self, seeds: IdArray) -> list[IdArray]:
-        """Return the seeds of each type as ids within it, in their order."""
-        checked = checked_seeds(seeds, int(self._type_starts[-1]))
-        parts: list[IdArray] = [_NO_EDGES] * len(self._types)
-        if len(checked):
-            ends = np.searchsorted(self._type_starts[1:], (checked.min(), checked.max()), side="right")
-            first, last = ends.tolist()
-            for number in range(first, last + 1):
-                start, end = self._type_starts[number : number + 2]
-                of_type = checked if first == last else checked[(checked >= start) & (checked < end)]
-                parts[number] = of_type - start
-        return parts
-
     def _begin(self, work: HeteroWorkspace, parts: Sequence[IdArray]) -> list[int]:
         """Make the seeds the first nodes of a batch; return how many there are of each type."""
         for space in work.relations:
@@ -281,3 +311,12 @@ class MergedHeteroBlockSampler:
     def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedHeteroBatch:
         """Sample as `RelationwiseSampler.sample_merged`."""
         return self.sampler.sample_merged(batch_id, seeds)
+
+    @property
+    def rule(self) -> HeteroRule:
+        """What its hops want; raises as `RelationwiseSampler.rule`."""
+        return self.sampler.rule_of("merged")
+
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws]) -> HeteroBatch:
+        """Return the batch that `sample` returns; parameters and errors are those of `RelationwiseSampler.replay`."""
+        return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()

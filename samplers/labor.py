@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
     from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
 
@@ -118,6 +119,16 @@ class LaborSampler:
         ConfigError
             Chances depend on what all destinations of a hop share.
         """
+        return self.rule_of("layered")
+
+    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `NeighborSampler`
+        """Return what its hops want; raises as `rule`.
+
+        Parameters
+        ----------
+        layout : "layered", which is all that it has
+        relation : number of the relation that the graph is, see `relation_key`
+        """
         if self.iterations != 0:
             raise ConfigError(
                 f"LABOR with iterations={self.iterations} weighs all in-edges of a hop before it takes one, and edges "
@@ -129,6 +140,7 @@ class LaborSampler:
             seed=self.seed,
             is_weighted=False,
             share_layers=self.share_layers,
+            relation=relation,
         )
 
     def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:

@@ -18,7 +18,7 @@ from gloader.errors import ConfigError, GraphError
 from gloader.samplers import graph_errors, list_kernels
 from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.list_kernels import Lists
-from gloader.samplers.rng import layer_key
+from gloader.samplers.rng import layer_key, relation_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +49,7 @@ class ListRule:
     has_importance: bool = False  # whether records say how many edges they stand for
     is_merged: bool = False
     share_layers: bool = False
+    relation: int = 0  # number of the relation that the graph is, see `relation_key`
 
     @property
     def num_hops(self) -> int:
@@ -58,7 +59,7 @@ class ListRule:
     @property
     def word_dtype(self) -> np.dtype[Any]:
         """Of records: int32, or int64 where node ids need it."""
-        return id_dtype(self.graph.num_nodes)
+        return id_dtype(self.graph.num_sources)
 
     @property
     def record_words(self) -> int:
@@ -82,20 +83,24 @@ class ListRule:
         GraphError
             A source is no node of the graph.
         """
+        return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self.is_merged)
+
+    def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
+        """Return the sources (K,) of the edges that ``frontier`` takes, from its records; errors as `extend`."""
         records = drawn.reshape(-1, self.record_words)
         sources = records[records[:, 0] != list_kernels.NONE, 1]
-        bad = first_outside(sources, 0, self.graph.num_nodes - 1)
+        bad = first_outside(sources, 0, self.graph.num_sources - 1)
         if bad >= 0:
             raise GraphError(
                 f"{int(sources[bad])}, the source of an edge that hop {frontier.hop} of {frontier.batch_id} took, is "
-                f"not in 0..{self.graph.num_nodes - 1}"
+                f"not in 0..{self.graph.num_sources - 1}"
             )
-        return next_frontier(frontier, sources, is_merged=self.is_merged)
+        return sources
 
     def key(self, frontier: Frontier) -> np.uint64:
         """Return the key of the hop."""
         batch_id, hop = frontier.batch_id, 0 if self.share_layers else frontier.hop
-        return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
+        return relation_key(layer_key(self.seed, batch_id.epoch, batch_id.index, hop), self.relation)
 
     def mark(self, frontier: Frontier, pages: NDArray[Any], *, per_page: int) -> int:
         """Set the bits of the pages that hold in-edges of the nodes of ``frontier``; return about how many it takes.

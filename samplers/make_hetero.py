@@ -10,7 +10,14 @@ from gloader.samplers.arguments import checked_fanouts, resolve_fanouts
 from gloader.samplers.collective import CollectiveDraws
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.labor import LaborSampler
-from gloader.samplers.make import has_candidates, hop_bytes, node_map_bytes, parse_spec, require_layout
+from gloader.samplers.make import (
+    has_candidates,
+    hop_bytes,
+    node_map_bytes,
+    parse_spec,
+    require_layout,
+    sweep_refusal,
+)
 from gloader.samplers.neighbor import NeighborSampler
 from gloader.types import CollectiveFanouts
 
@@ -20,8 +27,8 @@ if TYPE_CHECKING:
     from gloader.config import Layout
     from gloader.core.fanouts import FanoutsLike
     from gloader.samplers.graph import Topology
-    from gloader.samplers.hetero import RelationSampler
     from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.relation_sampler import RelationSampler
     from gloader.types import HeteroBatch, HeteroSampler
 
 _DRAW_BYTES = 8
@@ -80,6 +87,19 @@ def _collective(
             "the sampler 'neighbor', or fan-outs of each relation"
         )
     return CollectiveDraws(graph, fanouts.fanouts, replace=options.get("replace", False))
+
+
+def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | None:
+    """Return why the edges of a typed sampler cannot be swept, and what can be; None: they can be. Pure.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    fanouts : as of `make_hetero_sampler`
+    """
+    if isinstance(checked_fanouts(fanouts), CollectiveFanouts):
+        return "fan-outs of all relations together look at several files at once", "fan-outs of each relation"
+    return sweep_refusal(spec)
 
 
 def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) -> int:

@@ -106,7 +106,7 @@ class NeighborSampler:
         return self._sample_merged(batch_id, seeds, None)
 
     @property
-    def rule(self) -> HopRule:
+    def rule(self) -> UniformPickRule | ListRule:
         """What its layered hops want.
 
         Raises
@@ -116,11 +116,24 @@ class NeighborSampler:
         """
         return self.rule_of("layered")
 
-    def rule_of(self, layout: Layout) -> HopRule:
-        """Return what the hops of ``layout`` want; raises as `rule`."""
+    def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
+        """Return what the hops of ``layout`` want; raises as `rule`.
+
+        Parameters
+        ----------
+        layout : of the batches
+        relation : number of the relation that the graph is, see `relation_key`
+        """
         if self.weighted:
-            return self._list_rule(layout)
-        return UniformPickRule(self.graph, self.fanouts, seed=self.seed, replace=self.replace, layout=layout)
+            return self._list_rule(layout, relation=relation)
+        return UniformPickRule(
+            self.graph,
+            self.fanouts,
+            seed=self.seed,
+            replace=self.replace,
+            layout=layout,
+            relation=relation,
+        )
 
     def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
         """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
@@ -255,7 +268,7 @@ class NeighborSampler:
             edge_weight=edge_weight if self.has_edge_weight else None,
         )
 
-    def _list_rule(self, layout: Layout = "layered") -> ListRule:
+    def _list_rule(self, layout: Layout = "layered", *, relation: int = 0) -> ListRule:
         if self.replace:
             raise ConfigError(
                 "weighted sampling with replacement needs the sum of a node's weights before its first draw, and edges "
@@ -268,6 +281,7 @@ class NeighborSampler:
             is_weighted=True,
             has_importance=self.importance,
             is_merged=layout == "merged",
+            relation=relation,
         )
 
     def _weights(self, work: Workspace, fanout: int, destinations: range) -> EdgeLists | None:

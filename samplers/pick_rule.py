@@ -12,7 +12,7 @@ from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import frontier_kernels, graph_errors
 from gloader.samplers.arguments import MAX_LOCAL
 from gloader.samplers.frontiers import first_frontier, next_frontier
-from gloader.samplers.rng import layer_key
+from gloader.samplers.rng import layer_key, relation_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,11 +36,20 @@ class UniformPickRule:
     seed : of the sampler
     replace : draw with replacement
     layout : "layered": all nodes so far draw in each hop; "merged": those that the hop before found
+    relation : number of the relation that the graph is, see `relation_key`
     """
 
     def __init__(
-        self, graph: Topology, fanouts: tuple[int, ...], *, seed: int, replace: bool, layout: Layout
+        self,
+        graph: Topology,
+        fanouts: tuple[int, ...],
+        *,
+        seed: int,
+        replace: bool,
+        layout: Layout,
+        relation: int = 0,
     ) -> None:
+        self._relation = relation
         self._graph = graph
         self._fanouts = fanouts
         self._seed = seed
@@ -69,10 +78,14 @@ class UniformPickRule:
         GraphError
             A source is no node of the graph.
         """
-        bad = first_outside(drawn, 0, self._graph.num_nodes - 1)
+        return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self._is_merged)
+
+    def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
+        """Return the sources (K,) of the edges that ``frontier`` takes, ``drawn`` itself; errors as `extend`."""
+        bad = first_outside(drawn, 0, self._graph.num_sources - 1)
         if bad >= 0:
             raise self._bad_source(frontier, bad, int(drawn[bad]))
-        return next_frontier(frontier, drawn, is_merged=self._is_merged)
+        return drawn
 
     def counts(self, frontiers: Sequence[Frontier]) -> IdArray:
         """Return (O,) how many distinct positions each of ``frontiers`` takes.
@@ -143,7 +156,8 @@ class UniformPickRule:
 
     def _key(self, frontier: Frontier) -> np.uint64:
         batch_id = frontier.batch_id
-        return layer_key(self._seed, batch_id.epoch, batch_id.index, frontier.hop)
+        key = layer_key(self._seed, batch_id.epoch, batch_id.index, frontier.hop)
+        return relation_key(key, self._relation)
 
     def _picks(self, frontiers: Sequence[Frontier]) -> Picks:
         """Return how the nodes of ``frontiers`` pick, with scratch that no other call has."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.types import BatchId, IdArray, IdPortions, SampledBatch
+    from gloader.types import AnyBatch, BatchId, IdArray, IdPortions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +26,32 @@ class Frontier:
     nodes: NDArray[Any]  # (D,) ascending: those that draw
     # (U,) ascending: all nodes of the batch so far; the same array as ``nodes`` in layered batches
     seen: NDArray[Any]
+
+    @property
+    def seen_arrays(self) -> tuple[NDArray[Any], ...]:
+        """All nodes so far of each type: of the only one."""
+        return (self.seen,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeteroFrontier:
+    """The nodes of a batch of several types that draw in one hop: of each type as in `Frontier`, ids within it."""
+
+    batch_id: BatchId
+    hop: int
+    nodes: tuple[NDArray[Any], ...]
+    seen: tuple[NDArray[Any], ...]
+
+    @property
+    def seen_arrays(self) -> tuple[NDArray[Any], ...]:
+        """All nodes so far of each type."""
+        return self.seen
+
+    def of(self, number: int) -> Frontier:
+        """Return the frontier of the type with that number."""
+        return Frontier(
+            batch_id=self.batch_id, hop=self.hop, nodes=self.nodes[number], seen=self.seen[number]
+        )
 
 
 class HopRule(Protocol):
@@ -55,22 +81,39 @@ class HopRule(Protocol):
         ...
 
 
+class AnyHopRule(Protocol):
+    """A `HopRule`, or a `HeteroRule`: its frontiers are `HeteroFrontier`, and what is drawn an array per relation."""
+
+    @property
+    def num_hops(self) -> int:
+        """L."""
+        ...
+
+    def begin(self, batch_id: BatchId, seeds: IdArray) -> Any:
+        """Return the frontier of hop 0."""
+        ...
+
+    def extend(self, frontier: Any, drawn: Any) -> Any:
+        """Return the frontier of the next hop."""
+        ...
+
+
 class SweptSampler(Protocol):
     """A sampler whose batches can be made of what passes over the edges brought. Thread-safe."""
 
     @property
-    def rule(self) -> HopRule:
+    def rule(self) -> AnyHopRule:
         """What its hops want."""
         ...
 
-    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
+    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Any) -> AnyBatch:
         """Return the batch that `Sampler.sample` returns, bit for bit, from the drawn array of each of its L hops.
 
         Parameters
         ----------
         batch_id : the address of the batch
         seeds : (B,) distinct node ids
-        drawn : L arrays, hop next to the seeds first
+        drawn : what the passes brought for each of the L hops, next to the seeds first
         """
         ...
 
@@ -99,9 +142,9 @@ class PickRule(HopRule, Protocol):
 
 
 def swept_nodes(
-    rule: HopRule, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]
-) -> NDArray[Any]:
-    """Return all nodes of a batch (U,), ascending, from the drawn array of each of its L hops. Pure.
+    rule: AnyHopRule, batch_id: BatchId, seeds: IdArray, drawn: Sequence[Any]
+) -> tuple[NDArray[Any], ...]:
+    """Return all nodes of a batch, of each type (U_t,) ascending, from what passes brought for its L hops. Pure.
 
     Parameters
     ----------
@@ -111,4 +154,5 @@ def swept_nodes(
     frontier = rule.begin(batch_id, seeds)
     for values in drawn:
         frontier = rule.extend(frontier, values)
-    return frontier.seen
+    seen: tuple[NDArray[Any], ...] = frontier.seen_arrays
+    return seen

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from gloader.errors import SeedError
+from gloader.errors import ConfigError, SeedError
 from gloader.samplers import CscGraph, HeteroGraph
-from gloader.testing.sampler_suite import GraphOnDisk, require_same
+from gloader.samplers.sweeping import swept_nodes
+from gloader.testing.sampler_suite import GraphOnDisk, draw_hop, require_same
 from gloader.types import BatchId, HeteroBatch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.samplers.hetero_rule import HeteroRule
     from gloader.types import HeteroSampler, IdArray, Relation
 
 _NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}
@@ -65,6 +69,31 @@ def hetero_batch_bytes(batch: HeteroBatch) -> dict[str, bytes]:
                 array = getattr(block, name)
                 named |= {} if array is None else {f"{where}.{name}": array.tobytes()}
     return named
+
+
+def draw_hetero_hops(
+    rule: HeteroRule, graph: HeteroGraph, batch_id: BatchId, seeds: IdArray
+) -> list[tuple[NDArray[Any], ...]]:
+    """Return what each relation draws in each hop of a batch, as passes over the edges would bring it. Pure.
+
+    Parameters
+    ----------
+    rule : of the sampler
+    graph : whose edges it picks
+    batch_id, seeds : of the batch
+    """
+    frontier = rule.begin(batch_id, seeds)
+    drawn = []
+    for _ in range(rule.num_hops):
+        of_hop: list[NDArray[Any]] = []
+        for of_relation, topology, part in zip(
+            rule.rules, graph.relations.values(), rule.parts(frontier), strict=True
+        ):
+            assert isinstance(topology, CscGraph)
+            of_hop.append(np.empty(0, np.int32) if part is None else draw_hop(of_relation, topology, part))
+        drawn.append(tuple(of_hop))
+        frontier = rule.extend(frontier, drawn[-1])
+    return drawn
 
 
 class HeteroSamplerSuite:
@@ -130,6 +159,26 @@ class HeteroSamplerSuite:
         found, expected = (self.make_sampler(of, seed=0).sample(batch_id, seeds) for of in (paged, graph))
         reason = "it matters where the edges are"
         require_same(hetero_batch_bytes(found), hetero_batch_bytes(expected), batch_id, reason)
+
+    def test_a_batch_is_made_of_what_passes_over_the_edges_brought(self, graph: HeteroGraph) -> None:
+        """A sampler that can be swept, see `SweptSampler`, remakes its batches from what its hops drew."""
+        sampler: Any = self.make_sampler(graph, seed=3)
+        try:
+            rule = sampler.rule
+        except (AttributeError, ConfigError):  # it says that it cannot
+            return
+        for index, seeds in enumerate(
+            (_seeds(graph), _seeds(graph)[:0], graph.type_starts[1:2] + np.arange(9))
+        ):
+            batch_id = BatchId(epoch=1, index=index)
+            drawn = draw_hetero_hops(rule, graph, batch_id, seeds)
+            found, expected = sampler.replay(batch_id, seeds, drawn), sampler.sample(batch_id, seeds)
+            reason = "a swept batch is another"
+            require_same(hetero_batch_bytes(found), hetero_batch_bytes(expected), batch_id, reason)
+            nodes = swept_nodes(rule, batch_id, seeds, drawn)
+            assert [of_type.tolist() for of_type in nodes] == [
+                sorted(of_type.tolist()) for of_type in expected.nodes.values()
+            ]
 
     def test_threads_order_and_refused_seeds_do_not_matter(self, graph: HeteroGraph) -> None:
         """One sampler serves many threads, and gives each the batch it would give alone."""

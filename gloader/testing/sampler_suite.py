@@ -99,13 +99,16 @@ def draw_hops(
     drawn: list[NDArray[Any]] = []
     for hop in range(rule.num_hops):
         assert frontier.hop == hop
-        if isinstance(rule, ListRule):
-            drawn.append(_choose(rule, graph, frontier))
-        else:
-            picks = cast("PickRule", rule)
-            drawn.append(graph.indices[list_positions(picks, frontier, width=width)])
+        drawn.append(draw_hop(rule, graph, frontier, width=width))
         frontier = rule.extend(frontier, drawn[-1])
     return drawn
+
+
+def draw_hop(rule: HopRule, graph: CscGraph, frontier: Frontier, *, width: int = 64) -> NDArray[Any]:
+    """Return the drawn array of ``frontier``; see `draw_hops`. Pure."""
+    if isinstance(rule, ListRule):
+        return _choose(rule, graph, frontier)
+    return graph.indices[list_positions(cast("PickRule", rule), frontier, width=width)]
 
 
 def list_positions(rule: PickRule, frontier: Frontier, *, width: int = 64) -> IdArray:
@@ -281,7 +284,7 @@ class SamplerSuite:
             drawn = draw_hops(rule, graph, batch_id, seeds)
             found, expected = sampler.replay(batch_id, seeds, drawn), sampler.sample(batch_id, seeds)
             require_same(batch_bytes(found), batch_bytes(expected), batch_id, "a swept batch is another")
-            nodes = swept_nodes(rule, batch_id, seeds, drawn)
+            (nodes,) = swept_nodes(rule, batch_id, seeds, drawn)
             assert nodes.tolist() == sorted(expected.nodes.tolist())
 
     def test_batches_drawn_before_do_not_matter(self, graph: CscGraph) -> None:

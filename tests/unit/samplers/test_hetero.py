@@ -14,7 +14,7 @@ from unit.samplers.test_uniformity import assert_fits
 
 import gloader
 from gloader.errors import ConfigError, GraphError, SeedError
-from gloader.samplers import CscGraph, HeteroGraph, make_hetero_sampler, make_sampler
+from gloader.samplers import CscGraph, HeteroGraph, hetero_sweep_refusal, make_hetero_sampler, make_sampler
 from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite, hetero_batch_bytes
 from gloader.testing.sampler_suite import batch_bytes
 from gloader.types import BatchId, HeteroBatch
@@ -31,6 +31,15 @@ class OurHeteroSuite(HeteroSamplerSuite):
     def make_sampler(self, graph: HeteroGraph, *, seed: int) -> Any:
         return make_hetero_sampler(self.spec, graph, self.fanouts, seed, layout=self.layout)
 
+    def test_the_table_says_whether_it_can_be_swept(self, graph: HeteroGraph) -> None:
+        sampler = self.make_sampler(graph, seed=0)
+        refusal = hetero_sweep_refusal(self.spec, self.fanouts)
+        if refusal is None:
+            assert sampler.rule.num_hops == len(self.fanouts)
+        else:
+            with pytest.raises(ConfigError, match=r"use .*topology='(ram|direct)'"):
+                _ = sampler.rule
+
 
 class TestNeighbor(OurHeteroSuite):
     spec = "neighbor"
@@ -42,6 +51,14 @@ class TestMergedWithReplacement(OurHeteroSuite):
 
 class TestWeighted(OurHeteroSuite):
     spec = "weighted"
+
+
+class TestWeightedMerged(OurHeteroSuite):
+    spec, layout = "weighted:importance=false", "merged"
+
+
+class TestWeightedWithReplacement(OurHeteroSuite):
+    spec, fanouts = "weighted:replace=true", {"paper:cites:paper": [4, 0], "*": [-1, 3]}
 
 
 class TestLabor(OurHeteroSuite):

@@ -1,0 +1,117 @@
+"""What the hops of a typed batch want: the rule of each relation, over the nodes of each type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.samplers.arguments import split_seeds
+from gloader.samplers.frontiers import first_frontier, next_frontier
+from gloader.samplers.sweeping import HeteroFrontier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.list_rule import ListRule
+    from gloader.samplers.pick_rule import UniformPickRule
+    from gloader.samplers.sweeping import Frontier
+    from gloader.types import BatchId, IdArray
+
+
+class HeteroRule:
+    """The hops of a sampler of several relations, apart from the reading of edges. Pure and thread-safe.
+
+    What a pass brought for a frontier is a tuple with a drawn array for each relation, see `HopRule`; where `parts` has
+    none, an empty array.
+
+    Parameters
+    ----------
+    graph : the topology, of which only the offsets are read
+    rules : of each relation
+    is_drawn : of each hop, whether a relation can have edges in it at all
+    is_merged : whether nodes draw in the hop after the one that found them alone
+    """
+
+    def __init__(
+        self,
+        graph: HeteroGraph,
+        rules: Sequence[UniformPickRule | ListRule],
+        *,
+        is_drawn: Sequence[Sequence[bool]],
+        is_merged: bool,
+    ) -> None:
+        self.rules = tuple(rules)
+        self._num_nodes = dict(graph.num_nodes)
+        self._type_starts = graph.type_starts
+        self._is_drawn = is_drawn
+        self._is_merged = is_merged
+        number = {name: at for at, name in enumerate(graph.node_types)}
+        self._sources = [number[source] for source, _, _ in graph.relations]
+        self._destinations = [number[destination] for _, _, destination in graph.relations]
+
+    @property
+    def num_hops(self) -> int:
+        """L."""
+        return len(self._is_drawn)
+
+    def begin(self, batch_id: BatchId, seeds: IdArray) -> HeteroFrontier:
+        """Return the frontier of hop 0: the seeds (B,), numbered through; raises as `RelationwiseSampler.sample`."""
+        parts = zip(self._num_nodes.items(), split_seeds(seeds, self._type_starts), strict=True)
+        return _joined(
+            [
+                first_frontier(batch_id, part, num_nodes, noun=f"seeds of type {name!r}")
+                for (name, num_nodes), part in parts
+            ]
+        )
+
+    def parts(self, frontier: HeteroFrontier) -> list[Frontier | None]:
+        """Return who draws in each relation; None: nobody, or there is nothing to take.
+
+        Parameters
+        ----------
+        frontier : of a hop below L
+        """
+        return [
+            frontier.of(number) if is_drawn and len(frontier.nodes[number]) else None
+            for is_drawn, number in zip(self._is_drawn[frontier.hop], self._destinations, strict=True)
+        ]
+
+    def extend(self, frontier: HeteroFrontier, drawn: Sequence[NDArray[Any]]) -> HeteroFrontier:
+        """Return the frontier of the next hop; that of hop L has in ``seen`` every node of the batch.
+
+        Parameters
+        ----------
+        frontier : of a hop
+        drawn : of each relation, what it took
+
+        Raises
+        ------
+        GraphError
+            A source is no node of its type.
+        """
+        found: list[list[NDArray[Any]]] = [[seen[:0]] for seen in frontier.seen]
+        for rule, part, values, source in zip(
+            self.rules, self.parts(frontier), drawn, self._sources, strict=True
+        ):
+            if part is not None:
+                found[source].append(rule.sources(part, values))
+        return _joined(
+            [
+                next_frontier(frontier.of(number), np.concatenate(sources), is_merged=self._is_merged)
+                for number, sources in enumerate(found)
+            ]
+        )
+
+
+def _joined(types: Sequence[Frontier]) -> HeteroFrontier:
+    """Return the frontier of a batch, of one of each type."""
+    return HeteroFrontier(
+        batch_id=types[0].batch_id,
+        hop=types[0].hop,
+        nodes=tuple(frontier.nodes for frontier in types),
+        seen=tuple(frontier.seen for frontier in types),
+    )
