@@ -1,4 +1,4 @@
-"""Graphs in memory into a dataset directory, and back: numpy arrays, PyG's ``Data``, DGL graphs.
+"""Graphs in memory into a dataset directory, and back: numpy arrays, PyG's data, DGL's graphs, of one type or several.
 
 `Dataset` calls these functions by name; they know nothing of it, so that no file imports the other in a circle.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.in_memory_hetero import write_hetero
+from gloader.convert.in_memory_hetero import MASKS, arrays_source, mask, to_hetero_data, to_heterograph
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
@@ -19,7 +19,8 @@ from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import EdgeStream, Source
 from gloader.core.units import parse_bytes
-from gloader.errors import ConfigError, ShapeError, SourceError
+from gloader.dataset.schema import relation_text
+from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["to_dgl", "to_pyg", "write_dgl", "write_hetero", "write_numpy", "write_pyg"]
+    from gloader.convert.hetero_source import AnySource
+    from gloader.types import Relation
 
-# The names of the masks in PyG and DGL.
-_MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
 _SPLITS = ("train", "valid", "test")
 
@@ -92,14 +92,81 @@ def write_numpy(
     _write(source, path, arrays_and_options)
 
 
-def write_pyg(
-    data: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
+def write_hetero(
+    path: str | os.PathLike[str],
+    *,
+    edges: Mapping[Relation, NDArray[Any]],
+    labels: Mapping[str, NDArray[Any]],
+    num_nodes: Mapping[str, int] | None = None,
+    features: Mapping[str, NDArray[Any]] | None = None,
+    edge_weight: Mapping[Relation, NDArray[Any]] | None = None,
+    **splits_and_options: Any,
 ) -> None:
-    """Write a `torch_geometric.data.Data` as a dataset directory.
+    """Write a graph of several types as a dataset directory at ``path``.
+
+    The order of types and relations is part of it. The parameters from ``train`` on are keywords of
+    ``splits_and_options``.
 
     Parameters
     ----------
-    data : with x, edge_index, y and masks, perhaps edge_weight
+    path : the folder to make
+    edges : (2, E) sources and destinations of each relation (source type, name, destination type), ids within the types
+    labels : (N,) classes of one type, -1 or NaN where unlabelled
+    num_nodes : of each type; left out: as many as it has labels or rows of features, else the largest id of an edge
+        plus one
+    features : (N, F) real numbers of each type that has any, may be memory-mapped
+    edge_weight : (E,) real numbers of at least 0, of each relation that has any
+    train, valid, test : ids or masks of the labelled type; all three or none, which splits its labelled nodes 60/20/20
+    num_classes : left out: the largest label plus one
+    seed : of the random splits
+    name : a short name for people; left out: the folder's
+    feature_dtype : of the stored features: float32, float16, bfloat16 or int8
+    add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) that has no reverse, behind all others
+    symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once
+    deduplicate, memory_budget, overwrite : of the preparation; see `PrepareOptions`
+
+    Raises
+    ------
+    GraphError
+        A relation, features or labels name a type that is not there, or an id is out of its type's range.
+    ShapeError
+        Features, labels or weights are not one for each node or edge.
+    SourceError
+        Labels are not those of exactly one type, a label is no class, or the splits are malformed.
+    ConfigError
+        What is to be symmetrized is no relation within a type, or an option is unknown.
+    BudgetError, StoreExistsError, StoreWriteError
+        As `gloader.convert.prepare.prepare`.
+    """
+    options = {"seed": 0, **splits_and_options}
+    if "feature_dtype" in options:
+        options["dtype"] = options.pop("feature_dtype")
+    options["symmetrize"] = tuple(
+        each if isinstance(each, str) else relation_text(each) for each in options.get("symmetrize", ())
+    )
+    splits = {name: options.pop(name, None) for name in _SPLITS}
+    source = arrays_source(
+        name=options.pop("name", Path(path).name),
+        edges=edges,
+        labels=labels,
+        num_nodes=num_nodes,
+        features=features or {},
+        edge_weight=edge_weight or {},
+        splits={f"{name}_idx": ids for name, ids in splits.items() if ids is not None},
+        seed=options.pop("seed"),
+    )
+    _write(source, path, options, num_classes=options.pop("num_classes", None))
+
+
+def write_pyg(
+    data: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
+) -> None:
+    """Write a `torch_geometric.data.Data` or ``HeteroData`` as a dataset directory.
+
+    Parameters
+    ----------
+    data : with x, edge_index, y and masks, perhaps edge_weight; of several types, x is of those that have features, y
+        and masks are of one of them
     path : the folder to make
     num_classes, seed, options : as `write_numpy`
 
@@ -109,8 +176,10 @@ def write_pyg(
         As `write_numpy`.
     """
     from gloader.convert.sources.pyg import data_source
+    from gloader.convert.sources.pyg_hetero import hetero_source, is_hetero
 
-    source = data_source(data, name=Path(path).name, origin="pyg", where="data", seed=seed, is_mapped=True)
+    make = hetero_source if is_hetero(data) else data_source
+    source = make(data, name=Path(path).name, origin="pyg", where="data", seed=seed, is_mapped=True)
     _write(source, path, options, num_classes=num_classes)
 
 
@@ -121,31 +190,34 @@ def write_dgl(
 
     Parameters
     ----------
-    graph : homogeneous, with feat, label and masks, perhaps weights of edges
+    graph : with feat, label and masks, perhaps weights of edges; of several types, feat is of those that have
+        features, label and masks are of one of them
     path : the folder to make
     num_classes, seed, options : as `write_numpy`
 
     Raises
     ------
     GloaderError
-        As `write_numpy`; a graph of several types is refused.
+        As `write_numpy`.
     """
     from gloader.convert.sources.dgl import graph_source
+    from gloader.convert.sources.dgl_hetero import hetero_source
 
-    if not graph.is_homogeneous:
-        raise SourceError("the graph is heterogeneous; convert it with dgl.to_homogeneous first")
-    source = graph_source(graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed)
+    make = graph_source if graph.is_homogeneous else hetero_source
+    source = make(graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed)
     _write(source, path, options, num_classes=num_classes)
 
 
-def to_pyg(arrays: Mapping[str, NDArray[Any]]) -> Any:
-    """Return the arrays of `Dataset.to_numpy` as a `torch_geometric.data.Data`, with masks.
+def to_pyg(arrays: Mapping[str, Any]) -> Any:
+    """Return the arrays of `Dataset.to_numpy` as a `torch_geometric.data.Data` or ``HeteroData``, with masks.
 
     Raises
     ------
     MissingDependencyError
         PyG is not installed.
     """
+    if "num_nodes" in arrays:
+        return to_hetero_data(arrays)
     import torch
 
     from gloader.convert.sources.pyg import import_data
@@ -158,15 +230,17 @@ def to_pyg(arrays: Mapping[str, NDArray[Any]]) -> Any:
         edge_index=torch.from_numpy(np.stack([arrays["indices"].astype(np.int64), dst])),
         y=torch.tensor(arrays["labels"]),
     )
-    for name, key in _MASKS:
-        data[key] = torch.from_numpy(_mask(arrays[name], num_nodes))
+    for name, key in MASKS:
+        data[key] = torch.from_numpy(mask(arrays[name], num_nodes))
     if "edge_weight" in arrays:
         data.edge_weight = torch.tensor(arrays["edge_weight"])
     return data
 
 
-def to_dgl(arrays: Mapping[str, NDArray[Any]]) -> Any:
+def to_dgl(arrays: Mapping[str, Any]) -> Any:
     """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks and ids of int64 as DGL's own have."""
+    if "num_nodes" in arrays:
+        return to_heterograph(arrays)
     import torch
 
     from gloader.convert.sources.dgl import to_graph
@@ -180,8 +254,8 @@ def to_dgl(arrays: Mapping[str, NDArray[Any]]) -> Any:
     graph = to_graph(topology)
     graph.ndata["feat"] = torch.from_numpy(arrays["features"])
     graph.ndata["label"] = torch.tensor(arrays["labels"])
-    for name, key in _MASKS:
-        graph.ndata[key] = torch.from_numpy(_mask(arrays[name], len(arrays["labels"])))
+    for name, key in MASKS:
+        graph.ndata[key] = torch.from_numpy(mask(arrays[name], len(arrays["labels"])))
     return graph
 
 
@@ -199,7 +273,7 @@ def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> Edge
 
 
 def _write(
-    source: Source,
+    source: AnySource,
     path: str | os.PathLike[str],
     options: Mapping[str, Any],
     *,
@@ -214,9 +288,3 @@ def _write(
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
     prepare(source, Path(path), PrepareOptions(**settings))
-
-
-def _mask(ids: NDArray[np.int64], num_nodes: int) -> NDArray[np.bool_]:
-    mask = np.zeros(num_nodes, dtype=np.bool_)
-    mask[ids] = True
-    return mask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from gloader.samplers import CscGraph
 
@@ -11,15 +11,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from gloader.dataset.dataset import Dataset
     from gloader.dataset.table_arrays import TableArrays
     from gloader.dataset.values import ValueLimits
     from gloader.ssd_store.format.format import ArrayRecord
     from gloader.ssd_store.os_io import OsIO
     from gloader.types import Relation
-
-# What has one topology: a dataset of one type, or a relation.
-AnyEdges: TypeAlias = "Dataset | EdgeTable"
 
 
 class EdgeTable:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
+    from gloader.dataset.any_edges import AnyEdges
     from gloader.dataset.edge_passes import PassWay
-    from gloader.dataset.edge_table import AnyEdges
     from gloader.samplers.sweeping import Frontier
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.os_io import OsIO

@@ -10,8 +10,8 @@ from gloader.samplers.list_rule import ListRule
 
 if TYPE_CHECKING:
     from gloader.config import IoMode
+    from gloader.dataset.any_edges import AnyEdges
     from gloader.dataset.edge_passes import EdgePasses, PassWay
-    from gloader.dataset.edge_table import AnyEdges
     from gloader.samplers.sweeping import HopRule, PickRule
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
+    from gloader.dataset.any_edges import AnyEdges
     from gloader.dataset.edge_passes import PassWay
-    from gloader.dataset.edge_table import AnyEdges
     from gloader.samplers.sweeping import Frontier, PickRule
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.regions.store import Regions

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
+    from gloader.dataset.any_edges import AnyEdges
     from gloader.dataset.dataset import Dataset
-    from gloader.dataset.edge_table import AnyEdges
     from gloader.dataset.values import ValueLimits
     from gloader.samplers import Topology
     from gloader.types import IdArray, Relation

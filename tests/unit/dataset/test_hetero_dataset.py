@@ -9,7 +9,7 @@ import pytest
 
 from gloader import Dataset
 from gloader.dataset.verify import verify_dataset
-from gloader.errors import ConfigError, GraphError
+from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,9 +132,113 @@ def test_a_type_without_features_or_labels_says_so(tmp_path: Path) -> None:
 
 def test_an_edge_out_of_a_types_range_is_refused(tmp_path: Path) -> None:
     edges = arrays()["edges"] | {WRITES: np.array([[0, 30], [0, 0]])}
-    message = (
-        r"relation author:writes:paper.* edge 1 \(counted from 0\) has source 30; .*type 'author'.* 0\.\.29"
-    )
+    message = r"relation author:writes:paper: edge 1 \(counted from 0\) has source 30; .* must lie in 0\.\.29"
     with pytest.raises(GraphError, match=message):
         Dataset.from_numpy_hetero(tmp_path / "d", **arrays(edges=edges))
     assert not (tmp_path / "d").exists()
+
+
+def test_types_that_are_not_counted_have_as_many_nodes_as_their_arrays_or_edges_say(tmp_path: Path) -> None:
+    given = arrays(
+        edges={WRITES: np.array([[3, 40, 7], [0, 1, 2]]), CITES: np.array([[0], [49]])}, edge_weight={}
+    )
+    del given["num_nodes"], given["features"]["author"]
+    dataset = Dataset.from_numpy_hetero(tmp_path / "d", **given)
+    assert {name: table.num_nodes for name, table in dataset.node_tables.items()} == {
+        "paper": 50,
+        "author": 41,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"labels": {}}, SourceError, "has no labels on any node type; exactly one type has labels and splits"),
+        (
+            {"labels": {"paper": np.zeros(50, int), "author": np.zeros(30, int)}},
+            SourceError,
+            r"has labels on 2 node types \(paper, author\); exactly one",
+        ),
+        ({"labels": {"pape": np.zeros(50, int)}}, GraphError, "labels are given for node type 'pape'; there are 'pap"),
+        ({"features": {"x": np.ones((3, 2))}}, GraphError, "features are given for node type 'x'; there are 'paper'"),
+        (
+            {"features": {"author": np.ones((31, 2))}},
+            ShapeError,
+            r"node type 'author' has 30 nodes, and features of shape \(31, 2\)",
+        ),
+        ({"features": {"author": np.ones(30)}}, ShapeError, r"node type 'author': x has shape \(30,\)"),
+        ({"labels": {"paper": np.zeros(49, int)}}, ShapeError, "has 50 nodes, and labels of shape"),
+        (
+            {"edge_weight": {("a", "b", "c"): np.ones(3)}},
+            GraphError,
+            "weights are given for relation 'a:b:c'; there are 'author:writes:paper', 'paper:cites:paper'",
+        ),
+        ({"edge_weight": {CITES: np.ones(3)}}, ShapeError, r"edge_weight has shape \(3,\) for 300 edges"),
+        ({"edge_weight": {CITES: np.full(300, -1.0)}}, GraphError, "paper:cites:paper.*edge 0 .* has weight -1"),
+        ({"symmetrize": ["writes"]}, ConfigError, "only one within a type has both directions"),
+        ({"symmetrize": ["wrote"]}, ConfigError, "relation 'wrote' is none of numpy's relations; write one of: auth"),
+        ({"valid": None}, SourceError, "node type 'paper' has no valid split"),
+        ({"train": np.array([50])}, SourceError, r"train holds node 50 at position 0; nodes are 0\.\.49"),
+        ({"colour": 3}, ConfigError, r"unknown options \['colour'\]"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_and_leaves_nothing(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Dataset.from_numpy_hetero(tmp_path / "d", **arrays(**changes))
+    assert not list(tmp_path.iterdir())
+
+
+def test_reverses_come_behind_all_others_and_a_symmetrized_relation_has_none(tmp_path: Path) -> None:
+    given = arrays(edge_weight={WRITES: np.arange(200, dtype=np.float32)})
+    dataset = Dataset.from_numpy_hetero(tmp_path / "d", **given, add_reverse=True, symmetrize=[CITES])
+    reverses = (("paper", "rev_writes", "author"), ("venue", "rev_held_at", "paper"))
+    assert dataset.relations == (WRITES, CITES, NOWHERE, *reverses)
+    found = dataset.to_numpy()
+    pairs, weights = found["edges"], found["edge_weight"]
+    there = sorted(zip(*pairs[WRITES], weights[WRITES], strict=True))
+    back = sorted(zip(*pairs[reverses[0]][::-1], weights[reverses[0]], strict=True))
+    assert there == back
+    both = {*zip(*given["edges"][CITES], strict=True)} | {*zip(*given["edges"][CITES][::-1], strict=True)}
+    cites = [*zip(*pairs[CITES], strict=True)]
+    assert len(cites) == len(set(cites))
+    assert set(cites) == both
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_features_of_all_types_are_stored_as_asked(tmp_path: Path, dtype: str) -> None:
+    dataset = Dataset.from_numpy_hetero(tmp_path / "d", **arrays(), feature_dtype=dtype, name="mine")
+    assert dataset.name == "mine"
+    assert [table.feature_dtype for table in dataset.node_tables.values() if table.has_features] == [
+        dtype
+    ] * 2
+    rows = dataset.to_numpy()["features"]["author"]
+    np.testing.assert_allclose(rows, arrays()["features"]["author"], atol=0.01)
+
+
+def test_one_relation_of_one_type_is_the_graph_that_it_is_as_a_homogeneous_dataset(tmp_path: Path) -> None:
+    given = arrays()
+    shared = {name: given[name] for name in ("train", "valid", "test", "num_classes")}
+    plain = Dataset.from_numpy(
+        tmp_path / "plain",
+        features=given["features"]["paper"],
+        labels=given["labels"]["paper"],
+        edge_index=given["edges"][CITES],
+        **shared,
+    )
+    typed = Dataset.from_numpy_hetero(
+        tmp_path / "typed",
+        num_nodes={"paper": 50},
+        features={"paper": given["features"]["paper"]},
+        labels=given["labels"],
+        edges={CITES: given["edges"][CITES]},
+        **shared,
+    )
+    graph = typed.edge_tables[CITES].load_graph()
+    same(
+        {"a": graph.indptr, "b": graph.indices},
+        {"a": plain.load_graph().indptr, "b": plain.load_graph().indices},
+    )
+    digests = {name.rpartition("/")[2]: record.digest for name, record in typed.arrays.items()}
+    assert digests == {name: record.digest for name, record in plain.arrays.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gloader.errors import ChecksumError, FormatError, VersionError
@@ -81,12 +81,31 @@ def test_any_value_in_a_sealed_record(key, value):
 
 
 PARTS = st.text(alphabet="ab_.-/~A0\\\0é ", max_size=8) | st.sampled_from(
-    ["nodes", "relations", "a__b__c", "..", ".", "", "features", "nodes/", "a" * 101, "a__" * 100 + "a"]
+    [
+        "nodes",
+        "relations",
+        "a__b__c",
+        "a__b",
+        "..",
+        ".",
+        "",
+        "features",
+        "nodes/",
+        "a" * 101,
+        "a__" * 100 + "a",
+    ]
 )
 
 
 @pytest.mark.reliability("H4")
-@given(st.lists(PARTS, max_size=5).map("/".join) | st.text(max_size=20))
+@given(
+    st.tuples(st.sampled_from(["nodes", "relations"]), PARTS, PARTS).map("/".join)
+    | st.lists(PARTS, max_size=5).map("/".join)
+    | st.text(max_size=20)
+)
+@example("relations/a__b/x")
+@example("relations/a__b__c/x")
+@example("nodes/a__b/x")
 def test_a_name_is_a_file_in_the_folder_or_in_that_of_a_type_or_relation(name):
     """An oracle that takes paths apart says the same, and no accepted name leads out of the folder."""
     *folders, last = name.split("/")

@@ -1,0 +1,88 @@
+"""Datasets of several types to PyG's and DGL's graphs, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from gloader import Dataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
+NOWHERE = ("paper", "held_at", "venue")
+
+
+@pytest.fixture(name="dataset")
+def _dataset(tmp_path: Path) -> Dataset:
+    """A type without features, one without nodes, a relation with weights, one without edges."""
+    rng = np.random.default_rng(7)
+    return Dataset.from_numpy_hetero(
+        tmp_path / "d",
+        num_nodes={"paper": 50, "author": 30, "venue": 0, "reader": 4},
+        features={"paper": rng.random((50, 5), np.float32), "venue": np.empty((0, 3), np.float32)},
+        edges={
+            WRITES: np.stack([rng.integers(0, 30, 200), rng.integers(0, 50, 200)]),
+            CITES: rng.integers(0, 50, (2, 300)),
+            NOWHERE: np.empty((2, 0), np.int64),
+        },
+        edge_weight={CITES: rng.random(300, np.float32)},
+        labels={"paper": np.where(rng.random(50) < 0.1, -1, rng.integers(0, 4, 50))},
+        num_classes=4,
+    )
+
+
+def content(dataset: Dataset, *, is_sorted: bool) -> dict[str, Any]:
+    """Return everything in lists, types and relations in order, or sorted where the order is a library's."""
+    arrays = dataset.to_numpy()
+    found = {}
+    for name, value in arrays.items():
+        if isinstance(value, dict):
+            keys = sorted(value) if is_sorted else list(value)
+            value = [(key, np.asarray(value[key]).tolist()) for key in keys]  # noqa: PLW2901
+        found[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return found
+
+
+def test_a_hetero_data_has_everything_and_comes_back(dataset: Dataset, tmp_path: Path) -> None:
+    data = dataset.to_pyg()
+    assert type(data).__name__ == "HeteroData"
+    assert data.node_types == list(dataset.node_types)
+    assert data.edge_types == list(dataset.relations)
+    assert data["author"].num_nodes == 30
+    assert "x" not in data["author"]
+    assert data["paper"].train_mask.nonzero().flatten().tolist() == sorted(dataset.train.tolist())
+    again = Dataset.from_pyg(data, tmp_path / "again", num_classes=4)
+    assert content(again, is_sorted=False) == content(dataset, is_sorted=False)
+    assert again.fingerprint == dataset.fingerprint
+
+
+def test_a_heterograph_has_everything_and_comes_back(dataset: Dataset, tmp_path: Path) -> None:
+    pytest.importorskip("dgl")
+    graph = dataset.to_dgl()
+    assert sorted(graph.ntypes) == sorted(dataset.node_types)
+    assert graph.num_nodes("reader") == 4
+    assert graph.nodes["paper"].data["feat"].shape == (50, 5)
+    assert graph.edges[CITES].data["weight"].shape == (300,)
+    again = Dataset.from_dgl(graph, tmp_path / "again", num_classes=4)
+    assert content(again, is_sorted=True) == content(dataset, is_sorted=True)
+
+
+def test_splits_of_ids_and_features_of_any_width_are_taken_from_a_hetero_data(tmp_path: Path) -> None:
+    from torch_geometric.data import HeteroData
+
+    data = HeteroData()
+    data["paper"].x, data["paper"].y = torch.rand(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
+    data["paper"].train_idx = torch.tensor([4, 0])
+    data["paper"].val_idx, data["paper"].test_idx = torch.tensor([1]), torch.tensor([2])
+    data["author"].x = torch.rand(3, 7, dtype=torch.float16)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 2], [5, 5]])
+    dataset = Dataset.from_pyg(data, tmp_path / "d", add_reverse=True)
+    assert dataset.train.tolist() == [4, 0]
+    assert dataset.node_tables["author"].feature_dim == 7
+    assert dataset.relations == (WRITES, ("paper", "rev_writes", "author"))
+    assert dataset.edge_tables[WRITES].load_graph().indices.tolist() == [0, 2]
