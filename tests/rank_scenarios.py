@@ -24,8 +24,9 @@ from gloader.distributed import agree, client_run, device_agreement, own_gpus
 from gloader.errors import RankError
 from gloader.pipeline import gather, open_device_tier
 from gloader.pipeline.transfer import Transfer
+from gloader.samplers import HeteroGraph
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.types import ReadyBatch
+from gloader.types import HeteroReadyBatch, ReadyBatch
 
 DEFAULTS: dict[str, Any] = {"fanouts": [4, 3], "memory_budget": "200MB", "threads": 2}
 MODES: dict[str, dict[str, Any]] = {
@@ -44,17 +45,22 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def build(dataset: str, **settings: Any) -> gloader.Loader:
-    """Return a loader; ``mode`` is one of MODES."""
+def build(dataset: str, **settings: Any) -> Any:
+    """Return a loader of the kind that the dataset is for; ``mode`` is one of MODES."""
     mode = MODES[settings.pop("mode", "direct")]
-    return gloader.Loader(gloader.Dataset.open(dataset), **(DEFAULTS | mode | settings))
+    opened = gloader.Dataset.open(dataset)
+    kind = gloader.HeteroLoader if opened.kind == "hetero" else gloader.Loader
+    return kind(opened, **(DEFAULTS | mode | settings))
 
 
-def digest(batch: ReadyBatch) -> str:
+def digest(batch: ReadyBatch | HeteroReadyBatch) -> str:
     """Return a digest of every array of a batch."""
     found = hashlib.sha256(f"{batch.id} {batch.num_seeds}".encode())
-    arrays = [batch.nodes, batch.x.numpy(), batch.y.numpy()]
-    for block in batch.blocks:
+    is_typed = isinstance(batch, HeteroReadyBatch)
+    nodes = [*batch.nodes.values()] if is_typed else [batch.nodes]
+    x = [*batch.x.values()] if is_typed else [batch.x]
+    arrays = [*nodes, *(rows.numpy() for rows in x), batch.y.numpy()]
+    for block in [block for hop in batch.blocks for block in hop.values()] if is_typed else batch.blocks:
         found.update(f"{block.num_src} {block.num_dst}".encode())
         arrays += [
             block.indptr.numpy(),
@@ -88,7 +94,7 @@ def epochs(dataset: str, *, epochs: int = 1, **settings: Any) -> dict[str, Any]:
             "length": len(loader),
             "text": loader.explain(),
             "state": loader.state_dict(),
-            "edges": loader.graph.num_edges,
+            "edges": sum(topology.num_edges for topology in _topologies(loader)),
             "bottleneck": loader.bottleneck(),
         }
 
@@ -115,6 +121,13 @@ def building(dataset: str, rank: int, odd: dict[str, Any], **settings: Any) -> N
     settings.pop("world"), settings.pop("folder")
     with build(dataset, **(settings | (odd if rank == 1 else {}))) as loader:
         next(iter(loader))
+
+
+def of_two_kinds(dataset: str, rank: int, **settings: Any) -> None:
+    """Build a typed loader on rank 1, of the same dataset."""
+    kind = gloader.HeteroLoader if rank else gloader.Loader
+    with kind(gloader.Dataset.open(dataset), **(DEFAULTS | _without_place(settings))):
+        pass
 
 
 def killed(dataset: str, rank: int, folder: str | Path, **settings: Any) -> None:
@@ -404,6 +417,23 @@ def unable(dataset: str, rank: int, on: int, how: str, **settings: Any) -> None:
         open_device_tier.StaticCache = cache
     with build(dataset, **_without_place(settings)):
         pass
+
+
+def held_by_type(dataset: str, **settings: Any) -> dict[str, Any]:
+    """Return the digests of an epoch, and which rows of each type the device holds, and reaches."""
+    with build(dataset, **_without_place(settings)) as loader:
+        digests = [digest(batch) for batch in loader]
+        tiers = loader.device_tiers
+        rows = {
+            name: [] if tier.cache is None else tier.cache.plan.rows.tolist() for name, tier in tiers.items()
+        }
+        dtypes = {name: tier.staged_dtype.name for name, tier in tiers.items()}
+        return {"digests": digests, "rows": rows, "staged": dtypes, "text": loader.explain()}
+
+
+def _topologies(loader: Any) -> list[Any]:
+    graph = loader.graph
+    return [*graph.relations.values()] if isinstance(graph, HeteroGraph) else [graph]
 
 
 class _Failing:
