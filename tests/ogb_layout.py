@@ -49,8 +49,55 @@ def write_ogb(root: Path, name: str, *, num_nodes=60, num_edges=300, seed=0) -> 
     return folder
 
 
-def write_mag240m(root: Path, *, num_papers: int) -> Path:
-    """Write the part of MAG240M that is about papers, with made-up content; return its folder."""
+MAG_RELATIONS = {
+    ("author", "affiliated_with", "institution"): 40,
+    ("author", "writes", "paper"): 120,
+    ("paper", "cites", "paper"): 150,
+    ("paper", "has_topic", "field_of_study"): 90,
+}
+MAG_NODES = {"author": 35, "field_of_study": 12, "institution": 6, "paper": 50}
+
+
+def write_ogbn_mag(root: Path, *, seed=0) -> Path:
+    """Write ogbn-mag's files with made-up content; return its folder."""
+    random = np.random.default_rng(seed)
+    folder = root / "ogbn_mag"
+    raw, split = folder / "raw", folder / "split" / "time" / "paper"
+    for part in (raw / "node-feat" / "paper", raw / "node-label" / "paper", split, folder / "processed"):
+        part.mkdir(parents=True)
+    (folder / "RELEASE_v2.txt").write_text("made up\n")
+    write_table(raw / "num-node-dict.csv.gz", MAG_NODES, [MAG_NODES.values()])
+    write_table(raw / "triplet-type-list.csv.gz", None, sorted(MAG_RELATIONS))
+    for name, labelled in (("feat", True), ("label", True)):
+        has = [[node_type == "paper" and labelled for node_type in MAG_NODES]]
+        write_table(raw / f"nodetype-has-{name}.csv.gz", MAG_NODES, has)
+    write_table(split.parent / "nodetype-has-split.csv.gz", MAG_NODES, has)
+    for (source, name, destination), count in MAG_RELATIONS.items():
+        relation = raw / "relations" / f"{source}___{name}___{destination}"
+        relation.mkdir(parents=True)
+        ends = [MAG_NODES[source], MAG_NODES[destination]]
+        write_csv(relation / "edge.csv.gz", random.integers(0, ends, (count, 2)))
+        write_csv(relation / "num-edge-list.csv.gz", np.array([count]))
+        write_csv(relation / "edge_reltype.csv.gz", np.zeros((count, 1), int))
+    papers = MAG_NODES["paper"]
+    features = random.standard_normal((papers, 128)).astype(np.float32)
+    write_csv(raw / "node-feat" / "paper" / "node-feat.csv.gz", features)
+    write_csv(raw / "node-feat" / "paper" / "node_year.csv.gz", np.full((papers, 1), 2015))
+    write_csv(raw / "node-label" / "paper" / "node-label.csv.gz", random.integers(0, 349, (papers, 1)))
+    parts = np.split(random.permutation(papers), [30, 40])
+    for part, ids in zip(("train", "valid", "test"), parts, strict=True):
+        write_csv(split / f"{part}.csv.gz", ids)
+    return folder
+
+
+def write_table(path: Path, names, rows) -> None:
+    with gzip.open(path, "wt") as file:
+        for row in [*([names] if names else []), *rows]:
+            file.write(",".join(map(str, row)) + "\n")
+
+
+def write_mag240m(root: Path, *, num_papers: int, authors=9, institutions=2) -> Path:
+    """Write MAG240M's files with made-up content; return its folder."""
     import torch
 
     random = np.random.default_rng(0)
@@ -64,7 +111,13 @@ def write_mag240m(root: Path, *, num_papers: int) -> Path:
     np.save(paper / "node_feat.npy", random.standard_normal((num_papers, 768)).astype(np.float16))
     np.save(paper / "node_label.npy", labels)
     np.save(cites / "edge_index.npy", random.integers(0, num_papers, (2, 4 * num_papers)).astype(np.int32))
-    torch.save({"paper": num_papers, "author": 9, "institution": 2, "num_classes": 153}, base / "meta.pt")
+    counts = {"paper": num_papers, "author": authors, "institution": institutions}
+    for relation in ("author___writes___paper", "author___affiliated_with___institution"):
+        ends = [counts[relation.split("___")[0]], counts[relation.split("___")[2]]]
+        (base / "processed" / relation).mkdir()
+        pairs = random.integers(0, ends, (3 * authors, 2)).astype(np.int32)
+        np.save(base / "processed" / relation / "edge_index.npy", pairs.T)
+    torch.save({**counts, "num_classes": 153}, base / "meta.pt")
     ids = np.arange(num_papers)
     first = num_papers * 3 // 5
     splits = {"train": ids[:first], "valid": ids[first:labelled]}

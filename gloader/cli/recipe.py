@@ -4,13 +4,12 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
 
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
 from gloader.config import RECORDED_AS
-from gloader.core.malformed import MALFORMED
+from gloader.core.yaml_file import read_yaml_mapping
 from gloader.errors import ConfigError
 
 # What other tools, or earlier recipes, call a setting whose name is too far from ours to be guessed.
@@ -52,9 +51,6 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
 }
 
 
-# Of a recipe; a run's config.yaml has about 1,500.
-MAX_RECIPE_CHARACTERS: Final = 1 << 16
-_MAX_BRACKETS = 1000
 _MAX_ITEMS = 64  # of a list; fan-outs are the only one
 
 
@@ -81,7 +77,10 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
         The file is missing, is not a YAML mapping, or has a key or a value that no flag takes.
     """
     settings: dict[str, str] = {}
-    for raw_key, value in flatten(_read_mapping(path)):
+    content = read_yaml_mapping(
+        path, what="recipe", holds="settings; write lines such as 'epochs: 10'", error=ConfigError
+    )
+    for raw_key, value in flatten(content):
         key = raw_key.replace("_", "-")
         if key not in known:
             raise ConfigError(f"recipe {path}: unknown key {raw_key!r}; {_advice(raw_key, known)}")
@@ -111,33 +110,6 @@ def flatten(content: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 def _advice(key: str, known: Collection[str]) -> str:
     nearest = nearest_key(key, known)
     return f"did you mean {nearest!r}?" if nearest else f"keys are: {', '.join(sorted(known))}"
-
-
-def _read_mapping(path: Path) -> Mapping[str, object]:
-    import yaml
-
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_RECIPE_CHARACTERS + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"recipe {path} cannot be read: {reason}") from error
-    # Each bracket makes the YAML reader look at all that are open.
-    if len(text) > MAX_RECIPE_CHARACTERS or text.count("[") + text.count("{") > _MAX_BRACKETS:
-        raise ConfigError(
-            f"recipe {path} is longer than {MAX_RECIPE_CHARACTERS} characters, or has more than {_MAX_BRACKETS} "
-            "brackets; it holds flags alone"
-        )
-    try:
-        content = yaml.safe_load(text)
-    # Of values too: a date with a month 13, a number of thousands of digits, brackets within brackets.
-    except (yaml.YAMLError, *MALFORMED) as error:
-        raise ConfigError(f"recipe {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ConfigError(
-            f"recipe {path} holds a {type(content).__name__}, not settings; write lines such as 'epochs: 10'"
-        )
-    return content
 
 
 def _words(value: object, where: str) -> str:

@@ -29,13 +29,16 @@ _OPENERS = {
     "edges": ("edges", "open_edges", "edges:FILE.parquet|csv"),
     "pyg": ("pyg", "open_pyg", "pyg:FILE"),
     "dgl": ("dgl", "open_dgl", "dgl:FILE"),
+    "tables": ("tables", "open_tables", "tables:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
-    "mag240m": ("mag", "open_mag240m", "mag240m:DIR"),
+    "igbh": ("igbh", "open_igbh", "igbh:DIR"),
+    "mag240m": ("mag_hetero", "open_mag240m", "mag240m:DIR"),
+    "mag240m-papers": ("mag", "open_papers", "mag240m-papers:DIR"),
     "builtin": ("digits", "open_builtin", "builtin:digits"),
     "synthetic": ("synthetic", "open_synthetic", "synthetic:demo|community,nodes=...|rmat,nodes=..."),
 }
 # Sources whose files lie below the folder that they name, or in a folder that is looked for.
-_DEEP = frozenset({"ogb", "igb", "mag240m"})
+_DEEP = frozenset({"ogb", "igb", "igbh", "mag240m", "mag240m-papers", "tables"})
 _NO_FILES = frozenset({"builtin", "synthetic"})
 SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 

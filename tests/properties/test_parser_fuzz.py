@@ -26,11 +26,13 @@ from parser_guard import within_limits
 
 from gloader.cli.recipe import load_recipe
 from gloader.convert.download.archive import extract_archive
+from gloader.convert.hetero_source import HeteroSource
 from gloader.convert.options import SourceOptions
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.tables import TableEdges
 from gloader.convert.registry import open_source, source_files
+from gloader.convert.sources.graph_yaml import read_graph_yaml
 from gloader.core.fanouts import parse_fanouts
 from gloader.core.flag_values import parse_share
 from gloader.core.loader_state import LoaderState
@@ -235,6 +237,17 @@ def read_recipe(path: Path) -> None:
             parse_bytes(text)
 
 
+def graph_yaml() -> bytes:
+    return (
+        b"name: books\nnodes:\n  paper: {features: p.npy, labels: l.npy, num_classes: 3}\n  author: {num_nodes: 20}\n"
+        b"edges:\n  author:writes:paper: {file: w.csv, src: a, dst: p, weight: n}\n  paper:cites:paper: c.npy\n"
+    )
+
+
+def read_description(path: Path) -> None:
+    read_graph_yaml(path.parent).files()
+
+
 def manifest() -> bytes:
     array = {"file": "x.npy", "dtype": "float32", "shape": [4, 2], "num_bytes": 32, "digest": "0" * 16}
     body = {
@@ -368,6 +381,25 @@ def read_source(prefix: str) -> Callable[[Path], None]:
     return read
 
 
+def saved_hetero_graph() -> bytes:
+    content = {
+        "a": {"x": torch.zeros(6, 2), "y": torch.zeros(6)},
+        "b": {"num_nodes": 3},
+        ("b", "to", "a"): {"edge_index": torch.zeros(2, 3, dtype=torch.int64)},
+    }
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+def read_hetero_graph(path: Path) -> None:
+    source = open_source(f"pyg:{path}", SourceOptions(memory_budget_bytes=10**8))
+    # A name that another byte has made no relation leaves a graph of one type.
+    for each in source.relations if isinstance(source, HeteroSource) else ():
+        for chunk, _ in zip(each.edges.chunks(4), range(20), strict=False):
+            assert chunk.src.shape == chunk.dst.shape
+
+
 def checkpoint() -> bytes:
     content = {
         "version": 2,
@@ -479,11 +511,13 @@ TARGETS = {
     "csv.gz": Target("a.csv.gz", lambda: gzip.compress(csv()), read_table),
     "parquet": Target("a.parquet", parquet, read_table),
     "yaml": Target("a.yaml", recipe, read_recipe),
+    "tables": Target("graph.yaml", graph_yaml, read_description),
     "state": Target("a.json", state, read_state, mutated_json),
     "owner": Target("a.json", owner, lambda path: SpillOwner.parse(path.read_text("latin-1")), mutated_json),
     "profile": Target("a.json", device_profile, read_profile, mutated_json),
     "archive": Target("a.zip", archive, unpack, mutated_zip),
     "pyg": Target("a.pt", saved_graph, read_source("pyg"), mutated_zip),
+    "pyg, typed": Target("a.pt", saved_hetero_graph, read_hetero_graph, mutated_zip),
     "dgl": Target("a.bin", dgl_graph, read_source("dgl")),
     "checkpoint": Target("checkpoint.pt", checkpoint, load_checkpoint, mutated_zip),
     "inspection": Target("inspect.json", inspection, read_report, mutated_json, is_drawn=True),

@@ -31,6 +31,7 @@ _PIECE_BYTES = 1 << 20
 MAX_HEADER_BYTES: Final = 1 << 16
 # What `numpy.savez` and `numpy.savez_compressed` write. Others unpack a kilobyte to a gigabyte at a single call.
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+_MAGIC = b"\x93NUMPY"
 _CORRUPT = (zipfile.BadZipFile, RuntimeError, *MALFORMED)
 
 
@@ -174,6 +175,24 @@ class NpyFile:
                 f"{self.where} is truncated: its header promises {self.num_bytes} bytes of shape {self.shape} and "
                 f"dtype {self.dtype}, it holds {max(0, held - self.data_offset)}"
             )
+
+
+def open_headerless(path: Path, *, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> NpyFile:
+    """Open a file of numbers that may have a ``.npy`` header or none.
+
+    Parameters
+    ----------
+    path : the file
+    dtype, row_shape : of its numbers where it has none
+
+    Raises
+    ------
+    SourceError
+        The file is missing, truncated or corrupt.
+    """
+    with raising_source_errors(str(path)), path.open("rb") as file:
+        has_header = file.read(len(_MAGIC)) == _MAGIC
+    return NpyFile.open(path) if has_header else NpyFile.raw(path, dtype=dtype, row_shape=row_shape)
 
 
 class NpyReader:

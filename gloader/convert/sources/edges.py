@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gloader.convert.readers.csv_table import CsvTable, read_column
 from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.node_arrays import (
     count_classes,
     random_splits,
-    read_labels,
-    read_split,
     require_node_memory,
-    to_labels,
 )
-from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.open_table import is_table, open_table
-from gloader.convert.readers.parquet_table import ParquetTable
-from gloader.convert.readers.tables import TableEdges, TableFeatures
-from gloader.convert.source import FeatureStream, Source, Splits
-from gloader.convert.sources.npy import open_feature_file
-from gloader.errors import ConfigError, ShapeError, SourceError
+from gloader.convert.readers.open_table import open_table
+from gloader.convert.readers.tables import TableEdges
+from gloader.convert.source import Source
+from gloader.convert.sources.array_files import open_features, read_label_file, read_split_files
+from gloader.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from gloader.convert.options import SourceOptions
-    from gloader.convert.readers.tables import TableFile
-    from gloader.types import IdArray
 
 
 def open_edges(argument: str, options: SourceOptions) -> Source:
@@ -57,14 +45,14 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
             raise ConfigError(f"edges:{argument} needs {name}; name their file with --{name} FILE")
     edges = TableEdges.open(open_table(path))
     budget = options.budget_bytes
-    features = _open_features(_require_path(options.features), budget)
+    features = open_features(_require_path(options.features), budget)
     num_nodes = features.num_rows
     require_node_memory(num_nodes, budget, str(options.features))
-    labels = _read_labels(_require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget)
+    labels = read_label_file(_require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget)
     splits = (
         random_splits(labels, seed=options.seed)
         if options.splits is None
-        else _read_splits(options.splits.expanduser(), num_nodes=num_nodes, budget_bytes=budget)
+        else read_split_files(options.splits.expanduser(), num_nodes=num_nodes, budget_bytes=budget)
     )
     return Source(
         name=Path(path.stem).stem,
@@ -85,64 +73,3 @@ def _require_path(path: Path | None) -> Path:
     if not expanded.is_file():
         raise SourceError(f"{expanded} is missing, or is not a file")
     return expanded
-
-
-def _open_features(path: Path, budget_bytes: int) -> FeatureStream:
-    if not is_table(path):
-        return open_feature_file(path, budget_bytes=budget_bytes)
-    table = open_table(path)
-    return TableFeatures(table=table, num_rows=_count_rows(table))
-
-
-def _count_rows(table: TableFile) -> int:
-    # A CSV file says its length only by being read; a Parquet file has it in its footer.
-    if isinstance(table, CsvTable):
-        return table.count_rows()
-    return table.num_rows or 0
-
-
-def _read_labels(path: Path, *, num_nodes: int, budget_bytes: int) -> IdArray:
-    if not is_table(path):
-        return read_labels(NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes)
-    table = open_table(path)
-    if isinstance(table, ParquetTable):
-        return to_labels(_read_parquet_column(table, num_nodes), where=str(path))
-    return to_labels(read_column(path, max_rows=num_nodes), where=str(path))
-
-
-def _read_parquet_column(table: ParquetTable, num_nodes: int) -> NDArray[Any]:
-    path = table.path
-    if len(table.names) != 1:
-        raise SourceError(
-            f"{path} has the columns {', '.join(table.names)}; labels are one column, a row per node"
-        )
-    if table.num_rows > num_nodes:
-        raise ShapeError(f"{path} has {table.num_rows} rows for {num_nodes} nodes; labels are one for each")
-    chunks = [chunk[0] for chunk in table.read({table.names[0]: "float64"}, error=SourceError)]
-    return np.concatenate(chunks) if chunks else np.empty(0)
-
-
-def _read_splits(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:
-    parts = {name: _open_split(path, name) for name in ("train", "valid", "test")}
-    return Splits(
-        **{
-            name: read_split(file, num_nodes=num_nodes, budget_bytes=budget_bytes)
-            for name, file in parts.items()
-        }
-    )
-
-
-def _open_split(path: Path, name: str) -> NpyFile:
-    aliases = (name, "val") if name == "valid" else (name,)
-    if path.is_dir():
-        found = next((path / f"{alias}.npy" for alias in aliases if (path / f"{alias}.npy").exists()), None)
-        if found is None:
-            raise SourceError(
-                f"{path} holds no {name}.npy; a folder of splits has train.npy, valid.npy and test.npy"
-            )
-        return NpyFile.open(found)
-    members = npz_members(path)
-    member = next((alias for alias in aliases if alias in members), None)
-    if member is None:
-        raise SourceError(f"{path} holds no array {name!r}; there: {', '.join(members) or 'nothing'}")
-    return NpyFile.open(path, member)

@@ -10,7 +10,7 @@ import numpy as np
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
 from gloader.convert.readers.node_arrays import require_node_memory, to_labels
-from gloader.convert.readers.npy_file import NpyFile, raising_source_errors
+from gloader.convert.readers.npy_file import NpyFile, open_headerless
 from gloader.convert.source import Source, Splits
 from gloader.errors import ConfigError, SourceError
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
     from gloader.types import IdArray
 
-_DIM = 1024
+DIM = 1024
 # IGB's sizes disagree about the name of the larger set.
 _LABEL_FILES = {19: ("node_label_19.npy",), 2983: ("node_label_2K.npy", "node_label_2983.npy")}
-_MAGIC = b"\x93NUMPY"
 
 
 def open_igb(argument: str, options: SourceOptions) -> Source:
@@ -40,16 +39,13 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     """
-    folder, classes = _parse(argument)
+    folder, classes = parse_folder(argument, prefix="igb")
     paper, edge_file = _locate(folder)
-    features = NpyFeatures.open(_open_floats(paper / "node_feat.npy", row_shape=(_DIM,)))
-    num_classes, label_file = _find_labels(paper, classes)
+    features = NpyFeatures.open(open_floats(paper / "node_feat.npy", row_shape=(DIM,)))
+    num_classes, label_file = find_labels(paper, classes)
     # The label files of the larger sizes cover only the first nodes.
     require_node_memory(features.num_rows, options.budget_bytes, features.file.where)
-    labels = np.full(features.num_rows, -1, np.int64)
-    pieces = label_file.flat(max(1, features.num_rows), stop=min(label_file.size, features.num_rows))
-    given = to_labels(next(pieces, np.empty(0)), where=label_file.where)
-    labels[: given.shape[0]] = given
+    labels = first_labels(label_file, num_nodes=features.num_rows, num_labelled=features.num_rows)
     return Source(
         name=f"igb-{folder.resolve().name}-{num_classes}",
         origin=f"igb:{argument}",
@@ -66,7 +62,7 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
 def source_paths(argument: str, options: SourceOptions) -> list[Path]:
     """Return the folders that hold what `open_igb` reads, and nothing else of size; raises ConfigError as it does."""
     del options
-    paper, edge_file = _locate(_parse(argument)[0])
+    paper, edge_file = _locate(parse_folder(argument, prefix="igb")[0])
     return [paper, edge_file]
 
 
@@ -79,12 +75,40 @@ def sequential_splits(labels: IdArray) -> Splits:
     return Splits(train=labelled[:first], valid=labelled[first:second], test=labelled[second:])
 
 
-def _parse(argument: str) -> tuple[Path, int | None]:
+def first_labels(file: NpyFile, *, num_nodes: int, num_labelled: int) -> IdArray:
+    """Return labels (N,): those of the first nodes as they are in a file, -1 behind them.
+
+    Parameters
+    ----------
+    file : labels of the first nodes, or of all
+    num_nodes : N
+    num_labelled : nodes that have a label, at most; what the file says of others is not looked at
+
+    Raises
+    ------
+    SourceError, ShapeError
+        As `to_labels`; the file is truncated.
+    """
+    labels = np.full(num_nodes, -1, np.int64)
+    stop = min(file.size, num_nodes, num_labelled)
+    given = to_labels(next(file.flat(max(1, stop), stop=stop), np.empty(0)), where=file.where)
+    labels[: given.shape[0]] = given
+    return labels
+
+
+def parse_folder(argument: str, *, prefix: str) -> tuple[Path, int | None]:
+    """Return the folder that ``DIR`` or ``DIR@2983`` names, and the number of classes asked for.
+
+    Raises
+    ------
+    ConfigError
+        IGB has no labels of so many classes.
+    """
     directory, at, classes = argument.rpartition("@")
     if not at or not classes.isdigit():
         return Path(argument).expanduser(), None
     if int(classes) not in _LABEL_FILES:
-        raise ConfigError(f"igb:{argument}: IGB has labels of 19 or 2983 classes, not {classes}")
+        raise ConfigError(f"{prefix}:{argument}: IGB has labels of 19 or 2983 classes, not {classes}")
     return Path(directory).expanduser(), int(classes)
 
 
@@ -94,17 +118,23 @@ def _locate(folder: Path) -> tuple[Path, Path]:
     return processed / "paper", processed / "paper__cites__paper" / "edge_index.npy"
 
 
-def _find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
+def find_labels(paper: Path, classes: int | None) -> tuple[int, NpyFile]:
+    """Return the number of classes and the file of the labels; None: of 19 where they are there.
+
+    Raises
+    ------
+    SourceError
+        The folder holds no such labels.
+    """
     candidates = _LABEL_FILES if classes is None else {classes: _LABEL_FILES[classes]}
     for count, names in candidates.items():
         for name in names:
             if (paper / name).exists():
-                return count, _open_floats(paper / name, row_shape=())
+                return count, open_floats(paper / name, row_shape=())
     names = tuple(name for group in candidates.values() for name in group)
     raise SourceError(f"{paper} holds no {' or '.join(names)}")
 
 
-def _open_floats(path: Path, *, row_shape: tuple[int, ...]) -> NpyFile:
-    with raising_source_errors(str(path)), path.open("rb") as file:
-        has_header = file.read(len(_MAGIC)) == _MAGIC
-    return NpyFile.open(path) if has_header else NpyFile.raw(path, dtype=np.dtype("<f4"), row_shape=row_shape)
+def open_floats(path: Path, *, row_shape: tuple[int, ...]) -> NpyFile:
+    """Open an array that is raw float32 in the large and full sizes, and a .npy file in the others."""
+    return open_headerless(path, dtype=np.dtype("<f4"), row_shape=row_shape)

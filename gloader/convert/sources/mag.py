@@ -1,8 +1,9 @@
-"""``mag240m:DIR``: the paper-cites-paper graph of OGB-LSC's MAG240M; the features stay float16."""
+"""``mag240m-papers:DIR``: the paper-cites-paper graph of OGB-LSC's MAG240M; the features stay float16."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,62 @@ if TYPE_CHECKING:
 _FOLDER = "mag240m_kddcup2021"
 
 
-def open_mag240m(argument: str, options: SourceOptions) -> Source:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MagPapers:
+    """What a folder of MAG240M holds of the papers, labels and splits in memory, and how many other nodes there are."""
+
+    folder: Path
+    meta: Mapping[str, Any]
+    num_papers: int
+    num_classes: int
+    features: NpyFeatures
+    labels: IdArray  # (N,)
+    splits: Splits
+
+    @property
+    def citations(self) -> Path:
+        """The file of the edges from citing to cited paper."""
+        return self.edge_file("paper", "cites", "paper")
+
+    def edge_file(self, source: str, name: str, destination: str) -> Path:
+        """Return the (2, E) file of a relation."""
+        return self.folder / "processed" / f"{source}___{name}___{destination}" / "edge_index.npy"
+
+    def count(self, node_type: str) -> int:
+        """Return the number of nodes of a type; raises SourceError where ``meta.pt`` does not say it."""
+        return _count(self.meta, node_type, self.folder / "meta.pt")
+
+
+def read_papers(argument: str, options: SourceOptions) -> MagPapers:
+    """Read what is known of the papers; raises as `open_papers`."""
+    folder = locate(argument)
+    meta, splits = _load(folder / "meta.pt"), _load(folder / "split_dict.pt")
+    paper = folder / "processed" / "paper"
+    num_nodes = _count(meta, "paper", folder / "meta.pt")
+    features = NpyFeatures.open(NpyFile.open(paper / "node_feat.npy"))
+    if features.num_rows != num_nodes:
+        raise ShapeError(
+            f"{features.file.where} has {features.num_rows} rows; meta.pt counts {num_nodes} papers"
+        )
+    budget = options.budget_bytes
+    require_node_memory(num_nodes, budget, features.file.where)
+    labels = read_labels(NpyFile.open(paper / "node_label.npy"), num_nodes=num_nodes, budget_bytes=budget)
+    return MagPapers(
+        folder=folder,
+        meta=meta,
+        num_papers=num_nodes,
+        num_classes=max(count_classes(labels), _count(meta, "num_classes", folder / "meta.pt", default=1)),
+        features=features,
+        labels=labels,
+        splits=Splits(
+            train=_split(splits, ("train",), num_nodes, folder),
+            valid=_split(splits, ("valid",), num_nodes, folder),
+            test=_split(splits, ("test-dev", "test", "test-whole"), num_nodes, folder),
+        ),
+    )
+
+
+def open_papers(argument: str, options: SourceOptions) -> Source:
     """Open the folder ``argument``, or ``mag240m_kddcup2021`` in it, as `ogb.lsc.MAG240MDataset` downloads it.
 
     Citations are edges from the citing to the cited paper, as OGB has them; ``--symmetrize`` adds the other
@@ -43,51 +99,35 @@ def open_mag240m(argument: str, options: SourceOptions) -> Source:
     ShapeError, GraphError
         An array has the wrong shape or dtype.
     """
-    budget = options.budget_bytes
-    folder = _locate(argument)
-    meta = _load(folder / "meta.pt")
-    splits = _load(folder / "split_dict.pt")
-    paper = folder / "processed" / "paper"
-    num_nodes = _count(meta, "paper", folder / "meta.pt")
-    edge_file = folder / "processed" / "paper___cites___paper" / "edge_index.npy"
-    features = NpyFeatures.open(NpyFile.open(paper / "node_feat.npy"))
-    if features.num_rows != num_nodes:
-        raise ShapeError(
-            f"{features.file.where} has {features.num_rows} rows; meta.pt counts {num_nodes} papers"
-        )
-    require_node_memory(num_nodes, budget, features.file.where)
-    labels = read_labels(NpyFile.open(paper / "node_label.npy"), num_nodes=num_nodes, budget_bytes=budget)
+    papers = read_papers(argument, options)
     return Source(
         name="mag240m-papers",
-        origin=f"mag240m:{argument}",
-        num_nodes=num_nodes,
-        num_classes=max(count_classes(labels), _count(meta, "num_classes", folder / "meta.pt", default=1)),
-        edges=PairEdges.open(NpyFile.open(edge_file), prefers_rows=False),
-        features=features,
-        labels=labels,
-        splits=Splits(
-            train=_split(splits, ("train",), num_nodes, folder),
-            valid=_split(splits, ("valid",), num_nodes, folder),
-            test=_split(splits, ("test-dev", "test", "test-whole"), num_nodes, folder),
-        ),
-        edge_file=edge_file,
+        origin=f"mag240m-papers:{argument}",
+        num_nodes=papers.num_papers,
+        num_classes=papers.num_classes,
+        edges=PairEdges.open(NpyFile.open(papers.citations), prefers_rows=False),
+        features=papers.features,
+        labels=papers.labels,
+        splits=papers.splits,
+        edge_file=papers.citations,
     )
 
 
 def source_paths(argument: str, options: SourceOptions) -> list[Path]:
-    """Return the files and folders that `open_mag240m` reads."""
+    """Return the files and folders that `open_papers` reads."""
     del options
-    folder = _locate(argument)
+    folder = locate(argument)
     processed = folder / "processed"
-    return [
-        folder / "meta.pt",
-        folder / "split_dict.pt",
-        processed / "paper",
-        processed / "paper___cites___paper",
-    ]
+    return [*described_by(folder), processed / "paper", processed / "paper___cites___paper"]
 
 
-def _locate(argument: str) -> Path:
+def described_by(folder: Path) -> list[Path]:
+    """Return the files that say what a folder of MAG240M holds."""
+    return [folder / "meta.pt", folder / "split_dict.pt"]
+
+
+def locate(argument: str) -> Path:
+    """Return the folder of the data set: what ``argument`` names, or OGB-LSC's folder in it."""
     given = Path(argument).expanduser()
     return given / _FOLDER if (given / _FOLDER).is_dir() else given
 
@@ -97,9 +137,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     import torch
 
     if not path.is_file():
-        raise SourceError(
-            f"{path} is missing; mag240m:DIR names the folder that OGB-LSC's archive unpacks to"
-        )
+        raise SourceError(f"{path} is missing; DIR names the folder that OGB-LSC's archive unpacks to")
     require_plain_archive(path)
     try:
         # weights_only refuses everything that is not listed, so that no code of the file runs.
@@ -133,7 +171,7 @@ def _array_constructors() -> list[Any]:
 def _count(meta: Mapping[str, Any], key: str, path: Path, *, default: int | None = None) -> int:
     value = meta.get(key, default)
     if not isinstance(value, int | np.integer) or not 1 <= value < 2**62:
-        what = "papers" if default is None else "classes"
+        what = f"{key}s" if default is None else "classes"
         raise SourceError(f"{path}: {key!r} is {shown(value)}; it must be the number of {what}")
     return int(value)
 

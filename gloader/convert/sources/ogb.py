@@ -20,6 +20,7 @@ from gloader.convert.readers.node_arrays import count_classes, require_node_memo
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
+from gloader.convert.sources.ogb_hetero import RELATION_FILE, has_types, open_ogb_hetero
 from gloader.core.malformed import MALFORMED
 from gloader.errors import ShapeError, SourceError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
 
 ROOT_VARIABLE = "GLOADER_OGB_ROOT"
@@ -46,15 +48,15 @@ _KNOWN = {
     "ogbn-arxiv": OgbInfo(num_classes=40, add_inverse_edge=False, split="time"),
     "ogbn-products": OgbInfo(num_classes=47, add_inverse_edge=True, split="sales_ranking"),
     "ogbn-papers100M": OgbInfo(num_classes=172, add_inverse_edge=False, split="time"),
+    "ogbn-mag": OgbInfo(num_classes=349, add_inverse_edge=False, split="time"),
 }
 # Why a data set does not fit: the rest of a sentence that begins with its name.
 _UNFIT = {
-    "ogbn-mag": "has nodes of several types",
     "ogbn-proteins": "has 112 labels per node and no node features",
 }
 
 
-def open_ogb(argument: str, options: SourceOptions) -> Source:
+def open_ogb(argument: str, options: SourceOptions) -> AnySource:
     """Open ``ogb:NAME`` or ``ogb:NAME@DIR``; the data set is downloaded where it is not there.
 
     The folder that holds the data sets is DIR, or ``options.root``, or $GLOADER_OGB_ROOT, or ``dataset`` in the
@@ -69,11 +71,18 @@ def open_ogb(argument: str, options: SourceOptions) -> Source:
     """
     name, _, directory = argument.partition("@")
     if name in _UNFIT:
-        raise SourceError(
-            f"ogb:{name} {_UNFIT[name]}; only data sets of one node type and one label per node fit"
-        )
+        raise SourceError(f"ogb:{name} {_UNFIT[name]}; only data sets of one label per node fit")
     folder = find_ogb_folder(name, _root(directory, options))
     info = _read_info(name, folder)
+    if has_types(folder):
+        return open_ogb_hetero(
+            folder,
+            name=name,
+            origin=f"ogb:{argument}",
+            num_classes=info.num_classes,
+            split=info.split,
+            budget_bytes=options.budget_bytes,
+        )
     layout = (
         _BinaryLayout(folder=folder) if (folder / "raw" / "data.npz").exists() else _CsvLayout(folder=folder)
     )
@@ -237,8 +246,11 @@ def _read_info(name: str, folder: Path) -> OgbInfo:
         with path.open(encoding="utf-8") as file:
             meta = json.loads(file.read(_MAX_META_CHARACTERS))
         classes, split = int(meta["num classes"]), str(meta["split"])
-        if str(meta.get("is hetero", "False")) == "True":
-            raise SourceError(f"{path}: {name} has nodes of several types; only one type fits")
+        if str(meta.get("is hetero", "False")) == "True" and not has_types(folder):
+            raise SourceError(
+                f"{path}: {name} has several node types, and {folder / 'raw'} no {RELATION_FILE}; only OGB's text "
+                "layout of such data sets fits"
+            )
     except (OSError, *MALFORMED) as error:
         raise SourceError(f"{path} is no description of an OGB data set: {error!r}") from error
     return OgbInfo(

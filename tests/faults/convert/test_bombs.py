@@ -130,7 +130,7 @@ def split_tensor(path: Path) -> str:
     folder = write_mag240m(path, num_papers=N)
     splits = {name: torch.zeros(1, dtype=torch.int64).expand(MANY) for name in ("train", "valid", "test-dev")}
     torch.save(splits, folder / "split_dict.pt")
-    return f"mag240m:{folder}"
+    return f"mag240m-papers:{folder}"
 
 
 def graph(**tensors: torch.Tensor) -> dict[str, torch.Tensor]:

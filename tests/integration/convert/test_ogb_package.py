@@ -6,10 +6,11 @@ import warnings
 import numpy as np
 import pytest
 from convert_helpers import read_all
-from ogb_layout import SPLITS, write_mag240m, write_ogb
+from ogb_layout import SPLITS, write_mag240m, write_ogb, write_ogbn_mag
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.sources.mag import open_mag240m
+from gloader.convert.sources.mag import open_papers
+from gloader.convert.sources.mag_hetero import open_mag240m
 from gloader.convert.sources.ogb import open_ogb
 
 
@@ -52,6 +53,51 @@ def test_data_sets_equal_the_official_loader(tmp_path, quiet, name):
         assert np.array_equal(getattr(source.splits, part), splits[part])
 
 
+def test_ogbn_mag_equals_the_official_loader(tmp_path, quiet):
+    from ogb.nodeproppred import NodePropPredDataset
+
+    write_ogbn_mag(tmp_path)
+    source = open_ogb("ogbn-mag", SourceOptions(root=tmp_path))
+    theirs = NodePropPredDataset("ogbn-mag", root=str(tmp_path))
+    graph, labels = theirs[0]
+    splits = theirs.get_idx_split()
+    assert {nodes.name: nodes.num_nodes for nodes in source.nodes} == graph["num_nodes_dict"]
+    assert [each.relation for each in source.relations] == list(graph["edge_index_dict"])
+    for each in source.relations:
+        pairs = graph["edge_index_dict"][each.relation].T.tolist()
+        assert read_all(each.edges.chunks(37)) == [tuple(pair) for pair in pairs]
+    papers = next(nodes for nodes in source.nodes if nodes.name == "paper")
+    assert np.array_equal(np.concatenate(list(papers.features.chunks(7))), graph["node_feat_dict"]["paper"])
+    assert (source.labelled, source.num_classes) == ("paper", theirs.num_classes)
+    assert np.array_equal(source.labels, labels["paper"][:, 0])
+    for part in ("train", "valid", "test"):
+        assert np.array_equal(getattr(source.splits, part), splits[part]["paper"])
+
+
+@pytest.mark.parametrize(
+    ("source_type", "destination"), [("author", "paper"), ("author", "institution"), ("paper", "paper")]
+)
+def test_relations_of_mag240m_equal_the_official_loader(
+    tmp_path, quiet, monkeypatch, source_type, destination
+):
+    from ogb.lsc import MAG240MDataset
+
+    (write_mag240m(tmp_path, num_papers=50) / "RELEASE_v1.txt").write_text("made up")
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # the official loader needs it, ours does not
+    theirs = MAG240MDataset(str(tmp_path))
+    monkeypatch.delenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    source = open_mag240m(str(tmp_path), SourceOptions())
+    counts = {
+        "paper": theirs.num_papers,
+        "author": theirs.num_authors,
+        "institution": theirs.num_institutions,
+    }
+    assert {nodes.name: nodes.num_nodes for nodes in source.nodes} == counts
+    (each,) = [each for each in source.relations if each.relation[::2] == (source_type, destination)]
+    pairs = theirs.edge_index(source_type, destination).T.tolist()
+    assert read_all(each.edges.chunks(9)) == [tuple(pair) for pair in pairs]
+
+
 def test_mag240m_equals_the_official_loader(tmp_path, quiet, monkeypatch):
     from ogb.lsc import MAG240MDataset
 
@@ -61,7 +107,7 @@ def test_mag240m_equals_the_official_loader(tmp_path, quiet, monkeypatch):
     theirs = MAG240MDataset(str(tmp_path))
     features, edges = theirs.paper_feat, theirs.edge_index("paper", "paper")
     monkeypatch.delenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
-    source = open_mag240m(str(tmp_path), SourceOptions())
+    source = open_papers(str(tmp_path), SourceOptions())
     assert np.array_equal(np.concatenate(list(source.features.chunks(7))), features)
     assert read_all(source.edges.chunks(1000)) == [tuple(pair) for pair in edges.T.tolist()]
     assert np.array_equal(source.labels, np.nan_to_num(theirs.paper_label, nan=-1).astype(np.int64))

@@ -364,3 +364,27 @@ def test_the_command_prepares_a_typed_graph(tmp_path, capsys):
     assert dataset.relations == (CITES, WRITES, ("paper", "rev_writes", "author"))
     expected = expected_neighbors(graph.edges[CITES], 30, EdgeRules(symmetrize=True))
     assert neighbors(dataset, CITES) == expected
+
+
+def test_mag240m_gets_authors_and_institutions_from_its_papers(tmp_path):
+    from ogb_layout import write_mag240m
+
+    from gloader.convert.options import SourceOptions
+    from gloader.convert.registry import open_source
+
+    folder = write_mag240m(tmp_path, num_papers=40, authors=12, institutions=3)
+    source = open_source(f"mag240m:{folder}", SourceOptions())
+    options = replace(SMALL, dtype="float16", symmetrize=("cites",), add_reverse=True)
+    dataset, report = run(source, tmp_path, options)
+    papers = np.load(folder / "processed" / "paper" / "node_feat.npy")
+    writes, works = (
+        np.load(folder / "processed" / name / "edge_index.npy").T.tolist()
+        for name in ("author___writes___paper", "author___affiliated_with___institution")
+    )
+    authors = mean_rows([(paper, author) for author, paper in writes], papers, 12)
+    assert np.array_equal(rows_of(dataset, "paper"), papers)
+    assert np.allclose(rows_of(dataset, "author"), authors, atol=2e-3)
+    institutions = mean_rows(works, rows_of(dataset, "author"), 3)
+    assert np.allclose(rows_of(dataset, "institution"), institutions, atol=2e-3)
+    assert len(dataset.relations) == 5
+    assert report.relations["paper:cites:paper"].num_edges > 160

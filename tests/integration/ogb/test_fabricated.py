@@ -75,7 +75,7 @@ def test_ogb_lsc_and_we_load_the_same_papers(tmp_path, quiet, monkeypatch):
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # the official loader needs it, ours does not
     theirs = MAG240MDataset(str(tmp_path))
     monkeypatch.delenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
-    ours = open_source(f"mag240m:{tmp_path}/mag240m_kddcup2021", SourceOptions())
+    ours = open_source(f"mag240m-papers:{tmp_path}/mag240m_kddcup2021", SourceOptions())
     assert np.array_equal(np.concatenate(list(ours.features.chunks(100))), theirs.paper_feat)
     assert np.array_equal(edges_of(ours), theirs.edge_index("paper", "paper"))
     assert np.array_equal(ours.labels, np.nan_to_num(theirs.paper_label, nan=-1).astype(np.int64))

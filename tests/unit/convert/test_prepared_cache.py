@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from ogb_layout import write_mag240m, write_ogb
+from ogb_layout import write_mag240m, write_ogb, write_ogbn_mag
 
 from gloader.convert import prepared_cache
 from gloader.convert.options import PrepareOptions, SourceOptions
@@ -111,7 +111,9 @@ def write_igb(folder: Path, dim: int = 1024) -> Path:
 
 
 @pytest.mark.reliability("J16")
-@pytest.mark.parametrize("kind", ["igb", "igb@19", "ogb", "ogb root", "mag240m"])
+@pytest.mark.parametrize(
+    "kind", ["igb", "igb@19", "ogb", "ogb root", "ogbn-mag", "mag240m", "mag240m-papers"]
+)
 def test_every_file_that_a_source_reads_counts(tmp_path: Path, kind: str) -> None:
     source = SOURCE
     if kind.startswith("igb"):
@@ -119,6 +121,11 @@ def test_every_file_that_a_source_reads_counts(tmp_path: Path, kind: str) -> Non
         spec = f"igb:{folder}" + kind.removeprefix("igb")
         read = ["paper/node_feat.npy", "paper/node_label_19.npy", "paper__cites__paper/edge_index.npy"]
         read = [f"processed/{name}" for name in read]
+    elif kind == "ogbn-mag":
+        folder = write_ogbn_mag(tmp_path)
+        spec = f"ogb:ogbn-mag@{tmp_path}"
+        read = ["raw/num-node-dict.csv.gz", "raw/relations/author___writes___paper/edge.csv.gz"]
+        read += ["raw/node-feat/paper/node-feat.csv.gz", "split/time/paper/train.csv.gz"]
     elif kind.startswith("ogb"):
         folder = write_ogb(tmp_path, "ogbn-arxiv")
         spec = f"ogb:ogbn-arxiv@{tmp_path}"
@@ -127,7 +134,7 @@ def test_every_file_that_a_source_reads_counts(tmp_path: Path, kind: str) -> Non
         read = ["raw/node-feat.csv.gz", "raw/edge.csv.gz", "split/time/train.csv.gz"]
     else:
         folder = write_mag240m(tmp_path, num_papers=10)
-        spec = f"mag240m:{tmp_path}"
+        spec = f"{kind}:{tmp_path}"
         read = ["meta.pt", "split_dict.pt", "processed/paper/node_feat.npy"]
         read += ["processed/paper___cites___paper/edge_index.npy"]
     seen = [path_of(spec, source)]

@@ -6,7 +6,7 @@ from ogb_layout import write_mag240m
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.prepare import check_source
-from gloader.convert.sources.mag import open_mag240m
+from gloader.convert.sources.mag import open_papers
 from gloader.errors import BudgetError, ShapeError, SourceError
 
 NUM_PAPERS = 50
@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("from_parent", [False, True])
 def test_papers_and_citations(folder, from_parent):
-    source = open_mag240m(str(folder.parent if from_parent else folder), SourceOptions())
+    source = open_papers(str(folder.parent if from_parent else folder), SourceOptions())
     check_source(source)
     edges = np.load(folder / "processed" / "paper___cites___paper" / "edge_index.npy")
     assert read_all(source.edges.chunks(33)) == [tuple(pair) for pair in edges.T.tolist()]
@@ -42,28 +42,28 @@ class Payload:
 def test_pickles_are_refused_and_not_executed(folder, tmp_path, name):
     torch.save({"paper": Payload(tmp_path / "created")}, folder / name)
     with pytest.raises(SourceError, match=f"{name} is corrupt or holds other objects"):
-        open_mag240m(str(folder), SourceOptions())
+        open_papers(str(folder), SourceOptions())
     assert not (tmp_path / "created").exists()
 
 
 def test_malformed_folder(folder):
     torch.save({"paper": NUM_PAPERS + 1}, folder / "meta.pt")
     with pytest.raises(ShapeError, match=r"has 50 rows; meta\.pt counts 51 papers"):
-        open_mag240m(str(folder), SourceOptions())
+        open_papers(str(folder), SourceOptions())
     torch.save({"papers": 5}, folder / "meta.pt")
     with pytest.raises(SourceError, match="'paper' is None; it must be the number of papers"):
-        open_mag240m(str(folder), SourceOptions())
+        open_papers(str(folder), SourceOptions())
     torch.save([1], folder / "meta.pt")
     with pytest.raises(SourceError, match="holds a list"):
-        open_mag240m(str(folder), SourceOptions())
+        open_papers(str(folder), SourceOptions())
     (folder / "meta.pt").write_bytes(b"text")
     with pytest.raises(SourceError, match="corrupt"):
-        open_mag240m(str(folder), SourceOptions())
+        open_papers(str(folder), SourceOptions())
     (folder / "meta.pt").unlink()
     with pytest.raises(SourceError, match=r"meta\.pt is missing"):
-        open_mag240m(str(folder), SourceOptions())
+        open_papers(str(folder), SourceOptions())
 
 
 def test_labels_that_do_not_fit_are_refused_before_they_are_read(folder):
     with pytest.raises(BudgetError, match=r"node_feat\.npy is of 50 nodes, whose labels take 400 B"):
-        open_mag240m(str(folder), SourceOptions(memory_budget_bytes=399))
+        open_papers(str(folder), SourceOptions(memory_budget_bytes=399))

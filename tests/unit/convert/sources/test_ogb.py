@@ -60,7 +60,6 @@ def test_missing_data_set_is_downloaded(tmp_path, monkeypatch):
     ("name", "text"),
     [
         ("ogbn-arxvi", "did you mean ogbn-arxiv"),
-        ("ogbn-mag", "nodes of several types"),
         ("ogbn-proteins", "112 labels per node"),
     ],
 )

@@ -1,0 +1,173 @@
+"""``ogb:ogbn-mag``: OGB's text layout of a data set with several node types and relations."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
+from gloader.convert.readers.csv_table import CsvTable, read_column
+from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
+from gloader.convert.readers.tables import TableEdges, TableFeatures
+from gloader.convert.source import Splits
+from gloader.core.malformed import MALFORMED, shown
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.convert.source import FeatureStream
+    from gloader.types import IdArray, Relation
+
+RELATION_FILE = "triplet-type-list.csv.gz"
+_NODE_FILE = "num-node-dict.csv.gz"
+_MAX_TEXT = 1 << 16  # characters of the list of relations, which has some hundreds
+_MAX_COUNT = 2**48
+
+
+def has_types(folder: Path) -> bool:
+    """Whether a folder of OGB's layout has several node types."""
+    return (folder / "raw" / RELATION_FILE).is_file()
+
+
+def open_ogb_hetero(
+    folder: Path,
+    *,
+    name: str,
+    origin: str,
+    num_classes: int | None,
+    split: str | None,
+    budget_bytes: int,
+) -> HeteroSource:
+    """Return the source over a folder; types and relations are in the order in which OGB's loader has them.
+
+    Parameters
+    ----------
+    folder : with ``raw`` and ``split``
+    name, origin : of the source
+    num_classes : None: as the labels say
+    split : the folder below ``split``; None: the only one there
+    budget_bytes : memory that the labels may take
+
+    Raises
+    ------
+    SourceError
+        A file is missing or malformed, or labels are on no type, or on several.
+    ShapeError
+        A table has too many rows or columns.
+    BudgetError
+        The labels of the labelled type alone are larger than the memory budget.
+    """
+    layout = _TypedLayout(raw=folder / "raw")
+    counts = layout.num_nodes()
+    labelled = only_labelled(
+        [node_type for node_type in counts if layout.label_file(node_type).is_file()], where=str(layout.raw)
+    )
+    require_node_memory(counts[labelled], budget_bytes, str(layout.label_file(labelled)))
+    labels = to_labels(
+        read_column(layout.label_file(labelled), max_rows=counts[labelled]),
+        where=str(layout.label_file(labelled)),
+    )
+    return HeteroSource(
+        name=name,
+        origin=origin,
+        nodes=tuple(
+            NodeSource(name=node_type, num_nodes=count, features=layout.features(node_type, count))
+            for node_type, count in counts.items()
+        ),
+        relations=tuple(layout.edges(relation) for relation in layout.relations()),
+        labelled=labelled,
+        num_classes=count_classes(labels) if num_classes is None else num_classes,
+        labels=labels,
+        splits=_read_splits(folder / "split", split, labelled, num_nodes=counts[labelled]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TypedLayout:
+    """``raw/*.csv.gz`` with a folder for each relation and for the features and labels of each type."""
+
+    raw: Path
+
+    def num_nodes(self) -> dict[str, int]:
+        """Return the number of nodes of each type; the file has a column for each."""
+        path = self.raw / _NODE_FILE
+        if not path.is_file():
+            raise SourceError(f"{path} is missing; unpack OGB's archive anew")
+        table = CsvTable.open(path)
+        rows = list(table.read(dict.fromkeys(table.names, "int64"), error=SourceError))
+        if not table.has_names or len(rows) != 1 or any(column.shape != (1,) for column in rows[0]):
+            raise SourceError(
+                f"{path} must name the node types in its first row and count them in its second, of one graph"
+            )
+        counts = {name: int(column[0]) for name, column in zip(table.names, rows[0], strict=True)}
+        for name, count in counts.items():
+            if not 0 <= count < _MAX_COUNT:
+                raise SourceError(f"{path} counts {count} nodes of type {shown(name)}; it must be 0 or more")
+        return dict(sorted(counts.items()))
+
+    def relations(self) -> list[Relation]:
+        """Return the relations, each a line of three names."""
+        path = self.raw / RELATION_FILE
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                lines = file.read(_MAX_TEXT).splitlines()
+        except (OSError, *MALFORMED) as error:
+            raise SourceError(f"{path} is truncated or corrupt: {error}") from error
+        found: list[Relation] = []
+        for number, line in enumerate(filter(None, map(str.strip, lines)), 1):
+            names = line.split(",")
+            if len(names) != 3:
+                raise SourceError(
+                    f"{path}: line {number} is {shown(line)}; it must be source type, relation and destination type"
+                )
+            found.append((names[0], names[1], names[2]))
+        return sorted(found)
+
+    def edges(self, relation: Relation) -> RelationSource:
+        """Return the edges of a relation."""
+        folder = self.raw / "relations" / "___".join(relation)
+        path = folder / "edge.csv.gz"
+        if not path.is_file():
+            raise SourceError(f"{path} is missing; unpack OGB's archive anew")
+        return RelationSource(
+            relation=relation,
+            edges=TableEdges.open(CsvTable.open(path), known_edges=_count(folder / "num-edge-list.csv.gz")),
+            edge_file=path,
+        )
+
+    def features(self, node_type: str, num_nodes: int) -> FeatureStream | None:
+        """Return the features of a type; None: it has none."""
+        path = self.raw / "node-feat" / node_type / "node-feat.csv.gz"
+        return TableFeatures(table=CsvTable.open(path), num_rows=num_nodes) if path.is_file() else None
+
+    def label_file(self, node_type: str) -> Path:
+        """Return where the labels of a type lie, if it has some."""
+        return self.raw / "node-label" / node_type / "node-label.csv.gz"
+
+
+def _count(path: Path) -> int | None:
+    """Return the number in a file of one; None: there is no such file, and reading the edges tells."""
+    if not path.is_file():
+        return None
+    values: IdArray = np.asarray(read_column(path, "int64", max_rows=1), np.int64)
+    if values.shape != (1,) or not 0 <= values[0] < _MAX_COUNT:
+        raise SourceError(f"{path} must hold 1 number of edges")
+    return int(values[0])
+
+
+def _read_splits(base: Path, name: str | None, labelled: str, *, num_nodes: int) -> Splits:
+    names = sorted(entry.name for entry in base.iterdir() if entry.is_dir()) if base.is_dir() else []
+    if name is None and len(names) != 1:
+        raise SourceError(f"{base} holds {len(names)} splits ({', '.join(names)}); exactly 1 was expected")
+    folder = base / (name or names[0]) / labelled
+    parts = {}
+    for part in ("train", "valid", "test"):
+        path = folder / f"{part}.csv.gz"
+        parts[part] = to_split(
+            read_column(path, "int64", max_rows=num_nodes), num_nodes=num_nodes, where=str(path)
+        )
+    return Splits(**parts)

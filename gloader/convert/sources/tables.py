@@ -1,0 +1,150 @@
+"""``tables:DIR``: a folder of edge tables and arrays, whose ``graph.yaml`` names node types and relations.
+
+.. code-block:: yaml
+
+    nodes:
+      paper: {features: paper.npy, labels: labels.npy, splits: splits.npz}
+      author: {num_nodes: 1200}
+    edges:
+      author:writes:paper: writes.parquet
+      paper:cites:paper: {file: cites.csv, src: citing, dst: cited, weight: times}
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
+from gloader.convert.readers.file_features import CsrFeatures
+from gloader.convert.readers.node_arrays import count_classes, random_splits, require_node_memory
+from gloader.convert.sources.array_files import count_labels, open_features, read_label_file, read_split_files
+from gloader.convert.sources.graph_yaml import GRAPH_FILE, GraphYaml, NodeEntry, read_graph_yaml
+from gloader.convert.sources.relation_tables import open_edge_table
+from gloader.errors import ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from gloader.convert.options import SourceOptions
+    from gloader.convert.source import FeatureStream, Splits
+    from gloader.types import IdArray
+
+_CHUNK_EDGES = 1 << 18  # looked at in one go where the edges are to tell how many nodes there are
+
+
+def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
+    """Open the folder ``argument``, as its ``graph.yaml`` describes it.
+
+    A type's number of nodes is ``num_nodes``, or that of its features or labels, or the largest id in the edges plus
+    one. Without splits, ``options.seed`` decides a random one.
+
+    Raises
+    ------
+    SourceError
+        The description or a file is missing or malformed; names the file and the key that names it.
+    ShapeError, GraphError
+        An array has the wrong shape or dtype.
+    BudgetError
+        The labels alone are larger than the memory budget.
+    """
+    graph = read_graph_yaml(Path(argument).expanduser())
+    labelled = only_labelled(
+        [name for name, entry in graph.nodes.items() if entry.labels is not None],
+        where=str(graph.path),
+    )
+    features = {
+        name: _features(graph, name, entry, options.budget_bytes)
+        for name, entry in graph.nodes.items()
+        if entry.features is not None
+    }
+    relations = tuple(
+        RelationSource(
+            relation=relation,
+            edges=open_edge_table(entry, where=graph.where("edges", ":".join(relation))),
+            edge_file=entry.file,
+        )
+        for relation, entry in graph.edges.items()
+    )
+    counts = _counts(graph, features, relations)
+    require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
+    labels = _labels(graph, labelled, counts[labelled], options.budget_bytes)
+    return HeteroSource(
+        name=graph.name,
+        origin=f"tables:{argument}",
+        nodes=tuple(
+            NodeSource(name=name, num_nodes=counts[name], features=features.get(name)) for name in graph.nodes
+        ),
+        relations=relations,
+        labelled=labelled,
+        num_classes=graph.nodes[labelled].num_classes or count_classes(labels),
+        labels=labels,
+        splits=_splits(graph, labelled, labels, options),
+        resident_bytes=sum(rows.indptr.nbytes for rows in features.values() if isinstance(rows, CsrFeatures)),
+    )
+
+
+def source_paths(argument: str, options: SourceOptions) -> list[Path]:
+    """Return the description and every file that it names; raises SourceError as `open_tables`."""
+    del options
+    folder = Path(argument).expanduser()
+    if not (folder / GRAPH_FILE).is_file():
+        return []
+    graph = read_graph_yaml(folder)
+    return [graph.path, *graph.files()]
+
+
+def _features(graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int) -> FeatureStream:
+    if entry.features is None:
+        raise TypeError(f"type {name!r} has no features")
+    with graph.naming("nodes", name, "features"):
+        return open_features(entry.features, budget_bytes)
+
+
+def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int) -> IdArray:
+    path = graph.nodes[name].labels
+    if path is None:
+        raise TypeError(f"type {name!r} has no labels")
+    with graph.naming("nodes", name, "labels"):
+        return read_label_file(path, num_nodes=num_nodes, budget_bytes=budget_bytes)
+
+
+def _splits(graph: GraphYaml, name: str, labels: IdArray, options: SourceOptions) -> Splits:
+    path = graph.nodes[name].splits
+    if path is None:
+        return random_splits(labels, seed=options.seed)
+    with graph.naming("nodes", name, "splits"):
+        return read_split_files(path, num_nodes=labels.shape[0], budget_bytes=options.budget_bytes)
+
+
+def _counts(
+    graph: GraphYaml, features: dict[str, FeatureStream], relations: tuple[RelationSource, ...]
+) -> dict[str, int]:
+    """Return the number of nodes of each type."""
+    counts: dict[str, int] = {}
+    for name, entry in graph.nodes.items():
+        said = entry.num_nodes
+        rows = features[name].num_rows if name in features else None
+        if said is not None and rows is not None and said != rows:
+            raise ShapeError(
+                f"{graph.where('nodes', name, 'num_nodes')} is {said}; {entry.features} has {rows} rows"
+            )
+        if said is None and rows is None and entry.labels is not None:
+            with graph.naming("nodes", name, "labels"):
+                rows = count_labels(entry.labels)
+        found = said if said is not None else rows
+        counts[name] = _largest_id(name, relations) + 1 if found is None else found
+    return counts
+
+
+def _largest_id(name: str, relations: tuple[RelationSource, ...]) -> int:
+    """Return the largest id of a type in the edges, which are read for it; -1: there is none."""
+    largest = -1
+    for each in relations:
+        first, _, last = each.relation
+        if name not in (first, last):
+            continue
+        for chunk in each.edges.chunks(_CHUNK_EDGES):
+            ends = [chunk.src] * (first == name) + [chunk.dst] * (last == name)
+            largest = max(largest, *(int(ids.max(initial=-1)) for ids in ends))
+    if largest >= 2**48:
+        raise SourceError(f"{name!r} nodes have ids up to {largest} in the edges; give num_nodes")
+    return largest
