@@ -80,8 +80,9 @@ def train(
     if rank == on:
         TroubledLoader.trouble, TroubledLoader.at = trouble, tuple(at)
     model = (model or {}) | ((odd or {}) if rank == 1 else {})
+    opened = Dataset.open(dataset)
     found = fit(
-        Dataset.open(dataset),
+        opened,
         TrainSettings(
             model=replace(MODEL, **model),
             optim=replace(OPTIM, **(optim or {})),
@@ -89,7 +90,7 @@ def train(
             loader=LOADER.changed(sharing=sharing, **(loader or {})),
         ),
         files=RunFiles(out=None if out is None else Path(out), **files),
-        loader_factory=TroubledLoader.from_settings,
+        loader_factory=TroubledLoader.from_settings if opened.kind == "homogeneous" else None,
     )
     run = found.runs[0]
     return {

@@ -60,14 +60,13 @@ class EdgePasses(Protocol):
         """Bytes of buffers that are held for it."""
         ...
 
-    def sweep(
-        self, frontiers: Sequence[Any], *, label: str, is_cancelled: Callable[[], bool]
-    ) -> SweptHops:
+    def sweep(self, frontiers: Sequence[Any], *, label: str, is_cancelled: Callable[[], bool]) -> SweptHops:
         """Bring what ``frontiers`` draw to the spill folder, in one pass, or leave nothing there.
 
         Parameters
         ----------
-        frontiers : as of the rule, of any batches and hops below L; of batches that wait for one another the earlier hops come first
+        frontiers : as of the rule, of any batches and hops below L; of batches that wait for one another the earlier
+            hops come first
         label : whose pass it is, for messages
         is_cancelled : looked at every few milliseconds
 

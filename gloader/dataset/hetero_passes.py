@@ -176,9 +176,7 @@ def open_any_passes(
     """
     if isinstance(rule, HeteroRule):
         return HeteroPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
-    return open_passes(
-        dataset, cast("HopRule", rule), folder, memory_bytes=memory_bytes, rates=rates, io=io
-    )
+    return open_passes(dataset, cast("HopRule", rule), folder, memory_bytes=memory_bytes, rates=rates, io=io)
 
 
 def num_swept(dataset: Dataset) -> int:

@@ -84,7 +84,9 @@ def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArr
             break
         own = split_seeds(stream.seeds_at(position), type_starts)
         found = zip(batch.node_arrays, batch.seed_counts, strict=True)
-        if not all(np.array_equal(seeds, nodes[:count]) for seeds, (nodes, count) in zip(own, found, strict=True)):
+        if not all(
+            np.array_equal(seeds, nodes[:count]) for seeds, (nodes, count) in zip(own, found, strict=True)
+        ):
             break  # of another rank
         known[position] = batch
     return known

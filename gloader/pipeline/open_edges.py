@@ -46,10 +46,17 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, Block, Relation
 
 # Those that are swept, with the options that `sweep_refusal` allows.
-SWEPT_SAMPLERS: Final = (NeighborSampler, MergedBlockSampler, LaborSampler, RelationwiseSampler, MergedHeteroBlockSampler)
+SWEPT_SAMPLERS: Final = (
+    NeighborSampler,
+    MergedBlockSampler,
+    LaborSampler,
+    RelationwiseSampler,
+    MergedHeteroBlockSampler,
+)
 
 _COLLECTIVE: Final = SweepObstacle(
-    reason="collective fan-outs draw over the edges of several relations at once", remedy="fan-outs of each relation"
+    reason="collective fan-outs draw over the edges of several relations at once",
+    remedy="fan-outs of each relation",
 )
 
 # What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
@@ -170,7 +177,10 @@ def sweep_demand(
     num_edges = sum(map(sum, edges.values()))
     return SweepDemand(
         file_bytes=sum(
-            table.arrays[name].num_bytes for table in tables.values() for name in names if name in table.arrays
+            table.arrays[name].num_bytes
+            for table in tables.values()
+            for name in names
+            if name in table.arrays
         ),
         node_bytes=id_dtype(dataset.num_nodes).itemsize,
         hop_nodes=nodes,

@@ -105,7 +105,9 @@ def _make_in_passes(
     frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
     drawn: list[list[Any]] = [[] for _ in first]
     memory_bytes = num_swept(dataset) * pass_memory_bytes(len(first))
-    with closing(open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)) as passes:
+    with closing(
+        open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
+    ) as passes:
         for _ in range(rule.num_hops if first else 0):
             hops = passes.sweep(frontiers, label="the first batches", is_cancelled=is_cancelled)
             for owner in range(len(first)):

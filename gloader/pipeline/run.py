@@ -231,7 +231,11 @@ class PipelineRun:
         window = SuperbatchWindow()
         kept = KeptBatches(tier.plan.keep_bytes)
         sample = self._sample()
-        trace = SampleTrace(sample, kept, tier.types) if self._sweeps is None else ReplayTrace(self._sweeps, tier.types)
+        trace = (
+            SampleTrace(sample, kept, tier.types)
+            if self._sweeps is None
+            else ReplayTrace(self._sweeps, tier.types)
+        )
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
         collector = SuperbatchCollector(
             pool, self._stream, window, size=tier.plan.superbatch.num_batches, num_tables=len(ssd)

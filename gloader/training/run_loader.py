@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import torch
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.device import Device
-    from gloader.loader import Loader
+    from gloader.loader import HeteroLoader, Loader
     from gloader.pipeline.device_room import DryRun
     from gloader.training.group import RankGroup
     from gloader.training.model_spec import AnyModelSpec
     from gloader.types import ReadyBatch
 
+    AnyLoader: TypeAlias = Loader | HeteroLoader
 
 # Of a device's free memory, at most a quarter is left to evaluations: every batch gains by the rows that it holds
 # otherwise, and narrower slabs only cost an evaluation more passes.
@@ -40,11 +41,11 @@ _MOST_OF_DEVICE: Final = 4
 
 
 class LoaderFactory(Protocol):
-    """Opens the loader of a run, as `gloader.loader.Loader.from_settings` does."""
+    """Opens the loader of a run, as ``from_settings`` of `Loader` and `HeteroLoader` does."""
 
     def __call__(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
-    ) -> Loader:
+    ) -> AnyLoader:
         """Return a loader over the training nodes."""
         ...
 
@@ -61,13 +62,13 @@ class RunLoader:
     is_traced: bool
     factory: LoaderFactory
 
-    def open(self) -> tuple[RunBudget, Loader]:
+    def open(self) -> tuple[RunBudget, AnyLoader]:
         """Return a loader within the first share of the budget that suffices on every rank, and that share."""
         budgets = self._budgets()
         # A share is tried by building a loader with it: only that samples batches and knows what they need. A rank that
         # fails stays in the loop, since each step of it is collective.
         for budget in budgets:
-            loader: Loader | None = None
+            loader: AnyLoader | None = None
             failure: Exception | None = None
             try:
                 loader = self._make_loader(budget)
@@ -117,7 +118,7 @@ class RunLoader:
         kinds = self.group.gather(kind)
         return "small" in kinds and "other" not in kinds
 
-    def _make_loader(self, budget: RunBudget) -> Loader:
+    def _make_loader(self, budget: RunBudget) -> AnyLoader:
         loader = self.settings.loader.changed(
             memory_budget=budget.loader_bytes,
             device=str(self.device),

@@ -12,12 +12,13 @@ import torch
 
 import gloader
 from gloader.errors import ConfigError
-from gloader.loader import Loader
+from gloader.loader import HeteroLoader, Loader
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.group import RankGroup
+from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.model_spec import ModelSpec
+from gloader.training.model_spec import HeteroModelSpec, spec_of
 from gloader.training.optimizer import check_optim
 from gloader.training.own_device import require_own_gpu, resolve_device
 from gloader.training.process import own_cores, private_randomness
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
+    from gloader.training.evaluate import Inference
+    from gloader.training.model_spec import AnyModelSpec
     from gloader.training.run_budget import RunBudget
-    from gloader.training.run_loader import LoaderFactory
+    from gloader.training.run_loader import AnyLoader, LoaderFactory
     from gloader.training.trainer import Outcome
 
 
@@ -71,7 +74,7 @@ def fit(
     device: str = "auto",
     files: RunFiles = _NO_FILES,
     reporter: Reporter | None = None,
-    loader_factory: LoaderFactory = Loader.from_settings,
+    loader_factory: LoaderFactory | None = None,
 ) -> FitResult:
     """Train ``settings.runs`` networks, which differ in their seed alone, and test each at its best epoch.
 
@@ -90,7 +93,7 @@ def fit(
     device : "auto" (the GPU of this rank, or the CPU), or a torch device
     files : what is written, ``run-k`` below its folder for each of several runs; defaults to nothing
     reporter : hears of every epoch on the first rank; defaults to nobody
-    loader_factory : opens the loader of a run
+    loader_factory : opens the loader of a run; defaults to `Loader`, or `HeteroLoader` for a model over several types
 
     Raises
     ------
@@ -108,6 +111,7 @@ def fit(
     group = RankGroup.current()
     settings = _resolved(settings, dataset)
     recorded = _recorded(settings, dataset)
+    spec = spec_of(settings, dataset)
     # Before anything is written or opened: ranks that differ would wait in collectives that do not match.
     _agree_on(group, recorded, files)
     _check(settings, files)
@@ -144,7 +148,8 @@ def fit(
                 resume=files.resume,
                 trace=files.trace if number == 0 and group.is_first else None,
                 reporter=listener,
-                loader_factory=loader_factory,
+                loader_factory=loader_factory or _loader_of(spec),
+                spec=spec,
                 peak=peak,
             )
             with group.lost_rank_errors(), group.watching():
@@ -170,6 +175,7 @@ class _TrainingRun:
     trace: Path | None
     reporter: Reporter
     loader_factory: LoaderFactory
+    spec: AnyModelSpec
     peak: PeakMemory
 
     def run(self, number: int) -> RunResult:
@@ -180,7 +186,7 @@ class _TrainingRun:
         opening = RunLoader(
             dataset=self.dataset,
             settings=self.settings,
-            spec=self._spec(),
+            spec=self.spec,
             group=self.group,
             device=self.device,
             is_traced=self.trace is not None,
@@ -230,7 +236,7 @@ class _TrainingRun:
     def _result(
         self,
         outcome: Outcome,
-        loader: Loader,
+        loader: AnyLoader,
         budget: RunBudget,
         *,
         seconds: float,
@@ -259,19 +265,10 @@ class _TrainingRun:
             rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
         )
 
-    def _trainer(self, loader: Loader, budget: RunBudget) -> Trainer:
-        inference = None
-        if self.group.is_first:
-            inference = LayerwiseInference(
-                graph=loader.graph,
-                features=loader.features,
-                memory_budget_bytes=budget.phase_bytes,
-                scratch=None if self.folder is None else self.folder.root,
-                tier=loader.device_tier,
-            )
+    def _trainer(self, loader: AnyLoader, budget: RunBudget) -> Trainer:
         return Trainer(
             recipe=TrainRecipe(
-                spec=self._spec(),
+                spec=self.spec,
                 optim=self.settings.optim,
                 step=self.settings.step,
                 seed=self.settings.loader.sampling.seed,
@@ -281,10 +278,28 @@ class _TrainingRun:
             dataset=self.dataset,
             group=self.group,
             loader=loader,
-            inference=inference,
+            inference=self._inference(loader, budget) if self.group.is_first else None,
             device=self.device,
             folder=self.folder,
             reporter=self.reporter,
+        )
+
+    def _inference(self, loader: AnyLoader, budget: RunBudget) -> Inference:
+        scratch = None if self.folder is None else self.folder.root
+        if isinstance(loader, HeteroLoader):
+            return HeteroInference(
+                graph=loader.graph,
+                features=loader.features,
+                target=self.dataset.labelled.name,
+                memory_budget_bytes=budget.phase_bytes,
+                scratch=scratch,
+            )
+        return LayerwiseInference(
+            graph=loader.graph,
+            features=loader.features,
+            memory_budget_bytes=budget.phase_bytes,
+            scratch=scratch,
+            tier=loader.device_tier,
         )
 
     def _resume(self, trainer: Trainer) -> None:
@@ -305,35 +320,34 @@ class _TrainingRun:
                 "all machines share"
             )
 
-    def _explain_homes(self, loader: Loader) -> str:
+    def _explain_homes(self, loader: AnyLoader) -> str:
         sweeps = loader.memory_plan.sweeps
         features = self._explain_features(loader)
         if sweeps is None:
             return features
         return f"{features}\nedges on the SSD, in sweeps for up to {sweeps.num_batches} batches"
 
-    def _explain_features(self, loader: Loader) -> str:
+    def _explain_features(self, loader: AnyLoader) -> str:
         plan = loader.memory_plan
         if plan.features == "ram":
             return "features in memory"
-        cached = sum(plan.cache_rows)
-        share = 100 * cached / max(self.dataset.num_nodes, 1)
-        policy = self.settings.loader.memory.policy
-        text = f"features on the SSD, {cached:,} rows ({share:.1f}%) cached, policy {policy}"
+        tables = [table for table in self.dataset.node_tables.values() if table.has_features]
+        parts = []
+        for table, cached in zip(tables, plan.cache_rows, strict=True):
+            share = 100 * cached / max(table.num_nodes, 1)
+            of = "" if len(tables) == 1 else f" of {table.name}"
+            parts.append(f"{cached:,} rows{of} ({share:.1f}%)")
+        text = f"features on the SSD, {', '.join(parts)} cached, policy {self.settings.loader.memory.policy}"
         return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text
 
-    def _io_strategy(self, loader: Loader) -> str:
+    def _io_strategy(self, loader: AnyLoader) -> str:
         asked = self.settings.loader.reading.io_strategy
         return name_strategy(asked, [report.choice.strategy for report in loader.reports])
 
-    def _spec(self) -> ModelSpec:
-        return ModelSpec(
-            config=self.settings.model,
-            in_dim=self.dataset.feature_dim,
-            num_classes=self.dataset.num_classes,
-            num_layers=len(self.settings.loader.sampling.fanouts),
-            add_self_loops=not self.dataset.has_self_loops,
-        )
+
+def _loader_of(spec: AnyModelSpec) -> LoaderFactory:
+    """Return what opens loaders whose batches the model takes."""
+    return HeteroLoader.from_settings if isinstance(spec, HeteroModelSpec) else Loader.from_settings
 
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:

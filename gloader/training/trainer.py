@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from gloader.config import OptimConfig, StepConfig
     from gloader.dataset import Dataset
-    from gloader.loader import Loader
     from gloader.training.evaluate import Inference
     from gloader.training.group import RankGroup
     from gloader.training.model_spec import AnyModelSpec
     from gloader.training.run_folder import RunFolder
+    from gloader.training.run_loader import AnyLoader
     from gloader.types import AnyReadyBatch, IdArray
 
 # A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
@@ -89,7 +89,7 @@ class Trainer:
         recipe: TrainRecipe,
         dataset: Dataset,
         group: RankGroup,
-        loader: Loader,
+        loader: AnyLoader,
         inference: Inference | None,
         device: torch.device,
         folder: RunFolder | None,

@@ -12,6 +12,8 @@ import training_scenarios
 from rank_server import Ended, RankServer
 from training_scenarios import train, typed_steps
 
+from gloader.dataset import Dataset
+
 Run = Callable[..., list[Ended]]
 
 SOON_S = 8.0
@@ -50,6 +52,41 @@ def test_two_ranks_have_the_losses_of_one_with_twice_the_batch(
     assert len(first["summary"].pop("rank_peak_rss_bytes")) == 2
     second["summary"].pop("rank_peak_rss_bytes")
     assert second == first  # also what the second rank did not compute
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 papers with features, of which 60 are trained on, and 40 authors without."""
+    random = np.random.default_rng(0)
+    writes = np.stack([random.integers(0, 40, 200), random.integers(0, 100, 200)])
+    path = tmp_path_factory.mktemp("papers") / "dataset"
+    Dataset.from_numpy_hetero(
+        path,
+        num_nodes={"paper": 100, "author": 40},
+        features={"paper": random.normal(size=(100, 6)).astype(np.float32)},
+        edges={("author", "writes", "paper"): writes, ("paper", "by", "author"): writes[::-1].copy()},
+        labels={"paper": np.arange(100) % 3},
+        train=np.arange(60),
+        valid=np.arange(60, 80),
+        test=np.arange(80, 100),
+    )
+    return path
+
+
+@pytest.mark.parametrize(("sharing", "name"), [("shared", "rgcn"), ("private", "rgat"), ("shared", "rsage")])
+def test_two_ranks_train_over_several_types_as_one_does(
+    run: Run, papers: Path, sharing: str, name: str, tmp_path: Path
+) -> None:
+    """Their learned rows too, which checkpoints of both ranks hold once."""
+    model = {"name": name}
+    whole = train(str(papers), model=model, loader={"batch_size": 32})
+    shared = {"dataset": str(papers), "model": model, "sharing": sharing, "out": str(tmp_path / "run")}
+    first, second = _results(run("train", **shared, optim={"epochs": 2}))
+    assert first["losses"] == pytest.approx(whole["losses"][:2], rel=1e-4)
+    assert second["losses"] == first["losses"]
+    longer, _ = _results(run("train", **shared, resume=True))
+    assert longer["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert longer["test_acc"] == whole["test_acc"]
 
 
 def test_two_ranks_step_over_several_types_as_one_does(run: Run, dataset: Path, tmp_path: Path) -> None:
