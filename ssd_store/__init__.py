@@ -5,7 +5,7 @@ if __name__ != "gloader.ssd_store":
 
 from gloader.ssd_store.misses.direct import DirectMisses, MissSource
 from gloader.ssd_store.misses.in_ram import InRamMisses, in_ram_bytes, load_misses
-from gloader.ssd_store.misses.pack import Packer, packer_memory_bytes
+from gloader.ssd_store.misses.pack import Packer, pack_buffers, packer_memory_bytes
 from gloader.ssd_store.misses.packed_misses import PackedMisses
 from gloader.ssd_store.read.ram import RamFeatures
 from gloader.ssd_store.read.reader import FeatureStore
@@ -21,6 +21,7 @@ __all__ = [
     "Packer",
     "RamFeatures",
     "InRamMisses",
+    "pack_buffers",
     "pack_bytes",
     "packer_memory_bytes",
     "load_misses",

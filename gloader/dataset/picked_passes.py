@@ -13,6 +13,7 @@ from gloader.ssd_store.read.read_settings import ReadSettings
 from gloader.ssd_store.read.stored_rows import stored_array
 from gloader.ssd_store.regions.buffers import plan_pass_buffers
 from gloader.ssd_store.regions.layout import plan_regions
+from gloader.ssd_store.regions.shared import SharedBuffers
 from gloader.ssd_store.regions.store import RegionStore
 from gloader.ssd_store.sweep.portions import WantedPositions
 from gloader.ssd_store.sweep.sweep import plan_buffers
@@ -84,9 +85,11 @@ class PickedPasses:
             self._store = RegionStore(
                 self._stored,
                 folder,
-                sweep_bytes=buffers.sweep_bytes,
-                lane_bytes=buffers.lane_bytes,
-                name="the reader of the edges",
+                buffers=SharedBuffers(
+                    sweep_bytes=buffers.sweep_bytes,
+                    lane_bytes=buffers.lane_bytes,
+                    name="the reader of the edges",
+                ),
             )
         self._gap_bytes = default_sweep_gap_bytes(self._stored.path.parent)
 

@@ -412,8 +412,8 @@ def _does_not_fit(
 
 def _packing_bytes(demand: Demand, num_batches: int, *, room: int) -> int:
     """Return the bytes of the buffers that pack superbatches of ``num_batches``, of all tables. Pure."""
-    count = len(demand.tables)
-    return count * packer_memory_bytes(num_batches, room=max(room, 0) // count)
+    # Those of one table: the packs of a superbatch are made one after another.
+    return packer_memory_bytes(num_batches, room=max(room, 0)) if demand.tables else 0
 
 
 def _cache_bytes(demand: Demand, cache_rows: tuple[int, ...]) -> int:

@@ -14,7 +14,7 @@ from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.tiers import SsdTable
 from gloader.samplers import HeteroGraph
-from gloader.ssd_store import Packer
+from gloader.ssd_store import Packer, pack_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.table_files import TableFile, TableFiles
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
+    from gloader.ssd_store.regions.shared import SharedBuffers
     from gloader.types import IdArray
 
 # Of the budget, for a moment, to estimate what other cache sizes would miss.
@@ -72,6 +73,11 @@ def open_ssd(
         )
     staging = share_out(staging_bytes, plan.missed_bytes)
     spill = share_out(_WHOLE, plan.missed_bytes)
+    buffers = None
+    # The plan may have found packs too dear, though there is a folder for them.
+    if files.spill is not None and plan.pack_buffer_bytes:
+        buffers = pack_buffers(plan.pack_buffer_bytes)
+        stack.callback(buffers.close)
     held = [NO_ROWS if tier.cache is None else tier.cache.plan.rows for tier in tiers]
     found = []
     for number, table in enumerate(files.tables):
@@ -82,7 +88,7 @@ def open_ssd(
         retrieval = _open_retrieval(
             table.store,
             files,
-            plan,
+            buffers,
             settings,
             stack,
             staging_bytes=staging[number],
@@ -132,18 +138,16 @@ def _open_slots(
 def _open_retrieval(
     store: FeatureStore,
     files: TableFiles,
-    plan: MemoryPlan,
+    buffers: SharedBuffers | None,
     settings: LoaderSettings,
     stack: ExitStack,
     *,
     staging_bytes: int,
     spill_share: float,
 ) -> MissRetrieval:
-    # The plan may have found packs too dear, though there is a folder for them.
     packer = None
-    if files.spill is not None and plan.pack_buffer_bytes:
-        memory_bytes = plan.pack_buffer_bytes // len(files.tables)
-        packer = stack.enter_context(Packer(store, files.spill, memory_bytes=memory_bytes))
+    if files.spill is not None and buffers is not None:
+        packer = stack.enter_context(Packer(store, files.spill, buffers=buffers))
     return MissRetrieval(
         store,
         rates=files.rates,

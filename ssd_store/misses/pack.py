@@ -12,6 +12,7 @@ from gloader.errors import BudgetError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.misses.packed_misses import PackedMisses
 from gloader.ssd_store.regions.layout import plan_regions
+from gloader.ssd_store.regions.shared import SharedBuffers
 from gloader.ssd_store.regions.store import RegionStore
 from gloader.ssd_store.sweep.sweep import MAX_PIECE_BYTES, MAX_RING_BYTES, plan_buffers
 from gloader.ssd_store.sweep.wanted_rows import collect_rows
@@ -33,8 +34,8 @@ _SHARE_OF_ROOM: Final = 16
 class Packer:
     """Makes packs of a store's rows, one sweep at a time, and reads them back. Thread-safe.
 
-    Owns a descriptor, rings or threads and ``memory_bytes`` of buffers until `close`, which closes its packs as well.
-    A pack may be read while the next is made.
+    Owns a descriptor, rings or threads and buffers until `close`, which closes its packs as well. A pack may be read
+    while the next is made.
 
     Parameters
     ----------
@@ -44,6 +45,8 @@ class Packer:
         20 KiB for each batch, see `packer_memory_bytes`
     max_gap_bytes : longest hole between two wanted pages that a sweep reads through; defaults to what the remembered
         profile of the device says
+    buffers : of `pack_buffers`, in place of ``memory_bytes``: packers of several stores take turns with them, and
+        their owner closes them
 
     Raises
     ------
@@ -60,24 +63,15 @@ class Packer:
         *,
         memory_bytes: int | None = None,
         max_gap_bytes: int | None = None,
+        buffers: SharedBuffers | None = None,
     ) -> None:
-        memory_bytes = DEFAULT_MEMORY_BYTES if memory_bytes is None else memory_bytes
-        if memory_bytes < MIN_MEMORY_BYTES:
-            raise BudgetError(
-                f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
-                "memory_budget, or use another io_strategy"
-            )
-        # The lane has memory and a ring of its own: a batch is read back while the next pack is being written.
-        lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
-        sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
         self._stored = store.stored_rows
         self._regions = RegionStore(
             self._stored,
             folder,
-            sweep_bytes=sweep_bytes,
-            lane_bytes=lane_bytes,
+            buffers=pack_buffers(memory_bytes) if buffers is None else buffers,
+            owns_buffers=buffers is None,
             gap_bytes=max_gap_bytes,
-            name="the packer",
         )
 
     @property
@@ -141,6 +135,30 @@ class Packer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
+    """Return the buffers that packers pack and read back with.
+
+    Parameters
+    ----------
+    memory_bytes : of all of them; 16 MiB by default
+
+    Raises
+    ------
+    BudgetError
+        ``memory_bytes`` is below 2 MiB.
+    """
+    memory_bytes = DEFAULT_MEMORY_BYTES if memory_bytes is None else memory_bytes
+    if memory_bytes < MIN_MEMORY_BYTES:
+        raise BudgetError(
+            f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
+            "memory_budget, or use another io_strategy"
+        )
+    # The lane has memory and a ring of its own: a batch is read back while the next pack is being written.
+    lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
+    sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
+    return SharedBuffers(sweep_bytes=sweep_bytes, lane_bytes=lane_bytes, name="the packer")
 
 
 def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import errno
-import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.core.aligned_memory import aligned_bytes, mapped_bytes
+from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import ChecksumError, SpillError, StoreError, StoreReadError, TruncatedStoreError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.extents import Extents
-from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.regions.files import RegionFiles
 from gloader.ssd_store.sweep.sweep import Sweeper
 
@@ -25,8 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.read.copy_kernels import Target
+    from gloader.ssd_store.read.lane import ReadLane
     from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.regions.layout import RegionLayout
+    from gloader.ssd_store.regions.shared import SharedBuffers
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.ssd_store.sweep.portions import WantedPositions
     from gloader.ssd_store.sweep.sweep import SweepCost
@@ -48,9 +48,9 @@ class RegionStore:
     ----------
     stored : whose rows
     folder : takes the regions, within its budget
-    sweep_bytes, lane_bytes : of buffers, for sweeps and for reading back; whole pages
+    buffers : for sweeps and for reading back; others may share them
+    owns_buffers : whether they are closed with it
     gap_bytes : longest hole that a sweep over `WantedRows` reads through; defaults to what is known of the device
-    name : what to call it in messages, such as "the packer"
 
     Raises
     ------
@@ -63,30 +63,26 @@ class RegionStore:
         stored: StoredRows,
         folder: SpillFolder,
         *,
-        sweep_bytes: int,
-        lane_bytes: int,
+        buffers: SharedBuffers,
+        owns_buffers: bool = True,
         gap_bytes: int | None = None,
-        name: str,
     ) -> None:
-        self.turn = threading.RLock()  # held during a sweep
-        self.sweep_bytes = sweep_bytes
-        self.resident_bytes = sweep_bytes + lane_bytes
+        self.turn = buffers.turn
+        self.sweep_bytes = buffers.memory.nbytes
+        self.resident_bytes = buffers.num_bytes
         self._stored = stored
         self._folder = folder
-        self._name = name
+        self._name = buffers.name
+        self._owned = buffers if owns_buffers else None
         self._is_closed = False
         self._is_direct = True  # until a spilled file refuses
         self._made: list[RegionFiles] = []  # of those not given back yet
-        self._sweeper = Sweeper(
-            stored, mapped_bytes(sweep_bytes), gap_bytes=gap_bytes, is_real=folder.os_io.is_real
-        )
+        self._sweeper = Sweeper(stored, buffers.memory, gap_bytes=gap_bytes, is_real=folder.os_io.is_real)
         try:
-            self._lane = ReadLane(
-                lane_bytes,
+            self._lane = buffers.lane(
                 io=stored.settings.io,
                 is_direct=self._sweeper.is_direct,
                 os_io=stored.os_io if folder.os_io.is_real else folder.os_io,
-                when_closed=f"{name} that reads it is closed",
             )
         except BaseException:
             self._sweeper.close()
@@ -176,7 +172,8 @@ class RegionStore:
             # The lane before the files: nobody may read a region whose file goes away.
             self._is_closed = True
             self._sweeper.close()
-            self._lane.close()
+            if self._owned is not None:
+                self._owned.close()
 
 
 class Regions:

@@ -243,9 +243,9 @@ def test_planners_of_all_tables_take_no_more_than_the_plan_names(policy: str) ->
         assert peaks[1] <= named + rows * table.slot_bytes + 16 * 1024
 
 
-def test_every_table_has_buffers_that_pack_its_rows() -> None:
+def test_tables_take_turns_with_the_buffers_that_pack_their_rows() -> None:
     plan = plan_memory(
         _typed(PAPER, AUTHOR), budget_bytes=500 * MB, superbatch=16, spill_bytes=2**40, must_pack=True
     )
     assert plan.features == "ssd"
-    assert plan.pack_buffer_bytes >= 2 * packer_memory_bytes(16, room=0)
+    assert packer_memory_bytes(16, room=0) <= plan.pack_buffer_bytes < 2 * packer_memory_bytes(16, room=0)

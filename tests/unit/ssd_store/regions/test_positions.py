@@ -16,6 +16,7 @@ from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.read.read_settings import ReadSettings
 from gloader.ssd_store.read.stored_rows import stored_array
 from gloader.ssd_store.regions.layout import plan_regions
+from gloader.ssd_store.regions.shared import SharedBuffers
 from gloader.ssd_store.regions.store import RegionStore
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.ssd_store.sweep import sweep as sweep_module
@@ -89,7 +90,11 @@ def opened(
     os_io = FaultyOS() if driver == "plain" and os_io is REAL_OS else os_io
     stored = stored_array(root, record, settings=ReadSettings(**DRIVERS[driver]), os_io=os_io)
     with SpillFolder(spill_parent, budget_bytes=10**9) as spill:
-        store = RegionStore(stored, spill, sweep_bytes=6 * 2**20, lane_bytes=2**20, name="the reader")
+        store = RegionStore(
+            stored,
+            spill,
+            buffers=SharedBuffers(sweep_bytes=6 * 2**20, lane_bytes=2**20, name="the reader"),
+        )
         try:
             yield store, spill
         finally:
@@ -241,7 +246,11 @@ def test_positions_beyond_what_32_bits_count(tmp_path: Path, driver: str) -> Non
         portion_bytes=3 * 2 * 8,
     )
     with SpillFolder(tmp_path, budget_bytes=10**9) as spill:
-        store = RegionStore(stored, spill, sweep_bytes=6 * 2**20, lane_bytes=2**20, name="the reader")
+        store = RegionStore(
+            stored,
+            spill,
+            buffers=SharedBuffers(sweep_bytes=6 * 2**20, lane_bytes=2**20, name="the reader"),
+        )
         try:
             regions = bring(store, asked, 4)
             for owner, positions in enumerate(wanted):
