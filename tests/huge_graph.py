@@ -32,7 +32,7 @@ class HugeGraph:
 
     def __init__(self, offsets: Offsets) -> None:
         self.offsets = offsets
-        self.num_nodes = len(offsets.low) - 1
+        self.num_nodes = self.num_sources = len(offsets.low) - 1
         self.num_edges = int(offsets_of(offsets, np.array([self.num_nodes]))[0])
         self.sources = self
         self.pages: set[int] = set()

@@ -29,7 +29,8 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.pipeline.open_tiers import _hottest
+from gloader.pipeline.open_ssd import _hottest
+from gloader.pipeline.table_files import TableFile
 from gloader.samplers import CscGraph, call_bytes, make_sampler
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -230,7 +231,10 @@ def test_whoever_wants_all_edges_reads_every_page_once_a_pass_and_in_order(
                 ]
                 assert len({task.result() for task in norms}) == 1
         elif who == "static":
-            _hottest(topology, 10, np.empty(0, np.int64))
+            with dataset.open_features() as store:
+                os_io.pages.clear()
+                table = TableFile(nodes=dataset.labelled, store=store)
+                _hottest(topology, table, 10, np.empty(0, np.int64))
         else:
             sampler = make_sampler("neighbor", topology, [5, 5])
             hottest_rows(who, 10, topology=topology, sampler=sampler, order=order, fanouts=(5, 5))
