@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gloader.dataset.edge_table import EdgeTable
 from gloader.dataset.hetero_writer import HeteroDatasetWriter
 from gloader.dataset.in_numpy import hetero_arrays, homogeneous_arrays
-from gloader.dataset.node_table import NodeTable
-from gloader.dataset.record import check_record, edge_limits, node_limits
-from gloader.dataset.table_arrays import TableArrays
+from gloader.dataset.record import check_record, content_digest
+from gloader.dataset.tables import open_edge_tables, open_node_tables
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.samplers.hetero_graph import HeteroGraph
@@ -29,6 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode, Verify
+    from gloader.dataset.edge_table import EdgeTable
+    from gloader.dataset.node_table import NodeTable
     from gloader.dataset.schema import DatasetKind
     from gloader.dataset.values import ValueLimits
     from gloader.samplers import CscGraph
@@ -73,29 +71,8 @@ class Dataset:
         self._manifest = manifest
         self._os_io = os_io
         self._schema = schema
-        self.node_tables: Mapping[str, NodeTable] = MappingProxyType(
-            {
-                name: NodeTable(
-                    name,
-                    number,
-                    count,
-                    self._table(schema.node_folder(name), node_limits(manifest, schema, name)),
-                )
-                for number, (name, count) in enumerate(schema.num_nodes.items())
-            }
-        )
-        self.edge_tables: Mapping[Relation, EdgeTable] = MappingProxyType(
-            {
-                relation: EdgeTable(
-                    relation,
-                    self._table(schema.edge_folder(relation), edge_limits(manifest, schema, relation)),
-                )
-                for relation in schema.relations
-            }
-        )
-
-    def _table(self, folder: str, limits: ValueLimits) -> TableArrays:
-        return TableArrays(self.root, self._manifest, self._os_io, folder=folder, limits=limits)
+        self.node_tables: Mapping[str, NodeTable] = open_node_tables(root, manifest, schema, os_io)
+        self.edge_tables: Mapping[Relation, EdgeTable] = open_edge_tables(root, manifest, schema, os_io)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
@@ -314,15 +291,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the content: equal for equal arrays, wherever they are stored."""
-        digest = hashlib.sha256()
-        # The order of types and relations decides what is drawn, and no array says how many nodes a bare type has.
-        if self.kind == "hetero":
-            digest.update(f"{tuple(self._schema.num_nodes.items())} {self.relations}\n".encode())
-        # Of the record alone: its digests stand for the bytes, so that no array is read.
-        for name in sorted(self.arrays):
-            record = self.arrays[name]
-            digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
-        return digest.hexdigest()[:32]
+        return content_digest(self._manifest, self._schema)
 
     @property
     def labels(self) -> IdArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from gloader.dataset.schema import EDGE, HETERO_KIND, KIND, NODE, Schema, read_schema, relation_text
@@ -50,6 +51,19 @@ def check_record(root: Path, manifest: Manifest) -> Schema:
             f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
         )
     return schema
+
+
+def content_digest(manifest: Manifest, schema: Schema) -> str:
+    """Return a digest of what a dataset holds: equal for equal arrays, wherever they are stored. Pure."""
+    digest = hashlib.sha256()
+    # The order of types and relations decides what is drawn, and no array says how many nodes a bare type has.
+    if schema.kind == "hetero":
+        digest.update(f"{tuple(schema.num_nodes.items())} {schema.relations}\n".encode())
+    # Of the record alone: its digests stand for the bytes, so that no array is read.
+    for name in sorted(manifest.arrays):
+        record = manifest.arrays[name]
+        digest.update(f"{name} {record.dtype} {record.shape} {record.digest}\n".encode())
+    return digest.hexdigest()[:32]
 
 
 def node_limits(manifest: Manifest, schema: Schema, node_type: str) -> ValueLimits:

@@ -1,0 +1,55 @@
+"""The tables of a dataset, each with its own arrays: one of nodes for each type, one of edges for each relation."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gloader.dataset.edge_table import EdgeTable
+from gloader.dataset.node_table import NodeTable
+from gloader.dataset.record import edge_limits, node_limits
+from gloader.dataset.table_arrays import TableArrays
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gloader.dataset.schema import Schema
+    from gloader.ssd_store.format.format import Manifest
+    from gloader.ssd_store.os_io import OsIO
+    from gloader.types import Relation
+
+
+def open_node_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO) -> Mapping[str, NodeTable]:
+    """Return the nodes of each type, in order. Pure: nothing is read.
+
+    Parameters
+    ----------
+    root : the directory
+    manifest : its commit record, which was checked
+    schema : what it says of types and relations
+    os_io : the system calls by which the arrays will be read
+    """
+    tables = {}
+    for number, (name, count) in enumerate(schema.num_nodes.items()):
+        limits = node_limits(manifest, schema, name)
+        arrays = TableArrays(root, manifest, os_io, folder=schema.node_folder(name), limits=limits)
+        tables[name] = NodeTable(name, number, count, arrays)
+    return MappingProxyType(tables)
+
+
+def open_edge_tables(
+    root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
+) -> Mapping[Relation, EdgeTable]:
+    """Return the edges of each relation, in order. Pure: nothing is read.
+
+    Parameters
+    ----------
+    root, manifest, schema, os_io : as of `open_node_tables`
+    """
+    tables = {}
+    for relation in schema.relations:
+        limits = edge_limits(manifest, schema, relation)
+        arrays = TableArrays(root, manifest, os_io, folder=schema.edge_folder(relation), limits=limits)
+        tables[relation] = EdgeTable(relation, arrays)
+    return MappingProxyType(tables)
