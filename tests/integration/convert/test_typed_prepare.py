@@ -1,5 +1,6 @@
 """From a typed source to a dataset directory that holds the same, or to nothing at all."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +72,16 @@ def test_reverses_stand_behind_all_others(tmp_path):
     both = expected_neighbors(graph.edges[CITES], graph.num_nodes["paper"], EdgeRules(symmetrize=True))
     assert neighbors(dataset, CITES) == both
     assert dataset.edge_tables[written].has_weights
+    recorded = json.loads((tmp_path / "out" / "dataset.json").read_text())["metadata"]
+    assert recorded["source"] == "made:tiny"
+    assert recorded["options"] == {
+        "symmetrize": ["paper:cites:paper"],
+        "add_reverse": True,
+        "self_loops": False,
+        "deduplicate": False,
+        "dtype": "float32",
+        "order": "none",
+    }
 
 
 def test_a_relation_within_a_type_gets_a_reverse_where_it_is_not_symmetrized(tmp_path):

@@ -177,3 +177,19 @@ def test_a_relation_into_a_type_without_nodes_takes_no_edge(tmp_path):
             budget_bytes=MB * 100,
             scratch=tmp_path,
         )
+
+
+def test_a_hub_of_a_relation_keeps_sources_beyond_the_number_of_destinations(tmp_path, monkeypatch):
+    for name, value in (("_MIN_CHUNK_EDGES", 5), ("PIECE_BYTES", 48)):
+        monkeypatch.setattr(external_csc, name, value)
+    monkeypatch.setattr("gloader.convert.csc.sorted_ranges.PIECE_BYTES", 48)
+    sink = MemorySink()
+    build_csc(
+        ListEdges([(source % 90, 0) for source in range(180)]),
+        sink,
+        ends=EdgeEnds(num_nodes=2, num_sources=90, is_typed=True),
+        rules=EdgeRules(deduplicate=True),
+        budget_bytes=1000,
+        scratch=tmp_path,
+    )
+    assert sink.sources.value.tolist() == list(range(90))
