@@ -188,7 +188,7 @@ def test_a_cancelled_pass_leaves_nothing(path: Path, tmp_path: Path) -> None:
     looks = count()
     with opened(path, tmp_path) as (passes, sampler, graph, folder):
         frontier = sampler.rule.begin(BatchId(epoch=0, index=0), seeds_of(0, graph))
-        with pytest.raises(ChannelClosedError, match="author__writes__paper.* was cancelled"):
+        with pytest.raises(ChannelClosedError, match=r"author__writes__paper.* was cancelled"):
             passes.sweep([frontier], label="the first pass", is_cancelled=lambda: next(looks) > 5)
         assert folder.used_bytes == 0
 
