@@ -90,15 +90,18 @@ def _collective(
 
 
 def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | None:
-    """Return why the edges of a typed sampler cannot be swept, and what can be; None: they can be. Pure.
+    """Return why the edges of a sampler of any graph cannot be swept, and what can be; None: they can be. Pure.
 
     Parameters
     ----------
     spec : the name of a sampler, with options
-    fanouts : as of `make_hetero_sampler`
+    fanouts : of every relation, of each, or of all together
     """
     if isinstance(checked_fanouts(fanouts), CollectiveFanouts):
-        return "fan-outs of all relations together look at several files at once", "fan-outs of each relation"
+        return (
+            "fan-outs of all relations together draw over the edges of several files at once",
+            "fan-outs of each relation",
+        )
     return sweep_refusal(spec)
 
 

@@ -23,14 +23,14 @@ from gloader.samplers import (
     MergedHeteroBlockSampler,
     NeighborSampler,
     RelationwiseSampler,
+    hetero_sweep_refusal,
     reads_weights,
-    sweep_refusal,
     swept_words,
 )
 from gloader.samplers.arguments import resolve_fanouts
 from gloader.samplers.list_rule import KEPT_EDGE_BYTES
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.types import CollectiveFanouts, SampledBatch
+from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,18 +45,13 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import AnyBatch, Block, Relation
 
-# Those that are swept, with the options that `sweep_refusal` allows.
+# Those that are swept, with the options that `hetero_sweep_refusal` allows.
 SWEPT_SAMPLERS: Final = (
     NeighborSampler,
     MergedBlockSampler,
     LaborSampler,
     RelationwiseSampler,
     MergedHeteroBlockSampler,
-)
-
-_COLLECTIVE: Final = SweepObstacle(
-    reason="collective fan-outs draw over the edges of several relations at once",
-    remedy="fan-outs of each relation",
 )
 
 # What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
@@ -253,9 +248,7 @@ def open_sweeps(
 
 def _obstacle(sampling: SamplingSettings, spill: SpillFolder | None) -> SweepObstacle | None:
     """Return what keeps edges from being swept, whatever the batches are like."""
-    if isinstance(sampling.fanouts, CollectiveFanouts):
-        return _COLLECTIVE
-    if (refusal := sweep_refusal(sampling.sampler)) is not None:
+    if (refusal := hetero_sweep_refusal(sampling.sampler, sampling.fanouts)) is not None:
         return SweepObstacle(reason=refusal[0], remedy=refusal[1])
     return NO_FOLDER if spill is None else None
 

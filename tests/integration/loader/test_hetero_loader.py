@@ -199,7 +199,16 @@ def test_relations_that_no_seed_reaches_are_told_of(
         ({"fanouts": {"author:writes:paper": [2]}}, ConfigError, "paper:written_by:author"),
         ({"fanouts": {"a:b:c": [2], "*": [1]}}, ConfigError, "a:b:c"),
         ({"sampler": "ladies"}, ConfigError, "ladies"),
-        ({"topology": "sweep"}, ConfigError, "one node type"),
+        (
+            {"topology": "sweep", "fanouts": collective([3])},
+            ConfigError,
+            "fan-outs of all relations together .* use fan-outs of each relation",
+        ),
+        (
+            {"topology": "sweep", "sampler": "labor:iterations=1"},
+            ConfigError,
+            "the sampler 'labor:iterations=0'",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(

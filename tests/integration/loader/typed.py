@@ -26,6 +26,7 @@ EDGES: dict[Relation, int] = {
     ("nobody", "reads", "paper"): 0,
     ("paper", "has", "field"): 500,
 }
+WEIGHTED: tuple[Relation, ...] = (("author", "writes", "paper"), ("paper", "has", "field"))
 FANOUTS: Any = {"author:writes:paper": [4, 3], ("paper", "cites", "paper"): [3, 2], "*": [2, 2]}
 
 
@@ -56,6 +57,10 @@ def write_typed(path: Path, *, dtype: str = "float32", has_features: bool = True
         num_nodes=NUM_NODES,
         features=features,
         edges=edges,
+        edge_weight={
+            relation: np.random.default_rng(1).random(edges[relation].shape[1], np.float32)
+            for relation in WEIGHTED
+        },
         labels={"paper": labels},
         train=order[:100],
         valid=order[100:150],
