@@ -10,6 +10,7 @@ from numba import njit
 
 from gloader.cache import belady_kernels
 from gloader.cache.next_use import NodeTable
+from gloader.cache.trace import BatchReader
 from gloader.core.numba_ops import prefetch, to_int
 from gloader.errors import PlanError
 
@@ -69,15 +70,21 @@ def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> 
         An id is out of range or repeats within a batch.
     """
     num_batches = len(accesses)
-    table = NodeTable(num_nodes)
+    # A few batches of a large graph are no reason for an array of its nodes.
+    table = NodeTable.smallest(num_nodes, BatchReader(accesses, "accesses").num_accesses)
     table.begin(num_batches)
     counts = np.zeros((num_batches, num_batches), dtype=np.int64)
     for batch in reversed(range(num_batches)):
         nodes = np.ascontiguousarray(accesses[batch])
         buckets = np.empty(len(nodes), dtype=np.int32)
-        _, bad = belady_kernels.link(
-            nodes, table.keys, table.values, table.base, batch, num_batches, _NO_LEVELS, buckets
-        )
+        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+            table.reserve(len(nodes))
+            added, bad = belady_kernels.link(
+                nodes, table.keys, table.values, table.base, batch, num_batches, _NO_LEVELS, buckets
+            )
+        table.num_keys += added
+        if bad < 0 and table.num_nodes is None and nodes.max(initial=-1) >= num_nodes:
+            bad = int(np.argmax(nodes >= num_nodes))
         if bad >= 0:
             raise PlanError(
                 f"accesses[{batch}] holds node {int(nodes[bad])} at position {bad}: out of 0..{num_nodes - 1}, or twice"

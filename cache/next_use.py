@@ -28,10 +28,14 @@ _HASH_BYTES_PER_ACCESS: Final = 24  # at most, were every access to another node
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
     """Return the most that the table of `NodeTable.for_trace` takes. Pure."""
-    cells = 1 << math.ceil(math.log2(max(num_accesses, 512) / _MAX_LOAD))
-    hashed = _CELL_BYTES * cells * 3 // 2  # while it grows, the smaller one is there as well
     is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
-    return _DIRECT_BYTES * num_nodes if is_direct else hashed
+    return _DIRECT_BYTES * num_nodes if is_direct else _hash_bytes(num_accesses)
+
+
+def _hash_bytes(num_accesses: int) -> int:
+    """Return the most that a hash table of ``num_accesses`` different nodes takes. Pure."""
+    cells = 1 << math.ceil(math.log2(max(num_accesses, 512) / _MAX_LOAD))
+    return _CELL_BYTES * cells * 3 // 2  # while it grows, the smaller one is there as well
 
 
 class NodeTable:
@@ -56,6 +60,11 @@ class NodeTable:
         """Return the smaller kind of table for ids below ``num_nodes`` and that many accesses."""
         is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
         return cls(num_nodes if is_direct else None)
+
+    @classmethod
+    def smallest(cls, num_nodes: int, num_accesses: int) -> NodeTable:
+        """Return the kind of table that takes less at its most, 4 bytes a node or fewer; it may be slower."""
+        return cls(num_nodes if _DIRECT_BYTES * num_nodes <= _hash_bytes(num_accesses) else None)
 
     @property
     def num_bytes(self) -> int:

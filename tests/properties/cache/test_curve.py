@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from cache_traces import arrays, batches, greedy_misses
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from gloader.cache import (
     static_curve,
 )
 from gloader.cache.curve import add_curves
+from gloader.errors import PlanError
 
 NUM_NODES = 25
 TRACES = batches(NUM_NODES, max_batches=12, max_rows=NUM_NODES)
@@ -41,6 +43,23 @@ def test_belady_gains_less_with_every_slot(trace: list[list[int]]) -> None:
     gains = -np.diff([plan_belady(arrays(trace), capacity=int(c)).num_misses for c in CAPACITIES])
     assert (gains >= 0).all()
     assert (np.diff(gains) <= 0).all()
+
+
+@given(trace=TRACES)
+def test_next_uses_of_a_large_graph_are_counted_without_an_array_of_its_nodes(trace: list[list[int]]) -> None:
+    spread = [np.array(batch, dtype=np.int64) * 10**9 for batch in trace]
+    few = next_use_counts(arrays(trace), NUM_NODES)
+    np.testing.assert_array_equal(next_use_counts(spread, NUM_NODES * 10**9), few)
+
+
+@pytest.mark.parametrize("num_nodes", [30, 10**12])
+@pytest.mark.parametrize("bad", [[-1], [3, 3], [None]])
+def test_ids_that_cannot_be_are_refused_however_large_the_graph(
+    num_nodes: int, bad: list[int | None]
+) -> None:
+    ids = np.array([num_nodes if node is None else node for node in bad], dtype=np.int64)
+    with pytest.raises(PlanError, match=rf"accesses\[1\] holds node {ids[-1]} at position {len(ids) - 1}"):
+        next_use_counts([np.arange(5), ids], num_nodes)
 
 
 def test_a_long_skewed_trace_is_exact_at_every_capacity() -> None:
@@ -88,3 +107,9 @@ def test_a_sum_of_curves_is_their_sum_everywhere(first: list[list[int]], second:
     ]
     total = add_curves(curves).misses_at(CAPACITIES)
     assert total.tolist() == sum(curve.misses_at(CAPACITIES) for curve in curves).tolist()
+
+
+def test_a_table_of_next_uses_grows_with_the_nodes_that_occur() -> None:
+    rng = np.random.default_rng(3)
+    trace = [np.unique(rng.integers(0, 5_000, 1_500)) for _ in range(6)]
+    np.testing.assert_array_equal(next_use_counts(trace, 10**9), next_use_counts(trace, 5_000))
