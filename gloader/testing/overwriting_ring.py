@@ -23,6 +23,8 @@ class OverwritingRing(BufferRing):
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
         """Return a buffer; as `BufferRing.acquire`."""
         found = super().acquire(rows)
+        if not found:  # of no tables: there is no buffer
+            return found
         lease = cast("NDArray[np.uint8]", found[0].base)
         memory = cast("memoryview", lease.base)
         # Called before the reference that gives the buffer back: the newer of two comes first.
