@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gloader.cache import (
     DeviceShelf,
@@ -14,6 +14,7 @@ from gloader.cache import (
     whole_device_cache,
 )
 from gloader.cache.device_plan import cache_bytes
+from gloader.core.fanouts import checked_hops
 from gloader.device import hottest_rows
 from gloader.device.hot_rows import heat_of_tables
 from gloader.samplers import HeteroGraph
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from gloader.device import RowFormat
     from gloader.device.hot_rows import RowHeat
     from gloader.pipeline.device_room import DryRun
-    from gloader.types import AnyBatch
+    from gloader.samplers import Topology
+    from gloader.types import AnyBatch, AnySampler, Fanouts, Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +79,10 @@ class DeviceTable:
 class Workload:
     """What the device will work on."""
 
-    topology: Any  # Topology, or HeteroGraph
-    sampler: Any  # of it
+    topology: Topology | HeteroGraph
+    sampler: AnySampler  # of it
     order: EpochOrder
-    fanouts: Any  # Fanouts
+    fanouts: Fanouts
     probe: list[Any]  # a few batches of the sampler
     probe_s: float  # processor seconds of sampling one, the least of them
     threads: int  # that may sample before the first epoch
@@ -113,9 +115,10 @@ class RowChoice:
 
     def plans(self, num_bytes: int) -> list[DeviceCachePlan]:
         """Return the rows of each table; ``num_bytes`` are for all of them together."""
-        if not isinstance(self._work.topology, HeteroGraph):
+        graph = self._work.topology
+        if not isinstance(graph, HeteroGraph):
             (table,) = self._tables
-            return [self._hottest(table.num_rows(num_bytes, as_stored=self._as_stored))]
+            return [self._hottest(graph, table.num_rows(num_bytes, as_stored=self._as_stored))]
         if sum(table.whole_bytes for table in self._tables) <= num_bytes:
             return [whole_device_cache(table.num_nodes) for table in self._tables]
         if num_bytes <= 0:
@@ -131,15 +134,15 @@ class RowChoice:
             )
         ]
 
-    def _hottest(self, num_rows: int) -> DeviceCachePlan:
+    def _hottest(self, topology: Topology, num_rows: int) -> DeviceCachePlan:
         work = self._work
         return hottest_rows(
             self._hotness,
             num_rows,
-            topology=work.topology,
-            sampler=work.sampler,
+            topology=topology,
+            sampler=cast("Sampler", work.sampler),
             order=work.order,
-            fanouts=work.fanouts,
+            fanouts=checked_hops(work.fanouts),
             threads=work.threads,
         )
 
@@ -147,13 +150,14 @@ class RowChoice:
     def _heats(self) -> tuple[RowHeat, ...]:
         # Once: half of the room is tried where all of it turns out not to be there.
         work = self._work
+        graph = cast("HeteroGraph", work.topology)  # of a graph of one type nobody asks
         return heat_of_tables(
             self._hotness,
             [table.type_number for table in self._tables],
-            graph=work.topology,
+            graph=graph,
             sampler=work.sampler,
             order=work.order,
-            fanouts=resolve_fanouts(work.fanouts, tuple(work.topology.relations)),
+            fanouts=resolve_fanouts(work.fanouts, tuple(graph.relations)),
             is_collective=isinstance(work.fanouts, CollectiveFanouts),
             threads=work.threads,
         )

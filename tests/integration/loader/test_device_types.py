@@ -97,6 +97,7 @@ def test_the_hottest_rows_of_each_type_are_those_that_the_first_epoch_takes(
     for batch in batches:
         for name, mine in counts.items():
             mine[batch[f"nodes {name}"]] += 1
+    held = 0
     with open_loader(typed, fanouts=fanouts, device_cache=150 * ROW, features="ssd") as loader:
         for name, tier in loader.device_tiers.items():
             assert tier.cache is not None
@@ -105,6 +106,8 @@ def test_the_hottest_rows_of_each_type_are_those_that_the_first_epoch_takes(
             assert counts[name][rows].min(initial=2**60) >= left.max(initial=0)
             hits = tier.cache.plan.expected_hit_rate
             assert hits == pytest.approx(counts[name][rows].sum() / counts[name].sum())
+            held += tier.cache.num_bytes
+    assert 149 * ROW < held <= 150 * ROW
 
 
 def test_one_upload_brings_all_small_arrays_of_a_batch(
