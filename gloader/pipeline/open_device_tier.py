@@ -125,27 +125,6 @@ def open_device_tiers(
     return (first, *rest)
 
 
-def open_device_tier(
-    settings: DeviceSettings,
-    workload: Workload,
-    *,
-    num_nodes: int,
-    form: RowFormat,
-    others: OtherDevices | None = None,
-) -> DeviceTier:
-    """Open the device for the rows of one table, as `open_device_tiers` does.
-
-    Parameters
-    ----------
-    settings, workload, others : as of `open_device_tiers`
-    num_nodes : N
-    form : how feature rows are stored
-    """
-    table = DeviceTable(type_number=0, num_nodes=num_nodes, form=form)
-    (tier,) = open_device_tiers(settings, workload, tables=[table], others=others)
-    return tier
-
-
 def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:
     """Return what ``hold`` makes of ``num_bytes`` of rows, or of half as many where they do not fit."""
     try:
@@ -160,7 +139,7 @@ def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:
 
 
 def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stored: bool) -> DeviceTier:
-    """Return ``device`` with memory for the rows of ``plan``, to be filled; errors as `open_device_tier`.
+    """Return ``device`` with memory for the rows of ``plan``, to be filled; errors as `open_device_tiers`.
 
     Parameters
     ----------

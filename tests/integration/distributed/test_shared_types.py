@@ -70,6 +70,25 @@ def test_shared_batches_are_those_of_private_loaders(run: Run, typed: Path, mode
     assert "rank 0 loads for all ranks of this machine" in results[1]["text"]
 
 
+def test_the_union_of_the_ranks_is_the_batch_of_one_process(typed: Path) -> None:
+    seeds = {"author": np.arange(20, 60), "paper": np.arange(0, 90, 2)}
+    with build(str(typed), mode="ram", batch_size=16, seeds=seeds) as loader:
+        whole = list(loader)
+    parts = []
+    for rank in range(2):
+        with build(str(typed), mode="ram", batch_size=8, seeds=seeds, rank=rank, world_size=2) as loader:
+            parts.append(list(loader))
+    for batch, *group in zip(whole, *parts, strict=True):
+        for name, nodes in batch.nodes.items():
+            both = np.concatenate([one.nodes[name][: one.num_seeds[name]] for one in group])
+            assert both.tolist() == nodes[: batch.num_seeds[name]].tolist()
+            assert {*np.concatenate([one.nodes[name] for one in group])} == {*nodes}
+        for number, hop in enumerate(batch.blocks):
+            for relation, block in hop.items():
+                edges = np.concatenate([one.blocks[number][relation].edge_ids.numpy() for one in group])
+                assert {*edges} == {*block.edge_ids.numpy()}
+
+
 def test_private_loaders_take_their_place_from_the_process_group(run: Run, typed: Path) -> None:
     for rank, ended in enumerate(run("alone", dataset=str(typed), world=2, mode="ram", batch_size=8)):
         assert [ended.result] == _private(typed, rank, 1, mode="ram", batch_size=8)

@@ -18,11 +18,11 @@ from gloader.core.order import EpochOrder
 from gloader.device import CpuDevice, DeviceTier, RowFormat, open_device
 from gloader.distributed.device_agreement import PeerDevices
 from gloader.errors import ConfigError
+from gloader.pipeline.device_rows import DeviceTable, Workload
 from gloader.pipeline.open_device_tier import (
-    Workload,
     hold_rows,
     load_features,
-    open_device_tier,
+    open_device_tiers,
     with_features,
 )
 from gloader.pipeline.other_devices import NoOtherDevices
@@ -34,6 +34,7 @@ from gloader.types import BatchId, ReadyBatch
 NUM_NODES, DIM = 500, 8
 FEATURES = np.random.default_rng(0).standard_normal((NUM_NODES, DIM)).astype(np.float32)
 FORM = RowFormat(dtype=FEATURES.dtype, dim=DIM)
+TABLE = DeviceTable(type_number=0, num_nodes=NUM_NODES, form=FORM)
 
 
 @dataclass
@@ -83,9 +84,7 @@ def _open(
     workload = dataclasses.replace(workload, dry_run=dry_run)
     monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
     others = settings.pop("others", None)
-    tier = open_device_tier(
-        DeviceSettings(**settings), workload, num_nodes=NUM_NODES, form=FORM, others=others
-    )
+    (tier,) = open_device_tiers(DeviceSettings(**settings), workload, tables=[TABLE], others=others)
     tier.fill(RamFeatures(FEATURES))
     return tier
 
@@ -184,12 +183,8 @@ def test_a_rank_that_loads_for_others_samples_in_its_own_memory(
         "gloader.pipeline.open_device_tier.open_device", lambda place: SmallDevice(free=60_000)
     )
     with pytest.raises(ConfigError, match=r"one rank loads for all of this machine.*sharing='private'"):
-        open_device_tier(
-            DeviceSettings(sampling_device="cuda"),
-            workload,
-            num_nodes=NUM_NODES,
-            form=FORM,
-            others=_OtherRanks(),
+        open_device_tiers(
+            DeviceSettings(sampling_device="cuda"), workload, tables=[TABLE], others=_OtherRanks()
         )
 
 
