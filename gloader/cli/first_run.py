@@ -125,12 +125,15 @@ def compile_first(dataset: "Dataset", loader: "LoaderSettings | None", *, says: 
     try:
         # Its folder is removed by the next run if this process is killed.
         with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:
+            # Of several types those with most to read.
+            nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
+            edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
             rehearsal = Rehearsal(
                 folder=str(folder.path),
-                index_dtype=dataset.arrays["indices"].dtype,
-                feature_dtype=dataset.feature_dtype,
-                feature_dim=dataset.feature_dim,
-                has_weights="edge_weight" in dataset.arrays,
+                index_dtype="int32" if edges is None else edges.arrays["indices"].dtype,
+                feature_dtype=nodes.feature_dtype,
+                feature_dim=max(1, nodes.feature_dim),
+                has_weights=edges is not None and edges.has_weights,
                 loader=None if loader is None else _in_small(loader, folder.path),
             )
             command = [sys.executable, "-m", "gloader.cli.first_run", json.dumps(asdict(rehearsal))]

@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from gloader.dataset.topology import open_topology, require_offsets
-from gloader.errors import CheckpointError
-from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import topology_share
-from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
-    from gloader.dataset import Dataset
     from gloader.models import GraphNetwork, HeteroNetwork
-    from gloader.training.checkpoint.save import Checkpoint
     from gloader.types import IdArray
 
     AnyNetwork = GraphNetwork | HeteroNetwork
@@ -69,7 +60,7 @@ def accuracy(
     is_known = labels >= 0
     if not is_known.any():
         return None
-    predicted = _predict(model, inference, nodes[is_known], on_progress)
+    predicted = predict_classes(model, inference, nodes[is_known], on_progress)
     return float((predicted == labels[is_known]).mean())
 
 
@@ -96,7 +87,7 @@ def evaluate(
     nodes = np.unique(np.concatenate([np.empty(0, np.int64), *known.values()]))
     if len(nodes) == 0:
         return dict.fromkeys(splits)
-    predicted = _predict(model, inference, nodes, on_progress)
+    predicted = predict_classes(model, inference, nodes, on_progress)
     is_right = predicted == labels[nodes]
     return {
         name: float(is_right[np.searchsorted(nodes, ids)].mean()) if len(ids) else None
@@ -104,66 +95,16 @@ def evaluate(
     }
 
 
-def predict(
-    dataset: Dataset,
-    checkpoint: Checkpoint,
-    *,
-    memory_budget_bytes: int | None = None,
-    device: str | torch.device = "cpu",
-    scratch: Path | None = None,
-    on_progress: Callable[[float], None] = lambda _: None,
+def predict_classes(
+    model: AnyNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
-    """Return the most likely class of every node, (N,) int64, from all neighbours.
-
-    Nodes count as in ``dataset``, which is where its labels and splits count them too;
-    `Dataset.in_original_order` puts the result in the order of the source.
+    """Return the most likely class of each of ``nodes``, (n,) int64, from all neighbours.
 
     Parameters
     ----------
-    dataset : whose nodes are classified
-    checkpoint : the network, with its best weights
-    memory_budget_bytes : for everything held, the topology included; defaults to half of what is free
-    device : computes
-    scratch : folder for activations that do not fit; defaults to the system's temporary folder
-    on_progress : called with the share that is done, 0 to 1
-
-    Raises
-    ------
-    CheckpointError
-        The checkpoint belongs to a dataset with other features or classes.
-    BudgetError
-        The budget is too small.
+    model, inference, on_progress : as of `accuracy`
+    nodes : (n,) int64
     """
-    spec = checkpoint.spec
-    if isinstance(spec, HeteroModelSpec):
-        raise CheckpointError(f"the checkpoint is of a model for several node types, {spec.config.name!r}")
-    if (spec.in_dim, spec.num_classes) != (dataset.feature_dim, dataset.num_classes):
-        raise CheckpointError(
-            f"the checkpoint maps {spec.in_dim} features to {spec.num_classes} classes; dataset "
-            f"{dataset.name} has {dataset.feature_dim} and {dataset.num_classes}"
-        )
-    budget = default_budget_bytes() if memory_budget_bytes is None else memory_budget_bytes
-    share = topology_share(budget)
-    if dataset.topology_bytes > share:
-        require_offsets(dataset, budget_bytes=budget)
-    with (
-        # Of edges that do not fit no page is kept: each layer reads all of them, in order.
-        open_topology(dataset, max_bytes=share if dataset.topology_bytes <= share else 0) as topology,
-        dataset.open_features() as features,
-    ):
-        inference = LayerwiseInference(
-            graph=topology,
-            features=features,
-            memory_budget_bytes=budget - topology.held_bytes,
-            scratch=scratch,
-        )
-        everyone = np.arange(dataset.num_nodes, dtype=np.int64)
-        return _predict(checkpoint.model().to(device), inference, everyone, on_progress)
-
-
-def _predict(
-    model: AnyNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
-) -> IdArray:
     predicted = np.empty(len(nodes), dtype=np.int64)
     # Tables and slabs are large and of many sizes: kept in the heap, they would leave holes that the budget
     # does not count.

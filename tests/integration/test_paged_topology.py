@@ -22,7 +22,7 @@ from gloader.errors import ChecksumError, TruncatedStoreError
 from gloader.samplers import NeighborSampler
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.evaluate import predict
+from gloader.training.predict import predict
 from gloader.training.train import RunFiles
 
 NODES, EDGES, DIM = 2_000, 40_000, 8
@@ -64,7 +64,7 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """No topology fits, and no page of one is kept."""
     monkeypatch.setattr("gloader.memory.topology_home.topology_share", lambda _: 0)
-    monkeypatch.setattr("gloader.training.evaluate.topology_share", lambda _: 0)
+    monkeypatch.setattr("gloader.training.predict.topology_share", lambda _: 0)
     monkeypatch.setattr("gloader.training.step_memory.FEW_BYTES", 0)
 
 

@@ -16,11 +16,12 @@ from gloader.loader import Loader
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.evaluate import accuracy, evaluate, predict
+from gloader.training.evaluate import accuracy, evaluate
 from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.model_spec import ModelSpec
 from gloader.training.own_device import resolve_device
+from gloader.training.predict import predict
 from gloader.training.reporter import SilentReporter
 from gloader.training.run_identity import decisive_settings, differing
 from gloader.training.train import FitResult, RunFiles
@@ -390,7 +391,7 @@ def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch
     def told(**settings):
         raise ToldError(settings["memory_budget_bytes"] + settings["graph"].held_bytes)
 
-    monkeypatch.setattr("gloader.training.evaluate.LayerwiseInference", told)
+    monkeypatch.setattr("gloader.training.predict.LayerwiseInference", told)
     spec = SimpleNamespace(in_dim=communities.feature_dim, num_classes=communities.num_classes)
     with pytest.raises(ToldError, match=r"^1000000$"):
         predict(communities, checkpoint=SimpleNamespace(spec=spec), memory_budget_bytes=10**6)

@@ -20,7 +20,7 @@ from gloader.errors import FormatError, GraphError
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.format import DATASET_MANIFEST, data_bytes, read_manifest
 from gloader.ssd_store.write.new_directory import NewDirectory
-from gloader.training.evaluate import predict
+from gloader.training.predict import predict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,212 @@
+"""Predictions and embeddings of a dataset of several types, from a checkpoint, through the command line and without."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dense_forward import dense_logits, dense_rows
+
+from gloader.cli.main import main
+from gloader.config import ModelConfig
+from gloader.dataset import Dataset
+from gloader.errors import BudgetError, CheckpointError, ConfigError
+from gloader.models import Schema
+from gloader.training.checkpoint.save import Checkpoint, save_checkpoint
+from gloader.training.inference.outputs import OutputRoom
+from gloader.training.model_spec import HeteroModelSpec, schema_of
+from gloader.training.predict import embed, predict
+from gloader.types import Relation
+
+SIZES = {"paper": 700, "author": 500, "institute": 20, "field": 15}
+DIMS = {"paper": 6, "institute": 3, "field": 4}
+RELATIONS: tuple[Relation, ...] = (
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "written_by", "author"),
+    ("institute", "employs", "author"),
+    ("paper", "has", "field"),
+)
+SMALL_BUDGET = 230_000  # activations go to the disk
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Dataset:
+    """A graph whose nodes are stored in another order than the source's."""
+    random = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("predict") / "graph"
+    with Dataset.create_hetero(
+        path, name="papers", num_nodes=SIZES, relations=RELATIONS, num_classes=3
+    ) as writer:
+        for name, count in SIZES.items():
+            nodes = writer.nodes(name)
+            if name in DIMS:
+                with nodes.features(DIMS[name], "float32") as rows:
+                    rows.append(random.normal(size=(count, DIMS[name])).astype(np.float32))
+            nodes.original_ids(random.permutation(count))
+        ids = np.arange(SIZES["paper"])
+        writer.nodes("paper").labels(ids % 3)
+        writer.nodes("paper").splits(train=ids[:100], valid=ids[100:150], test=ids[150:])
+        for relation in RELATIONS:
+            sources, destinations = SIZES[relation[0]], SIZES[relation[2]]
+            degrees = random.integers(0, 12, destinations)
+            with writer.edges(relation).indptr() as column:
+                column.append(np.concatenate([[0], np.cumsum(degrees)]))
+            with writer.edges(relation).indices(int(degrees.sum()), "int32") as column:
+                column.append(random.integers(0, sources, degrees.sum()).astype(np.int32))
+    return Dataset.open(path)
+
+
+def checkpoint_of(dataset: Dataset, name: str = "rgat", schema: Schema | None = None) -> Checkpoint:
+    spec = HeteroModelSpec(
+        config=ModelConfig(name=name, hidden=8, heads=2),  # type: ignore[arg-type]
+        schema=schema_of(dataset) if schema is None else schema,
+        num_classes=3,
+        num_layers=2,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        weights = spec.build().state_dict()
+    return Checkpoint(
+        run_id="run",
+        settings={},
+        spec=spec,
+        fingerprint=dataset.fingerprint,
+        weights=weights,
+        progress={"loader": {"next": [0, 0]}},
+    )
+
+
+def features_of(dataset: Dataset) -> dict[str, np.ndarray]:
+    return {name: dataset.node_tables[name].all_features() for name in DIMS}
+
+
+@pytest.mark.parametrize("way", ["in memory", "activations on the disk", "edges on the disk"])
+@pytest.mark.parametrize("name", ["rsage", "rgcn", "rgat"])
+def test_predictions_are_those_of_the_whole_graph(dataset, name, way, monkeypatch) -> None:
+    budget = SMALL_BUDGET if way == "activations on the disk" else None
+    if way == "edges on the disk":
+        monkeypatch.setattr("gloader.training.predict.topology_share", lambda _: 0)
+    on_disk: list[str] = []
+    true = OutputRoom.open
+
+    def noted(room, name, plan, **more):
+        on_disk.extend([name] * plan.is_on_disk)
+        return true(room, name, plan, **more)
+
+    monkeypatch.setattr(OutputRoom, "open", noted)
+    checkpoint = checkpoint_of(dataset, name)
+    logits = dense_logits(checkpoint.model(), dataset.load_hetero_graph(), features_of(dataset))
+    found = predict(dataset, checkpoint, memory_budget_bytes=budget)
+    assert np.array_equal(found, logits.argmax(1).numpy())
+    assert bool(on_disk) == (budget is not None)
+
+
+@pytest.mark.parametrize("node_type", ["author", "paper"])
+def test_embeddings_are_rows_of_the_layer_in_the_order_of_the_source(dataset, node_type) -> None:
+    checkpoint = checkpoint_of(dataset)
+    rows = dense_rows(checkpoint.model(), dataset.load_hetero_graph(), features_of(dataset), num_layers=1)
+    expected = dataset.node_tables[node_type].in_original_order(rows[node_type].numpy())
+    with embed(dataset, checkpoint, layer=1, node_type=node_type, memory_budget_bytes=SMALL_BUDGET) as made:
+        assert (made.num_nodes, made.width) == (SIZES[node_type], 8)
+        found = np.concatenate(list(made.chunks))
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_command_writes_classes_and_rows_in_the_order_of_the_source(dataset, tmp_path, capsys) -> None:
+    checkpoint = checkpoint_of(dataset)
+    save_checkpoint(tmp_path / "checkpoint.pt", checkpoint)
+    words = ["infer", "--dataset", str(dataset.root), "--checkpoint", str(tmp_path), "--json", "--out"]
+    assert main([*words, str(tmp_path / "classes.npy")]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["type"], said["layer"], said["num_nodes"]) == ("paper", None, SIZES["paper"])
+    expected = dataset.in_original_order(predict(dataset, checkpoint))
+    assert np.array_equal(np.load(tmp_path / "classes.npy"), expected)
+
+    assert main([*words, str(tmp_path / "rows.npy"), "--type", "author", "--layer", "1"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["type"], said["layer"], said["num_nodes"]) == ("author", 1, SIZES["author"])
+    with embed(dataset, checkpoint, layer=1, node_type="author") as made:
+        rows = np.concatenate(list(made.chunks))
+    written = np.load(tmp_path / "rows.npy")
+    assert written.dtype == np.float32
+    np.testing.assert_allclose(written, rows, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--type", "author"],
+            "classes are those of nodes of type 'paper'; give --layer for what a layer makes",
+        ),
+        (
+            ["--type", "venue", "--layer", "1"],
+            "has no node type 'venue'; there are 'paper', 'author', 'institute'",
+        ),
+        (["--layer", "3"], "layer is 3; the network has the layers 1 to 2"),
+        (["--type", "author", "--layer", "2"], "so it was never trained; allowed: 1"),
+        (["--type", "field", "--layer", "1"], "so it was never trained; nor does another layer"),
+    ],
+)
+def test_what_cannot_be_written_is_said_in_a_sentence_and_no_file_is_left(
+    dataset, tmp_path: Path, capsys, words, message
+) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", checkpoint_of(dataset))
+    out = tmp_path / "deep" / "rows.npy"
+    asked = [
+        "infer",
+        "--dataset",
+        str(dataset.root),
+        "--checkpoint",
+        str(tmp_path),
+        "--out",
+        str(out),
+        *words,
+    ]
+    assert main(asked) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not out.parent.exists()
+
+
+def test_a_budget_that_is_too_small_is_told_before_there_is_a_file(dataset, tmp_path: Path, capsys) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", checkpoint_of(dataset))
+    out = tmp_path / "deep" / "rows.npy"
+    words = ["infer", "--dataset", str(dataset.root), "--checkpoint", str(tmp_path), "--out", str(out)]
+    assert main([*words, "--layer", "1", "--memory-budget", "100KB"]) == 2
+    assert "memory budget" in capsys.readouterr().err
+    assert not out.parent.exists()
+    with pytest.raises(BudgetError):
+        predict(dataset, checkpoint_of(dataset), memory_budget_bytes=100_000)
+
+
+def test_a_checkpoint_of_another_dataset_is_refused_by_what_differs(dataset) -> None:
+    schema = schema_of(dataset)
+    others = {
+        "features of each type: ": replace(schema, feature_dims={**schema.feature_dims, "paper": 9}),
+        "relations: author:writes:paper, paper:cites:paper; those of papers: ": replace(
+            schema, relations=schema.relations[:2]
+        ),
+        "nodes of types without features: {'author': 499}; those of papers: {'author': 500}": replace(
+            schema, num_nodes={**schema.num_nodes, "author": 499}
+        ),
+    }
+    for message, other in others.items():
+        with pytest.raises(CheckpointError, match="of another dataset: its " + message):
+            predict(dataset, checkpoint_of(dataset, schema=other))
+    # More papers than it was trained on are no obstacle.
+    predict(
+        dataset, checkpoint_of(dataset, schema=replace(schema, num_nodes={**schema.num_nodes, "paper": 9}))
+    )
+
+
+def test_a_layer_of_a_network_for_one_type_is_checked(dataset) -> None:
+    with (
+        pytest.raises(ConfigError, match="layer is 0; the network has the layers 1 to 2"),
+        embed(dataset, checkpoint_of(dataset), layer=0),
+    ):
+        pass
