@@ -11,6 +11,8 @@ from gloader.device import dry_step, open_device
 from gloader.errors import BudgetError, RankError
 from gloader.memory.available import default_budget_bytes
 from gloader.models import HeteroNetwork
+from gloader.training.inference.hetero_placement import device_bytes_for_types
+from gloader.training.inference.hetero_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
 from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.replica import logits_and_loss
@@ -138,9 +140,13 @@ class RunLoader:
         autocast = self.settings.step.autocast
         step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast)[1])
         # The first rank evaluates; the rank with the least room counts for all of a machine.
-        if not self.group.is_first or isinstance(model, HeteroNetwork):
+        if not self.group.is_first:
             return step
-        needed = device_bytes_needed(model.layers, num_nodes=self.dataset.num_nodes)
+        needed = (
+            device_bytes_for_types(model.layers, extent_of(self.dataset))
+            if isinstance(model, HeteroNetwork)
+            else device_bytes_needed(model.layers, num_nodes=self.dataset.num_nodes)
+        )
         return with_evaluation(step, needed, open_device(self.device))
 
     @property
@@ -161,6 +167,17 @@ class RunLoader:
         """Sampling threads of one loader."""
         loaders = self.group.most_local if self._is_private else 1
         return max(1, self.settings.loader.stages.sampler_threads // loaders)
+
+
+def extent_of(dataset: Dataset) -> Extent:
+    """Return what an evaluation of several types computes from."""
+    tables = dataset.edge_tables.items()
+    return Extent(
+        num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},
+        relations=tuple(relation for relation, table in tables if table.num_edges),
+        target=dataset.labelled.name,
+        num_outputs=dataset.labelled.num_nodes,
+    )
 
 
 def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:

@@ -17,15 +17,21 @@ from gloader.samplers import CscGraph
 from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.device_edges import DeviceEdges
 from gloader.training.inference.edge_pieces import HostEdges
-from gloader.training.inference.hetero_plan import Extent, plan_types, plan_types_on_device
+from gloader.training.inference.hetero_plan import (
+    Extent,
+    device_bytes_of_types,
+    plan_types,
+    plan_types_on_device,
+)
 from gloader.training.inference.placement import FIRST_SHARE
 from gloader.training.inference.row_stream import DeviceRows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gloader.device import Device
     from gloader.models import HeteroNetwork
+    from gloader.models.hetero_conv import HeteroLayer
     from gloader.samplers.hetero_graph import HeteroGraph
     from gloader.training.inference.edge_pieces import Edges
     from gloader.training.inference.hetero_plan import TypePlans
@@ -111,6 +117,22 @@ def place_types(
         network, device = copy.deepcopy(network).to("cpu"), open_device(torch.device("cpu"))
     plans = plan_types(network.layers[:num_layers], extent, budget_bytes=given.budget_bytes)
     return _placement(network, given, extent, device, plans, held={})
+
+
+def device_bytes_for_types(layers: Sequence[HeteroLayer], extent: Extent) -> int:
+    """Return the free memory of a device with which an inference is reasonably fast there: few passes. Pure.
+
+    Parameters
+    ----------
+    layers : the L layers
+    extent : of the graph, and of what is wanted
+    """
+    return FIRST_SHARE * (device_bytes_of_types(layers, extent) + _offset_bytes(extent))
+
+
+def _offset_bytes(extent: Extent) -> int:
+    """Return the bytes of the offsets of one relation, that with most destinations."""
+    return max((8 * (extent.num_nodes[into] + 1) for _, _, into in extent.relations), default=0)
 
 
 def _on_device(

@@ -17,9 +17,11 @@ from gloader.training.inference.layer_plan import (
     MAX_BUFFER_BYTES,
     MAX_DEVICE_BUFFER_BYTES,
     OUTPUT_BYTES,
+    REASONABLE_COLUMNS,
     SENT_EDGE_BYTES,
     LayerPlan,
     Room,
+    with_device_buffers,
 )
 
 if TYPE_CHECKING:
@@ -116,6 +118,20 @@ def plan_types_on_device(
         if not isinstance(plans, _Lacking):
             return plans
     return None
+
+
+def device_bytes_of_types(layers: Sequence[HeteroLayer], extent: Extent) -> int:
+    """Return the device memory with which no layer needs slabs of less than 16 columns; see `reasonable_device_bytes`.
+
+    Pure.
+    """
+    most = 0
+    for layer, types in zip(layers, extent.needed(len(layers))[1:], strict=True):
+        for name in types:
+            # Of all nodes, as everywhere but in the last layer.
+            work = _TypeWork(layer, extent, name, num_rows=extent.num_nodes[name], adds_in_place=False)
+            most = max(most, work.held_bytes(work.at_least(REASONABLE_COLUMNS)))
+    return with_device_buffers(most)
 
 
 def _host_room(extent: Extent, budget_bytes: int) -> Room:
@@ -263,6 +279,10 @@ class _TypeWork:
             if self.held_bytes(width) <= left:
                 return width
         return None
+
+    def at_least(self, num_columns: int) -> int:
+        """Return ``num_columns``, rounded up to what the layer can be cut into."""
+        return min(-(-num_columns // self.column_step) * self.column_step, self._out_dim)
 
     def held_bytes(self, width: int) -> int:
         """Return the bytes of the largest table, of what destinations bring, and of sums with a place of their own."""

@@ -29,7 +29,7 @@ DEVICE_EDGE_BYTES = (
 # On the host: its position, twice, where lists are gathered; its source, and three pieces of sources on their way.
 SENT_EDGE_BYTES = 48
 # So many columns keep the passes over the inputs few; narrower ones are possible.
-_REASONABLE_COLUMNS = 16
+REASONABLE_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +139,15 @@ def reasonable_device_bytes(convs: Sequence[Conv], *, num_nodes: int) -> int:
     num_nodes : N
     """
     tables = max(
-        num_nodes * FLOAT_BYTES * sum(conv.table_widths(_columns(conv, _REASONABLE_COLUMNS)))
-        for conv in convs
+        num_nodes * FLOAT_BYTES * sum(conv.table_widths(_columns(conv, REASONABLE_COLUMNS))) for conv in convs
     )
+    return with_device_buffers(tables)
+
+
+def with_device_buffers(num_bytes: int) -> int:
+    """Return the device memory of which ``num_bytes`` are left beside the buffers. Pure."""
     # A quarter of it is for buffers, up to their most.
-    return min(tables + tables // 3 + 4, tables + MAX_DEVICE_BUFFER_BYTES)
+    return min(num_bytes + num_bytes // 3 + 4, num_bytes + MAX_DEVICE_BUFFER_BYTES)
 
 
 class Room:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import pytest
 
 from gloader.errors import BudgetError
-from gloader.training.inference.hetero_plan import Extent, plan_types, plan_types_on_device
+from gloader.training.inference.hetero_plan import (
+    Extent,
+    device_bytes_of_types,
+    plan_types,
+    plan_types_on_device,
+)
 from gloader.training.inference.layer_plan import LayerPlan
 from gloader.types import Relation
 
@@ -38,11 +43,12 @@ class Conv:
 class Layer:
     out_dim = H
 
-    def __init__(self, in_dim: int) -> None:
+    def __init__(self, in_dim: int, *, step: int = STEP) -> None:
         self.in_dims = dict.fromkeys(NUM_NODES, in_dim)
-        self.relations = {relation: Conv() for relation in RELATIONS}
+        self.relations = {relation: Conv(step) for relation in RELATIONS}
 
 
+BUDGETS = range(4 << 20, 40 << 20, 1 << 19)
 LAYERS = [Layer(F), Layer(H), Layer(H)]
 
 
@@ -73,19 +79,32 @@ def held_bytes(plans, num_outputs: int, *, is_near) -> int:
     return worst
 
 
-@pytest.mark.parametrize("budget", [4 << 20, 8 << 20, 20 << 20, 256 << 20])
 @pytest.mark.parametrize("num_outputs", [1, 500, 10_000])
-def test_everything_held_fits_the_budget(budget, num_outputs) -> None:
-    plans = plan_types(LAYERS, extent(num_outputs), budget_bytes=budget)
-    assert held_bytes(plans, num_outputs, is_near=lambda plan: not plan.is_on_disk) <= budget
+def test_everything_held_fits_the_budget(num_outputs) -> None:
+    for budget in BUDGETS:
+        plans = plan_types(LAYERS, extent(num_outputs), budget_bytes=budget)
+        assert held_bytes(plans, num_outputs, is_near=lambda plan: not plan.is_on_disk) <= budget
 
 
-@pytest.mark.parametrize("device_bytes", [4 << 20, 8 << 20, 20 << 20, 256 << 20])
-def test_everything_held_on_a_device_fits_it(device_bytes) -> None:
-    plans = plan_types_on_device(LAYERS, extent(500), device_bytes=device_bytes, budget_bytes=1 << 30)
-    assert plans is not None
-    assert held_bytes(plans, 500, is_near=lambda plan: plan.is_on_device) <= device_bytes
-    assert not any(plan.is_on_device for plan in plans[-1].values())
+def test_everything_held_on_a_device_fits_it() -> None:
+    for device_bytes in BUDGETS:
+        plans = plan_types_on_device(LAYERS, extent(500), device_bytes=device_bytes, budget_bytes=1 << 30)
+        assert plans is not None
+        assert held_bytes(plans, 500, is_near=lambda plan: plan.is_on_device) <= device_bytes
+        assert not any(plan.is_on_device for plan in plans[-1].values())
+
+
+def test_the_reasonable_memory_gives_slabs_of_16_columns_and_less_does_not() -> None:
+    layers = [Layer(F, step=1), Layer(H, step=1)]
+    needed = device_bytes_of_types(layers, extent(10_000))
+
+    def narrowest(device_bytes: int) -> int:
+        plans = plan_types_on_device(layers, extent(10_000), device_bytes=device_bytes, budget_bytes=1 << 30)
+        assert plans is not None
+        return min(plan.slabs[0].stop for types in plans for plan in types.values())
+
+    assert narrowest(needed) >= 16
+    assert narrowest(needed * 9 // 10) < 16
 
 
 def test_only_types_that_lead_to_the_target_in_the_layers_that_are_left_have_a_plan() -> None:
