@@ -76,7 +76,8 @@ test-graphbolt: ## the adapter to DGL's GraphBolt, in .venv/graphbolt (downloads
 	test -x $(GRAPHBOLT) || "$(GRAPHBOLT_PYTHON)" -m venv $(VENV)/graphbolt
 	$(GRAPHBOLT) -m pip install --quiet --disable-pip-version-check -r tests/graphbolt-requirements.txt
 	PYTHONPATH=. $(GRAPHBOLT) -m pytest -q tests/integration/adapters/graphbolt_cases.py \
-		tests/integration/adapters/test_dgl_storage.py tests/unit/adapters/test_dgl_blocks.py tests/unit/adapters/test_dgl_graph.py
+		tests/integration/adapters/test_dgl_storage.py tests/unit/adapters/test_dgl_blocks.py tests/unit/adapters/test_dgl_graph.py \
+		tests/unit/adapters/test_dgl_hetero_blocks.py
 
 # The lowest versions that pyproject.toml allows, in an environment of their own; torch of that age brings CUDA along.
 LOWEST := $(VENV)/lowest/bin/python

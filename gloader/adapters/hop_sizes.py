@@ -5,16 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gloader.types import HeteroReadyBatch
+    from collections.abc import Mapping, Sequence
+
+    from gloader.types import Block, DeviceBlock, Relation
 
 
-def nodes_by_hop(batch: HeteroReadyBatch) -> dict[str, list[int]]:
+def nodes_by_hop(
+    num_seeds: Mapping[str, int], blocks: Sequence[Mapping[Relation, Block | DeviceBlock]]
+) -> dict[str, list[int]]:
     """Return for each type the (L + 1) nodes that are known before each hop, next to the seeds first, and after all.
 
     The seeds of the type come first, and its nodes of the batch last. Pure.
+
+    Parameters
+    ----------
+    num_seeds : of each type
+    blocks : of a `HeteroBatch` or a `HeteroReadyBatch`
     """
-    known = {name: [batch.num_seeds[name]] for name in batch.nodes}
-    for hop in reversed(batch.blocks):
+    known = {name: [count] for name, count in num_seeds.items()}
+    for hop in reversed(blocks):
         # A type that no relation comes from gains no nodes.
         after = {source: block.num_src for (source, _, _), block in hop.items()}
         for name, counts in known.items():

@@ -40,7 +40,7 @@ def to_hetero_blocks(
     device = batch.y.device
     require_device(device)
     nodes = {name: torch.from_numpy(ids).to(device) for name, ids in batch.nodes.items()}
-    known = nodes_by_hop(batch)
+    known = nodes_by_hop(batch.num_seeds, batch.blocks)
     blocks = []
     for depth, hop in enumerate(batch.blocks):
         # The first block is next to the features, and holds the nodes that are known after the last hop.

@@ -46,7 +46,7 @@ def to_hetero_data(
     """
     data = HeteroData()
     device = batch.y.device
-    known = nodes_by_hop(batch)
+    known = nodes_by_hop(batch.num_seeds, batch.blocks)
     for name, nodes in batch.nodes.items():
         store = data[name]
         if (x := batch.x[name]).shape[1]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from gloader.core.ids import as_ids, outside
-from gloader.errors import ConfigError, SeedError
+from gloader.adapters.numbered import number_through
+from gloader.errors import ConfigError
 from gloader.samplers import HeteroGraph, MergedHeteroBlockSampler, NeighborSampler, make_hetero_sampler
 from gloader.types import BatchId
 
@@ -55,8 +55,6 @@ class MergedSampler(BaseSampler):
         if isinstance(graph, HeteroGraph):
             made = make_hetero_sampler("neighbor", graph, fanouts, seed, layout="merged")
             self._sampler = cast("MergedHeteroBlockSampler", made)
-            starts = zip(graph.node_types, graph.type_starts.tolist(), strict=False)
-            self._type_starts: dict[str | None, int] = dict(starts)
         else:
             self._sampler = NeighborSampler(graph, cast("Sequence[int]", fanouts), seed=seed)
         self.epoch = 0
@@ -102,19 +100,13 @@ class MergedSampler(BaseSampler):
     def _sample_several(
         self, sampler: MergedHeteroBlockSampler, batch_id: BatchId, index: NodeSamplerInput, metadata: Any
     ) -> HeteroSamplerOutput:
-        if index.input_type not in self._type_starts:
-            allowed = ", ".join(map(repr, self._type_starts))
+        if index.input_type is None:
+            allowed = ", ".join(map(repr, sampler.sampler.graph.node_types))
             raise ConfigError(
-                f"input_nodes are of the type {index.input_type!r}; give (type, ids) with one of {allowed}"
+                f"input_nodes have to say of which type they are, as (type, ids); there are {allowed}"
             )
-        # Ids beyond their type would be nodes of the next one.
-        seeds = index.node.numpy()
-        num_nodes = sampler.sampler.graph.num_nodes[index.input_type]
-        if len(bad := outside(as_ids(seeds, noun="input nodes", error=SeedError), num_nodes)):
-            raise SeedError(
-                f"input nodes {bad[:5].tolist()} are no nodes 0..{num_nodes - 1} of type {index.input_type!r}"
-            )
-        merged = sampler.sample_merged(batch_id, seeds + self._type_starts[index.input_type])
+        seeds = number_through(sampler.sampler.graph, {index.input_type: index.node.numpy()})
+        merged = sampler.sample_merged(batch_id, seeds)
         pairs = {
             relation: torch.from_numpy(merged.edge_index(relation).astype(np.int64))
             for relation in merged.edges

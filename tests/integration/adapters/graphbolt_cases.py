@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from gloader import collective
 from gloader.adapters.graphbolt import BlockSampler, StoreFeature, gb
-from gloader.errors import ConfigError, StoreReadError
+from gloader.errors import ConfigError, SeedError, StoreReadError
 from gloader.samplers import NeighborSampler
 
 
@@ -127,3 +128,71 @@ def test_an_error_of_the_store_reaches_the_loop(dataset, store, monkeypatch):
     with pytest.raises(StoreReadError, match="Input/output error"):
         next(feature.read_async(torch.arange(3))).wait()
     feature.close()
+
+
+def typed_pipeline(typed, feature, *, fanouts, num_workers=0):
+    items = gb.ItemSetDict(
+        {
+            "paper": gb.ItemSet(
+                (torch.tensor(typed.train), torch.tensor(typed.labels[typed.train])),
+                names=("seed_nodes", "labels"),
+            )
+        }
+    )
+    source = gb.ItemSampler(items, batch_size=32, shuffle=False)
+    graph = typed.load_hetero_graph()
+    sampled = BlockSampler(source, graph, fanouts, seed=1).fetch_feature(
+        gb.BasicFeatureStore({("node", "paper", "feat"): feature}), node_feature_keys={"paper": ["feat"]}
+    )
+    return list(gb.DataLoader(sampled, num_workers=num_workers))
+
+
+FANOUTS = [[4, 3], {"author:writes:paper": [2, 1], "*": [3, 2]}, collective([6, 4])]
+
+
+@pytest.mark.parametrize("fanouts", FANOUTS, ids=str)
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_typed_batches_have_the_edges_of_the_graph_by_graphbolts_names(typed, fanouts, num_workers):
+    graph = typed.load_hetero_graph()
+    rows = typed.node_tables["paper"].all_features()
+    with typed.node_tables["paper"].open_features() as store:
+        batches = typed_pipeline(
+            typed, StoreFeature(store, cache="20KB"), fanouts=fanouts, num_workers=num_workers
+        )
+    assert len(batches) == 4
+    for batch in batches:
+        ids = batch.input_nodes
+        assert set(ids) == set(typed.node_types)
+        np.testing.assert_array_equal(
+            batch.node_features["paper", "feat"].numpy(), np.asarray(rows)[ids["paper"].numpy()]
+        )
+        assert torch.equal(batch.labels["paper"], torch.tensor(typed.labels)[batch.seed_nodes["paper"]])
+        for hop, block in zip(batch.sampled_subgraphs, batch.blocks, strict=True):
+            assert set(hop.sampled_csc) == {":".join(relation) for relation in typed.relations}
+            for relation, edges in graph.relations.items():
+                source, _, destination = relation
+                csc = hop.sampled_csc[":".join(relation)]
+                found = hop.original_edge_ids[":".join(relation)].numpy()
+                src = hop.original_row_node_ids[source][csc.indices.long()]
+                np.testing.assert_array_equal(edges.indices[found], src.numpy())
+                dst = hop.original_column_node_ids[destination].repeat_interleave(csc.indptr.diff().long())
+                np.testing.assert_array_equal(
+                    np.searchsorted(edges.indptr, found, side="right") - 1, dst.numpy()
+                )
+                assert block.num_edges(relation) == len(found)
+        assert batch.blocks[-1].num_dst_nodes("paper") == len(batch.seed_nodes["paper"])
+
+
+def test_typed_and_untyped_seeds_are_told_apart(typed, dataset):
+    sampler = BlockSampler(
+        gb.ItemSampler(gb.ItemSet(torch.arange(4), names="seed_nodes"), 4), typed.load_hetero_graph(), [2]
+    )
+    with pytest.raises(ConfigError, match="several types of nodes: give seeds by type"):
+        sampler.sample_subgraphs(torch.arange(4))
+    with pytest.raises(SeedError, match=r"1 nodes of type 'venue' are not in 0\.\.11, among them \[12\]"):
+        sampler.sample_subgraphs({"venue": torch.tensor([12])})
+    plain = BlockSampler(
+        gb.ItemSampler(gb.ItemSet(torch.arange(4), names="seed_nodes"), 4), dataset.load_graph(), [2]
+    )
+    with pytest.raises(ConfigError, match="the graph has nodes of one type"):
+        plain.sample_subgraphs({"node": torch.arange(4)})

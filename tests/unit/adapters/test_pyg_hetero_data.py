@@ -170,7 +170,7 @@ def test_hops_follow_one_another(graph):
 @pytest.mark.parametrize("is_merged", [False, True])
 def test_edges_are_the_same_where_they_lie_on_a_device(graph, is_merged):
     batch = graph.batch({"paper": SEEDS}, [3, 2, 2], is_merged=is_merged, weigh=True)
-    hops, known = batch.blocks[::-1], nodes_by_hop(batch)
+    hops, known = batch.blocks[::-1], nodes_by_hop(batch.num_seeds, batch.blocks)
     chains = [
         Hops(blocks=[hop[relation] for hop in hops], firsts=(0, *known[relation[2]][:2]))
         for relation in RELATIONS
