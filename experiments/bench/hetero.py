@@ -25,13 +25,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from hetero_graphs import make_mag
-from hetero_samplers import LABELLED, dgl_samplers, our_samplers, pyg_samplers
+from hetero_samplers import LABELLED, dgl_samplers, our_samplers, pyg_kernels, pyg_samplers
 from hetero_streams import DglStream, GloaderStream, PygStream, Stream
 
 from gloader import Dataset
 from gloader.bench.environment import provenance
+from gloader.config import ModelConfig, OptimConfig
 from gloader.errors import MissingDependencyError
 from gloader.models import build_hetero_model
+from gloader.training.model_spec import schema_of
+from gloader.training.optimizer import build_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +53,11 @@ def main() -> None:
     """Measure, print the ratios, write JSON."""
     options = _options()
     graph = make_mag(options.scale, seed=1)
-    result: dict[str, Any] = {"graph": graph.to_json(), "settings": _settings(options)}
+    result: dict[str, Any] = {
+        "graph": graph.to_json(),
+        "settings": _settings(options),
+        "pyg_kernels": pyg_kernels(),
+    }
     for text in options.fanouts:
         fanouts = [int(fanout) for fanout in text.split(",")]
         if "sampler" in options.parts:
@@ -241,8 +248,13 @@ def _nothing(batch: HeteroReadyBatch) -> None:
 def _step(dataset: Dataset, num_layers: int, hidden: int) -> Callable[[HeteroReadyBatch], None]:
     """Return a training step of R-SAGE."""
     torch.manual_seed(0)
-    model = build_hetero_model("rsage", dataset, num_layers=num_layers, hidden=hidden)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model = build_hetero_model(
+        ModelConfig(name="rsage", hidden=hidden),
+        schema_of(dataset),
+        num_classes=dataset.num_classes,
+        num_layers=num_layers,
+    )
+    optimizer = build_optimizer(OptimConfig(lr=0.01), model.parameters())
 
     def step(batch: HeteroReadyBatch) -> None:
         loss = torch.nn.functional.cross_entropy(model(batch), batch.y)

@@ -151,3 +151,16 @@ def _on_threads(edges_of: Callable[[tuple[int, IdArray]], int], threads: int) ->
 
 def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
+
+
+def pyg_kernels() -> str | None:
+    """Return what PyG samples with: pyg-lib, torch-sparse, which is slower, or None."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch_geometric import typing as support
+    except ImportError:
+        return None
+    if support.WITH_PYG_LIB:
+        return "pyg-lib"
+    return "torch-sparse" if support.WITH_TORCH_SPARSE else None

@@ -107,7 +107,7 @@ def write_mag(root: Path, name: str, shape: HeteroShape, *, seed: int = 0) -> Pa
     labels = _labels(random, shape)
     for kind in shape.dims:
         (raw / "node-feat" / kind).mkdir(parents=True)
-        rows = np.concatenate(list(_features(random, shape, kind, labels)))
+        rows = np.concatenate(list(_features(random, shape, kind, labels))).round(6)
         _write_csv(raw / "node-feat" / kind / "node-feat.csv.gz", rows, "%.6f")
     (raw / "node-label" / "paper").mkdir(parents=True)
     _write_csv(raw / "node-label" / "paper" / "node-label.csv.gz", labels, "%d")
@@ -115,8 +115,8 @@ def write_mag(root: Path, name: str, shape: HeteroShape, *, seed: int = 0) -> Pa
     years = np.full(shape.nodes["paper"], 2015)
     _write_csv(raw / "node-feat" / "paper" / "node_year.csv.gz", years, "%d")
     has_label = np.array([[kind == shape.labelled for kind in types]])
-    for file in (raw / "nodetype-has-label.csv.gz", split.parent / "nodetype-has-split.csv.gz"):
-        _write_csv(file, has_label, "%d", types)
+    for path in (raw / "nodetype-has-label.csv.gz", split.parent / "nodetype-has-split.csv.gz"):
+        _write_csv(path, has_label, "%d", types)
     parts = np.split(random.permutation(len(labels)), _cuts(len(labels), 0.855, 0.943))
     for part, ids in zip(("train", "valid", "test"), parts, strict=True):
         _write_csv(split / f"{part}.csv.gz", np.sort(ids), "%d")
@@ -185,7 +185,7 @@ def _features(random: np.random.Generator, shape: HeteroShape, kind: str, labels
         rows = random.standard_normal((min(_ROWS, shape.nodes[kind] - first), dim), dtype=np.float32)
         if kind == shape.labelled:
             rows += centers[labels[first : first + len(rows)]]
-        yield rows.round(6)
+        yield rows
 
 
 def _cuts(count: int, *shares: float) -> list[int]:
