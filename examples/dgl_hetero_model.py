@@ -20,6 +20,8 @@ class Net(torch.nn.Module):
                 if not table.has_features
             }
         )
+        for rows in self.rows.values():
+            torch.nn.init.xavier_uniform_(rows.weight)
         widths = {name: table.feature_dim or HIDDEN for name, table in tables.items()}
         hidden = dict.fromkeys(tables, HIDDEN)
         self.layers = torch.nn.ModuleList(
@@ -27,7 +29,8 @@ class Net(torch.nn.Module):
                 {
                     name: dgl.nn.SAGEConv((dims[source], dims[target]), HIDDEN, "mean")
                     for source, name, target in dataset.relations
-                }
+                },
+                aggregate="mean",
             )
             for dims in (widths, hidden)
         )

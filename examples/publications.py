@@ -1,8 +1,8 @@
 """Tables of a made-up publication graph: papers, their authors and the venues that they appear in.
 
-    python examples/publications.py tables
+    python examples/publications.py FOLDER
 
-writes edge tables, features, labels and the graph.yaml that names them into the folder; `gloader prepare folder:tables`
+writes edge tables, features, labels and the graph.yaml that names them into the folder; `gloader prepare tables:FOLDER`
 makes a dataset of it (docs/hetero.md). Topics show in the citations, in who writes and a little in the features of
 papers; authors have no features, venues have narrower ones.
 """
@@ -20,6 +20,15 @@ NUM_TOPICS, DIM, VENUE_DIM = 8, 32, 12
 WRITES, CITES, IN = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper", "in", "venue")
 
 GRAPH_YAML = """\
+name: publications
+nodes:
+  paper: {features: paper_features.npy, labels: paper_topics.npy, splits: paper_splits.npz}
+  author: {num_nodes: AUTHORS}
+  venue: {features: venue_features.npy}
+edges:
+  author:writes:paper: writes.npy
+  paper:cites:paper: {file: cites.csv, src: citing, dst: cited}
+  paper:in:venue: in.npy
 """
 
 
@@ -79,14 +88,24 @@ def make_publications(num_papers: int = 12_000, *, seed: int = 0) -> Publication
 def write_tables(folder: Path, graph: Publications) -> None:
     """Write ``graph`` as a table for each relation, arrays of nodes, and graph.yaml."""
     folder.mkdir(parents=True, exist_ok=True)
-    for (_, name, _), edges in graph.edges.items():
-        np.save(folder / f"{name}.npy", edges.T)  # a row is an edge: source, destination
+    for relation in (WRITES, IN):
+        np.save(
+            folder / f"{relation[1]}.npy", graph.edges[relation].T
+        )  # a row is an edge: source, destination
+    np.savetxt(
+        folder / "cites.csv",
+        graph.edges[CITES].T,
+        fmt="%d",
+        delimiter=",",
+        header="citing,cited",
+        comments="",
+    )
     for node_type, rows in graph.features.items():
         np.save(folder / f"{node_type}_features.npy", rows)
     np.save(folder / "paper_topics.npy", graph.labels)
-    for part, ids in graph.splits.items():
-        np.save(folder / f"{part}.npy", ids)
-    (folder / "graph.yaml").write_text(GRAPH_YAML.format(**graph.num_nodes), encoding="utf-8")
+    np.savez(folder / "paper_splits.npz", **graph.splits)
+    text = GRAPH_YAML.replace("AUTHORS", str(graph.num_nodes["author"]))
+    (folder / "graph.yaml").write_text(text, encoding="utf-8")
 
 
 def main() -> None:
