@@ -124,5 +124,9 @@ def sweep_tier(
     """Return a tier whose passes are over the graph of ``sampler``, which is in memory."""
     hops = KnownHops(sampler)
     return SweepTier(
-        passes=MemoryPasses(hops, at_pass), sampler=hops, num_batches=num_batches, probed=list(probed)
+        passes=MemoryPasses(hops, at_pass),
+        sampler=hops,
+        num_batches=num_batches,
+        probed=list(probed),
+        type_starts=np.array([0, sampler.graph.num_nodes]),
     )

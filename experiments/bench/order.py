@@ -18,7 +18,7 @@ import json
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from gloader.types import BatchId
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.convert.source import Source
     from gloader.types import IdArray
 
 FANOUTS = (10, 10)
@@ -117,7 +118,7 @@ def _measure(workload: OrderWorkload, folder: Path, args: argparse.Namespace) ->
     batches: list[IdArray] = []
     hot = np.empty(0, np.bool_)
     for order in get_args(OrderName):
-        source = open_source(workload.source, SourceOptions())
+        source = cast("Source", open_source(workload.source, SourceOptions()))  # orders are of one type
         options = PrepareOptions(order=order, memory_budget_bytes=args.memory_budget)
         report = prepare(source, folder / order, options)
         dataset = Dataset.open(folder / order)

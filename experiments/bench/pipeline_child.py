@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gloader.pipeline.tiers import FeatureTier
+    from gloader.samplers import Topology
     from gloader.types import ReadyBatch, SampledBatch
 
 Sink = Literal["null", "sage"]
@@ -162,6 +163,7 @@ class SuperbatchSteps:
         sink: Callable[[ReadyBatch], None],
     ) -> None:
         self._tier, self._ssd, self._dataset = tier, tier.require_ssd()[0], dataset
+        self._topology = cast("Topology", tier.topology)
         self._order, self._meter, self._sink = order, meter, sink
         self._positions: dict[int, np.ndarray] = {}
         self.sizes: dict[str, float] = {}
@@ -174,7 +176,8 @@ class SuperbatchSteps:
         if epoch not in self._positions:
             self._positions = {epoch: self._order.epoch_positions(epoch)}
         places = self._order.batch_seeds(self._positions[epoch], index)
-        return self._tier.sampler.sample(BatchId(epoch=epoch, index=index), self._order.seeds[places]), places
+        batch = self._tier.sampler.sample(BatchId(epoch=epoch, index=index), self._order.seeds[places])
+        return cast("SampledBatch", batch), places
 
     def trace(self, first: int, size: int) -> Trace:
         """Sample a superbatch for its trace."""
@@ -213,7 +216,7 @@ class SuperbatchSteps:
             with self._meter.measure("sample again"):
                 sampled, places = self._sample(number * size + index)
             with self._meter.measure("gather"):
-                batch = ordered(sampled, float_in_degrees(self._tier.topology.offsets, sampled.nodes))
+                batch = ordered(sampled, float_in_degrees(self._topology.offsets, sampled.nodes))
                 (rows,) = batch.tables
                 step = batch_step(staged.plan.batch_actions(index), rows.ascending, rows.order)
                 (x,) = self._tier.ring.acquire([len(rows.ascending)])
@@ -232,7 +235,7 @@ class SuperbatchSteps:
             labels = self._dataset.labels_of(self._order.seeds[places])
             ready = transfer(host, labels, torch.device("cpu"))
             with self._meter.measure("compute"):
-                self._sink(ready)
+                self._sink(cast("ReadyBatch", ready))
             del host, ready, x
         staged.misses.close()
 
@@ -266,7 +269,7 @@ def status_bytes(field: str) -> int:
 
 
 def _table_bytes(tier: FeatureTier) -> int:
-    planner = tier.require_ssd().planner
+    planner = tier.require_ssd()[0].planner
     return sum(v.nbytes for v in vars(planner).values() if isinstance(v, np.ndarray))
 
 

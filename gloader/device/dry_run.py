@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import distributed
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
     from gloader.types import AnyReadyBatch
 
+    B = TypeVar("B", bound=AnyReadyBatch)
+
 
 def has_other_ranks() -> bool:
     """Return whether this process belongs to a group of several ranks, whose devices talk."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def dry_step(
-    model: torch.nn.Module, loss_of: Callable[[AnyReadyBatch], torch.Tensor]
-) -> Callable[[AnyReadyBatch], None]:
+def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Callable[[B], None]:
     """Return a function that computes a batch's loss and gradients, and then puts the model back as it was.
 
     Buffers (running statistics), the training mode and the random states are restored; gradients are dropped.
@@ -31,7 +31,7 @@ def dry_step(
     loss_of : runs ``model`` on a batch and returns the loss
     """
 
-    def step(batch: AnyReadyBatch) -> None:
+    def step(batch: B) -> None:
         devices = [] if batch.y.device.type == "cpu" else [batch.y.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
