@@ -21,9 +21,9 @@ def test_a_dry_step_leaves_the_model_as_it_was() -> None:
         seen.append(model.training)
         return model(batch.x).sum()
 
-    dry_step(model, loss_of)(SimpleNamespace(x=torch.randn(8, 4)))  # type: ignore[arg-type]
+    dry_step(model, loss_of)(SimpleNamespace(x=torch.randn(8, 4), y=torch.zeros(8)))  # type: ignore[arg-type]
     torch.random.set_rng_state(random_before)
-    dry_step(model, loss_of)(SimpleNamespace(x=torch.ones(8, 4)))  # type: ignore[arg-type]
+    dry_step(model, loss_of)(SimpleNamespace(x=torch.ones(8, 4), y=torch.zeros(8)))  # type: ignore[arg-type]
     assert seen == [True, True]
     assert not model.training
     assert torch.equal(torch.random.get_rng_state(), random_before)
@@ -47,7 +47,7 @@ def test_what_training_holds_beside_a_step_is_held_during_it(
             held.append(live._live_bytes)
             return model(batch.x).sum()
 
-        dry_step(model, loss_of)(SimpleNamespace(x=torch.ones(1, 40)))  # type: ignore[arg-type]
+        dry_step(model, loss_of)(SimpleNamespace(x=torch.ones(1, 40), y=torch.zeros(1)))  # type: ignore[arg-type]
     assert copies * 4 * 40 * 30 <= held[0] < (copies + 1) * 4 * 40 * 30
 
 
@@ -59,6 +59,6 @@ def test_a_step_that_fails_leaves_no_trace_either() -> None:
         raise MemoryError("out of device memory")
 
     with pytest.raises(MemoryError, match="out of device memory"):
-        dry_step(model, loss_of)(SimpleNamespace(x=torch.randn(8, 4)))  # type: ignore[arg-type]
+        dry_step(model, loss_of)(SimpleNamespace(x=torch.randn(8, 4), y=torch.zeros(8)))  # type: ignore[arg-type]
     assert model.num_batches_tracked == 0
     assert torch.equal(model.running_mean, torch.zeros(4))  # type: ignore[arg-type]
