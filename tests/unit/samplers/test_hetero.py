@@ -13,10 +13,10 @@ from unit.samplers.test_neighbor import GOLDEN
 from unit.samplers.test_uniformity import assert_fits
 
 import gloader
-from gloader.errors import ConfigError, GraphError, SeedError
+from gloader.errors import ConfigError, GraphError, SeedError, ShapeError
 from gloader.samplers import CscGraph, HeteroGraph, hetero_sweep_refusal, make_hetero_sampler, make_sampler
-from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite, hetero_batch_bytes
-from gloader.testing.sampler_suite import batch_bytes
+from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite, draw_hetero_hops, hetero_batch_bytes
+from gloader.testing.sampler_suite import GraphOnDisk, batch_bytes
 from gloader.types import BatchId, HeteroBatch
 
 FIRST = BatchId(epoch=0, index=0)
@@ -376,3 +376,61 @@ def test_few_nodes_find_many_of_another_type(spec: str) -> None:
         assert least <= len(batch.nodes["a"]) <= most
         block = batch.blocks[0]["a", "to", "b"]
         assert (batch.nodes["a"][block.indices] == sources[block.edge_ids]).all()
+
+
+class _Unreadable(GraphOnDisk):
+    """A topology whose edges cannot be read: a swept batch knows the offsets alone."""
+
+    sources: Any
+    weights: Any
+
+    def __init__(self, graph: CscGraph) -> None:
+        super().__init__(graph)
+        self.sources, self.weights = None, None if graph.edge_weight is None else object()
+
+
+@pytest.mark.parametrize("spec", ["neighbor", "weighted", "labor"])
+def test_a_batch_that_is_replayed_reads_no_edge_of_the_graph(spec: str) -> None:
+    graph = papers(weighted=True)
+    unreadable = HeteroGraph(
+        num_nodes=graph.num_nodes,
+        relations={
+            name: _Unreadable(held) for name, held in graph.relations.items() if isinstance(held, CscGraph)
+        },
+    )
+    held: Any = make_hetero_sampler(spec, graph, [4, 3], 7)
+    blind: Any = make_hetero_sampler(spec, unreadable, [4, 3], 7)
+    seeds = np.arange(150, 260)
+    drawn = draw_hetero_hops(held.rule, graph, FIRST, seeds)
+    found, expected = blind.replay(FIRST, seeds, drawn), held.sample(FIRST, seeds)
+    assert hetero_batch_bytes(found) == hetero_batch_bytes(expected)
+
+
+def test_who_has_nothing_to_draw_has_no_part_in_a_pass() -> None:
+    graph = papers()
+    sampler: Any = make_hetero_sampler("neighbor", graph, {CITES: [0, 2], "*": [3, 3]})
+    frontier = sampler.rule.begin(FIRST, np.arange(30))  # papers alone
+    drawing = [part is not None for part in sampler.rule.parts(frontier)]
+    assert dict(zip(graph.relations, drawing, strict=True)) == {
+        CITES: False,  # takes none in this hop
+        WRITES: True,
+        WRITTEN: False,  # no author draws
+        NOTHING: False,
+        NOBODY: False,
+        OF: True,
+    }
+
+
+def test_draws_of_another_batch_are_refused() -> None:
+    graph = papers()
+    sampler: Any = make_hetero_sampler("neighbor", graph, [4, 3], 7)
+    seeds = np.arange(40)
+    drawn = draw_hetero_hops(sampler.rule, graph, FIRST, seeds)
+    with pytest.raises(ShapeError, match="drawn arrays of 1 hops for a batch of 2"):
+        sampler.replay(FIRST, seeds, drawn[:1])
+    with pytest.raises(
+        ShapeError, match="5 drawn arrays for a batch of 6 relations; pass one for each relation"
+    ):
+        sampler.replay(FIRST, seeds, [of_hop[:5] for of_hop in drawn])
+    with pytest.raises(ShapeError, match=r"hop 0 of .* takes .* distinct edges, and .* values were drawn"):
+        sampler.replay(FIRST, seeds[:-1], drawn)
