@@ -173,7 +173,7 @@ def holding(dataset: str, rank: int, most: int, **settings: Any) -> dict[str, An
     with build(dataset, **settings) as loader:
         if rank == 0:
             ring = loader._held.host._peers[0].outbox.ring
-            ring._rows = 120
+            ring._rows = (120,)
             ring._max_bytes = 4 * 120 * 24 * 4
             ring._patience_s = 0.2
         held, copies, taken = [], [], 0
