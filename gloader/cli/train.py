@@ -67,6 +67,10 @@ def train(
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
         dataset = open_dataset(group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=budget)))
+        if run.compare_mlp and dataset.kind == "hetero":
+            raise ConfigError(
+                f"--compare-mlp is for datasets of one node type, and {dataset.name} has several; leave it out"
+            )
         group.run_on_first(lambda: compile_first(dataset, loader, says=screen.say))
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.

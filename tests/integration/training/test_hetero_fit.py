@@ -146,6 +146,14 @@ def test_models_for_one_type_are_refused(papers: Dataset, tmp_path: Path) -> Non
     assert not (tmp_path / "run").exists()
 
 
+def test_compiling_is_refused_before_anything_is_opened(papers: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="--compile is for models of graphs of one node type, and 'rgcn' is for"
+    ):
+        fit(papers, MODEL, step=StepConfig(compile=True), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_budget_that_the_model_exceeds_is_refused_before_anything_is_opened(papers: Dataset) -> None:
     with pytest.raises(BudgetError, match=r"the model takes .* of the memory budget"):
         fit(papers, replace(MODEL, hidden=4096), loader=LOADER.changed(memory_budget=200_000_000))
