@@ -18,7 +18,7 @@ from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.samplers import HeteroGraph, call_bytes, hetero_call_bytes, hetero_map_bytes, node_map_bytes
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
 from gloader.ssd_store.read.extents import num_pages
-from gloader.types import HeteroBatch
+from gloader.types import CollectiveFanouts, HeteroBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,5 +211,8 @@ def _most_call_bytes(spec: str, work: Workload) -> int:
 def _call_bytes(spec: str, work: Workload, batch: AnyBatch) -> int:
     graph = work.topology
     if isinstance(batch, HeteroBatch):
-        return hetero_call_bytes(spec, graph, batch) if isinstance(graph, HeteroGraph) else 0
+        if not isinstance(graph, HeteroGraph):
+            return 0
+        is_collective = isinstance(work.fanouts, CollectiveFanouts)
+        return hetero_call_bytes(spec, graph, batch, is_collective=is_collective)
     return 0 if isinstance(graph, HeteroGraph) else call_bytes(spec, graph, batch)
