@@ -9,7 +9,9 @@ import numpy as np
 
 from gloader.dataset.edge_passes import PassReport
 from gloader.dataset.open_passes import open_passes
+from gloader.dataset.picked_passes import shared_buffers
 from gloader.samplers.hetero_rule import HeteroRule
+from gloader.samplers.list_rule import ListRule
 from gloader.ssd_store.sweep.sweep import SweepCost
 from gloader.types import ReadStats
 
@@ -38,7 +40,8 @@ class HeteroPasses:
     dataset : whose edges they are
     rule : of the sampler
     folder : takes what passes bring, within its budget
-    memory_bytes : of all buffers; each relation that has edges gets an equal part
+    memory_bytes : of all buffers, with which relations take turns; where whole lists are looked at, each that has
+        edges gets an equal part
     rates : of the disks
     io : how requests are made
     way : how every pass reads; None: by what ``rates`` predict
@@ -63,15 +66,27 @@ class HeteroPasses:
         way: PassWay | None = None,
     ) -> None:
         self._rule = rule
-        tables = list(dataset.edge_tables.values())
-        share = memory_bytes // max(num_swept(dataset), 1)
+        self._shared_bytes = 0
+        self._passes: list[EdgePasses | None] = []
         with ExitStack() as stack:
-            self._passes: list[EdgePasses | None] = []
-            for table, of_relation in zip(tables, rule.rules, strict=True):
+            buffers = None
+            if not looks_at_lists(rule):
+                buffers = shared_buffers(memory_bytes)
+                self._shared_bytes = buffers.num_bytes
+                stack.callback(buffers.close)
+            share = memory_bytes if buffers is not None else memory_bytes // max(num_swept(dataset), 1)
+            for table, of_relation in zip(dataset.edge_tables.values(), rule.rules, strict=True):
                 passes = None
                 if table.num_edges:
                     passes = open_passes(
-                        table, of_relation, folder, memory_bytes=share, rates=rates, io=io, way=way
+                        table,
+                        of_relation,
+                        folder,
+                        memory_bytes=share,
+                        rates=rates,
+                        io=io,
+                        way=way,
+                        buffers=buffers,
                     )
                     stack.callback(passes.close)
                 self._passes.append(passes)
@@ -80,7 +95,8 @@ class HeteroPasses:
     @property
     def resident_bytes(self) -> int:
         """Bytes of buffers and page checksums that are held."""
-        return sum(passes.resident_bytes for passes in self._passes if passes is not None)
+        held = [passes.resident_bytes for passes in self._passes if passes is not None]
+        return sum(held) - self._shared_bytes * max(len(held) - 1, 0)
 
     def sweep(
         self, frontiers: Sequence[HeteroFrontier], *, label: str, is_cancelled: Callable[[], bool]
@@ -177,6 +193,11 @@ def open_any_passes(
     if isinstance(rule, HeteroRule):
         return HeteroPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
     return open_passes(dataset, cast("HopRule", rule), folder, memory_bytes=memory_bytes, rates=rates, io=io)
+
+
+def looks_at_lists(rule: HeteroRule) -> bool:
+    """Return whether passes bring what was chosen of whole lists, and not the edges at positions known before. Pure."""
+    return any(isinstance(of_relation, ListRule) for of_relation in rule.rules)
 
 
 def num_swept(dataset: Dataset) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gloader.dataset.edge_passes import EdgePasses, PassWay
     from gloader.samplers.sweeping import HopRule, PickRule
     from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.regions.shared import SharedBuffers
     from gloader.ssd_store.spill.folder import SpillFolder
 
 
@@ -26,6 +27,7 @@ def open_passes(
     rates: IoRates,
     io: IoMode = "auto",
     way: PassWay | None = None,
+    buffers: SharedBuffers | None = None,
 ) -> EdgePasses:
     """Return the passes over the edges of ``dataset`` that ``rule`` needs; the caller closes them.
 
@@ -38,6 +40,7 @@ def open_passes(
     rates : of the disks
     io : how requests are made
     way : how every pass reads; None: by what ``rates`` predict
+    buffers : of `shared_buffers`, for passes of a `PickRule` that take turns with others; their owner closes them
 
     Raises
     ------
@@ -49,4 +52,6 @@ def open_passes(
     if isinstance(rule, ListRule):
         return ListPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way)
     picks = cast("PickRule", rule)
-    return PickedPasses(dataset, picks, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way)
+    return PickedPasses(
+        dataset, picks, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way, buffers=buffers
+    )

@@ -51,6 +51,8 @@ class PickedPasses:
     rates : of the disks
     io : how requests are made
     way : how every pass reads; None: by what ``rates`` predict
+    buffers : of `shared_buffers` with as many bytes, which passes over other files share and their owner closes; None:
+        of its own
 
     Raises
     ------
@@ -70,14 +72,14 @@ class PickedPasses:
         rates: IoRates,
         io: IoMode = "auto",
         way: PassWay | None = None,
+        buffers: SharedBuffers | None = None,
     ) -> None:
         self._rule = rule
         self._rates = rates
         self._way: PassWay | None = way
         record = dataset.arrays["indices"]
         self._num_pages = record.num_pages
-        buffers = plan_pass_buffers(memory_bytes)
-        self._portion_bytes = buffers.portion_bytes
+        self._portion_bytes = plan_pass_buffers(memory_bytes).portion_bytes
         with dataset.as_opened():
             self._stored = stored_array(
                 dataset.root, record, settings=ReadSettings(io=io), os_io=dataset.os_io
@@ -85,11 +87,8 @@ class PickedPasses:
             self._store = RegionStore(
                 self._stored,
                 folder,
-                buffers=SharedBuffers(
-                    sweep_bytes=buffers.sweep_bytes,
-                    lane_bytes=buffers.lane_bytes,
-                    name="the reader of the edges",
-                ),
+                buffers=shared_buffers(memory_bytes) if buffers is None else buffers,
+                owns_buffers=buffers is None,
             )
         self._gap_bytes = default_sweep_gap_bytes(self._stored.path.parent)
 
@@ -209,6 +208,14 @@ class PickedPasses:
     ) -> None:
         require_going(is_cancelled, f"marking the pages that {label} wants")
         self._rule.mark(frontier, pages, per_page=PAGE_BYTES // self._stored.row_bytes)
+
+
+def shared_buffers(memory_bytes: int) -> SharedBuffers:
+    """Return the buffers with which passes read and write, of ``memory_bytes`` in all; raises as `PickedPasses`."""
+    plan = plan_pass_buffers(memory_bytes)
+    return SharedBuffers(
+        sweep_bytes=plan.sweep_bytes, lane_bytes=plan.lane_bytes, name="the reader of the edges"
+    )
 
 
 class PickedHops:

@@ -45,9 +45,7 @@ class SweepDemand:
     touched_pages: int  # of the file, that hold what is brought for a batch, at most
     num_batches: int | None = None  # of the whole run, where that is known
     kept_bytes: int = 0  # of the buffers of a pass, for each frontier, beside its pieces
-    num_files: int = (
-        1  # that a pass reads one after another, each with buffers of its own: one of each relation
-    )
+    num_files: int = 1  # of relations, that a pass reads one after another, each with buffers of its own
 
     @property
     def waiting_bytes(self) -> int:

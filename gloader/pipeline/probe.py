@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.thread_start import run_together
-from gloader.dataset.hetero_passes import num_swept, open_any_passes
+from gloader.dataset.hetero_passes import looks_at_lists, num_swept, open_any_passes
+from gloader.samplers.hetero_rule import HeteroRule
 from gloader.ssd_store.regions.buffers import pass_memory_bytes
 from gloader.types import BatchId
 
@@ -104,7 +105,8 @@ def _make_in_passes(
     first = _first_seeds(order)
     frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
     drawn: list[list[Any]] = [[] for _ in first]
-    memory_bytes = num_swept(dataset) * pass_memory_bytes(len(first))
+    is_shared = not isinstance(rule, HeteroRule) or not looks_at_lists(rule)
+    memory_bytes = pass_memory_bytes(len(first)) * (1 if is_shared else num_swept(dataset))
     with closing(
         open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
     ) as passes:

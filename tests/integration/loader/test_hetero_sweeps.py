@@ -48,7 +48,7 @@ def everything(loader: gloader.HeteroLoader, epochs: int = 2) -> list[dict[str, 
     ("sampling", "home"),
     [
         ({}, {"features": "ram"}),
-        ({"layout": "merged"}, SSD | {"io_strategy": "packed", "superbatch": 2, "memory_budget": "200MB"}),
+        ({"layout": "merged"}, SSD | {"io_strategy": "packed", "superbatch": 2}),
         ({"sampler": "weighted", "layout": "merged"}, SSD | {"io_strategy": "staged", "threads": 3}),
         ({"sampler": "weighted"}, {"features": "ram"}),
         ({"sampler": "labor:normalize=true", "fanouts": [3, 0, 2]}, SSD | {"io_strategy": "direct"}),
