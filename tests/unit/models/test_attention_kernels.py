@@ -184,3 +184,33 @@ def test_the_kernels_are_legal_and_add_without_atomics(
     found = json.loads(done.stdout)
     assert found
     assert not any(found.values())
+
+
+@pytest.mark.parametrize("num_src", [2, NUM_SRC], ids=["more destinations", "more sources"])
+def test_kernels_get_what_torch_gets_between_two_types(
+    interpreted: Attend, monkeypatch: pytest.MonkeyPatch, num_src: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), DEGREES.cumsum(0))).int()
+    indices = torch.randint(0, num_src, (int(DEGREES.sum()),), generator=generator).int()
+    edges = Adjacency(indptr, indices, num_src=num_src)
+    given = (
+        torch.randn(num_src, HEADS, 5, generator=generator),
+        torch.randn(num_src, HEADS, generator=generator),
+        torch.randn(len(DEGREES), HEADS, generator=generator),
+    )
+    upstream = torch.randn(HEADS, len(DEGREES), 5, generator=generator)
+
+    def checked(rows: torch.Tensor, scores: torch.Tensor, edges: Adjacency, *how: object) -> torch.Tensor:
+        # What lies behind the offsets of the sources would be read otherwise.
+        assert edges.num_src == len(rows) == len(scores)
+        return interpreted(rows, scores, edges, *how)
+
+    found = []
+    for kernels in (checked, None):
+        monkeypatch.setattr(attention, "attention_kernels", lambda _, kernels=kernels: kernels)
+        leaves = [tensor.clone().requires_grad_() for tensor in given]
+        result = attention.attend_between(*leaves, edges)
+        found.append((result.detach(), *torch.autograd.grad(result, leaves, upstream)))
+    for ours, twin in zip(*found, strict=True):
+        torch.testing.assert_close(ours, twin, atol=1e-5, rtol=1e-5)
