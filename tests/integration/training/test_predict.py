@@ -12,14 +12,15 @@ import torch
 from dense_forward import dense_logits, dense_rows
 
 from gloader.cli.main import main
-from gloader.config import ModelConfig
+from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import BudgetError, CheckpointError, ConfigError
 from gloader.models import Schema
-from gloader.training.checkpoint.save import Checkpoint, save_checkpoint
+from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
 from gloader.training.inference.outputs import OutputRoom
 from gloader.training.model_spec import HeteroModelSpec, schema_of
 from gloader.training.predict import embed, predict
+from gloader.training.train import RunFiles, fit
 from gloader.types import Relation
 
 SIZES = {"paper": 700, "author": 500, "institute": 20, "field": 15}
@@ -182,6 +183,34 @@ def test_a_budget_that_is_too_small_is_told_before_there_is_a_file(dataset, tmp_
     assert not out.parent.exists()
     with pytest.raises(BudgetError):
         predict(dataset, checkpoint_of(dataset), memory_budget_bytes=100_000)
+
+
+def test_a_prediction_may_take_what_topology_and_weights_leave(dataset, monkeypatch) -> None:
+    class ToldError(Exception):
+        pass
+
+    checkpoint = checkpoint_of(dataset)
+    weight_bytes = sum(parameter.nbytes for parameter in checkpoint.model().parameters())
+
+    def told(**settings):
+        raise ToldError(settings["memory_budget_bytes"] + settings["graph"].held_bytes + 2 * weight_bytes)
+
+    monkeypatch.setattr("gloader.training.predict.HeteroInference", told)
+    with pytest.raises(ToldError, match=r"^1000000$"):
+        predict(dataset, checkpoint, memory_budget_bytes=10**6)
+
+
+def test_the_accuracy_of_a_run_is_that_of_its_predictions(dataset, tmp_path) -> None:
+    settings = TrainSettings(
+        model=ModelConfig(name="rgat", hidden=8, heads=2),
+        optim=OptimConfig(epochs=2, lr=0.01),
+        step=StepConfig(),
+        loader=LoaderSettings.of(fanouts=(3, 3), batch_size=50, threads=1, memory_budget=400_000_000),
+    )
+    run = fit(dataset, settings, files=RunFiles(out=tmp_path)).runs[0]
+    predicted = predict(dataset, load_checkpoint(tmp_path), memory_budget_bytes=SMALL_BUDGET)
+    for nodes, accuracy in ((dataset.test, run.test_acc), (dataset.valid, run.valid_acc)):
+        assert (predicted[nodes] == dataset.labels[nodes]).mean() == pytest.approx(accuracy)
 
 
 def test_a_checkpoint_of_another_dataset_is_refused_by_what_differs(dataset) -> None:
