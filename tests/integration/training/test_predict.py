@@ -14,11 +14,13 @@ from dense_forward import dense_logits, dense_rows
 from gloader.cli.main import main
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
+from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError, CheckpointError, ConfigError
 from gloader.models import Schema
 from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
+from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.inference.outputs import OutputRoom
-from gloader.training.model_spec import HeteroModelSpec, schema_of
+from gloader.training.model_spec import HeteroModelSpec, ModelSpec, schema_of
 from gloader.training.predict import embed, predict
 from gloader.training.train import RunFiles, fit
 from gloader.types import Relation
@@ -233,9 +235,27 @@ def test_a_checkpoint_of_another_dataset_is_refused_by_what_differs(dataset) -> 
     )
 
 
-def test_a_layer_of_a_network_for_one_type_is_checked(dataset) -> None:
+def test_rows_of_a_network_for_one_type_are_those_of_its_layers(communities) -> None:
+    config = ModelConfig(name="graphsage", hidden=8, batch_norm=True)
+    spec = ModelSpec(
+        config=config, in_dim=communities.feature_dim, num_classes=3, num_layers=2, add_self_loops=True
+    )
+    model = spec.build()
+    checkpoint = replace(checkpoint_of(communities), spec=spec, weights=model.state_dict())
+    found = []
+    for layer, width in ((1, 8), (2, 3)):
+        with embed(communities, checkpoint, layer=layer) as made:
+            assert (made.num_nodes, made.width) == (communities.num_nodes, width)
+            found.append(np.concatenate(list(made.chunks)))
+    # The rows of the last layer are the logits, and the classes follow from them.
+    predicted = communities.in_original_order(predict(communities, checkpoint))
+    assert np.array_equal(found[1].argmax(1), predicted)
+    with open_topology(communities, max_bytes=1 << 30) as graph, communities.open_features() as features:
+        job = LayerwiseInference(graph=graph, features=features, memory_budget_bytes=1 << 24)
+        rows = torch.cat([part for _, part in job.activations(model, 1, np.arange(communities.num_nodes))])
+    np.testing.assert_array_equal(communities.in_original_order(rows.numpy()), found[0])
     with (
         pytest.raises(ConfigError, match="layer is 0; the network has the layers 1 to 2"),
-        embed(dataset, checkpoint_of(dataset), layer=0),
+        embed(communities, checkpoint, layer=0),
     ):
         pass
