@@ -52,3 +52,25 @@ def test_the_two_forms_differ_in_a_few_lines(name):
     )
     changed = [line for line in difflib.ndiff(plain, ours) if line.startswith(("- ", "+ "))]
     assert 0 < len(changed) <= MOST_CHANGES[name]
+
+
+def test_the_page_on_several_types_shows_what_the_examples_and_the_tables_are(tmp_path, monkeypatch):
+    page = (EXAMPLES.parent / "docs" / "hetero.md").read_text()
+    for name in GRAPHS:
+        plain, ours = (
+            (EXAMPLES / file).read_text().splitlines() for file in (f"{name}.py", f"{name}_gloader.py")
+        )
+        changed = [
+            line[0] + line[2:]
+            for line in difflib.ndiff(plain, ours)
+            if line.startswith(("- ", "+ ")) and line[2:]
+        ]
+        (shown,) = re.findall(rf"```diff\n # examples/{name}\.py .*?\n(.*?)```", page, re.DOTALL)
+        assert sorted(line for line in shown.splitlines() if line[1:]) == sorted(changed)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from publications import make_publications, write_tables
+
+    graph = make_publications()
+    write_tables(tmp_path, graph)
+    assert f"# tables/graph.yaml\n{(tmp_path / 'graph.yaml').read_text()}```" in page
+    assert str(graph.num_nodes["author"]) in page
