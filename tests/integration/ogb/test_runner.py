@@ -13,6 +13,7 @@ import pytest
 import run as runner
 from benchmarks import BenchmarkError, DataError, Published, load_benchmarks
 from fabricate import fabricate
+from fabricate_hetero import fabricate_hetero
 from papers_scale import graph_spec
 from score_table import ScoreRow, markdown_table
 from scores import score
@@ -21,6 +22,7 @@ from gloader.cli.main import build_app
 from gloader.cli.main import main as gloader_main
 from gloader.cli.recipe import load_recipe
 from gloader.convert.sources.synthetic import parse_spec
+from gloader.dataset import Dataset
 
 CHECKOUT = Path(__file__).parents[3]
 OGB = CHECKOUT / "experiments" / "ogb"
@@ -157,6 +159,22 @@ def test_dataset_that_is_not_the_sources_is_noticed(tmp_path, monkeypatch, capsy
     capsys.readouterr()
     assert runner.main() == 1
     assert "the prepared dataset is not the source's" in capsys.readouterr().err
+
+
+def test_both_fan_outs_of_ogbn_mag_become_rows(tmp_path, monkeypatch):
+    fabricate_hetero(tmp_path / "data", "ogbn-mag", scale=0.0003)
+    monkeypatch.setattr(runner, "_gloader", in_this_process)
+    names = ("mag-collective-rgcn", "mag-relations-rgcn")
+    settings = ("--set", "epochs=1", "batch-size=64", "hidden=8")
+    monkeypatch.setattr(sys, "argv", words(tmp_path, *names, *settings))
+    assert runner.main() == 0
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(row["name"], row["published"]["mean"]) for row in rows] == [
+        ("mag-collective-rgcn", 46.78),
+        ("mag-relations-rgcn", 47.81),
+    ]
+    (prepared,) = (tmp_path / "work" / "datasets").iterdir()  # one for both
+    assert len(Dataset.open(prepared).relations) == 7
 
 
 def in_this_process(*arguments):
