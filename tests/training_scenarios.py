@@ -120,17 +120,20 @@ def typed_steps(*, rank: int, world: int, dataset: str, folder: Path) -> list[An
         for name, count in schema.num_nodes.items()
     }
     edges = random_edges(schema, seed=3, num_edges=3)
-    for seeds in ([[4], [0]], [[1], [2]]):
+    found = {}
+    for step, seeds in enumerate(([[4], [0]], [[1], [2]])):
         own = [seeds[rank]] if world > 1 else seeds
         optimizer.zero_grad()
         for ids in own:
             batch = full_batch(schema, edges, ids, num_hops=2, x=x, y=[ids[0] % 3])
             _, loss = replica.forward(batch)
             replica.backward(loss / len(own), num_seeds=1, is_last=False)
+        # Beside the weights: Adam hardly sees the scale of a gradient.
+        found |= {
+            f"{name}, gradient {step}": p.grad for name, p in model.named_parameters() if p.grad is not None
+        }
         optimizer.step()
-    # Adam hardly sees the scale of a gradient: that of the last step stands beside the weights.
-    gradients = {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
-    found = model.state_dict() | gradients
+    found |= model.state_dict()
     return [{name: value.to_dense().tolist() for name, value in found.items()}]
 
 

@@ -95,6 +95,7 @@ def test_two_ranks_step_over_several_types_as_one_does(run: Run, dataset: Path, 
     first, second = (rank for (rank,) in _results(run("typed_steps")))
     assert first == second
     assert first.keys() == whole.keys()
+    assert np.any(whole["embs.field, gradient 0"])
     for name, values in whole.items():
         np.testing.assert_allclose(first[name], values, rtol=1e-4, atol=1e-5, err_msg=name)
 
