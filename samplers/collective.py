@@ -40,7 +40,6 @@ class CollectiveDraws:
         self._topologies = tuple(graph.relations.values())
         self._fanouts = fanouts
         self._replace = replace
-        self._types = list(graph.num_nodes)
         # Of each type the numbers of the relations into it.
         self._into = [
             [number for number, relation in enumerate(graph.relations) if relation[2] == name]

@@ -15,7 +15,7 @@ from gloader.samplers.hetero_rule import HeteroRule
 from gloader.samplers.hetero_workspace import HeteroWorkspace, HeteroWorkspacePool
 from gloader.samplers.hops import checked_total, fetch_degrees, require_distinct, taken_block
 from gloader.samplers.rng import relation_key
-from gloader.types import BatchId, Block, HeteroBatch, IdArray
+from gloader.types import BatchId, Block, HeteroBatch, IdArray, LocalArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,12 +244,15 @@ class RelationwiseSampler:
         self, work: HeteroWorkspace, blocks: Sequence[Block | None], destinations: Sequence[range]
     ) -> list[Block]:
         """Return the blocks of a hop once all its nodes are known; None: one without edges."""
+        # One array for all of a hop: relations without edges are to cost nothing.
+        no_edges = np.zeros(max(map(len, destinations)) + 1, dtype=np.int32)
         return [
             self._finished(
                 block,
                 has_weight=sampler.has_edge_weight,
                 num_src=work.found[source].count,
                 num_dst=len(destinations[destination]),
+                no_edges=no_edges,
             )
             for block, sampler, source, destination in zip(
                 blocks, self.samplers, self._sources, self._destinations, strict=True
@@ -257,10 +260,12 @@ class RelationwiseSampler:
         ]
 
     @staticmethod
-    def _finished(block: Block | None, *, has_weight: bool, num_src: int, num_dst: int) -> Block:
+    def _finished(
+        block: Block | None, *, has_weight: bool, num_src: int, num_dst: int, no_edges: LocalArray
+    ) -> Block:
         if block is None:
             return Block(
-                indptr=np.zeros(num_dst + 1, dtype=np.int32),
+                indptr=no_edges[: num_dst + 1],
                 indices=_NO_SOURCES,
                 edge_ids=_NO_EDGES,
                 num_src=num_src,

@@ -192,9 +192,8 @@ class LayerSampler:
     ) -> None:
         scale = self._graph_scales[hop]
         rows = (lists.values, lists.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
-        work.scratch.reserve_edges(
-            4096
-        )  # a guess; it doubles until the edges fit, with the same draws each time
+        # A guess; it doubles until the edges fit, with the same draws each time.
+        work.scratch.reserve_edges(4096)
         while (outcome := poisson_kernels.pick_by_node(*rows, work.scratch.edges, work.scratch.weights)) < 0:
             if outcome <= poisson_kernels.DAMAGED:
                 raise graph_errors.bad_edge(self.graph, poisson_kernels.DAMAGED - outcome)

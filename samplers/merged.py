@@ -120,8 +120,9 @@ def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
     indptr = np.zeros(num_nodes[len(hops)] + 1, dtype=np.int32)
     num_edges = 0
     for first, hop in zip(num_nodes, hops, strict=False):
-        np.add(hop.indptr[1:], np.int32(num_edges), out=indptr[first + 1 : first + hop.num_dst + 1])
-        num_edges += hop.num_edges
+        if num_edges or hop.num_edges:  # a relation without edges is to cost nothing
+            np.add(hop.indptr[1:], np.int32(num_edges), out=indptr[first + 1 : first + hop.num_dst + 1])
+            num_edges += hop.num_edges
     weights = [hop.edge_weight for hop in hops if hop.edge_weight is not None]
     return JoinedHops(
         indptr=indptr,
