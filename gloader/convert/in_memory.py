@@ -141,9 +141,12 @@ def write_hetero(
     options = {"seed": 0, **splits_and_options}
     if "feature_dtype" in options:
         options["dtype"] = options.pop("feature_dtype")
-    options["symmetrize"] = tuple(
-        each if isinstance(each, str) else relation_text(each) for each in options.get("symmetrize", ())
-    )
+    asked = options.get("symmetrize", ())
+    if not isinstance(asked, bool):  # which is refused, as relations are to be named
+        given = [asked] if isinstance(asked, str) else asked
+        options["symmetrize"] = tuple(
+            each if isinstance(each, str) else relation_text(each) for each in given
+        )
     splits = {name: options.pop(name, None) for name in _SPLITS}
     source = arrays_source(
         name=options.pop("name", Path(path).name),

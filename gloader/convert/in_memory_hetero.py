@@ -9,6 +9,7 @@ import numpy as np
 from gloader.convert.readers.arrays import ArrayEdges
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.sources.typed_stores import NodeStore, stored_source
+from gloader.core.fanouts import parse_relation
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError
 
@@ -39,6 +40,8 @@ def arrays_source(
 
     Raises
     ------
+    ConfigError
+        What edges or weights are given for names no relation.
     GraphError
         Features, labels or weights are those of a type or relation that is not there.
     ShapeError
@@ -46,11 +49,13 @@ def arrays_source(
     SourceError
         Labels are on no type, or on several; some splits are there and some are not.
     """
-    counts = _counts(features, labels, edges) if num_nodes is None else dict(num_nodes)
+    pairs = {parse_relation(relation): np.asanyarray(pair) for relation, pair in edges.items()}
+    weights = {parse_relation(relation): weight for relation, weight in edge_weight.items()}
+    counts = _counts(features, labels, pairs) if num_nodes is None else dict(num_nodes)
     for what, given in (("features", features), ("labels", labels)):
         _require_known(what, "node type", given, counts)
-    texts = [relation_text(relation) for relation in edges]
-    _require_known("weights", "relation", [relation_text(relation) for relation in edge_weight], texts)
+    texts = [relation_text(relation) for relation in pairs]
+    _require_known("weights", "relation", [relation_text(relation) for relation in weights], texts)
     stores = {}
     for node_type, count in counts.items():
         found = {"x": features.get(node_type), "y": labels.get(node_type)}
@@ -63,9 +68,7 @@ def arrays_source(
                 what = "features" if key == "x" else "labels"
                 raise ShapeError(f"{place} has {count} nodes, and {what} of shape {arrays[key].shape}")
         stores[node_type] = NodeStore(num_nodes=count, arrays=Attributes(arrays=arrays, where=place))
-    streams = [
-        (relation, _stream(relation, pair, edge_weight.get(relation))) for relation, pair in edges.items()
-    ]
+    streams = [(relation, _stream(relation, pair, weights.get(relation))) for relation, pair in pairs.items()]
     return stored_source(stores, streams, name=name, origin="numpy", where="from_numpy_hetero", seed=seed)
 
 
@@ -145,10 +148,13 @@ def _counts(
     edges: Mapping[Relation, NDArray[Any]],
 ) -> dict[str, int]:
     """Return the number of nodes of each type: as many as its arrays have rows, else as its edges need."""
-    counts = {name: len(array) for name, array in (*labels.items(), *features.items())}
+    # What is of another shape is refused by whoever reads it.
+    counts = {
+        name: np.size(array, 0) for name, array in (*labels.items(), *features.items()) if np.ndim(array)
+    }
     needed: dict[str, int] = {}
     for (source, _, destination), pair in edges.items():
-        for node_type, ids in zip((source, destination), np.asanyarray(pair), strict=True):
+        for node_type, ids in zip((source, destination), pair if pair.ndim == 2 else (), strict=False):
             needed[node_type] = max(needed.get(node_type, 0), int(ids.max(initial=-1)) + 1)
     return counts | {name: count for name, count in needed.items() if name not in counts}
 
@@ -161,6 +167,4 @@ def _require_known(what: str, kind: str, given: Collection[str], known: Collecti
 
 def _stream(relation: Relation, pair: NDArray[Any], weight: NDArray[Any] | None) -> ArrayEdges:
     place = f"relation {relation_text(relation)}"
-    return ArrayEdges.of(
-        np.asanyarray(pair), where=place, weight=None if weight is None else np.asanyarray(weight)
-    )
+    return ArrayEdges.of(pair, where=place, weight=None if weight is None else np.asanyarray(weight))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import index
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 
+from gloader.core.malformed import shown
 from gloader.errors import FormatError, GraphError, VersionError
 from gloader.ssd_store.format.array_names import (
     ALLOWED,
@@ -88,10 +88,19 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
     Raises
     ------
     GraphError
-        A name cannot be a folder's, is there twice, or a relation names a type that is not there.
+        A name cannot be a folder's, is there twice, or a relation names a type that is not there; a number of nodes is
+        no integer, or a relation not of three names.
     """
+    for name, count in num_nodes.items():
+        if not isinstance(count, int | np.integer):
+            raise GraphError(f"node type {name!r} has {shown(count)} nodes; it must be a whole number")
+    for relation in cast("Sequence[object]", relations):
+        if not isinstance(relation, tuple | list) or len(relation) != 3:
+            raise GraphError(
+                f"{shown(relation)} is no relation; one is (source type, name, destination type)"
+            )
     schema = Schema(
-        num_nodes={name: index(count) for name, count in num_nodes.items()},
+        num_nodes={name: int(count) for name, count in num_nodes.items()},
         relations=tuple((source, name, destination) for source, name, destination in relations),
         kind="hetero",
     )

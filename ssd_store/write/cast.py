@@ -99,10 +99,14 @@ def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8]
     _require_range(chunk, "float32", first_row)
     # In float64: a quotient of float32 numbers can round to the other side of a half.
     wide = chunk.astype(np.float64)
-    scale = (np.abs(wide).max(axis=1, initial=0.0) / INT8_MAX).astype(np.float32)
+    # Without another array of its size: a conversion has a budget.
+    largest = np.abs(np.maximum(wide.max(axis=1, initial=0.0), -wide.min(axis=1, initial=0.0)))
+    scale = (largest / INT8_MAX).astype(np.float32)
     inverse = np.divide(1.0, scale, out=np.zeros(scale.shape, np.float64), where=scale > 0)
-    levels = np.rint(wide * inverse[:, None])
-    return np.clip(levels, -INT8_MAX, INT8_MAX).astype(np.int8), scale
+    wide *= inverse[:, None]
+    np.rint(wide, out=wide)
+    np.clip(wide, -INT8_MAX, INT8_MAX, out=wide)
+    return wide.astype(np.int8), scale
 
 
 def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCALE_SUFFIX: Final = ".scale"
 INT8_FEATURE: Final = "int8-row-scale"
-_STEP_BYTES: Final = 4 * 2**20
+_STEP_BYTES: Final = 1 << 20
 
 
 def check_feature_type(num_rows: int, dim: int, dtype: str) -> None:

@@ -24,7 +24,7 @@ BUFFER_BYTES: Final = 4 * 2**20
 
 
 class PageFile:
-    """Appends bytes to a new file through an aligned buffer. Owns its descriptor until `finish` or `abort`.
+    """Appends bytes to a new file through an aligned buffer. Owns its descriptor and buffers until `finish` or `abort`.
 
     What does not fit the buffer is written past the page cache where the file system allows it, by a thread, while a
     second buffer is filled: nobody reads it soon, it would evict what others have there, and memory that the system
@@ -105,6 +105,7 @@ class PageFile:
         # The close is checked too: some network file systems report a full disk only now.
         fd, self._fd = self._fd, -1
         self._os_io.close(fd)
+        self._drop_buffers()
 
     def abort(self) -> None:
         """Close without a promise about the content. Idempotent."""
@@ -113,6 +114,7 @@ class PageFile:
             if self._fd >= 0:
                 fd, self._fd = self._fd, -1
                 close_quietly(fd, os_io=self._os_io)
+            self._drop_buffers()
 
     def _take_pages(self) -> NDArray[np.uint8]:
         """Return what is buffered, and take note of its pages."""
@@ -147,6 +149,10 @@ class PageFile:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+    def _drop_buffers(self) -> None:
+        # Not left to whoever drops the file: a directory keeps all of its writers until it is committed.
+        self._buffer, self._spare = aligned_bytes(0), None
 
     def _write(self, data: memoryview) -> None:
         if self._is_direct:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.core.malformed import shown
 from gloader.core.yaml_file import read_yaml_mapping
+from gloader.dataset.schema import MAX_NODES
 from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import GraphError, ShapeError, SourceError
 
@@ -21,7 +22,6 @@ GRAPH_FILE: Final = "graph.yaml"
 _TOP_KEYS: Final = ("name", "nodes", "edges")
 _NODE_KEYS: Final = ("num_nodes", "features", "labels", "splits", "num_classes")
 _EDGE_KEYS: Final = ("file", "src", "dst", "weight")
-_MAX_NODES: Final = 2**48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def _node_entry(folder: Path, value: object, where: str) -> NodeEntry:
         raise SourceError(f"{where} is {shown(value)}; it must have some of {', '.join(_NODE_KEYS)}")
     _only(entry, _NODE_KEYS, where)
     return NodeEntry(
-        num_nodes=_count(entry, "num_nodes", (0, _MAX_NODES), where),
+        num_nodes=_count(entry, "num_nodes", (0, MAX_NODES), where),
         features=_file(folder, entry, "features", where),
         labels=_file(folder, entry, "labels", where),
         splits=_file(folder, entry, "splits", where),

@@ -13,6 +13,7 @@ from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays, require_stored
 from gloader.convert.sources.typed_stores import NodeStore, stored_source
 from gloader.core.malformed import shown
+from gloader.dataset.schema import MAX_NODES
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _edges(found: Attributes, place: str) -> EdgeStream:
 
 def _num_nodes(store: Mapping[str, Any], found: Attributes) -> int:
     given = store.get("num_nodes")
-    if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= given < 2**48:
+    if isinstance(given, int | np.integer) and not isinstance(given, bool) and 0 <= given <= MAX_NODES:
         return int(given)
     name = found.find(*_PER_NODE)
     if name is None or found.arrays[name].ndim == 0:

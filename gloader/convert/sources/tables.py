@@ -21,6 +21,7 @@ from gloader.convert.readers.node_arrays import count_classes, random_splits, re
 from gloader.convert.sources.array_files import count_labels, open_features, read_label_file, read_split_files
 from gloader.convert.sources.graph_yaml import GRAPH_FILE, GraphYaml, NodeEntry, read_graph_yaml
 from gloader.convert.sources.relation_tables import open_edge_table
+from gloader.dataset.schema import MAX_NODES
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
@@ -145,6 +146,6 @@ def _largest_id(name: str, relations: tuple[RelationSource, ...]) -> int:
         for chunk in each.edges.chunks(_CHUNK_EDGES):
             ends = [chunk.src] * (first == name) + [chunk.dst] * (last == name)
             largest = max(largest, *(int(ids.max(initial=-1)) for ids in ends))
-    if largest >= 2**48:
+    if largest >= MAX_NODES:
         raise SourceError(f"{name!r} nodes have ids up to {largest} in the edges; give num_nodes")
     return largest

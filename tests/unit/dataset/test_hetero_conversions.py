@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from gloader import Dataset
+from gloader.errors import ConfigError, GloaderError, GraphError, ShapeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 NOWHERE = ("paper", "held_at", "venue")
+EDGE = np.array([[0], [1]])
 
 
 @pytest.fixture(name="dataset")
@@ -86,3 +88,59 @@ def test_splits_of_ids_and_features_of_any_width_are_taken_from_a_hetero_data(tm
     assert dataset.node_tables["author"].feature_dim == 7
     assert dataset.relations == (WRITES, ("paper", "rev_writes", "author"))
     assert dataset.edge_tables[WRITES].load_graph().indices.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        (
+            {"edges": {WRITES: np.zeros((3, 1), np.int64)}},
+            ShapeError,
+            r"relation author:writes:paper .* \(2, E\)",
+        ),
+        ({"edges": {WRITES: np.int64(3)}}, ShapeError, r"relation author:writes:paper .* \(2, E\)"),
+        ({"edges": {("author", "paper"): EDGE}}, ConfigError, r"\('author', 'paper'\) names no relation"),
+        ({"edges": {"author-paper": EDGE}}, ConfigError, "'author-paper' names no relation"),
+        (
+            {"edge_weight": {"author:reads:paper": [1.0]}},
+            GraphError,
+            "'author:reads:paper'; there are 'author:wri",
+        ),
+        ({"labels": {"paper": 3}}, ShapeError, r"'paper' has 2 nodes, and labels of shape \(\)"),
+        (
+            {"num_nodes": {"paper": 2, "author": 2.0}},
+            GraphError,
+            "'author' has 2.0 nodes; it must be a whole",
+        ),
+        ({"symmetrize": True}, ConfigError, "--symmetrize needs a relation here"),
+        ({"symmetrize": "writes"}, ConfigError, "--symmetrize author:...:paper"),
+    ],
+)
+def test_arrays_that_make_no_graph_are_refused(
+    tmp_path: Path, changed: Any, error: type[GloaderError], message: str
+) -> None:
+    arrays = {
+        "edges": {WRITES: EDGE},
+        "labels": {"paper": [0, 1]},
+        "features": {"paper": np.ones((2, 3), "f4")},
+    }
+    with pytest.raises(error, match=message):
+        Dataset.from_numpy_hetero(tmp_path / "d", **arrays | changed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relation_may_be_named_by_its_text_and_one_to_symmetrize_alone(tmp_path: Path) -> None:
+    splits = {"train": [0], "valid": [1], "test": np.empty(0, np.int64)}
+    for number, asked in enumerate(("cites", ["cites"], (CITES,))):
+        dataset = Dataset.from_numpy_hetero(
+            tmp_path / str(number),
+            edges={"paper:cites:paper": EDGE},
+            edge_weight={"paper:cites:paper": [2.0]},
+            labels={"paper": [0, 1]},
+            symmetrize=asked,
+            **splits,
+        )
+        graph = dataset.edge_tables[CITES].load_graph()
+        assert (graph.indptr.tolist(), graph.indices.tolist()) == ([0, 1, 2], [1, 0])
+        assert graph.edge_weight is not None
+        assert graph.edge_weight.tolist() == [2.0, 2.0]

@@ -1,5 +1,6 @@
 """Creating stores: what is stored, what is refused, and that a refusal leaves nothing behind."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -450,3 +451,21 @@ def test_space_is_checked_before_anything_is_written(tmp_path):
         pass
     assert caught.value.errno == 28
     assert names(tmp_path) == []
+
+
+def test_a_written_array_holds_no_buffer_until_the_directory_is_committed(tmp_path):
+    """A dataset of several types has many arrays, and the conversion a budget."""
+    pieces = np.zeros((8, BUFFER_BYTES), np.uint8).view(np.int64)
+    held = []
+    tracemalloc.start()
+    try:
+        with NewDirectory(tmp_path / "s", manifest_name=STORE_MANIFEST) as directory:
+            for name in ("a", "b", "c"):
+                with directory.array(name, dtype="int64", shape=(pieces.size,)) as writer:
+                    for piece in pieces:
+                        writer.append(piece)
+                held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[-1] < BUFFER_BYTES // 2
+    assert writer.rows_written == pieces.size
