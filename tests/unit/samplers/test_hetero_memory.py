@@ -121,3 +121,14 @@ def test_what_is_unreachable_has_no_edges_in_any_batch_and_what_is_reachable_has
             found = {relation for relation, block in batch.blocks[0].items() if block.num_edges}
             expected = set(with_edges) - set(unreachable_relations(with_edges, [name], num_hops))
             assert found == (expected if len(seeds) else set())
+
+
+def test_relations_without_edges_share_the_offsets_of_a_hop() -> None:
+    """So that one more of them costs nothing."""
+    batch = make_hetero_sampler("neighbor", papers(), [3, 2]).sample(FIRST, np.arange(40))
+    for hop in batch.blocks:
+        nothing, nobody = hop[NOTHING].indptr, hop[NOBODY].indptr
+        assert len(nobody) == hop[NOBODY].num_dst + 1
+        assert not nothing.any()
+        assert not nobody.any()
+        assert nothing.base is nobody.base is not None
