@@ -95,11 +95,11 @@ def write_numpy(
 def write_hetero(
     path: str | os.PathLike[str],
     *,
-    edges: Mapping[Relation, NDArray[Any]],
+    edges: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]],
     labels: Mapping[str, NDArray[Any]],
     num_nodes: Mapping[str, int] | None = None,
     features: Mapping[str, NDArray[Any]] | None = None,
-    edge_weight: Mapping[Relation, NDArray[Any]] | None = None,
+    edge_weight: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]] | None = None,
     **splits_and_options: Any,
 ) -> None:
     """Write a graph of several types as a dataset directory at ``path``.
@@ -110,7 +110,8 @@ def write_hetero(
     Parameters
     ----------
     path : the folder to make
-    edges : (2, E) sources and destinations of each relation (source type, name, destination type), ids within the types
+    edges : (2, E) sources and destinations of each relation (source type, name, destination type), or
+        "source:name:destination"; ids within the types
     labels : (N,) classes of one type, -1 or NaN where unlabelled
     num_nodes : of each type; left out: as many as it has labels or rows of features, else the largest id of an edge
         plus one

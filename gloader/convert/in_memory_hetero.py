@@ -28,11 +28,11 @@ MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 def arrays_source(
     *,
     name: str,
-    edges: Mapping[Relation, NDArray[Any]],
+    edges: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]],
     labels: Mapping[str, NDArray[Any]],
     num_nodes: Mapping[str, int] | None,
     features: Mapping[str, NDArray[Any]],
-    edge_weight: Mapping[Relation, NDArray[Any]],
+    edge_weight: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]],
     splits: Mapping[str, NDArray[Any]],
     seed: int,
 ) -> HeteroSource:
@@ -154,7 +154,8 @@ def _counts(
     }
     needed: dict[str, int] = {}
     for (source, _, destination), pair in edges.items():
-        for node_type, ids in zip((source, destination), pair if pair.ndim == 2 else (), strict=False):
+        are_ids = pair.ndim == 2 and pair.dtype.kind in "iu"
+        for node_type, ids in zip((source, destination), pair if are_ids else (), strict=False):
             needed[node_type] = max(needed.get(node_type, 0), int(ids.max(initial=-1)) + 1)
     return counts | {name: count for name, count in needed.items() if name not in counts}
 

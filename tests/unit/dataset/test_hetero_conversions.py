@@ -99,6 +99,11 @@ def test_splits_of_ids_and_features_of_any_width_are_taken_from_a_hetero_data(tm
             r"relation author:writes:paper .* \(2, E\)",
         ),
         ({"edges": {WRITES: np.int64(3)}}, ShapeError, r"relation author:writes:paper .* \(2, E\)"),
+        (
+            {"edges": {WRITES: np.full((2, 1), np.nan)}},
+            ShapeError,
+            r"relation author:writes:paper .* \(2, E\)",
+        ),
         ({"edges": {("author", "paper"): EDGE}}, ConfigError, r"\('author', 'paper'\) names no relation"),
         ({"edges": {"author-paper": EDGE}}, ConfigError, "'author-paper' names no relation"),
         (
