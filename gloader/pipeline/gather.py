@@ -108,7 +108,8 @@ class GatherCached:
         batch = job.batch.sampled
         with self._instruments.working("gather", batch.id) as work:
             for slots, number, step, x in zip(self._slots, self._types, filled.steps, filled.x, strict=True):
-                gather_cached(step, batch.node_arrays[number], x, slots)
+                if len(x):  # else the batch has no row of the table, or the device brings them all
+                    gather_cached(step, batch.node_arrays[number], x, slots)
             hits = sum(len(step.hit_pos) for step in filled.steps)
             work.note(superbatch=job.superbatch.number, hits=hits)
         return HostBatch(

@@ -8,6 +8,8 @@ from gloader.cache import batch_step
 from gloader.pipeline.superbatch import FilledBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunFeedback
@@ -21,14 +23,23 @@ class ReadMisses:
     Parameters
     ----------
     ring : gives the buffer of each batch
+    brought : of each table, whether the device brings all rows, which then have no place in a buffer; None: of none
     feedback : told how long the disk was used
     instruments : measure it
     """
 
     name: Final = "read"
 
-    def __init__(self, ring: Buffers, *, feedback: RunFeedback, instruments: Instruments) -> None:
+    def __init__(
+        self,
+        ring: Buffers,
+        *,
+        feedback: RunFeedback,
+        instruments: Instruments,
+        brought: Sequence[bool] | None = None,
+    ) -> None:
         self._ring = ring
+        self._brought = brought
         self._feedback = feedback
         self._instruments = instruments
 
@@ -36,7 +47,13 @@ class ReadMisses:
         """Return the batch of ``job`` and a buffer with its missing rows, and nothing yet in the place of hits."""
         superbatch, batch = job.superbatch, job.batch
         # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
-        x = self._ring.acquire([len(rows.ascending) for rows in batch.tables])
+        brought = self._brought or [False] * len(batch.tables)
+        x = self._ring.acquire(
+            [
+                0 if by_device else len(rows.ascending)
+                for rows, by_device in zip(batch.tables, brought, strict=True)
+            ]
+        )
         steps: list[CacheStep] = []
         with self._instruments.working("read", batch.sampled.id) as work:
             work.note(superbatch=superbatch.number)

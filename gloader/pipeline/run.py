@@ -242,7 +242,12 @@ class PipelineRun:
         )
         inspect = Inspect(ssd, instruments)
         stage = StageMisses([table.retrieval for table in ssd], feedback, instruments)
-        read = ReadMisses(self._ring, feedback=feedback, instruments=instruments)
+        read = ReadMisses(
+            self._ring,
+            feedback=feedback,
+            instruments=instruments,
+            brought=[device_tier.brings_all for device_tier in tier.device_tiers],
+        )
         gather = GatherCached([table.slots for table in ssd], tier.types, instruments)
         threads = [
             *pool.threads,

@@ -105,7 +105,8 @@ class FilledBatch:
 
     job: BatchJob
     steps: tuple[CacheStep, ...]
-    x: tuple[RowMatrix, ...]  # (U, F) of each table, in a buffer of the ring
+    # (U, F) of each table, in a buffer of the ring; (0, F) where the device brings all rows
+    x: tuple[RowMatrix, ...]
 
 
 class MissLists(Sequence["IdArray"]):

@@ -93,8 +93,9 @@ def open_store(nodes: NodeTable, reading: ReadingSettings) -> FeatureStore:
 
 
 def _largest_file(dataset: Dataset, tables: list[NodeTable]) -> Path:
-    """Return the file by which the disk is judged: the largest of features; of edges, where there are none."""
+    """Return the file by which the disk is judged: the largest of features, else of edges."""
     if tables:
         return max(tables, key=lambda nodes: nodes.feature_bytes).features_path
-    edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes)
-    return edges.root / edges.arrays["indices"].file
+    edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
+    # Nothing is read of a dataset without either.
+    return dataset.root if edges is None else edges.root / edges.arrays["indices"].file

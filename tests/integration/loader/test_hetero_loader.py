@@ -54,6 +54,31 @@ def test_every_form_of_fan_outs_and_both_layouts(typed: TypedGraph, fanouts: Any
         assert [*map(contents, loader)] == list(expected(typed, fanouts=fanouts, layout=layout))
 
 
+@pytest.mark.parametrize("features", ["auto", "ssd"])
+def test_a_graph_of_nothing_but_nodes_has_batches_of_its_seeds(tmp_path: Path, features: Any) -> None:
+    dataset = Dataset.from_numpy_hetero(
+        tmp_path / "bare",
+        num_nodes={"paper": 20, "author": 5},
+        features={},
+        edges={},
+        labels={"paper": np.arange(20) % 3},
+        train=np.arange(12),
+        valid=np.arange(12, 16),
+        test=np.arange(16, 20),
+    )
+    with gloader.HeteroLoader(
+        dataset, fanouts=[2], batch_size=4, features=features, memory_budget="80MB"
+    ) as loader:
+        for batch in loader:
+            assert batch.y.tolist() == (batch.nodes["paper"] % 3).tolist()
+            assert {name: tuple(x.shape) for name, x in batch.x.items()} == {
+                "paper": (4, 0),
+                "author": (0, 0),
+            }
+        assert loader.stats.seeds == 12
+        assert "no node type has any" in loader.explain()
+
+
 def test_every_type_and_relation_is_in_every_batch(typed: TypedGraph) -> None:
     with open_loader(typed) as loader:
         for batch in loader:

@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gloader.cache import SlotCache, Trace, make_planner
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.feedback import RunFeedback
+from gloader.pipeline.gather import GatherCached
 from gloader.pipeline.read import ReadMisses
 from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
 
-from .items import FEATURES, in_order, instruments, ring, staged
+from .items import FEATURES, NUM_NODES, in_order, instruments, ring, staged, trace
 
 
 def _job(superbatch: StagedSuperbatch, index: int) -> BatchJob:
@@ -49,3 +51,22 @@ def test_of_several_tables_each_is_counted_by_its_name() -> None:
     for name in ("paper", "author"):
         one = stats.of_table(name)
         assert (one.rows_gathered, one.rows_read) == (stats.rows_gathered // 2, 4)
+
+
+def test_rows_of_a_table_that_the_device_brings_have_no_place_in_the_buffer() -> None:
+    feedback, found = RunFeedback(), instruments()
+    superbatch, batch = staged(), in_order(0)
+    held = make_planner("belady", num_nodes=NUM_NODES, capacity=0, device_resident=np.arange(NUM_NODES))
+    on_device = replace(superbatch.tables[0], plan=held.plan(trace(), Trace()).without_trace())
+    superbatch = replace(superbatch, tables=(*superbatch.tables, on_device))
+    form = RowForm(dim=FEATURES.shape[1])
+    buffers = BufferRing(forms=[form] * 2, rows=[16, 1], max_bytes=10**6)
+    feedback.begin(superbatch, stage_s=[0.0, 0.0])
+    job = BatchJob(superbatch=superbatch, index=0, batch=replace(batch, tables=batch.tables * 2))
+    read = ReadMisses(buffers, feedback=feedback, instruments=found, brought=[False, True])
+    with SlotCache(2, dim=form.dim) as slots, SlotCache(0, dim=form.dim) as none:
+        host = GatherCached([slots, none], [0, 0], found).process(read.process(job))
+    assert [len(x) for x in host.x] == [len(batch.sampled.nodes), 0]
+    assert buffers.rows == (16, 1)
+    stats = found.recorder(0).snapshot()
+    assert stats.device_hits == len(batch.sampled.nodes)
