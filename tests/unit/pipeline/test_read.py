@@ -11,6 +11,7 @@ from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.gather import GatherCached
 from gloader.pipeline.read import ReadMisses
 from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
+from gloader.ssd_store import DirectMisses, RamFeatures
 
 from .items import FEATURES, NUM_NODES, in_order, instruments, ring, staged, trace
 
@@ -70,3 +71,24 @@ def test_rows_of_a_table_that_the_device_brings_have_no_place_in_the_buffer() ->
     assert buffers.rows == (16, 1)
     stats = found.recorder(0).snapshot()
     assert stats.device_hits == len(batch.sampled.nodes)
+
+
+def test_every_table_of_a_batch_that_was_read_is_given_back() -> None:
+    released: list[tuple[int, int]] = []
+
+    class Noting(DirectMisses):
+        def __init__(self, table: int) -> None:
+            super().__init__(RamFeatures(FEATURES))  # type: ignore[arg-type]
+            self.table = table
+
+        def release(self, batch: int) -> None:
+            released.append((self.table, batch))
+
+    feedback, batch = RunFeedback(), in_order(1)
+    tables = tuple(staged(misses=Noting(table)).tables[0] for table in range(2))
+    superbatch = replace(staged(), tables=tables)
+    feedback.begin(superbatch, stage_s=[0.0, 0.0])
+    buffers = BufferRing(forms=[RowForm(dim=FEATURES.shape[1])] * 2, rows=[16] * 2, max_bytes=10**6)
+    job = BatchJob(superbatch=superbatch, index=1, batch=replace(batch, tables=batch.tables * 2))
+    ReadMisses(buffers, feedback=feedback, instruments=instruments()).process(job)
+    assert released == [(0, 1), (1, 1)]

@@ -86,6 +86,32 @@ def test_what_was_staged_of_one_table_is_released_where_another_fails() -> None:
     assert misses.num_closed == 1
 
 
+def test_a_superbatch_gives_every_table_back_though_one_of_them_fails() -> None:
+    closed: list[str] = []
+
+    def fail() -> None:
+        closed.append("last")
+        raise SpillError("gone")
+
+    sources = [SimpleNamespace(close=lambda: closed.append("first")), SimpleNamespace(close=fail)]
+    superbatch = replace(staged(), tables=tuple(staged(misses=misses).tables[0] for misses in sources))
+    with pytest.raises(SpillError, match="gone"):
+        superbatch.close()
+    assert sorted(closed) == ["first", "last"]
+
+
+@pytest.mark.parametrize(("forced", "expected"), [("auto", 25), ("packed", 90)])
+def test_packs_of_a_table_take_their_share_of_the_disk_unless_they_were_asked_for(
+    forced: str, expected: int
+) -> None:
+    folder, packer = SimpleNamespace(budget_bytes=100, room_bytes=90), SimpleNamespace()
+    retrieval = SimpleNamespace(_spill=folder, _packer=packer, _forced=forced, _spill_share=0.25)
+    spill_bytes: Any = MissRetrieval.spill_bytes
+    assert spill_bytes.fget(retrieval) == expected
+    folder.room_bytes = 10
+    assert spill_bytes.fget(retrieval) == 10
+
+
 @pytest.mark.parametrize(("asked", "expected"), [(None, 4096), (0, 0), (8192, 8192)])
 def test_holes_are_read_as_was_asked_or_as_is_faster_by_now(asked: int | None, expected: int) -> None:
     rates = SimpleNamespace(times=SimpleNamespace(gap_bytes=lambda *_, **__: 4096))
