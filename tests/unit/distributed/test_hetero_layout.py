@@ -18,6 +18,7 @@ from gloader.distributed.batch_layout import (
     shape_of,
     write_batch,
 )
+from gloader.distributed.client_run import _with_own_ids
 from gloader.errors import RankError
 from gloader.types import BatchId, Block, HeteroBatch, Relation
 
@@ -138,3 +139,17 @@ def test_a_batch_that_is_longer_than_its_memory_is_refused(shape: AnyShape) -> N
 def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
     with pytest.raises(ValueError, match=r"not the sizes of a (batch|block)"):
         parse_shape(sizes)
+
+
+@given(_batches())
+def test_ids_that_a_loop_keeps_hold_no_shared_memory(found: tuple[HeteroBatch, BatchTypes]) -> None:
+    batch, types = found
+    shape = shape_of(batch)
+    memory = np.zeros(shape.num_bytes, dtype=np.uint8)
+    write_batch(batch, NO_DEGREES, shape, memory)
+    shared, _ = read_batch(shape, memory, types)
+    own = _with_own_ids(shared)
+    kept = [*own.node_arrays, *(block.edge_ids for block in own.all_blocks)]
+    there = [*shared.node_arrays, *(block.edge_ids for block in shared.all_blocks)]
+    assert [ids.tolist() for ids in kept] == [ids.tolist() for ids in there]
+    assert all(ids.base is None for ids in kept)

@@ -108,3 +108,9 @@ def test_tables_of_several_ranks_are_added_up_whichever_each_of_them_saw() -> No
     total = add_tables([{"a": seen}, {}, {"b": seen, "a": seen}])
     assert total == {"a": dict.fromkeys(OF_TABLES, 2), "b": seen}
     assert seen == dict.fromkeys(OF_TABLES, 1)
+
+
+def test_a_table_that_moved_nothing_so_far_has_no_counts() -> None:
+    recorder = StatsRecorder(0)
+    recorder.add_gather(rows=9, hits=9, read=None, table="paper")
+    assert recorder.snapshot().of_table("author").rows_gathered == 0
