@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gloader.cache import node_bytes, table_bytes
 from gloader.cache.reuse import cache_outlook
-from gloader.core.units import format_bytes, format_seconds
-from gloader.errors import BudgetError, ConfigError
+from gloader.core.units import format_seconds
+from gloader.errors import ConfigError
 from gloader.memory.divide_cache import CachedTable, divide_cache
+from gloader.memory.part_bytes import (
+    batch_bytes,
+    caches_bytes,
+    packing_bytes,
+    planned_accesses,
+    planning_bytes,
+    table_cache_bytes,
+    table_planning_bytes,
+    workspace_bytes,
+)
 from gloader.memory.predict import StepSeconds, StepShares, predict_step
-from gloader.ssd_store import packer_memory_bytes
+from gloader.memory.too_small import does_not_fit, require_batch, require_features
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize, superbatch_sizes
 
 if TYPE_CHECKING:
@@ -23,27 +31,10 @@ if TYPE_CHECKING:
     from gloader.memory.demand import Demand, TableDemand
     from gloader.memory.sweep_plan import SweepPlan
 
-# Reads in flight, checksums being verified, memory that the allocator keeps: needed beside the parts below.
-_FIXED_BYTES = 24 << 20
-_FIXED_SHARE = 1 / 16  # of the budget, where that is more: measured as peak minus plan
-
-# Of one superbatch, per access: two coded traces waiting or looked ahead at, two plans of 4 bytes, and the rows that
-# are missing while they are counted and staged.
-TRACE_BYTES_PER_ACCESS = 12.0
-
 # Buffers of features that are tried: with three one is gathered into, one waits, one is computed on; more even out slow
 # batches. With fewer the stages and the loop wait for one another. A loop in another process, a rank's, holds a batch
 # while it waits for the next one, and nobody can take it back: `Demand.fewest_buffers`.
 _MOST_BUFFERS = 5
-
-# Of a sampled batch. A row: its id, id and position in ascending order, the pair of both while it is sorted (8 bytes
-# each), its degree (4), and entries of indptr (8). An edge: its local source (4), its position in the graph (8) and its
-# weight (4).
-_SAMPLED_ROW_BYTES = 44
-_SAMPLED_EDGE_BYTES = 16
-
-# Of a seed: its id, its label, and its place in the orders of three epochs (8 bytes each).
-_SEED_BYTES = 40
 
 # Those that are sampled, planned and executed at a time; batches of more are never kept.
 _KEPT_SUPERBATCHES = 3
@@ -120,12 +111,6 @@ class MemoryPlan:
         return self.budget_bytes - self.total_bytes
 
 
-def topology_share(budget_bytes: int) -> int:
-    """Return the bytes that a topology may take where nobody asked for more; a larger one is on the SSD. Pure."""
-    # With more than half of the budget in the topology, too little would be left for the features.
-    return budget_bytes // 2
-
-
 def plan_memory(
     demand: Demand,
     *,
@@ -164,7 +149,7 @@ def plan_memory(
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
     if not demand.tables:
         features = "ram"  # nothing has features: there is nothing to read
-    workspace = _workspace_bytes(demand, budget_bytes)
+    workspace = workspace_bytes(demand, budget_bytes)
     held = workspace + demand.topology_bytes
     parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes)]
     if demand.sweeps is not None:
@@ -172,14 +157,15 @@ def plan_memory(
         held += sweeps.memory_bytes
         parts.append((f"edge sweeps of {sweeps.num_batches} batches", sweeps.memory_bytes))
         spill_bytes = max(spill_bytes - sweeps.spill_bytes, 0)
-    _require(held + demand.fewest_buffers * demand.buffer_bytes, budget_bytes, demand)
+    require_batch(held + demand.fewest_buffers * demand.buffer_bytes, budget_bytes, demand)
     left = budget_bytes - held
-    _require_features(demand, left - demand.fewest_buffers * demand.buffer_bytes, features, budget_bytes)
+    require_features(demand, left - demand.fewest_buffers * demand.buffer_bytes, features, budget_bytes)
     found = list(_in_memory(demand, left)) if features != "ssd" else []
     if features != "ram":
         found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, must_pack=must_pack)
     if not found:
-        raise _does_not_fit(demand, left, spill_bytes, cache_bytes, superbatch, must_pack=must_pack)
+        least = _sizes(demand, superbatch)[0]
+        raise does_not_fit(demand, left, spill_bytes, cache_bytes, least, must_pack=must_pack)
     return _plan_of(demand, _ranked(found), parts, budget_bytes, asked=superbatch)
 
 
@@ -202,7 +188,7 @@ def _plan_of(
         parts += [(_named("features", table, demand), table.feature_bytes) for table in demand.tables]
     else:
         size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, asked))
-        accesses = tuple(_planned_accesses(table, size.num_batches) for table in demand.tables)
+        accesses = tuple(planned_accesses(table, size.num_batches) for table in demand.tables)
         parts.append(("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes))
         parts += _planned_parts(demand, size.num_batches)
         parts.append(("sampled batches kept", best.keep_bytes))
@@ -223,7 +209,7 @@ def _plan_of(
         predicted_step_s=best.step.weighed_s,
         candidates=tuple(one.text for one in ranked),
         would_fit=best.features == "ssd"
-        and demand.feature_bytes <= spare + _cache_bytes(demand, shares.cache_rows),
+        and demand.feature_bytes <= spare + caches_bytes(demand, shares.cache_rows),
         sweeps=demand.sweeps,
     )
 
@@ -237,17 +223,16 @@ def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
     """Return the parts of the traces, plans and tables of superbatches of ``num_batches``. Pure."""
     name = f"traces and plans of {num_batches} batches"
     if len(demand.tables) == 1:
-        return [(name, _planning_bytes(demand, num_batches))]
+        return [(name, planning_bytes(demand, num_batches))]
     return [
-        (f"{name}, {table.name}", _table_planning_bytes(demand, table, num_batches))
-        for table in demand.tables
+        (f"{name}, {table.name}", table_planning_bytes(demand, table, num_batches)) for table in demand.tables
     ]
 
 
 def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str, int]]:
     """Return the parts of the host cache. Pure."""
     return [
-        (_named("host cache", table, demand), _held_bytes(table, rows))
+        (_named("host cache", table, demand), table_cache_bytes(table, rows))
         for table, rows in zip(demand.tables, cache_rows, strict=True)
     ]
 
@@ -310,13 +295,13 @@ def _on_ssd(
             cache_outlook(table.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset)
             for table in demand.tables
         )
-        planned = _planning_bytes(demand, num_batches)
+        planned = planning_bytes(demand, num_batches)
         for count in range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1):
             room = left - count * demand.buffer_bytes - demand.store_bytes - planned
             for spill in spills:
-                packing = _packing_bytes(demand, num_batches, room=room) if spill else 0
+                packing = packing_bytes(demand, num_batches, room=room) if spill else 0
                 for kept_share in kept_shares:
-                    kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * _batch_bytes(demand))
+                    kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * batch_bytes(demand))
                     shares = StepShares(
                         num_buffers=count,
                         num_batches=num_batches,
@@ -361,7 +346,7 @@ def _with_cache(
     else:
         # Who asks for a size thinks of rows.
         rows = divide_cache(cache_bytes, _cached_tables(demand, with_slots=False), outlooks)
-    left = room - _cache_bytes(demand, rows)
+    left = room - caches_bytes(demand, rows)
     if left < 0:
         return None
     return replace(shares, cache_rows=rows, staging_bytes=idle_part(left))
@@ -382,126 +367,3 @@ def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ..
 def idle_part(idle_bytes: int) -> int:
     """Return a third of idle memory: for staged rows, for those of the next superbatch, and for buffers. Pure."""
     return max(idle_bytes, 0) // 3
-
-
-def _does_not_fit(
-    demand: Demand,
-    left: int,
-    spill_bytes: int,
-    cache_bytes: int | None,
-    superbatch: int | None,
-    *,
-    must_pack: bool,
-) -> BudgetError:
-    """Return the error for what was asked for by name, or for the smallest superbatch there is. Pure."""
-    num_batches = _sizes(demand, superbatch)[0]
-    room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
-    planned = _planning_bytes(demand, num_batches)
-    packing = _packing_bytes(demand, num_batches, room=room) if must_pack and spill_bytes else 0
-    if planned + packing <= room and cache_bytes is not None:
-        return BudgetError(
-            f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
-            f"leave {format_bytes(room - planned - packing)}. Use a smaller cache or raise the budget"
-        )
-    return BudgetError(
-        f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
-        f"{format_bytes(packing)} for packing; the memory budget and what else was asked of it leave "
-        f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it"
-    )
-
-
-def _packing_bytes(demand: Demand, num_batches: int, *, room: int) -> int:
-    """Return the bytes of the buffers that pack superbatches of ``num_batches``, of all tables. Pure."""
-    # Those of one table: the packs of a superbatch are made one after another.
-    return packer_memory_bytes(num_batches, room=max(room, 0)) if demand.tables else 0
-
-
-def _cache_bytes(demand: Demand, cache_rows: tuple[int, ...]) -> int:
-    return sum(_held_bytes(table, rows) for table, rows in zip(demand.tables, cache_rows, strict=True))
-
-
-def _held_bytes(table: TableDemand, rows: int) -> int:
-    return rows * (table.stored_row_bytes + table.slot_bytes)
-
-
-def _planning_bytes(demand: Demand, num_batches: int) -> int:
-    """Return the bytes of the traces, plans and tables of superbatches of ``num_batches``. Pure."""
-    return sum(_table_planning_bytes(demand, table, num_batches) for table in demand.tables)
-
-
-def _table_planning_bytes(demand: Demand, table: TableDemand, num_batches: int) -> int:
-    """Return what `_planning_bytes` counts for ``table``. Pure."""
-    accesses = _planned_accesses(table, num_batches)
-    if demand.policy == "belady":
-        tables = table_bytes(table.num_nodes, accesses)
-    else:
-        tables = node_bytes(demand.policy) * table.num_nodes
-    # A superbatch and its look-ahead are counted in ``accesses``, and the bytes are those of one superbatch.
-    return math.ceil(accesses / 2 * TRACE_BYTES_PER_ACCESS) + tables
-
-
-def _planned_accesses(table: TableDemand, num_batches: int) -> int:
-    """Return the accesses of a superbatch and its look-ahead. Pure."""
-    return 2 * num_batches * table.batch_rows
-
-
-def _workspace_bytes(demand: Demand, budget_bytes: int) -> int:
-    maps = demand.sampler_map_bytes * demand.sampler_threads
-    fixed = max(_FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
-    seeds = _SEED_BYTES * demand.num_seeds
-    calls = demand.sampler_call_bytes * demand.sampler_threads
-    batches = _batch_bytes(demand) * (demand.batches_in_flight + demand.sampler_threads)
-    return fixed + maps + seeds + calls + batches
-
-
-def _batch_bytes(demand: Demand) -> int:
-    """Return the bytes of a large sampled batch, without features. Pure."""
-    return _SAMPLED_ROW_BYTES * demand.batch_rows + _SAMPLED_EDGE_BYTES * demand.batch_edges
-
-
-def _require(needed: int, allowed: int, demand: Demand) -> None:
-    if needed > allowed:
-        raise BudgetError(
-            f"a batch of about {_rows_text(demand)}, "
-            f"{demand.fewest_buffers * demand.num_ranks} of them in memory at a time, "
-            f"and {format_bytes(demand.topology_bytes)} of topology{_and_sweeps(demand)} need {format_bytes(needed)}; "
-            f"the loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
-            f"{_or_other_edges(demand, allowed)}or raise the budget"
-        )
-
-
-def _rows_text(demand: Demand) -> str:
-    """Return the rows of a batch, for people. Pure."""
-    if not demand.tables:
-        return f"{demand.batch_rows:,} nodes"
-    several = len(demand.tables) > 1
-    return " and ".join(
-        f"{table.batch_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
-        for table in demand.tables
-    )
-
-
-def _or_other_edges(demand: Demand, allowed: int) -> str:
-    return "topology='auto', " if demand.topology_bytes > topology_share(allowed) else ""
-
-
-def _and_sweeps(demand: Demand) -> str:
-    if demand.sweeps is None:
-        return ""
-    return f" and {format_bytes(demand.sweeps.memory_bytes)} for sweeps of its edges"
-
-
-def _require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:
-    fits = demand.feature_bytes <= left
-    if features == "ram" and not fits:
-        raise BudgetError(
-            f"features in memory need {format_bytes(demand.feature_bytes)}; the memory budget of "
-            f"{format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Use features='ssd' or 'auto', or raise "
-            "the budget"
-        )
-    if demand.store_bytes > left and (features == "ssd" or not fits):
-        raise BudgetError(
-            f"reading features from the SSD needs {format_bytes(demand.store_bytes)} for checksums and "
-            f"reads in flight; the memory budget of {format_bytes(budget_bytes)} leaves "
-            f"{format_bytes(max(left, 0))}. Raise the budget"
-        )

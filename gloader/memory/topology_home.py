@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
-from gloader.memory.plan import topology_share
+from gloader.memory.part_bytes import topology_share
 
 if TYPE_CHECKING:
     from gloader.config import TopologyHome

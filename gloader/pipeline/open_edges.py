@@ -11,7 +11,7 @@ from gloader.core.ids import id_dtype
 from gloader.dataset.hetero_passes import open_any_passes
 from gloader.dataset.topology import require_offsets
 from gloader.errors import BudgetError
-from gloader.memory.plan import topology_share
+from gloader.memory.part_bytes import topology_share
 from gloader.memory.spill_budget import open_spill
 from gloader.memory.sweep_plan import SweepDemand, plan_sweeps
 from gloader.memory.topology_home import NO_FOLDER, SweepObstacle, choose_home

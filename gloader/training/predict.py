@@ -17,7 +17,7 @@ from gloader.dataset.topology import (
 )
 from gloader.errors import CheckpointError, ConfigError
 from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import topology_share
+from gloader.memory.part_bytes import topology_share
 from gloader.models import HeteroNetwork
 from gloader.training.evaluate import predict_classes
 from gloader.training.inference.hetero_inference import HeteroInference

@@ -9,7 +9,8 @@ import pytest
 from gloader.cache.reuse import ReuseProfile
 from gloader.errors import BudgetError, ConfigError
 from gloader.memory.demand import Demand, TableDemand
-from gloader.memory.plan import MemoryPlan, plan_memory, topology_share
+from gloader.memory.part_bytes import topology_share
+from gloader.memory.plan import MemoryPlan, plan_memory
 from gloader.memory.predict import StepWork, TableWork
 from gloader.ssd_store.cost.strategy import IoRates
 

@@ -1,0 +1,91 @@
+"""The errors of a budget that is too small: what needs how much, and what would help. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+from gloader.memory.part_bytes import packing_bytes, planning_bytes, topology_share
+
+if TYPE_CHECKING:
+    from gloader.config import Features
+    from gloader.memory.demand import Demand
+
+
+def does_not_fit(
+    demand: Demand,
+    left: int,
+    spill_bytes: int,
+    cache_bytes: int | None,
+    num_batches: int,
+    *,
+    must_pack: bool,
+) -> BudgetError:
+    """Return the error for what was asked for by name, or for superbatches of ``num_batches``, the smallest there are.
+
+    Pure.
+    """
+    room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
+    planned = planning_bytes(demand, num_batches)
+    packing = packing_bytes(demand, num_batches, room=room) if must_pack and spill_bytes else 0
+    if planned + packing <= room and cache_bytes is not None:
+        return BudgetError(
+            f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
+            f"leave {format_bytes(room - planned - packing)}. Use a smaller cache or raise the budget"
+        )
+    return BudgetError(
+        f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
+        f"{format_bytes(packing)} for packing; the memory budget and what else was asked of it leave "
+        f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it"
+    )
+
+
+def require_batch(needed: int, allowed: int, demand: Demand) -> None:
+    """Raise BudgetError where the fewest batches that a loop needs, of ``needed`` bytes, do not fit. Pure."""
+    if needed > allowed:
+        raise BudgetError(
+            f"a batch of about {_rows_text(demand)}, "
+            f"{demand.fewest_buffers * demand.num_ranks} of them in memory at a time, "
+            f"and {format_bytes(demand.topology_bytes)} of topology{_and_sweeps(demand)} need {format_bytes(needed)}; "
+            f"the loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
+            f"{_or_other_edges(demand, allowed)}or raise the budget"
+        )
+
+
+def _rows_text(demand: Demand) -> str:
+    """Return the rows of a batch, for people. Pure."""
+    if not demand.tables:
+        return f"{demand.batch_rows:,} nodes"
+    several = len(demand.tables) > 1
+    return " and ".join(
+        f"{table.batch_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
+        for table in demand.tables
+    )
+
+
+def _or_other_edges(demand: Demand, allowed: int) -> str:
+    return "topology='auto', " if demand.topology_bytes > topology_share(allowed) else ""
+
+
+def _and_sweeps(demand: Demand) -> str:
+    if demand.sweeps is None:
+        return ""
+    return f" and {format_bytes(demand.sweeps.memory_bytes)} for sweeps of its edges"
+
+
+def require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:
+    """Raise BudgetError where features cannot be held as was asked, nor be read, in what is ``left``. Pure."""
+    fits = demand.feature_bytes <= left
+    if features == "ram" and not fits:
+        raise BudgetError(
+            f"features in memory need {format_bytes(demand.feature_bytes)}; the memory budget of "
+            f"{format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Use features='ssd' or 'auto', or raise "
+            "the budget"
+        )
+    if demand.store_bytes > left and (features == "ssd" or not fits):
+        raise BudgetError(
+            f"reading features from the SSD needs {format_bytes(demand.store_bytes)} for checksums and "
+            f"reads in flight; the memory budget of {format_bytes(budget_bytes)} leaves "
+            f"{format_bytes(max(left, 0))}. Raise the budget"
+        )
