@@ -163,4 +163,31 @@ ROWS: tuple[Row, ...] = (
     Row("K9", "kill -9 in the midst of a pass", "the next run removes its files and goes on bit for bit"),
     Row("K10", "a rank is killed while another sweeps for it", "RankError that names it, nothing left"),
     Row("K11", "any sizes of superbatches, threads, ranks and places to leave", "every run comes to its end"),
+    # Graphs of several node types.
+    Row(
+        "L1",
+        "a flipped bit in any file of a typed dataset, before it is opened or while it is loaded",
+        "an error that names the type or relation, the right batches where nobody wants the page",
+    ),
+    Row("L2", "any file of a type or a relation is cut short", "an error that names it, never a signal"),
+    Row("L3", "a typed dataset is replaced under a loader", "the old batches, or an error; never both"),
+    Row(
+        "L4",
+        "the disk fills while rows of several tables are packed",
+        "SpillError, what was staged of every table is gone",
+    ),
+    Row("L5", "reading or sampling one relation fails", "that error behind the batches before it, stage named"),
+    Row("L6", "Ctrl-C, SIGTERM or kill -9 in a typed epoch", "nothing left, the resumed batches are the same"),
+    Row("L7", "a read of the second table hangs", "StallError, stacks logged"),
+    Row("L8", "batches that are large in one type alone", "larger buffers, or needed and allowed bytes by type"),
+    Row("L9", "a budget that is too small for several types", "BudgetError with needed and allowed bytes"),
+    Row("L10", "two typed loaders at once, one in a forked child", "right batches, ForkError in the child"),
+    Row(
+        "L11",
+        "seeds of no labelled node, of nodes without in-edges, or none",
+        "valid batches of every type and relation",
+    ),
+    Row("L12", "a state of a typed loader at every step", "the rest is bit-identical, other loaders' are refused"),
+    Row("L13", "threads, places of rows and edges, ranks of a typed loader", "one digest"),
+    Row("L14", "a hostile graph.yaml or typed record, from the command line", "one line, nothing run or written"),
 )

@@ -93,6 +93,7 @@ class BufferRing:
         self._allocate = allocate
         self.forms = tuple(forms)
         self._rows = tuple(max(count, 1) for count in rows)
+        self._largest = self._rows  # of the batch that takes most bytes of all
         self._max_bytes = max_bytes
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
@@ -119,7 +120,7 @@ class BufferRing:
     @property
     def has_one(self) -> bool:
         """Whether there is memory for one buffer alone."""
-        return 2 * self._num_bytes(self._rows) > self._max_bytes
+        return 2 * self._buffer_bytes() > self._max_bytes
 
     def lend(self, x: Sequence[torch.Tensor]) -> None:
         """Note the features (U, F) of each table, in a buffer, that the consumer gets."""
@@ -174,6 +175,7 @@ class BufferRing:
             return ()
         # Buffers that are made from now on have room for the largest batch so far, and need not be replaced soon.
         self._rows = tuple(map(max, self._rows, rows))
+        self._largest = max(self._largest, tuple(rows), key=self._num_bytes)
         buffer = self._take(self._num_bytes(rows))
         with self._counting:
             if self._on_their_way is not None:
@@ -190,6 +192,15 @@ class BufferRing:
         """Return the bytes of a buffer with so many rows of each table."""
         sizes = [count * form.num_bytes for form, count in zip(self.forms, rows, strict=True)]
         return sum(map(_padded, sizes[:-1])) + sum(sizes[-1:])
+
+    def _buffer_bytes(self) -> int:
+        """Return the bytes of a new buffer.
+
+        Most rows of one table may come with few of another: a buffer for the most of each is larger than any batch
+        needs, and is made only where there is memory for two.
+        """
+        num_bytes = self._num_bytes(self._rows)
+        return num_bytes if 2 * num_bytes <= self._max_bytes else self._num_bytes(self._largest)
 
     def _take(self, num_bytes: int) -> NDArray[np.uint8]:
         while not self._is_cancelled:
@@ -225,11 +236,11 @@ class BufferRing:
                     ) from None
 
     def _grow(self) -> NDArray[np.uint8] | None:
-        num_bytes = self._num_bytes(self._rows)
+        num_bytes = self._buffer_bytes()
         if num_bytes > self._max_bytes:
             rows = " and ".join(
                 f"{count:,} rows of {form.num_bytes:,} B"
-                for form, count in zip(self.forms, self._rows, strict=True)
+                for form, count in zip(self.forms, self._largest, strict=True)
             )
             raise BudgetError(
                 f"a batch needs a buffer of {format_bytes(num_bytes)} ({rows}), "

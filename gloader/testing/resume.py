@@ -9,11 +9,13 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from gloader.types import HeteroReadyBatch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from gloader.types import ReadyBatch
+    from gloader.types import AnyReadyBatch
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -37,8 +39,10 @@ class Resumable(Protocol[T_co]):
         ...
 
 
-def batch_digest(batch: ReadyBatch) -> str:
-    """Return a digest of every bit of a batch on the CPU. Pure."""
+def batch_digest(batch: AnyReadyBatch) -> str:
+    """Return a digest of every bit of a batch on the CPU, of one node type or of several. Pure."""
+    if isinstance(batch, HeteroReadyBatch):
+        return _typed_digest(batch)
     found = hashlib.sha256(repr((batch.id, batch.num_seeds)).encode())
     for array in (
         batch.x,
@@ -47,6 +51,20 @@ def batch_digest(batch: ReadyBatch) -> str:
     ):
         found.update(array.numpy().tobytes())
     found.update(batch.nodes.tobytes())
+    return found.hexdigest()
+
+
+def _typed_digest(batch: HeteroReadyBatch) -> str:
+    found = hashlib.sha256(repr((batch.id, dict(batch.num_seeds), batch.y.tolist())).encode())
+    for name, nodes in batch.nodes.items():
+        x = batch.x[name]
+        found.update(repr((name, tuple(x.shape))).encode())
+        found.update(nodes.tobytes())
+        found.update(x.numpy().tobytes())
+    for relation, block in itertools.chain.from_iterable(hop.items() for hop in batch.blocks):
+        found.update(repr((relation, block.num_src, block.num_dst, len(block.indices))).encode())
+        for array in (block.indptr, block.indices, block.edge_ids, block.src_degree, block.edge_weight):
+            found.update(b"" if array is None else array.numpy().tobytes())
     return found.hexdigest()
 
 
@@ -65,7 +83,7 @@ def check_resume(
     ----------
     open_loader : opens a loader at its beginning, always the same one; it is asked for ``2 * epochs`` epochs
     epochs : whose steps the states are saved before, and as many are read after each; two show the border between them
-    digest : different for different batches; `batch_digest` for those of a `gloader.Loader`
+    digest : different for different batches; `batch_digest` for those of a loader of gloader
     returns_to : steps that one loader is sent to, forth and back, whose caches hold what other steps left there
 
     Returns

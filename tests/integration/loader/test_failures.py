@@ -1,6 +1,5 @@
 """A stage that fails, in memory and out of core: the first error reaches the loop, everything ends."""
 
-import dataclasses
 import logging
 import threading
 import time
@@ -16,6 +15,7 @@ from gloader.errors import BudgetError, SpillError, StallError
 from gloader.types import BatchId, ReadStats
 
 from .conftest import DIM, Written
+from .failing import Failing, replace_parts
 
 ROW = DIM * 4
 
@@ -57,36 +57,6 @@ def _compiled(tiny: Written, tmp_path: Path) -> None:
 _COMPILED: list[bool] = []
 
 
-def _break(loader: gloader.Loader, **parts: Any) -> None:
-    """Put other parts into the loader's SSD tier, or into its tier."""
-    tier = loader._held.tier
-    names = {field.name for field in dataclasses.fields(tier)}
-    if ssd := {name: part for name, part in parts.items() if name not in names}:
-        parts["ssd"] = (dataclasses.replace(tier.require_ssd()[0], **ssd),)
-    loader._held.tier = dataclasses.replace(
-        tier, **{name: part for name, part in parts.items() if name in names}
-    )
-
-
-class _Failing:
-    """Stands for another object; the call of one method that ``is_due`` raises."""
-
-    def __init__(self, inner: Any, method: str, error: BaseException, is_due: Callable[..., bool]) -> None:
-        self._inner, self._method, self._error, self._is_due = inner, method, error, is_due
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name != self._method:
-            return found
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self._is_due(*args):
-                raise self._error
-            return found(*args, **kwargs)
-
-        return call
-
-
 def _drain(loader: gloader.Loader) -> tuple[list[int], BaseException]:
     """Take batches until something is raised; everything has ended then."""
     delivered: list[int] = []
@@ -116,10 +86,10 @@ def test_a_sampler_that_raises_reaches_the_loop_behind_the_batches_before_it(
 ) -> None:
     loader = build(**mode)
     boom = kind("boom")
-    sampler = _Failing(
+    sampler = Failing(
         loader._held.tier.sampler, "sample", boom, lambda i, _: i == BatchId(epoch=0, index=at)
     )
-    _break(loader, sampler=sampler)
+    replace_parts(loader, sampler=sampler)
     delivered, error = _drain(loader)
     assert error is boom
     assert delivered == list(range(at))
@@ -133,7 +103,7 @@ def test_a_failure_far_ahead_is_heard_of_within_five_seconds(
     monkeypatch.setattr("gloader.pipeline.threads._PATIENCE_S", 1.5)
     loader = build(features="ssd", cache=100 * ROW)
     boom = OSError("topology")
-    _break(loader, sampler=_Failing(loader._held.tier.sampler, "sample", boom, lambda i, _: i.index == 6))
+    replace_parts(loader, sampler=Failing(loader._held.tier.sampler, "sample", boom, lambda i, _: i.index == 6))
     iterator = iter(loader)
     next(iterator)
     for _ in range(300):  # a slow model; the batches up to the sixth would be there
@@ -156,7 +126,7 @@ def test_a_stage_that_raises_is_named(
     calls = iter(range(100))
     boom = RuntimeError("boom")
     inner = getattr(loader._held.tier.require_ssd()[0], part)
-    _break(loader, **{part: _Failing(inner, method, boom, lambda *_: next(calls) == 1)})
+    replace_parts(loader, **{part: Failing(inner, method, boom, lambda *_: next(calls) == 1)})
     delivered, error = _drain(loader)
     assert error is boom
     assert delivered == [0]  # the first superbatch
@@ -174,10 +144,10 @@ def test_of_two_failures_one_is_raised_and_the_other_is_noted(build: Callable[..
             failed.set()
         return batch_id.index == 6
 
-    _break(
+    replace_parts(
         loader,
-        sampler=_Failing(tier.sampler, "sample", ValueError("later in the stream"), is_due),
-        slots=_Failing(tier.require_ssd()[0].slots, "admit", OSError("first"), lambda *_: failed.wait(5)),
+        sampler=Failing(tier.sampler, "sample", ValueError("later in the stream"), is_due),
+        slots=Failing(tier.require_ssd()[0].slots, "admit", OSError("first"), lambda *_: failed.wait(5)),
     )
     delivered, error = _drain(loader)
     assert delivered == []
@@ -190,9 +160,9 @@ def test_after_a_failure_the_next_epoch_is_right(build: Callable[..., gloader.Lo
     loader = build(features="ssd", cache=100 * ROW, superbatch=2)
     whole = loader._held.tier
     calls = iter(range(100))
-    _break(
+    replace_parts(
         loader,
-        slots=_Failing(whole.require_ssd()[0].slots, "admit", OSError("x"), lambda *_: next(calls) == 3),
+        slots=Failing(whole.require_ssd()[0].slots, "admit", OSError("x"), lambda *_: next(calls) == 3),
     )
     _drain(loader)
     loader._held.tier = whole

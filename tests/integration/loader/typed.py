@@ -39,9 +39,17 @@ class TypedGraph:
     labels: NDArray[np.int64]
 
 
-def write_typed(path: Path, *, dtype: str = "float32", has_features: bool = True) -> TypedGraph:
+def write_typed(
+    path: Path,
+    *,
+    dtype: str = "float32",
+    has_features: bool = True,
+    seed: int = 7,
+    num_train: int = 100,
+    overwrite: bool = False,
+) -> TypedGraph:
     """Write a graph of four types, one of them without nodes and one without features."""
-    rng = np.random.Generator(np.random.Philox(7))
+    rng = np.random.Generator(np.random.Philox(seed))
     features = {
         name: rng.standard_normal((NUM_NODES[name], width)).astype(np.float32)
         for name, width in (WIDTHS.items() if has_features else ())
@@ -62,11 +70,12 @@ def write_typed(path: Path, *, dtype: str = "float32", has_features: bool = True
             for relation in WEIGHTED
         },
         labels={"paper": labels},
-        train=order[:100],
+        train=order[:num_train],
         valid=order[100:150],
         test=order[150:],
         name="typed",
         feature_dtype=dtype,
+        overwrite=overwrite,
     )
     found = {name: dataset.node_tables[name].all_features() for name in features}
     return TypedGraph(dataset=dataset, features=found, labels=labels)

@@ -191,8 +191,19 @@ def test_a_buffer_grows_by_the_most_rows_of_each_table() -> None:
     ring.acquire([9, 1])
     ring.acquire([1, 9])
     assert ring.rows == (9, 9)
-    with pytest.raises(BudgetError, match="1,000 rows of 12 B and 9 rows of 4 B"):
+    with pytest.raises(BudgetError, match="1,000 rows of 12 B and 1 rows of 4 B"):
         ring.acquire([1_000, 1])
+
+
+@pytest.mark.reliability("L8")
+def test_most_rows_of_two_tables_need_not_fit_together_where_no_batch_has_both() -> None:
+    """10 rows of 12 B or 30 rows of 4 B: either takes 120 B and a little, both together 240."""
+    ring = BufferRing(forms=_TWO, rows=[1, 1], max_bytes=150, patience_s=0.1)
+    for _ in range(2):
+        for rows in ([10, 1], [1, 20]):
+            assert [len(matrix) for matrix in ring.acquire(rows)] == rows
+    with pytest.raises(BudgetError, match="40 rows of 12 B and 2 rows of 4 B"):
+        ring.acquire([40, 2])
 
 
 def test_what_was_lent_of_every_table_is_taken_back() -> None:
