@@ -176,10 +176,18 @@ ROWS: tuple[Row, ...] = (
         "the disk fills while rows of several tables are packed",
         "SpillError, what was staged of every table is gone",
     ),
-    Row("L5", "reading or sampling one relation fails", "that error behind the batches before it, stage named"),
-    Row("L6", "Ctrl-C, SIGTERM or kill -9 in a typed epoch", "nothing left, the resumed batches are the same"),
+    Row(
+        "L5", "reading or sampling one relation fails", "that error behind the batches before it, stage named"
+    ),
+    Row(
+        "L6", "Ctrl-C, SIGTERM or kill -9 in a typed epoch", "nothing left, the resumed batches are the same"
+    ),
     Row("L7", "a read of the second table hangs", "StallError, stacks logged"),
-    Row("L8", "batches that are large in one type alone", "larger buffers, or needed and allowed bytes by type"),
+    Row(
+        "L8",
+        "batches that are large in one type alone",
+        "larger buffers, or needed and allowed bytes by type",
+    ),
     Row("L9", "a budget that is too small for several types", "BudgetError with needed and allowed bytes"),
     Row("L10", "two typed loaders at once, one in a forked child", "right batches, ForkError in the child"),
     Row(
@@ -187,7 +195,15 @@ ROWS: tuple[Row, ...] = (
         "seeds of no labelled node, of nodes without in-edges, or none",
         "valid batches of every type and relation",
     ),
-    Row("L12", "a state of a typed loader at every step", "the rest is bit-identical, other loaders' are refused"),
+    Row(
+        "L12",
+        "a state of a typed loader at every step",
+        "the rest is bit-identical, other loaders' are refused",
+    ),
     Row("L13", "threads, places of rows and edges, ranks of a typed loader", "one digest"),
-    Row("L14", "a hostile graph.yaml or typed record, from the command line", "one line, nothing run or written"),
+    Row(
+        "L14",
+        "a hostile graph.yaml or typed record, from the command line",
+        "one line, nothing run or written",
+    ),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from gloader.errors import GloaderError
 from gloader.pipeline.superbatch import MissLists, StagedSuperbatch, StagedTable
 from gloader.ssd_store import DirectMisses, load_misses
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES, default_sweep_gap_bytes
@@ -13,7 +14,7 @@ from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import mean_extent_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
@@ -58,7 +59,7 @@ class StageMisses:
             for retrieval, plan in zip(self._retrievals, planned.plans, strict=True):
                 # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its part
                 # alone, which is what the cost model predicted.
-                with self._feedback.device.using() as use:
+                with self._naming(len(tables)), self._feedback.device.using() as use:
                     table = retrieval.begin(
                         plan,
                         self._feedback.calibration,
@@ -73,6 +74,16 @@ class StageMisses:
         staged = StagedSuperbatch(number=planned.number, first=planned.first, tables=tuple(tables))
         self._feedback.begin(staged, stage_s=tuple(seconds))
         return staged
+
+    @contextmanager
+    def _naming(self, table: int) -> Iterator[None]:
+        """Note whose rows were staged on an error of the block, where there are several tables."""
+        try:
+            yield
+        except GloaderError as error:
+            if len(self._retrievals) > 1:
+                error.add_note(f"while rows of {self._feedback.name_of(table)} were staged")
+            raise
 
     def cancel(self) -> None:
         """End the sweep that is under way, and every later one. Idempotent."""

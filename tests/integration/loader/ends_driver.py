@@ -46,7 +46,8 @@ _STRATEGIES = tuple(_TOPOLOGIES)
 _IN_MEMORY: dict[str, Any] = {"features": "ram", "topology": "ram"}
 
 
-def open_loader(dataset: Path, spill: Path, strategy: str) -> gloader.Loader:
+def open_loader(dataset: Path, spill: Path, strategy: str) -> gloader.Loader | gloader.HeteroLoader:
+    """Return a loader of a dataset of one node type or of several."""
     place: dict[str, Any] = {
         "features": "ssd",
         "cache": 10_000,
@@ -56,8 +57,10 @@ def open_loader(dataset: Path, spill: Path, strategy: str) -> gloader.Loader:
         "spill_dir": spill,
         "spill_budget": "64MB",  # also where temporary files are in memory
     }
-    return gloader.Loader(
-        gloader.Dataset.open(dataset),
+    opened = gloader.Dataset.open(dataset)
+    kind = gloader.HeteroLoader if opened.kind == "hetero" else gloader.Loader
+    return kind(
+        opened,
         fanouts=[4, 3],
         batch_size=16,
         memory_budget="200MB",
@@ -82,7 +85,7 @@ def iterate(
                 del batch
 
 
-def batches_from(loader: gloader.Loader, place: int) -> list[str]:
+def batches_from(loader: gloader.Loader | gloader.HeteroLoader, place: int) -> list[str]:
     """Return the digests of some batches from a place on, which a state of this loader names."""
     loader.load_state_dict(loader.state_dict() | {"next": [place >> 32, place & 0xFFFFFFFF]})
     stream = itertools.chain.from_iterable(itertools.repeat(loader))

@@ -14,6 +14,7 @@ import pytest
 import gloader
 
 from .conftest import Written
+from .typed import write_typed
 
 DRIVER = Path(__file__).with_name("ends_driver.py")
 
@@ -69,3 +70,17 @@ def test_dozens_of_loops_that_are_interrupted_or_killed(tiny: Written, tmp_path:
 @pytest.mark.parametrize("seed", range(1, 51))
 def test_thousands_of_loops_that_are_interrupted_or_killed(tiny: Written, tmp_path: Path, seed: int) -> None:
     check(drive(tiny.path, tmp_path / "spill", seed=seed, count=64), 64)
+
+
+@pytest.mark.reliability("L6")
+def test_typed_loops_that_are_interrupted_or_killed(tmp_path: Path) -> None:
+    path = write_typed(tmp_path / "typed").dataset.root
+    check(drive(path, tmp_path / "spill", seed=0, count=8), 8)
+
+
+@pytest.mark.long
+@pytest.mark.reliability("L6")
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_many_typed_loops_that_are_interrupted_or_killed(tmp_path: Path, seed: int) -> None:
+    path = write_typed(tmp_path / "typed").dataset.root
+    check(drive(path, tmp_path / "spill", seed=seed, count=64), 64)

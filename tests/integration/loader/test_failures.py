@@ -86,9 +86,7 @@ def test_a_sampler_that_raises_reaches_the_loop_behind_the_batches_before_it(
 ) -> None:
     loader = build(**mode)
     boom = kind("boom")
-    sampler = Failing(
-        loader._held.tier.sampler, "sample", boom, lambda i, _: i == BatchId(epoch=0, index=at)
-    )
+    sampler = Failing(loader._held.tier.sampler, "sample", boom, lambda i, _: i == BatchId(epoch=0, index=at))
     replace_parts(loader, sampler=sampler)
     delivered, error = _drain(loader)
     assert error is boom
@@ -103,7 +101,9 @@ def test_a_failure_far_ahead_is_heard_of_within_five_seconds(
     monkeypatch.setattr("gloader.pipeline.threads._PATIENCE_S", 1.5)
     loader = build(features="ssd", cache=100 * ROW)
     boom = OSError("topology")
-    replace_parts(loader, sampler=Failing(loader._held.tier.sampler, "sample", boom, lambda i, _: i.index == 6))
+    replace_parts(
+        loader, sampler=Failing(loader._held.tier.sampler, "sample", boom, lambda i, _: i.index == 6)
+    )
     iterator = iter(loader)
     next(iterator)
     for _ in range(300):  # a slow model; the batches up to the sixth would be there

@@ -15,11 +15,10 @@ from gloader import Dataset
 from gloader.errors import ChecksumError, GloaderError, SpillError, StallError, StoreOpenError, StoreReadError
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.testing.faults import FaultyOS
-from gloader.testing.resume import batch_digest
 from gloader.types import BatchId, ReadStats
 
 from .failing import Failing, replace_parts
-from .typed import FANOUTS, WIDTHS, TypedGraph, contents, expected, open_loader, write_typed
+from .typed import WIDTHS, TypedGraph, contents, expected, open_loader, write_typed
 
 ROW = 4 * WIDTHS["paper"]
 SSD = {"features": "ssd", "cache": 60 * ROW, "superbatch": 2}
@@ -84,7 +83,7 @@ def test_damaged_rows_of_the_second_table_are_named_and_the_first_is_unharmed(
         found, error = until_error(loader)
         assert isinstance(error, ChecksumError)
         assert FIELDS in str(error)
-        assert error.__notes__[0].startswith(("in stage read, epoch 0", "in stage stage, epoch 0"))
+        assert error.__notes__[-1].startswith(("in stage read, epoch 0", "in stage stage, epoch 0"))
         assert found == whole[: len(found)]
         # The rows of the other table are there as ever, and batches that want none of the damaged ones.
         papers = np.empty_like(typed.features["paper"])
@@ -145,7 +144,8 @@ def test_damage_of_any_file_is_told_by_its_type_or_relation_or_changes_nothing(
                 assert [*map(contents, loader)] == whole
             harmless.append(name)
         except GloaderError as error:
-            assert name.rpartition(".")[0] in str(error), (name, error)
+            if name.rpartition(".")[0] not in str(error):
+                pytest.fail(f"{name} is damaged, and what is said is {error}")
         finally:
             path.write_bytes(content)
     unwanted = ("/test", "/valid", "/edge_weight", "nobody__reads__paper/indices")
@@ -177,27 +177,29 @@ def test_a_dataset_that_is_replaced_is_the_old_one_for_whoever_has_it_open(
     typed: TypedGraph, spill: Path, place: str, topology: str
 ) -> None:
     whole = list(expected(typed, epochs=2))
-    with open_loader(typed, spill_dir=spill, topology=topology, memory_budget="200MB", **PLACES[place]) as loader:
+    with open_loader(
+        typed, spill_dir=spill, topology=topology, memory_budget="200MB", **PLACES[place]
+    ) as loader:
         batches = iter(loader)
         found = [contents(next(batches)) for _ in range(2)]
         again = write_typed(typed.dataset.root, seed=8, overwrite=True)
         found += [contents(batch) for epoch in (batches, loader) for batch in epoch]
     assert found == whole
-    with pytest.raises(StoreOpenError, match="another dataset took the place|replaced"):
+    with pytest.raises(StoreOpenError, match="replaced"):
         open_loader(typed, spill_dir=spill, topology=topology, memory_budget="200MB", **PLACES[place])
-    with open_loader(again, spill_dir=spill, topology=topology, memory_budget="200MB", **PLACES[place]) as loader:
+    with open_loader(
+        again, spill_dir=spill, topology=topology, memory_budget="200MB", **PLACES[place]
+    ) as loader:
         assert [*map(contents, loader)] == list(expected(again))
 
 
 @pytest.mark.reliability("L4")
-@pytest.mark.parametrize("call", ["write", "pwrite", "fallocate", "open"])
+@pytest.mark.parametrize("call", ["fallocate", "open"])
 def test_a_disk_that_is_full_at_any_moment_releases_what_was_packed_of_each_table(
     typed: TypedGraph, spill: Path, call: str
 ) -> None:
     whole, tables = list(expected(typed)), set()
-    with open_loader(
-        typed, spill_dir=spill, spill_budget="64MB", epochs=1, **PLACES["packed"]
-    ) as loader:
+    with open_loader(typed, spill_dir=spill, spill_budget="64MB", epochs=1, **PLACES["packed"]) as loader:
         retrievals = [table.retrieval for table in loader._held.tier.require_ssd()]
         folder = retrievals[0]._spill
         assert folder is not None
@@ -214,6 +216,8 @@ def test_a_disk_that_is_full_at_any_moment_releases_what_was_packed_of_each_tabl
             except SpillError as caught:
                 error = caught
                 tables.add(begun[-1])
+                if error.__notes__[-1].startswith("in stage stage"):  # else it is a pack that is read back
+                    assert f"while rows of {list(WIDTHS)[begun[-1]]} were staged" in error.__notes__
             folder._os_io = real
             assert (error is None) == (not full.was_hit)
             assert found == whole[: len(found)]
@@ -221,8 +225,7 @@ def test_a_disk_that_is_full_at_any_moment_releases_what_was_packed_of_each_tabl
             loader.load_state_dict(loader.state_dict() | {"next": [0, 0]})
             if error is None:
                 break
-        print(call, number, tables)
-        assert tables == ({0, 1} if number > 1 else set())
+        assert tables == {0, 1}
         assert len(found) == len(loader)
 
 
@@ -266,7 +269,9 @@ def test_edges_of_a_relation_that_cannot_be_read_end_the_stream_behind_good_batc
         assert isinstance(error, StoreReadError)
         assert CITES in str(error)
         assert "Input/output error" in str(error)
-        assert any(note.startswith(("in stage sample, epoch", "in stage sweep, epoch")) for note in error.__notes__)
+        assert any(
+            note.startswith(("in stage sample, epoch", "in stage sweep, epoch")) for note in error.__notes__
+        )
         assert found == whole[: len(found)]
         loader.load_state_dict(loader.state_dict() | {"next": [0, 0]})
         assert [*map(contents, loader)] == whole[: len(loader)]

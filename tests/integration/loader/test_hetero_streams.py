@@ -96,9 +96,7 @@ def check(
     typed: TypedGraph, golden: dict[int, Any], spill: Path, combination: tuple[int, str, str, int]
 ) -> None:
     threads, features, topology, ranks = combination
-    whole, parts = stream(
-        typed, spill, threads=threads, features=features, topology=topology, ranks=ranks
-    )
+    whole, parts = stream(typed, spill, threads=threads, features=features, topology=topology, ranks=ranks)
     assert len(whole) == 14
     assert whole == golden[1][0]
     assert parts == golden[ranks][1]
@@ -155,19 +153,23 @@ def test_resume_at_every_step_over_the_borders_of_superbatches(
 def test_a_state_of_other_batches_is_refused_by_what_differs(
     typed: TypedGraph, other: dict[str, Any], field: str
 ) -> None:
-    with open_loader(typed, features="ram") as loader, open_loader(typed, features="ram", **other) as odd:
-        with pytest.raises(StateError, match=field):
-            loader.load_state_dict(odd.state_dict())
+    with (
+        open_loader(typed, features="ram") as loader,
+        open_loader(typed, features="ram", **other) as odd,
+        pytest.raises(StateError, match=field),
+    ):
+        loader.load_state_dict(odd.state_dict())
 
 
 @pytest.mark.reliability("L12")
 def test_a_state_of_another_typed_dataset_is_refused(typed: TypedGraph, tmp_path: Path) -> None:
     other = write_typed(tmp_path / "other", seed=8)
-    with open_loader(typed, features="ram") as loader, open_loader(other, features="ram") as odd:
-        with pytest.raises(StateError, match="dataset"):
-            loader.load_state_dict(odd.state_dict())
-    again = TypedGraph(
-        dataset=Dataset.open(typed.dataset.root), features=typed.features, labels=typed.labels
-    )
+    with (
+        open_loader(typed, features="ram") as loader,
+        open_loader(other, features="ram") as odd,
+        pytest.raises(StateError, match="dataset"),
+    ):
+        loader.load_state_dict(odd.state_dict())
+    again = TypedGraph(dataset=Dataset.open(typed.dataset.root), features=typed.features, labels=typed.labels)
     with open_loader(typed, features="ram") as loader, open_loader(again, features="ram") as same:
         loader.load_state_dict(same.state_dict())
