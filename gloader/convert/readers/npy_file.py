@@ -312,6 +312,8 @@ def _streamed(path: Path, member: str | None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    if not path.is_file():  # a pipe would be waited for, a device read for ever
+        raise FileNotFoundError(path)
     if member is None:
         with path.open("rb", buffering=0) as file:
             yield file

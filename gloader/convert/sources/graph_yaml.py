@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.core.malformed import shown
 from gloader.core.yaml_file import read_yaml_mapping
-from gloader.dataset.schema import MAX_NODES
+from gloader.dataset.schema import MAX_NODES, checked_schema
 from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import GraphError, ShapeError, SourceError
 
@@ -90,6 +90,8 @@ def read_graph_yaml(folder: Path) -> GraphYaml:
         It is missing, is not YAML, or has a key or value that means nothing; names file, key and what is allowed.
     """
     path = folder / GRAPH_FILE
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise SourceError(f"the description {path} is not a file")
     content = read_yaml_mapping(
         path, what="the description", holds="name, nodes and edges of a graph", error=SourceError
     )
@@ -105,6 +107,10 @@ def read_graph_yaml(folder: Path) -> GraphYaml:
     for text, value in _mapping(content, "edges", str(path)).items():
         relation = _relation(text, nodes, f"{path}: edges.{text}")
         edges[relation] = _edge_entry(folder, value, f"{path}: edges.{text}")
+    try:
+        checked_schema({node_type: entry.num_nodes or 0 for node_type, entry in nodes.items()}, list(edges))
+    except GraphError as error:
+        raise SourceError(f"{path}: {error}") from error
     return GraphYaml(path=path, name=name, nodes=nodes, edges=edges)
 
 
