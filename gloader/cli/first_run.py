@@ -19,6 +19,7 @@ from gloader.errors import SpillError
 if TYPE_CHECKING:
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
+    from gloader.types import Fanouts
 
 _LOG = logging.getLogger("gloader")
 
@@ -46,20 +47,22 @@ class Rehearsal:
     feature_dtype: str
     feature_dim: int
     has_weights: bool
+    is_typed: bool  # of several types, whose loaders sample by kernels of their own
     loader: dict[str, Any] | None  # keywords of a loader; None: nothing is sampled
 
     def hold(self) -> None:
         """Sample, cache and read a graph of a thousand nodes in every way that the command may."""
         from gloader.config import loader_defaults
         from gloader.dataset import Dataset
-        from gloader.loader import Loader
+        from gloader.loader import HeteroLoader, Loader
 
         dataset = Dataset.open(self._write_graph())
         if self.loader is not None:
             keywords = {name: value for name, value in self.loader.items() if name in loader_defaults()}
             asked = keywords.get("io_strategy", "auto")
+            kind = HeteroLoader if self.is_typed else Loader
             for way in _WAYS if asked == "auto" else (asked,):
-                with Loader(dataset, **keywords | {"io_strategy": way}) as loader:
+                with kind(dataset, **keywords | {"io_strategy": way}) as loader:
                     for _ in loader:
                         pass
         self._read_in_order(dataset)
@@ -134,6 +137,7 @@ def compile_first(dataset: "Dataset", loader: "LoaderSettings | None", *, says: 
                 feature_dtype=nodes.feature_dtype,
                 feature_dim=max(1, nodes.feature_dim),
                 has_weights=edges is not None and edges.has_weights,
+                is_typed=dataset.kind == "hetero",
                 loader=None if loader is None else _in_small(loader, folder.path),
             )
             command = [sys.executable, "-m", "gloader.cli.first_run", json.dumps(asdict(rehearsal))]
@@ -149,6 +153,7 @@ def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
     return {name: keywords[name] for name in same} | {
+        "fanouts": _of_one_relation(keywords["fanouts"]),
         "features": "ram" if loader.memory.features == "ram" else "ssd",
         "batch_size": _BATCH_SIZE,
         "memory_budget": "128MB",
@@ -158,6 +163,15 @@ def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
         "spill_dir": str(folder),
         "spill_budget": _SPILL_BYTES,
     }
+
+
+def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
+    """Return fan-outs for the rehearsal's one relation, as JSON holds them, of the same kernels. Pure."""
+    from gloader.types import RelationFanouts
+
+    if isinstance(fanouts, RelationFanouts):
+        return fanouts.by_relation[0][1]
+    return fanouts if isinstance(fanouts, tuple) else str(fanouts)
 
 
 def _lacks_kernels(loader: "LoaderSettings | None") -> bool:

@@ -73,6 +73,24 @@ def test_a_rehearsal_compiles_what_its_command_looks_for(
     assert len(started) == len(said) == 1
 
 
+@pytest.mark.parametrize(
+    "fanouts", ["a:to:b=3,2;*=2,2", pytest.param("collective:3,2", marks=pytest.mark.long)], ids=str
+)
+def test_a_rehearsal_of_several_types_samples_by_the_fanouts_of_any_form(
+    started: list[list[str]], fanouts: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    edges = np.stack([np.arange(50), np.roll(np.arange(50), 1)])
+    dataset = Dataset.from_numpy_hetero(
+        tmp_path / "typed", features={"a": np.ones((50, 3), np.float32)}, num_nodes={"a": 50, "b": 50},
+        labels={"b": np.arange(50) % 2}, edges={("a", "to", "b"): edges, ("b", "to", "a"): edges},
+    )  # fmt: skip
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
+    # An error in the rehearsal, which is silent for a user, is raised by the process of the test.
+    first_run.compile_first(dataset, LoaderSettings.of(fanouts=fanouts, batch_size=8), says=lambda text: None)
+    assert len(started) == 1
+
+
 @pytest.mark.reliability("J11")
 @pytest.mark.parametrize("options", ["", ":normalize=true"])
 def test_a_sampler_with_options_looks_for_its_own_kernels(
