@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import App, Parameter
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.train import open_or_prepare
+from gloader.cli.train import open_or_prepare, require_one_type
 from gloader.cli.views.screen import Screen, facts
 from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes, format_count, format_seconds
@@ -220,7 +220,8 @@ def epoch(
     Parameters
     ----------
     dataset
-        A prepared folder, or any source of `gloader prepare`, which is then prepared once under $GLOADER_HOME.
+        A prepared folder, or any source of `gloader prepare`, which is then prepared once under $GLOADER_HOME; of one
+        node type.
     out
         Also write the JSON document to this file.
     """
@@ -228,6 +229,11 @@ def epoch(
 
     screen = Screen.open(is_json=output.json)
     opened = open_or_prepare(dataset, screen, memory_budget=None)
+    require_one_type(
+        opened,
+        "gloader bench epoch",
+        instead="gloader train --features ssd and --features ram take their epochs' times",
+    )
 
     with screen.console.status("running epochs"):
         report = bench_epoch(

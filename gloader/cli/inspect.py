@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.inspect_flags import InspectFlags
-from gloader.cli.train import open_or_prepare
+from gloader.cli.train import open_or_prepare, require_one_type
 from gloader.cli.views.screen import Screen, cell
 from gloader.core.flag_values import SWITCH
 from gloader.core.units import format_bytes
@@ -36,8 +36,8 @@ def inspect(
 ) -> None:
     """Sample an epoch and show what every cache policy would read from the SSD at every cache size.
 
-    Nothing is trained and no feature is read. Sizes are shares of the feature rows; every policy starts with an empty
-    cache, except that static sets are in memory already.
+    For datasets of one node type. Nothing is trained and no feature is read. Sizes are shares of the feature rows;
+    every policy starts with an empty cache, except that static sets are in memory already.
 
     Parameters
     ----------
@@ -52,6 +52,11 @@ def inspect(
     """
     screen = Screen.open(is_json=output.json)
     opened = open_or_prepare(dataset, screen, memory_budget=flags.memory_budget)
+    require_one_type(
+        opened,
+        "gloader inspect",
+        instead="gloader train --explain tells what is cached and read of each type",
+    )
     if topology:
         _inspect_topology(opened, flags, out, screen)
         return

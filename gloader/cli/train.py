@@ -67,10 +67,8 @@ def train(
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
         dataset = open_dataset(group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=budget)))
-        if run.compare_mlp and dataset.kind == "hetero":
-            raise ConfigError(
-                f"--compare-mlp is for datasets of one node type, and {dataset.name} has several; leave it out"
-            )
+        if dataset.kind == "hetero":
+            _require_typed_run(run, settings, dataset)
         group.run_on_first(lambda: compile_first(dataset, loader, says=screen.say))
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
@@ -94,6 +92,38 @@ def _require_sampler(sampling: SamplingSettings) -> None:
     from gloader.samplers.make import require_layout
 
     require_layout(sampling.sampler, sampling.layout)
+
+
+def _require_typed_run(run: RunFlags, settings: TrainSettings, dataset: "Dataset") -> None:
+    """Raise ConfigError for what a dataset of several types does not take, before kernels are compiled for it."""
+    from gloader.observe.peak_memory import bare_bytes
+    from gloader.samplers.arguments import resolve_fanouts
+
+    if run.compare_mlp:
+        raise ConfigError(
+            f"--compare-mlp is for datasets of one node type, and {dataset.name} has several; leave it out"
+        )
+    resolve_fanouts(settings.loader.sampling.fanouts, dataset.relations)
+    bare_bytes()  # before torch is imported, see `_fit`
+    from gloader.training.model_spec import spec_of
+
+    spec_of(settings, dataset)
+
+
+def require_one_type(dataset: "Dataset", command: str, *, instead: str) -> None:
+    """Raise ConfigError where ``dataset`` has several node types, which ``command`` does not take.
+
+    Parameters
+    ----------
+    dataset : what the command was given
+    command : its words
+    instead : what tells the same of a graph of several types
+    """
+    if dataset.kind == "hetero":
+        raise ConfigError(
+            f"{command} is for datasets of one node type, and {dataset.name} has {len(dataset.node_types)} "
+            f"({', '.join(dataset.node_types[:10])}); {instead}"
+        )
 
 
 def _fit(

@@ -91,3 +91,32 @@ def test_what_is_not_for_several_types_is_refused_in_one_line(
     assert line.startswith("error: ")
     assert message in line
     assert not (out / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--model", "gcn"], ["--model", "rgcn", "--fanout", "*=3,2;author:writes:book=1,1"]]
+)
+def test_what_is_refused_is_refused_before_kernels_are_compiled(
+    papers: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    monkeypatch.setattr(
+        "gloader.cli.train.compile_first", lambda *_, **__: pytest.fail("kernels are compiled")
+    )
+    assert main(["train", "--dataset", str(papers), "--fanout", "3,2", *words, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["inspect", "--topology"], ["bench", "epoch"]])
+def test_commands_for_one_type_say_so_in_one_line(
+    papers: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main([*words, "--dataset", str(papers)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    name = " ".join(words[:1] if words[0] == "inspect" else words)
+    assert line.startswith(
+        f"error: gloader {name} is for datasets of one node type, and papers has 2 (paper, author); gloader train"
+    )
