@@ -116,7 +116,8 @@ def prepare(
     if not output.json:
         described = _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
         screen.console.print(facts(described))
-        screen.say(f"train on it: gloader train --dataset {shlex.quote(str(out))}")
+        model = " --model rsage" if isinstance(report, HeteroPrepareReport) else ""
+        screen.say(f"train on it: gloader train --dataset {shlex.quote(str(out))}{model}")
     screen.result({**asdict(report), "path": str(report.path)})
 
 
