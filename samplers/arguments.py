@@ -52,7 +52,8 @@ def resolve_fanouts(fanouts: FanoutsLike, relations: Sequence[Relation]) -> tupl
         )
     if others is None and (missed := [":".join(name) for name in relations if name not in given]):
         raise ConfigError(
-            f"fanouts have none for {_listed(missed)}; add it, or '*' for all relations that are not named"
+            f"fanouts have none for {_listed(missed)}; add {'it' if len(missed) == 1 else 'them'}, or '*' for all "
+            "relations that are not named"
         )
     return tuple(given.get(relation, others or ()) for relation in relations)
 

@@ -142,4 +142,11 @@ def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield from _notes(value)
         # The others have lines of their own.
         elif name not in _SAID and value is not False and value != []:
-            yield name, "yes" if value is True else str(value)
+            yield (
+                name,
+                "yes"
+                if value is True
+                else ", ".join(map(str, value))
+                if isinstance(value, list)
+                else str(value),
+            )

@@ -52,11 +52,12 @@ def plan_relations(source: HeteroSource, options: PrepareOptions) -> tuple[Plann
         find_relation(text, [each.relation for each in given], where=source.origin)
         for text in options.symmetrized
     }
-    for first, _, last in sorted(both_ways):
+    for relation in sorted(both_ways):
+        first, _, last = relation
         if first != last:
             raise ConfigError(
-                f"--symmetrize {first}:...:{last}: the relation runs from {first!r} to {last!r}, and only one within a "
-                "type has both directions; --add-reverse adds a relation back"
+                f"--symmetrize {relation_text(relation)}: the relation runs from {first!r} to {last!r}, and only "
+                "one within a type has both directions; --add-reverse adds a relation back"
             )
     planned = [
         PlannedRelation(

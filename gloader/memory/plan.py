@@ -207,7 +207,7 @@ def _plan_of(
         pack_buffer_bytes=best.pack_buffer_bytes,
         parts=tuple(parts),
         predicted_step_s=best.step.weighed_s,
-        candidates=tuple(one.text for one in ranked),
+        candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # some differ in what no text says
         would_fit=best.features == "ssd"
         and demand.feature_bytes <= spare + caches_bytes(demand, shares.cache_rows),
         sweeps=demand.sweeps,

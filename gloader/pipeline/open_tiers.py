@@ -220,12 +220,12 @@ def _tell_unreachable(graph: HeteroGraph, order: EpochOrder, num_hops: int) -> N
     unreachable = unreachable_relations(tuple(graph.relations), seed_types, num_hops)
     if unreachable and seed_types:
         logger.warning(
-            "no batch has edges of %s: seeds of type %s do not reach them in %d hops; messages go from source to "
+            "no batch has edges of %s: seeds of type %s do not reach them in %s; messages go from source to "
             "destination, so that a relation that leads away from the seeds needs its reverse (gloader prepare "
             "--add-reverse)",
             ", ".join(map(relation_text, unreachable)),
             ", ".join(seed_types),
-            num_hops,
+            "1 hop" if num_hops == 1 else f"{num_hops} hops",
         )
 
 

@@ -181,7 +181,7 @@ def without(source, number):
             {"symmetrize": ("writes",)},
             ConfigError,
             (
-                "--symmetrize author:...:paper: the relation runs from 'author' "
+                "--symmetrize author:writes:paper: the relation runs from 'author' "
                 "to 'paper', and only one within a type has both directions; --add-reverse adds a relation back"
             ),
         ),

@@ -100,7 +100,7 @@ def test_each_relation_gets_its_own_fanouts() -> None:
     ):
         resolve_fanouts({("a", "b", "c"): [1], "*": [1]}, relations)
     with pytest.raises(
-        ConfigError, match=r"have none for 'author:writes:paper', 'field:of:paper'; add it, or '\*'"
+        ConfigError, match=r"have none for 'author:writes:paper', 'field:of:paper'; add them, or '\*'"
     ):
         resolve_fanouts({CITES: [1]}, relations)
 
