@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gloader.dataset.edge_table import EdgeTable
 from gloader.dataset.node_table import NodeTable
@@ -11,13 +11,51 @@ from gloader.dataset.record import edge_limits, node_limits
 from gloader.dataset.table_arrays import TableArrays
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from gloader.dataset.schema import Schema
     from gloader.ssd_store.format.format import Manifest
     from gloader.ssd_store.os_io import OsIO
     from gloader.types import Relation
+
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class Tables(Mapping[K, T], Generic[K, T]):
+    """The tables by type or relation, in the order of the record; cannot be changed.
+
+    Parameters
+    ----------
+    tables : what is there
+    what : what a key is, for people
+    """
+
+    def __init__(self, tables: dict[K, T], what: str) -> None:
+        self._tables, self._what = tables, what
+
+    def __getitem__(self, key: K) -> T:
+        """Return the table of ``key``.
+
+        Raises
+        ------
+        KeyError
+            There is none; says which there are.
+        """
+        try:
+            return self._tables[key]
+        except KeyError:
+            there = ", ".join(map(repr, self._tables)) or "none"
+            raise KeyError(f"{key!r} is no {self._what} of this dataset; there are {there}") from None
+
+    def __iter__(self) -> Iterator[K]:
+        """Return an iterator over the keys, in order."""
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._tables)
 
 
 def open_node_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO) -> Mapping[str, NodeTable]:
@@ -35,7 +73,7 @@ def open_node_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
         limits = node_limits(manifest, schema, name)
         arrays = TableArrays(root, manifest, os_io, folder=schema.node_folder(name), limits=limits)
         tables[name] = NodeTable(name, number, count, arrays)
-    return MappingProxyType(tables)
+    return Tables(tables, "node type")
 
 
 def open_edge_tables(
@@ -52,4 +90,4 @@ def open_edge_tables(
         limits = edge_limits(manifest, schema, relation)
         arrays = TableArrays(root, manifest, os_io, folder=schema.edge_folder(relation), limits=limits)
         tables[relation] = EdgeTable(relation, arrays)
-    return MappingProxyType(tables)
+    return Tables(tables, "relation")
