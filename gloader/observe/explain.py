@@ -115,8 +115,9 @@ def explain_tiers(facts: TierFacts) -> str:
         lines.append(f"  {FITS_IN_MEMORY}")
     if plan.num_buffers < _ALL_AT_WORK:
         lines.append(f"  {_FEW_BUFFERS[plan.num_buffers]}")
-    lines.append("shared out as predicted to be the fastest:")
-    lines += [f"  {text}" for text in plan.candidates]
+    if facts.tables:  # else nothing is shared out
+        lines.append("shared out as predicted to be the fastest:")
+        lines += [f"  {text}" for text in plan.candidates]
     return "\n".join(lines)
 
 

@@ -330,13 +330,15 @@ class _TrainingRun:
 
     def _explain_features(self, loader: AnyLoader) -> str:
         plan = loader.memory_plan
+        tables = [table for table in self.dataset.node_tables.values() if table.has_features]
+        if not tables:
+            return "no features: no node type has any"
         if plan.features == "ram":
             return "features in memory"
-        tables = [table for table in self.dataset.node_tables.values() if table.has_features]
         parts = []
         for table, cached in zip(tables, plan.cache_rows, strict=True):
             share = 100 * cached / max(table.num_nodes, 1)
-            of = "" if len(tables) == 1 else f" of {table.name}"
+            of = "" if self.dataset.kind == "homogeneous" else f" of {table.name}"
             parts.append(f"{cached:,} rows{of} ({share:.1f}%)")
         text = f"features on the SSD, {', '.join(parts)} cached, policy {self.settings.loader.memory.policy}"
         return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text

@@ -120,3 +120,40 @@ def test_commands_for_one_type_say_so_in_one_line(
     assert line.startswith(
         f"error: gloader {name} is for datasets of one node type, and papers has 2 (paper, author); gloader train"
     )
+
+
+@pytest.mark.parametrize(
+    ("features", "line"),
+    [
+        ({"author": np.ones((20, 3), np.float32)}, "features on the SSD, 20 rows of author (100.0%) cached"),
+        ({}, "no features: no node type has any"),
+    ],
+    ids=["of-one-type", "of-none"],
+)
+def test_a_run_says_which_types_have_features(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    features: dict[str, np.ndarray],
+    line: str,
+) -> None:
+    path, out = tmp_path / "dataset", tmp_path / "run"
+    edges = np.stack([np.arange(20), np.arange(20)])
+    Dataset.from_numpy_hetero(
+        path, num_nodes={"paper": 60, "author": 20}, features=features, labels={"paper": np.arange(60) % 3},
+        edges={("author", "writes", "paper"): edges}, train=np.arange(40),
+        valid=np.arange(40, 50), test=np.arange(50, 60),
+    )  # fmt: skip
+    words = [
+        "--dataset",
+        str(path),
+        "--model",
+        "rgcn",
+        "--fanout",
+        "3",
+        "--features",
+        "ssd",
+        "--out",
+        str(out),
+    ]
+    assert main(["train", *words, *FLAGS]) == 0
+    assert line in capsys.readouterr().out

@@ -53,5 +53,6 @@ def test_types_in_memory_or_without_features_are_told_of_too(tmp_path: Path) -> 
     with open_loader(bare) as loader:
         assert len(list(loader)) == len(loader)
         assert "features: no node type has any" in loader.explain()
+        assert "shared out" not in loader.explain()
         assert loader.memory_plan.cache_rows == ()
         assert loader.bottleneck()
