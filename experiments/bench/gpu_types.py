@@ -44,17 +44,18 @@ def check_types(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
     rows = {name: dataset.node_tables[name].num_nodes * 4 * width for name, width in WIDTHS.items()}
     host = _batches(sizes, dataset, device="cpu", device_cache=0)
     there: list[HeteroReadyBatch] = []
+    ways: dict[str, dict[str, Any]] = {
+        "all rows from the host": {"device_cache": 0, "features": "ram"},
+        "some rows of each type held": {"device_cache": sum(rows.values()) // 4, "features": "ram"},
+        "all rows held": {"device_cache": 2 * sum(rows.values())},
+        "features on the SSD": {
+            "device_cache": sum(rows.values()) // 8,
+            "features": "ssd",
+            "cache": 1 << 20,
+        },
+    }
     for name, settings in clock.each(
-        {
-            "all rows from the host": {"device_cache": 0, "features": "ram"},
-            "some rows of each type held": {"device_cache": sum(rows.values()) // 4, "features": "ram"},
-            "all rows held": {"device_cache": 2 * sum(rows.values())},
-            "features on the SSD": {
-                "device_cache": sum(rows.values()) // 8,
-                "features": "ssd",
-                "cache": 1 << 20,
-            },
-        }.items(),
+        ways.items(),
         lambda item: item[0],
     ):
         there = _batches(sizes, dataset, **settings)

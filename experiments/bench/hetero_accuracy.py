@@ -100,7 +100,7 @@ class FullBatch(nn.Module):
         x = x | dict(self.embs.items())
         for depth in range(LAYERS):
             found = self.convs[depth](x, edges)
-            x = {kind: root(x[kind]) + found[kind] for kind, root in self.roots[depth].items()}  # type: ignore[operator,union-attr]
+            x = {kind: root(x[kind]) + found[kind] for kind, root in self.roots[depth].items()}  # type: ignore[operator]
             if self.is_rgcn and depth == LAYERS - 1:
                 return x[PAPER]
             for kind, rows in x.items():
@@ -112,9 +112,10 @@ class FullBatch(nn.Module):
 
 
 def _conv(name: str, dims: tuple[int, int], out: int) -> nn.Module:
+    conv: nn.Module = SAGEConv(dims, out, root_weight=False, bias=name == "rsage")
     if name == "rgat":
-        return GATConv(dims, out // HEADS, heads=HEADS, add_self_loops=False)
-    return SAGEConv(dims, out, root_weight=False, bias=name == "rsage")
+        conv = GATConv(dims, out // HEADS, heads=HEADS, add_self_loops=False)
+    return conv
 
 
 def train_reference(name: str, graph: TypedGraph, seed: int) -> float:

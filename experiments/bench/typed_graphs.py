@@ -61,7 +61,8 @@ def typed_graph(folder: Path) -> TypedGraph:
     """Return the typed graph of the one in ``folder`` (graph.npz, features_csr.npz, split.npz)."""
     graph = np.load(folder / "graph.npz")
     indptr, indices = graph["indptr"], graph["indices"].astype(np.int64)
-    words = scipy.sparse.load_npz(folder / "features_csr.npz").tocsr()
+    words: Any = scipy.sparse.load_npz(folder / "features_csr.npz")
+    words = words.tocsr()
     targets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     features = words[:, ::2].toarray().astype(np.float32)
     has = words[:, 1::2].tocoo()
@@ -74,7 +75,7 @@ def typed_graph(folder: Path) -> TypedGraph:
     split: Any = np.load(folder / "split.npz")
     return TypedGraph(
         num_nodes={PAPER: len(indptr) - 1, "word": has.shape[1], "community": len(sizes)},
-        features={PAPER: features, "community": means / sizes[:, None].astype(np.float32)},
+        features={PAPER: features, "community": (means / sizes[:, None]).astype(np.float32)},
         edges={
             (PAPER, "cites", PAPER): np.stack([indices, targets]),
             ("word", "in", PAPER): has_word[::-1].copy(),
