@@ -118,16 +118,24 @@ def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
     """
     # The destinations of the hops follow one another in the list of nodes, so that joining their offsets is a shift.
     indptr = np.zeros(num_nodes[len(hops)] + 1, dtype=np.int32)
+    counts = tuple(hop.num_edges for hop in hops)
+    if not any(counts):  # nothing to join: a relation without edges is to cost nothing
+        return JoinedHops(
+            indptr=indptr,
+            indices=hops[0].indices,
+            edge_ids=hops[0].edge_ids,
+            num_sampled_edges=counts,
+            edge_weight=hops[0].edge_weight,
+        )
     num_edges = 0
     for first, hop in zip(num_nodes, hops, strict=False):
-        if num_edges or hop.num_edges:  # a relation without edges is to cost nothing
-            np.add(hop.indptr[1:], np.int32(num_edges), out=indptr[first + 1 : first + hop.num_dst + 1])
-            num_edges += hop.num_edges
+        np.add(hop.indptr[1:], np.int32(num_edges), out=indptr[first + 1 : first + hop.num_dst + 1])
+        num_edges += hop.num_edges
     weights = [hop.edge_weight for hop in hops if hop.edge_weight is not None]
     return JoinedHops(
         indptr=indptr,
         indices=np.concatenate([hop.indices for hop in hops]),
         edge_ids=np.concatenate([hop.edge_ids for hop in hops]),
-        num_sampled_edges=tuple(hop.num_edges for hop in hops),
+        num_sampled_edges=counts,
         edge_weight=np.concatenate(weights) if weights else None,
     )

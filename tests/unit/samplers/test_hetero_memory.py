@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from gloader.samplers import (
     node_map_bytes,
     unreachable_relations,
 )
+from gloader.samplers.hetero_workspace import HeteroWorkspace
+from gloader.samplers.node_map import DenseMap, HashMap
 from gloader.testing.sampler_suite import GraphOnDisk
 from gloader.types import BatchId
 
@@ -132,3 +135,21 @@ def test_relations_without_edges_share_the_offsets_of_a_hop() -> None:
         assert not nothing.any()
         assert not nobody.any()
         assert nothing.base is nobody.base is not None
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_only_what_is_noted_of_candidates_stays_from_relation_to_relation(spec: str) -> None:
+    graph = on_disk(papers(weighted=True))
+    batch = make_hetero_sampler(spec, graph, [3, 2]).sample(FIRST, np.arange(40))
+    alone = [
+        hetero_call_bytes(spec, graph, replace(batch, blocks=({relation: block},)))
+        for relation, block in batch.blocks[0].items()
+    ]
+    assert min(map(bool, alone)) < max(map(bool, alone))
+    held = hetero_call_bytes(spec, graph, batch)
+    assert held == (sum(alone) if spec == "labor:iterations=1" else max(alone))
+
+
+def test_types_of_many_nodes_have_hash_tables_and_others_not() -> None:
+    work = HeteroWorkspace(papers(), 5, dense_limit=150, has_candidates=False)
+    assert [type(found.map) for found in work.found] == [HashMap, DenseMap, DenseMap, DenseMap]
