@@ -1,0 +1,53 @@
+"""What the conversion of a typed source takes, before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gloader.convert.hetero_prepare import plan_typed_source
+from gloader.convert.hetero_source import HeteroSource, MeanOf, NodeSource, RelationSource
+from gloader.convert.options import PrepareOptions
+from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
+from gloader.convert.source import Splits
+
+MIB = 2**20
+WRITES = ("author", "writes", "paper")
+NOBODY = np.empty(0, np.int64)
+
+
+def source(*, features: MeanOf | None) -> HeteroSource:
+    """Few papers and edges, and authors whose features would be 100 MB in float32."""
+    ends = np.arange(20)
+    return HeteroSource(
+        name="made",
+        origin="made",
+        nodes=(
+            NodeSource(
+                name="paper", num_nodes=20, features=ArrayFeatures(rows=np.ones((20, 256), np.float32))
+            ),
+            NodeSource(name="author", num_nodes=100_000, features=features),
+        ),
+        relations=(
+            RelationSource(relation=WRITES, edges=ArrayEdges(src=ends, dst=ends, where="made", weight=None)),
+        ),
+        labelled="paper",
+        num_classes=2,
+        labels=ends % 2,
+        splits=Splits(train=ends[:5], valid=NOBODY, test=NOBODY),
+    )
+
+
+@pytest.mark.parametrize("budget_bytes", [48 * MIB, 64 * MIB, 256 * MIB])
+def test_the_sums_of_derived_features_are_planned_within_the_budget(
+    tmp_path: Path, budget_bytes: int
+) -> None:
+    options = PrepareOptions(memory_budget_bytes=budget_bytes)
+    plain, _ = plan_typed_source(source(features=None), tmp_path / "d", options)
+    derived, _ = plan_typed_source(source(features=MeanOf(relation=WRITES)), tmp_path / "d", options)
+    sums = min(4 * 256 * 100_000, budget_bytes - 32 * MIB)
+    assert plain.memory_bytes + sums // 2 < derived.memory_bytes <= budget_bytes
+    assert derived.dims == {"paper": 256, "author": 256}
+    assert derived.dataset_bytes - plain.dataset_bytes > 100_000 * 256 * 4
