@@ -57,6 +57,9 @@ SWEPT_SAMPLERS: Final = (
 # What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
 _LEAST_EDGE_BYTES: Final = 64 * 2**20
 
+# Of each of several tables: a pack takes a page of each batch, however few rows of a small table it misses.
+_LEAST_TABLE_BYTES: Final = 4 * 2**20
+
 
 def open_spill_folder(
     dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int
@@ -76,7 +79,9 @@ def open_spill_folder(
     if memory.features == "ram" and not may_sweep:
         return None
     edge_bytes = max(dataset.topology_bytes, _LEAST_EDGE_BYTES) if may_sweep else 0
-    folder = open_spill(memory.spill_dir, memory.spill_budget, data_bytes=dataset.feature_bytes + edge_bytes)
+    num_tables = sum(nodes.has_features for nodes in dataset.node_tables.values())
+    row_bytes = max(dataset.feature_bytes, num_tables * _LEAST_TABLE_BYTES if num_tables > 1 else 0)
+    folder = open_spill(memory.spill_dir, memory.spill_budget, data_bytes=row_bytes + edge_bytes)
     return None if folder is None else stack.enter_context(folder)
 
 

@@ -42,6 +42,15 @@ def test_counts_of_each_type_are_those_of_its_batches_and_add_up(tmp_path: Path,
     assert plan.total_bytes == sum(num_bytes for _, num_bytes in plan.parts)
 
 
+def test_packs_of_small_tables_have_a_page_for_each_batch_of_each(tmp_path: Path) -> None:
+    typed = write_typed(tmp_path / "graph")
+    with open_loader(typed, features="ssd", cache=0, io_strategy="packed", spill_dir=tmp_path) as loader:
+        ssd = loader._held.tier.ssd
+        room = min(table.retrieval.spill_bytes for table in ssd)
+        # Two superbatches at a time, of all batches of an epoch each.
+        assert room >= 2 * len(ssd) * len(loader) * 4096
+
+
 def test_types_in_memory_or_without_features_are_told_of_too(tmp_path: Path) -> None:
     typed = write_typed(tmp_path / "graph")
     with open_loader(typed, features="ram") as loader:
