@@ -10,6 +10,7 @@ import pytest
 import gloader
 from gloader import Dataset, Loader, collective
 from gloader.errors import ConfigError, SeedError
+from gloader.pipeline.table_files import _largest_file
 
 from .typed import EDGES, FANOUTS, NUM_NODES, WIDTHS, TypedGraph, contents, expected, open_loader, write_typed
 
@@ -77,6 +78,14 @@ def test_a_graph_of_nothing_but_nodes_has_batches_of_its_seeds(tmp_path: Path, f
             }
         assert loader.stats.seeds == 12
         assert "no node type has any" in loader.explain()
+
+
+def test_the_disk_is_judged_by_the_largest_file_that_is_read(typed: TypedGraph) -> None:
+    dataset = typed.dataset
+    tables = [dataset.node_tables[name] for name in WIDTHS]
+    assert _largest_file(dataset, tables) == dataset.node_tables["paper"].features_path
+    largest = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes)
+    assert _largest_file(dataset, []) == largest.root / largest.arrays["indices"].file
 
 
 def test_every_type_and_relation_is_in_every_batch(typed: TypedGraph) -> None:
