@@ -185,6 +185,9 @@ def test_a_dataset_that_is_replaced_is_the_old_one_for_whoever_has_it_open(
         again = write_typed(typed.dataset.root, seed=8, overwrite=True)
         found += [contents(batch) for epoch in (batches, loader) for batch in epoch]
     assert found == whole
+    for name in WIDTHS:
+        with pytest.raises(StoreOpenError, match="replaced"):
+            typed.dataset.node_tables[name].open_features()
     with pytest.raises(StoreOpenError, match="replaced"):
         open_loader(typed, spill_dir=spill, topology=topology, memory_budget="200MB", **PLACES[place])
     with open_loader(

@@ -144,8 +144,8 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(
 def test_batches_without_seeds_of_the_labelled_type(
     typed: TypedGraph, tmp_path: Path, place: dict[str, Any]
 ) -> None:
-    """Few papers among many authors: some batches have labels, others have none."""
-    seeds = {"author": np.arange(90), "paper": np.array([7, 100])}
+    """Few papers among many authors and fields: some batches have labels, others have none."""
+    seeds = {"author": np.arange(90), "paper": np.array([7, 100]), "field": np.arange(20)}
     with open_loader(typed, seeds=seeds, spill_dir=tmp_path, **place) as loader:
         found = [contents(batch) for batch in loader]
         numbers = loader.seeds
