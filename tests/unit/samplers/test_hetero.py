@@ -326,7 +326,7 @@ def test_an_edge_from_no_node_of_its_type_is_named() -> None:
             "neighbor",
             {CITES: [2], WRITES: [1]},
             {},
-            "fanouts have none for 'paper:by:author', .*; add it, or '\\*'",
+            "fanouts have none for 'paper:by:author', .*; add them, or '\\*'",
         ),
         ("neighbour", [2], {}, "'neighbour' is not known"),
     ],
