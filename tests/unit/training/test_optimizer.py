@@ -40,13 +40,17 @@ def test_every_step_is_that_of_torch_bit_for_bit(decoupled, kind, weight_decay) 
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_learned_rows_are_updated_as_by_the_sparse_adam_of_torch() -> None:
+@pytest.mark.parametrize("piece_bytes", [1, 25, 1 << 20])
+def test_learned_rows_are_updated_as_by_the_sparse_adam_of_torch(
+    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside a dense parameter, with a weight decay that is not theirs; rows that no step names stay as they are."""
+    monkeypatch.setattr("gloader.training.optimizer._PIECE_BYTES", piece_bytes)
     tables = [torch.nn.Parameter(torch.ones(6, 3)) for _ in range(2)]
     dense = _parameters()[0]
     ours = Adam([tables[0], dense], lr=0.1, weight_decay=0.1, decoupled=False)
     theirs = torch.optim.SparseAdam([tables[1]], lr=0.1)
-    for ids in ([0, 4], [4], [], [2, 0]):
+    for ids in ([0, 4], [4], [], [2, 0], [4, 2, 4]):
         rows = torch.randn(len(ids), 3, generator=torch.Generator().manual_seed(len(ids)))
         for table in tables:
             table.grad = torch.sparse_coo_tensor(
