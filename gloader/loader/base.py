@@ -17,6 +17,7 @@ from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError
+from gloader.loader.signature import with_settings
 from gloader.observe.bottleneck import TableFigures, find_bottleneck
 from gloader.observe.explain import explain_run
 from gloader.observe.explain_passes import explain_passes
@@ -31,9 +32,13 @@ from gloader.samplers.make import require_layout
 from gloader.types import BatchId, HeteroReadyBatch, IdArray, ReadyBatch
 
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Iterator, Mapping
     from types import TracebackType
+    from typing import Unpack
 
+    from gloader.config import OptionalKeywords
+    from gloader.core.fanouts import FanoutsLike
     from gloader.dataset import Dataset
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.positions import LabelledSeeds
+    from gloader.pipeline.typed_seeds import SeedsLike
     from gloader.ssd_store.os_io import StrPath
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
@@ -49,21 +55,21 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 class BatchLoader(ABC, Generic[B]):
     """A loader of batches of one kind; `Loader` and `HeteroLoader` say what it is given.
 
-    Parameters
-    ----------
-    dataset : what to sample from
-    keywords : fields of `gloader.config.LoaderSettings`
-    seeds : what is said of those of the constructor
-    device_dry_run : does one step of the model on a batch
+    Parameters and errors are said there.
     """
+
+    __signature__: ClassVar[inspect.Signature]
+    _is_typed: ClassVar[bool]  # whether batches have several types
 
     def __init__(
         self,
         dataset: Dataset,
         *,
-        seeds: Any,
-        device_dry_run: DryRun | None,
-        keywords: dict[str, Any],
+        fanouts: FanoutsLike,
+        batch_size: int,
+        seeds: SeedsLike | None = None,
+        device_dry_run: DryRun | None = None,
+        **keywords: Unpack[OptionalKeywords],
     ) -> None:
         # Before several threads call torch, see docs/adr/0015-first-square-root.md.
         settle_vector_math()
@@ -73,8 +79,7 @@ class BatchLoader(ABC, Generic[B]):
         )
         # From here on the other ranks wait for this one: they hear of whatever it raises.
         with telling_others(membership):
-            keywords["fanouts"] = checked_fanouts(keywords["fanouts"])
-            settings = LoaderSettings.of(**keywords)
+            settings = LoaderSettings.of(fanouts=checked_fanouts(fanouts), batch_size=batch_size, **keywords)
             settings.check()
             require_layout(settings.sampling.sampler, settings.sampling.layout)
             parse_hotness(settings.device.device_hotness)
@@ -111,7 +116,24 @@ class BatchLoader(ABC, Generic[B]):
         self._active: weakref.ref[EpochIterator[B]] | None = None
         self._pid = os.getpid()
 
-    _is_typed: ClassVar[bool]  # whether batches have several types
+    @classmethod
+    def from_settings(
+        cls,
+        dataset: Dataset,
+        settings: LoaderSettings,
+        *,
+        seeds: SeedsLike | None = None,
+        device_dry_run: DryRun | None = None,
+    ) -> Self:
+        """Build a loader of ``settings``.
+
+        Parameters
+        ----------
+        dataset : what to sample from
+        settings : everything else; errors as of the constructor
+        seeds, device_dry_run : see the constructor
+        """
+        return cls(dataset, seeds=seeds, device_dry_run=device_dry_run, **settings.keywords())
 
     @staticmethod
     @abstractmethod
@@ -120,7 +142,7 @@ class BatchLoader(ABC, Generic[B]):
 
     @staticmethod
     @abstractmethod
-    def _seeds_of(dataset: Dataset, seeds: Any) -> IdArray:
+    def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
         """Return the seeds (n,) of an epoch, which the caller gave as ``seeds``, or left out."""
 
     @staticmethod
@@ -384,3 +406,6 @@ class BatchLoader(ABC, Generic[B]):
 
 def _stands_at(consumer: Consumer, position: BatchId) -> bool:
     return consumer.has_next() and consumer.next_id == position
+
+
+BatchLoader.__signature__ = with_settings(BatchLoader.__init__)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, cast
 
 from gloader.loader.base import BatchLoader
-from gloader.loader.signature import with_settings
 from gloader.pipeline.typed_seeds import labels_of_numbered, number_seeds
 from gloader.samplers.arguments import resolve_fanouts
 from gloader.types import HeteroReadyBatch
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Mapping
-    from typing import Unpack
 
-    from gloader.config import LoaderSettings, OptionalKeywords
-    from gloader.core.fanouts import FanoutsLike
+    from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
-    from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.positions import LabelledSeeds
+    from gloader.pipeline.typed_seeds import SeedsLike
     from gloader.samplers import HeteroGraph
     from gloader.types import FeatureSource, IdArray
 
@@ -50,40 +46,7 @@ class HeteroLoader(BatchLoader[HeteroReadyBatch]):
         Another rank cannot build its loader.
     """
 
-    __signature__: ClassVar[inspect.Signature]
     _is_typed = True
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        *,
-        fanouts: FanoutsLike,
-        batch_size: int,
-        seeds: IdArray | Mapping[str, IdArray] | None = None,
-        device_dry_run: DryRun | None = None,
-        **keywords: Unpack[OptionalKeywords],
-    ) -> None:
-        named = {"fanouts": fanouts, "batch_size": batch_size, **keywords}
-        super().__init__(dataset, seeds=seeds, device_dry_run=device_dry_run, keywords=named)
-
-    @classmethod
-    def from_settings(
-        cls,
-        dataset: Dataset,
-        settings: LoaderSettings,
-        *,
-        seeds: IdArray | Mapping[str, IdArray] | None = None,
-        device_dry_run: DryRun | None = None,
-    ) -> Self:
-        """Build a loader of ``settings``.
-
-        Parameters
-        ----------
-        dataset : what to sample from
-        settings : everything else; errors as of the constructor
-        seeds, device_dry_run : see the constructor
-        """
-        return cls(dataset, seeds=seeds, device_dry_run=device_dry_run, **settings.keywords())
 
     @property
     def graph(self) -> HeteroGraph:
@@ -107,12 +70,9 @@ class HeteroLoader(BatchLoader[HeteroReadyBatch]):
         resolve_fanouts(settings.sampling.fanouts, dataset.relations)
 
     @staticmethod
-    def _seeds_of(dataset: Dataset, seeds: Any) -> IdArray:
+    def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
         return number_seeds(dataset, seeds)
 
     @staticmethod
     def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
         return labels_of_numbered(dataset, seeds)
-
-
-HeteroLoader.__signature__ = with_settings(HeteroLoader.__init__)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 from gloader.core.fanouts import checked_hops
-from gloader.errors import ConfigError
+from gloader.errors import ConfigError, SeedError
 from gloader.loader.base import BatchLoader
-from gloader.loader.signature import with_settings
 from gloader.pipeline.positions import LabelledSeeds
 from gloader.pipeline.seed_order import checked_seeds
 from gloader.types import ReadyBatch
 
 if TYPE_CHECKING:
-    import inspect
-    from typing import Unpack
-
-    from gloader.config import LoaderSettings, OptionalKeywords
-    from gloader.core.fanouts import FanoutsLike
+    from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
-    from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.typed_seeds import SeedsLike
     from gloader.samplers import Topology
     from gloader.types import FeatureSource, IdArray
 
@@ -54,40 +50,7 @@ class Loader(BatchLoader[ReadyBatch]):
         Another rank cannot build its loader.
     """
 
-    __signature__: ClassVar[inspect.Signature]
     _is_typed = False
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        *,
-        fanouts: FanoutsLike,
-        batch_size: int,
-        seeds: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-        **keywords: Unpack[OptionalKeywords],
-    ) -> None:
-        named = {"fanouts": fanouts, "batch_size": batch_size, **keywords}
-        super().__init__(dataset, seeds=seeds, device_dry_run=device_dry_run, keywords=named)
-
-    @classmethod
-    def from_settings(
-        cls,
-        dataset: Dataset,
-        settings: LoaderSettings,
-        *,
-        seeds: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-    ) -> Self:
-        """Build a loader of ``settings``.
-
-        Parameters
-        ----------
-        dataset : what to sample from
-        settings : everything else; errors as of the constructor
-        seeds, device_dry_run : see the constructor
-        """
-        return cls(dataset, seeds=seeds, device_dry_run=device_dry_run, **settings.keywords())
 
     @property
     def graph(self) -> Topology:
@@ -114,12 +77,11 @@ class Loader(BatchLoader[ReadyBatch]):
         checked_hops(settings.sampling.fanouts)
 
     @staticmethod
-    def _seeds_of(dataset: Dataset, seeds: Any) -> IdArray:
+    def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
+        if isinstance(seeds, Mapping):
+            raise SeedError("seeds by node type are for gloader.HeteroLoader; pass the ids of the nodes")
         return dataset.train if seeds is None else checked_seeds(seeds)
 
     @staticmethod
     def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
         return LabelledSeeds(labels=dataset.labels_of(seeds))
-
-
-Loader.__signature__ = with_settings(Loader.__init__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-def number_seeds(dataset: Dataset, seeds: IdArray | Mapping[str, IdArray] | None) -> IdArray:
+SeedsLike: TypeAlias = "IdArray | Mapping[str, IdArray]"  # ids, or ids by node type
+
+
+def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
     """Return the seeds (n,) as numbers: where the nodes of their type begin, plus their id.
 
     Parameters

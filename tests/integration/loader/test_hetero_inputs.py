@@ -12,7 +12,7 @@ from forking import in_child
 
 import gloader
 from gloader import Dataset
-from gloader.errors import BudgetError, ForkError
+from gloader.errors import BudgetError, ForkError, SeedError
 
 from .typed import EDGES, NUM_NODES, WIDTHS, TypedGraph, contents, expected, open_loader, write_typed
 
@@ -218,3 +218,17 @@ def test_a_hop_that_asks_for_nothing_is_empty(typed: TypedGraph) -> None:
     with open_loader(typed, fanouts={"*": [0, 0]}, features="ram") as loader:
         for batch in loader:
             assert {each: len(nodes) for each, nodes in batch.nodes.items()} == dict(batch.num_seeds)
+
+
+def test_seeds_by_type_are_refused_by_the_loader_of_one_type(tmp_path: Path) -> None:
+    dataset = Dataset.from_numpy(
+        tmp_path / "one",
+        features=np.zeros((4, 2), np.float32),
+        edge_index=np.array([[0, 1], [1, 2]]),
+        labels=np.zeros(4, np.int64),
+        train=np.arange(4),
+        valid=np.empty(0, np.int64),
+        test=np.empty(0, np.int64),
+    )
+    with pytest.raises(SeedError, match=re.escape("seeds by node type are for gloader.HeteroLoader")):
+        gloader.Loader(dataset, fanouts=[1], batch_size=1, seeds={"node": np.arange(2)})
