@@ -53,6 +53,10 @@ IoMode = Literal["auto", "uring", "threads", "buffered"]
 Verify = Literal["read", "open", "off"]
 DeviceHotness = Literal["presampled", "vip", "degree"]
 SamplingDevice = Literal["auto", "cpu", "cuda"]
+Exclude = Literal["none", "self", "reverse"]
+EdgeFeatures = Literal["auto", "none"]
+TimeStrategy = Literal["none", "uniform", "last"]
+TimeBound = Literal["<", "<="]
 Sharing = Literal["auto", "shared", "private"]
 Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
@@ -135,6 +139,15 @@ class SamplingSettings:
     layout: Layout = "layered"
     """Who draws in a hop: every node found so far (layered, as in DGL), or those found last (merged, as in PyG, with
     fewer rows to read); neighbor and weighted have both."""
+    edge_features: EdgeFeatures = "auto"
+    """Features of edges, where the dataset has them: in every block (auto), or not (none)."""
+    time_strategy: TimeStrategy = "none"
+    """Which edges a node may take, where seeds ask at a time: all (none); drawn among those before it (uniform); the
+    latest before it (last)."""
+    time_bound: TimeBound = "<"
+    """Whether an edge of the very second of the seed counts as before it."""
+    time_window: int | None = None
+    """Seconds before the seed that edges may lie back; any number of them when not given."""
 
     @property
     def hops(self) -> tuple[int, ...]:
@@ -348,6 +361,10 @@ class OptionalKeywords(TypedDict, total=False):
     seed_blocks: int
     sampler: str
     layout: Layout
+    edge_features: EdgeFeatures
+    time_strategy: TimeStrategy
+    time_bound: TimeBound
+    time_window: int | None
     memory_budget: str | int | None
     features: Features
     topology: TopologyHome

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 IdArray: TypeAlias = NDArray[np.int64]
 LocalArray: TypeAlias = NDArray[np.int32]
 Relation: TypeAlias = tuple[str, str, str]  # source type, name, destination type
+
+NO_EDGE: Final = -1  # in place of a position or of a row: there is none
 
 ANY_RELATION: Final = "*"  # stands for every relation that has no fan-outs of its own
 
@@ -80,6 +82,67 @@ Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRows:
+    """Rows of a link table: edges that are predicted, of one relation."""
+
+    sources: IdArray  # (n,) ids within the source type
+    destinations: IdArray  # (n,) ids within the destination type
+    positions: IdArray  # (n,) of the edge in its relation's ``indices``; `NO_EDGE`: it is not in the graph
+    # (n,) of the edge that leads back, in the ``indices`` of the table's reverse relation; `NO_EDGE`: there is none
+    reverses: IdArray
+    labels: NDArray[Any] | None = None  # (n,) int64 or float32
+    times: IdArray | None = None  # (n,) int64 seconds
+    negatives: IdArray | None = None  # (n, k) destinations that are given as wrong ones for each row
+
+
+class LinkReader(Protocol):
+    """A link table that is open for reading. Thread-safe."""
+
+    @property
+    def num_rows(self) -> int:
+        """Edges in the table."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """The relation that the edges are of, or would be."""
+        ...
+
+    @property
+    def reverse_relation(self) -> Relation | None:
+        """The relation whose edges lead back; None: there is none."""
+        ...
+
+    def read(self, rows: IdArray, /) -> LinkRows:
+        """Return ``rows`` (n,) in 0..num_rows-1, in any order; verified."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """The pairs of a batch of links. Positives come first, then what was drawn beside them."""
+
+    # (P, 2) source and destination: positions among the batch's seeds, of the source and of the destination type
+    pairs: LocalArray
+    labels: NDArray[Any]  # (P,) float32 1 and 0, or the table's own where no negatives are drawn
+    edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` of what was drawn
+    num_positives: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSeeds:
+    """The seeds of a batch, and what is said of them: which edges no hop may take, and when each of them asks."""
+
+    nodes: IdArray  # (B,) distinct, or with ``times`` any; of several types numbered through
+    excluded: tuple[IdArray, ...] = ()  # of each relation (X,) ascending positions; (): no edge of any
+    times: IdArray | None = None  # (B,) int64 seconds; None: edges of all times are taken
+    links: Links | None = None  # what is predicted of them; None: they are predicted themselves
+
+
+AnySeeds: TypeAlias = IdArray | BatchSeeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
 
@@ -107,10 +170,13 @@ class SampledBatch:
     """The topology of one mini-batch. ``blocks[0]`` is next to the input features, ``blocks[-1]`` to the seeds."""
 
     id: BatchId
-    nodes: IdArray  # (U,) global ids, unique, in first-seen order; nodes[:num_seeds] are the seeds
+    # (U,) global ids, in first-seen order; nodes[:num_seeds] are the seeds. Unique, but of seeds that ask at a time of
+    # their own: each of them has nodes of its own.
+    nodes: IdArray
     num_seeds: int
     blocks: tuple[Block, ...]  # L blocks; none where the batch was sampled on the compute device
     on_device: SampledOnDevice | None = None  # has them there
+    links: Links | None = None  # what is predicted of the seeds, where it is not their own labels
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
@@ -141,6 +207,7 @@ class HeteroBatch:
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type, unique, in first-seen order; seeds first
     num_seeds: Mapping[str, int]  # of each type
     blocks: tuple[Mapping[Relation, Block], ...]  # L, of every relation
+    links: Links | None = None  # as of `SampledBatch`
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
@@ -295,6 +362,9 @@ class DeviceBlock:
     edge_weight: torch.Tensor | None = (
         None  # (num_edges,) float32, full-graph edges each stands for; None: all alike
     )
+    edge_x: torch.Tensor | None = (
+        None  # (num_edges, F_e) float32; None: edges have no features, or none were asked for
+    )
 
     @property
     def edge_index(self) -> torch.Tensor:
@@ -354,4 +424,22 @@ class HeteroReadyBatch:
     num_seeds: Mapping[str, int]
 
 
-AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkBatch:
+    """A mini-batch whose seeds are the ends of edges, ready to compute on."""
+
+    batch: ReadyBatch | HeteroReadyBatch  # its ``y`` is ``labels``
+    # (P, 2) int64 source and destination: rows of the model's output for the seeds, of their types
+    pairs: torch.Tensor
+    labels: torch.Tensor  # (P,) float32 1 and 0; without negatives the table's own, int64 or float32
+    edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` of negatives
+    num_positives: int  # the first of the pairs
+
+    @property
+    def id(self) -> BatchId:
+        """The address of the batch."""
+        return self.batch.id
+
+
+AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch  # what a network takes
+Delivered: TypeAlias = AnyReadyBatch | LinkBatch  # what a loader yields
