@@ -10,13 +10,28 @@ from gloader.core.version import __version__
 
 if TYPE_CHECKING:
     from gloader.core.fanouts import collective
+    from gloader.core.negatives import Binary, InBatch, Table, Uniform
     from gloader.dataset import Dataset
     from gloader.loader import HeteroLoader, Loader
 
-__all__ = ["Dataset", "HeteroLoader", "Loader", "__version__", "collective"]
+__all__ = [
+    "Binary",
+    "Dataset",
+    "HeteroLoader",
+    "InBatch",
+    "Loader",
+    "Table",
+    "Uniform",
+    "__version__",
+    "collective",
+]
 
 _HOMES = {
     "collective": "gloader.core.fanouts",
+    "Binary": "gloader.core.negatives",
+    "InBatch": "gloader.core.negatives",
+    "Table": "gloader.core.negatives",
+    "Uniform": "gloader.core.negatives",
     "Dataset": "gloader.dataset",
     "HeteroLoader": "gloader.loader",
     "Loader": "gloader.loader",

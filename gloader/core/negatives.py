@@ -1,0 +1,177 @@
+"""Negatives as users write them: which wrong edges are drawn beside those that are predicted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from gloader.core.fanouts import MAX_COUNT
+from gloader.core.malformed import shown
+from gloader.errors import ConfigError
+
+_ALLOWED: Final = "'uniform:5', 'uniform:5,strict', 'binary:1.0', 'in_batch', 'table:NAME' or 'none'"
+_STRICT: Final = "strict"
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """``k`` negatives for each edge: its source, and a destination that is drawn of all nodes of that type.
+
+    With ``strict`` none of them is an edge of the graph, nor the node itself. The graph knows the edges that messages
+    are passed over alone: an edge that is held out of it may be drawn, as OGB's uniform negatives may.
+
+    Raises
+    ------
+    ConfigError
+        ``k`` is not a whole number of at least 1, or ``strict`` neither True nor False.
+    """
+
+    k: int
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if isinstance(self.k, (bool, np.bool_)) or not isinstance(self.k, (int, np.integer)):
+            raise ConfigError(f"Uniform(k={shown(self.k)}): k must be a whole number of at least 1")
+        if not 1 <= self.k <= MAX_COUNT:
+            raise ConfigError(f"Uniform(k={shown(self.k)}): k must be in 1..{MAX_COUNT:,}")
+        object.__setattr__(self, "k", int(self.k))
+        _check_strict("Uniform", self.strict)
+
+    def __str__(self) -> str:
+        """Return the form of the command line, such as "uniform:5,strict"."""
+        return f"uniform:{self.k}{_suffix(self.strict)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """``ratio`` negatives for each edge on average: pairs of a source and a destination, both drawn of all nodes.
+
+    ``strict`` is as of `Uniform`.
+
+    Raises
+    ------
+    ConfigError
+        ``ratio`` is not a finite number above 0, or ``strict`` neither True nor False.
+    """
+
+    ratio: float = 1.0
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        numbers = (int, float, np.integer, np.floating)
+        if isinstance(self.ratio, (bool, np.bool_)) or not isinstance(self.ratio, numbers):
+            raise ConfigError(f"Binary(ratio={shown(self.ratio)}): ratio must be a number above 0")
+        if not 0 < self.ratio <= MAX_COUNT:  # NaN is neither
+            raise ConfigError(
+                f"Binary(ratio={shown(self.ratio)}): ratio must be above 0 and at most {MAX_COUNT:,}"
+            )
+        object.__setattr__(self, "ratio", float(self.ratio))
+        _check_strict("Binary", self.strict)
+
+    def num_pairs(self, num_positives: int) -> int:
+        """Return the negatives beside so many edges: the product, rounded up. Pure."""
+        # Of the decimal that was written: as floats, 1.1 * 10 is above 11 and would be rounded up to 12.
+        return math.ceil(Fraction(repr(self.ratio)) * num_positives)
+
+    def __str__(self) -> str:
+        """Return the form of the command line, such as "binary:1.0"."""
+        return f"binary:{self.ratio!r}{_suffix(self.strict)}"
+
+
+@dataclass(frozen=True, slots=True)
+class InBatch:
+    """The destinations of the batch's other edges, for each edge."""
+
+    def __str__(self) -> str:
+        """Return the form of the command line."""
+        return "in_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Negatives that are given: rows of the link table ``name``, or the ``negatives`` of the batch's own table.
+
+    Raises
+    ------
+    ConfigError
+        ``name`` is not a text, or empty.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        given: object = self.name
+        if not isinstance(given, str) or not given:
+            raise ConfigError(f"Table(name={shown(self.name)}): name must be that of a link table")
+
+    def __str__(self) -> str:
+        """Return the form of the command line, such as "table:wrong"."""
+        return f"table:{self.name}"
+
+
+Negatives: TypeAlias = Uniform | Binary | InBatch | Table
+
+
+def checked_negatives(negatives: Any) -> Negatives | None:
+    """Return ``negatives``, which may be their text, as a value; None: none are drawn. Pure.
+
+    Raises
+    ------
+    ConfigError
+        They are none of `Negatives`, nor a text that `parse_negatives` takes.
+    """
+    if negatives is None or isinstance(negatives, Negatives):
+        return negatives
+    if isinstance(negatives, str):
+        return parse_negatives(negatives)
+    raise ConfigError(
+        f"negatives={shown(negatives)}; pass gloader.Uniform(k), Binary(ratio), InBatch(), Table(name) or None, or "
+        f"a text such as {_ALLOWED}"
+    )
+
+
+def parse_negatives(text: str) -> Negatives | None:
+    """Return the negatives that ``text`` stands for, such as "uniform:5,strict"; None for "none". Pure.
+
+    Raises
+    ------
+    ConfigError
+        The text is none of these, or its number is not allowed.
+    """
+    word, has_value, value = text.partition(":")
+    word = word.strip()
+    if word == "table" and value.strip():
+        return Table(value.strip())
+    value, has_option, option = (part.strip() for part in value.partition(","))
+    is_strict = bool(has_option) and option == _STRICT
+    try:
+        match word, bool(has_value), is_strict or not has_option:
+            case "uniform", True, True:
+                return Uniform(int(value), strict=is_strict)
+            case "binary", True, True:
+                return Binary(float(value), strict=is_strict)
+            case "in_batch", False, _:
+                return InBatch()
+            case "none", False, _:
+                return None
+    except ConfigError:
+        raise
+    except ValueError:
+        pass  # no number: said below
+    raise ConfigError(f"{shown(text)} names no negatives; write {_ALLOWED}")
+
+
+def _suffix(strict: bool) -> str:
+    return f",{_STRICT}" if strict else ""
+
+
+def _check_strict(name: str, strict: object) -> None:
+    if not isinstance(strict, bool):
+        raise ConfigError(f"{name}(strict={shown(strict)}): strict must be True or False")
