@@ -1,16 +1,22 @@
-"""GraphSAGE, GCN, GAT and an MLP on sampled blocks; R-SAGE, R-GCN and R-GAT on those of several types."""
+"""GraphSAGE, GCN, GAT and an MLP on sampled blocks; R-SAGE, R-GCN and R-GAT on those of several types; decoders."""
 
 from gloader.models.build import build_model
 from gloader.models.build_hetero import HETERO_MODELS, build_hetero_model
+from gloader.models.decoders import DECODERS, Decoder, DotDecoder, MlpDecoder, build_decoder
 from gloader.models.hetero_network import HeteroNetwork
 from gloader.models.network import GraphNetwork
 from gloader.models.schema import Schema
 
 __all__ = [
+    "DECODERS",
     "HETERO_MODELS",
+    "Decoder",
+    "DotDecoder",
     "GraphNetwork",
     "HeteroNetwork",
+    "MlpDecoder",
     "Schema",
+    "build_decoder",
     "build_hetero_model",
     "build_model",
 ]

@@ -1,0 +1,76 @@
+"""Scores of edges from the embeddings of their ends."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gloader.errors import ConfigError
+
+DECODERS: Final = ("dot", "mlp")
+_LAYERS: Final = 3  # of OGB's examples
+
+
+class DotDecoder(nn.Module):
+    """The dot product of both ends. Has no parameters."""
+
+    def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+        """Return the logits (P,) of pairs whose ends are ``source`` and ``destination``, both (P, D)."""
+        return (source * destination).sum(dim=1)
+
+
+class MlpDecoder(nn.Module):
+    """An MLP of the product of both ends: ``LinkPredictor`` of OGB's examples, without its sigmoid.
+
+    Parameters
+    ----------
+    dim : D, width of an end
+    hidden : width between the layers
+    layers : Linear layers, at least 1
+    dropout : probability, applied between the layers
+    """
+
+    def __init__(self, dim: int, hidden: int, *, layers: int = _LAYERS, dropout: float) -> None:
+        super().__init__()
+        widths = [dim, *[hidden] * (layers - 1), 1]
+        self.lins = nn.ModuleList(nn.Linear(before, after) for before, after in itertools.pairwise(widths))
+        self.dropout = dropout
+
+    def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+        """Return the logits (P,) of pairs whose ends are ``source`` and ``destination``, both (P, D)."""
+        x = source * destination
+        *hidden, last = self.lins
+        for lin in hidden:
+            x = functional.dropout(functional.relu(lin(x)), self.dropout, training=self.training)
+        result: torch.Tensor = last(x)
+        return result.squeeze(1)
+
+
+Decoder: TypeAlias = DotDecoder | MlpDecoder
+
+
+def build_decoder(name: str, *, dim: int, hidden: int, dropout: float) -> Decoder:
+    """Return the decoder that is called ``name``, initialised from torch's global generator.
+
+    Parameters
+    ----------
+    name : "dot" or "mlp"
+    dim : D, width of an end
+    hidden, dropout : of an MLP, which has three layers
+
+    Raises
+    ------
+    ConfigError
+        There is no such decoder.
+    """
+    match name:
+        case "dot":
+            return DotDecoder()
+        case "mlp":
+            return MlpDecoder(dim, hidden, dropout=dropout)
+        case _:
+            raise ConfigError(f"decoder {name!r} is not known; allowed: {', '.join(DECODERS)}")
