@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gloader.dataset.hetero_writer import HeteroDatasetWriter
 from gloader.dataset.in_numpy import hetero_arrays, homogeneous_arrays
 from gloader.dataset.record import check_record, content_digest
-from gloader.dataset.tables import open_edge_tables, open_node_tables
+from gloader.dataset.tables import open_edge_tables, open_link_tables, open_node_tables
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.samplers.hetero_graph import HeteroGraph
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode, Verify
     from gloader.dataset.edge_table import EdgeTable
+    from gloader.dataset.feature_rows import FeatureRows
+    from gloader.dataset.link_table import LinkTable
     from gloader.dataset.node_table import NodeTable
     from gloader.dataset.schema import DatasetKind
     from gloader.dataset.values import ValueLimits
@@ -56,6 +58,7 @@ class Dataset:
     ----------
     node_tables : the nodes of each type, in the order of the record
     edge_tables : the edges of each relation, in the order of the record
+    link_tables : sets of edges to predict, by name; none where none were prepared
 
     Raises
     ------
@@ -73,6 +76,7 @@ class Dataset:
         self._schema = schema
         self.node_tables: Mapping[str, NodeTable] = open_node_tables(root, manifest, schema, os_io)
         self.edge_tables: Mapping[Relation, EdgeTable] = open_edge_tables(root, manifest, schema, os_io)
+        self.link_tables: Mapping[str, LinkTable] = open_link_tables(root, manifest, schema, os_io)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
@@ -221,6 +225,27 @@ class Dataset:
     def labelled(self) -> NodeTable:
         """The nodes of the one type that has labels and splits."""
         return next(table for table in self.node_tables.values() if table.has_labels)
+
+    def link_table(self, name: str) -> LinkTable:
+        """Return the link table ``name``.
+
+        Raises
+        ------
+        ConfigError
+            There is none; says which there are.
+        """
+        if name not in self.link_tables:
+            there = (
+                ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
+            )
+            raise ConfigError(f"{self.root} has no edges {name!r} to predict; it has {there}")
+        return self.link_tables[name]
+
+    def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:
+        """Return the matrices of features that there are, of types first, then, with ``edges``, of relations."""
+        tables: list[NodeTable | EdgeTable] = [*self.node_tables.values()]
+        tables += self.edge_tables.values() if edges else []
+        return tuple(table.feature_rows for table in tables if table.feature_rows is not None)
 
     @property
     def metadata(self) -> Mapping[str, Any]:

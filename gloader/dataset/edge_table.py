@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gloader.dataset.feature_rows import FeatureRows
 from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
@@ -26,11 +28,15 @@ class EdgeTable:
     Parameters
     ----------
     relation : (source type, name, destination type)
-    arrays : indptr, indices and perhaps edge_weight
+    number : of the relation among the tables of the dataset: types come first
+    arrays : indptr, indices and perhaps edge_weight, edge_features and edge_time
+    name : what its features are called
     """
 
-    def __init__(self, relation: Relation, arrays: TableArrays) -> None:
+    def __init__(self, relation: Relation, number: int, arrays: TableArrays, *, name: str) -> None:
         self.relation = relation
+        self._number = number
+        self._name = name
         self._arrays = arrays
 
     @property
@@ -78,6 +84,23 @@ class EdgeTable:
     def has_weights(self) -> bool:
         """Whether edges have weights."""
         return "edge_weight" in self.arrays
+
+    @property
+    def has_times(self) -> bool:
+        """Whether edges have times."""
+        return "edge_time" in self.arrays
+
+    @property
+    def has_edge_features(self) -> bool:
+        """Whether edges have feature rows."""
+        return "edge_features" in self.arrays
+
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """The feature rows of the edges, in the order of their positions; None: there are none."""
+        if not self.has_edge_features:
+            return None
+        return FeatureRows(self._name, self._number, self._arrays, "edge_features")
 
     def load_graph(self) -> CscGraph:
         """Return the edges, read into memory whole and verified; `open_topology` reads what is larger page by page.

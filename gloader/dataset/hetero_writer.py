@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from gloader.dataset.link_writers import LinkTablesWriter
 from gloader.dataset.record import EDGES, LABELS
 from gloader.dataset.schema import HETERO_KIND, checked_schema, relation_text
 from gloader.dataset.table_writers import EdgeTableWriter, NodeTableWriter, TableArraysWriter
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from gloader.dataset.link_writers import LinkTableWriter
     from gloader.types import Relation
 
 
@@ -70,6 +72,7 @@ class HeteroDatasetWriter:
             relation: TableArraysWriter(self._directory, self.schema.edge_folder(relation))
             for relation in self.schema.relations
         }
+        self._links = LinkTablesWriter(self._directory, self.schema)
 
     def __enter__(self) -> Self:
         self._directory.__enter__()
@@ -112,6 +115,29 @@ class HeteroDatasetWriter:
             raise GraphError(f"there is no relation {relation_text(relation)}; there are {allowed}")
         return EdgeTableWriter(self._relations[relation], self.schema.num_nodes[relation[2]])
 
+    def links(
+        self, name: str, *, relation: Relation | None = None, reverse: Relation | None = None
+    ) -> LinkTableWriter:
+        """Return the writer of a link table.
+
+        Parameters
+        ----------
+        name : of the table, such as "train"
+        relation : whose edges they are; may be left out where there is one alone
+        reverse : whose edges lead back; None: none do
+
+        Raises
+        ------
+        GraphError
+            The name cannot be a folder's or is taken, or there is no such relation; the reverse does not lead back.
+        """
+        if relation is None:
+            if len(self.schema.relations) != 1:
+                allowed = ", ".join(map(relation_text, self.schema.relations)) or "none"
+                raise GraphError(f"links {name!r} need the relation that they are of; there are {allowed}")
+            (relation,) = self.schema.relations
+        return self._links.start(name, relation=relation, reverse=reverse)
+
     def annotate(self, **metadata: Any) -> None:
         """Add JSON values to the commit record."""
         self._metadata.update(metadata)
@@ -133,4 +159,5 @@ class HeteroDatasetWriter:
                 f"a dataset needs {', '.join(LABELS)} of one node type, and {' and '.join(EDGES)} of every relation; "
                 f"not written: {', '.join(missing)}"
             )
-        self._directory.commit(HETERO_KIND, {**self._metadata, **self.schema.to_metadata()})
+        metadata = {**self._metadata, **self.schema.to_metadata(), **self._links.to_metadata()}
+        self._directory.commit(HETERO_KIND, metadata)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.dataset.feature_rows import FeatureRows
 from gloader.errors import ConfigError, ShapeError
-from gloader.ssd_store import FeatureStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode, Verify
     from gloader.dataset.table_arrays import TableArrays
-    from gloader.ssd_store.format.format import ArrayRecord
+    from gloader.ssd_store import FeatureStore
     from gloader.types import IdArray
-
-_CHUNK_ROWS: Final = 1 << 16
 
 
 class NodeTable:
@@ -45,20 +43,25 @@ class NodeTable:
         """Whether the nodes have feature rows."""
         return "features" in self._arrays.records
 
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """The feature rows of the nodes; None: there are none."""
+        return FeatureRows(self.name, self.number, self._arrays, "features") if self.has_features else None
+
     @property
     def feature_dim(self) -> int:
         """F; 0 without features."""
-        return self._features().shape[1] if self.has_features else 0
+        return self._features().feature_dim if self.has_features else 0
 
     @property
     def feature_dtype(self) -> str:
         """The dtype of the stored features: float32, float16, bfloat16 or int8; float32 without features."""
-        return self._features().dtype if self.has_features else "float32"
+        return self._features().feature_dtype if self.has_features else "float32"
 
     @property
     def feature_bytes(self) -> int:
         """Bytes of all feature rows as stored; 0 without features."""
-        return self._features().num_bytes if self.has_features else 0
+        return self._features().feature_bytes if self.has_features else 0
 
     @property
     def features_path(self) -> Path:
@@ -69,7 +72,7 @@ class NodeTable:
         ConfigError
             The type has no features.
         """
-        return self._arrays.root / self._features().file
+        return self._features().features_path
 
     def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
         """Open the feature rows for reading in any order; see `FeatureStore.open` for the settings.
@@ -83,25 +86,11 @@ class NodeTable:
         ChecksumError, FormatError, StoreReadError
             As `FeatureStore.open`.
         """
-        return FeatureStore.open(
-            self._arrays.root,
-            column=self._features().name,
-            manifest=self._arrays.manifest,
-            io=io,
-            verify=verify,
-            os_io=self._arrays.os_io,
-            **settings,
-        )
+        return self._features().open_features(io=io, verify=verify, **settings)
 
     def all_features(self) -> NDArray[np.float32]:
         """Return all feature rows (N, F) as float32, in memory; raises as `open_features`."""
-        rows = np.empty((self.num_nodes, self.feature_dim), dtype=np.float32)
-        with self.open_features() as store:
-            # In pieces, so that the ids of a request stay small beside the rows.
-            for start in range(0, len(rows), _CHUNK_ROWS):
-                part = rows[start : start + _CHUNK_ROWS]
-                store.read_into(np.arange(start, start + len(part)), part)
-        return rows
+        return self._features().all_rows()
 
     @property
     def has_labels(self) -> bool:
@@ -180,10 +169,10 @@ class NodeTable:
         ordered[self.original_ids] = values
         return ordered
 
-    def _features(self) -> ArrayRecord:
-        if not self.has_features:
+    def _features(self) -> FeatureRows:
+        if self.feature_rows is None:
             raise ConfigError(f"{self._arrays.root}: nodes of type {self.name!r} have no features")
-        return self._arrays.records["features"]
+        return self.feature_rows
 
     def _load(self, name: str) -> IdArray:
         self._require_labels()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from gloader.dataset.link_record import NEGATIVES, link_arrays, read_links
+from gloader.dataset.link_values import LinkLimits
 from gloader.dataset.schema import EDGE, HETERO_KIND, KIND, NODE, Schema, read_schema, relation_text
 from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
 from gloader.errors import FormatError
+from gloader.ssd_store.format.array_names import is_of_links
+from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from gloader.dataset.link_record import LinkRecord
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.types import Relation
 
@@ -20,13 +26,17 @@ LABELS: Final = ("labels", "train", "valid", "test")  # of the one type that is 
 EDGES: Final = ("indptr", "indices")
 REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)
 _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
-_OF_EDGES: Final = (*EDGES, "edge_weight")
+EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
+_OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
+_MATRICES: Final = ("features", "edge_features")
 
 
 def check_record(root: Path, manifest: Manifest) -> Schema:
-    """Refuse a record that is no dataset's; return the types and relations of one that is. Pure.
+    """Refuse a record that is no dataset's; return the types, relations and link tables of one that is. Pure.
 
-    Later each array is opened by its own record, beside no other.
+    Link tables, and features and times of edges, need a feature that the record requires: a build that does not know
+    them refuses such a dataset by that name. It would else draw edges that came after their seeds, or train without
+    what the edges say. Later each array is opened by its own record, beside no other.
 
     Raises
     ------
@@ -50,7 +60,8 @@ def check_record(root: Path, manifest: Manifest) -> Schema:
         raise FormatError(
             f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
         )
-    return schema
+    _check_columns_known(root, manifest)
+    return replace(schema, links=read_links(root, manifest, schema))
 
 
 def content_digest(manifest: Manifest, schema: Schema) -> str:
@@ -59,6 +70,9 @@ def content_digest(manifest: Manifest, schema: Schema) -> str:
     # The order of types and relations decides what is drawn, and no array says how many nodes a bare type has.
     if schema.kind == "hetero":
         digest.update(f"{tuple(schema.num_nodes.items())} {schema.relations}\n".encode())
+    # Nor of which relation a link table is; their order says nothing.
+    for table in sorted(schema.links, key=lambda each: each.name):
+        digest.update(f"links {table.name} {table.relation} {table.reverse}\n".encode())
     # Of the record alone: its digests stand for the bytes, so that no array is read.
     for name in sorted(manifest.arrays):
         record = manifest.arrays[name]
@@ -85,8 +99,21 @@ def edge_limits(manifest: Manifest, schema: Schema, relation: Relation) -> Value
     )
 
 
+def link_limits(manifest: Manifest, schema: Schema, table: LinkRecord) -> LinkLimits:
+    """Return what bounds the values of the arrays of a link table. Pure; of a record that was checked."""
+    edges = edge_limits(manifest, schema, table.relation)
+    arrays = link_arrays(manifest.arrays, table)
+    return LinkLimits(
+        num_sources=edges.num_sources,
+        num_destinations=edges.num_nodes,
+        num_edges=edges.num_edges,
+        num_reverses=0 if table.reverse is None else edge_limits(manifest, schema, table.reverse).num_edges,
+        num_negatives=arrays[NEGATIVES].shape[1] if NEGATIVES in arrays else 0,
+    )
+
+
 def all_limits(manifest: Manifest, schema: Schema) -> Iterator[tuple[str, str, ValueLimits]]:
-    """Yield every array that is there: its name in the record, its plain name, what bounds its values. Pure."""
+    """Yield every array of a type or relation: its name in the record, its plain name, what bounds its values. Pure."""
     tables: list[tuple[str, tuple[str, ...], ValueLimits]] = [
         (schema.node_folder(name), _OF_NODES, node_limits(manifest, schema, name))
         for name in schema.num_nodes
@@ -106,7 +133,7 @@ def _limits(manifest: Manifest, **counts: int) -> ValueLimits:
 
 
 def _check_typed(root: Path, manifest: Manifest, schema: Schema) -> None:
-    left = set(manifest.arrays)
+    left = {name for name in manifest.arrays if not is_of_links(name)}
 
     def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:
         found = {name: manifest.arrays[folder + name] for name in names if folder + name in left}
@@ -151,6 +178,7 @@ def _lengths(num_nodes: int, num_destinations: int, num_edges: int) -> dict[str,
         "indptr": num_destinations + 1,
         "indices": num_edges,
         "edge_weight": num_edges,
+        **dict.fromkeys(EDGE_COLUMNS, num_edges),
     }
 
 
@@ -165,13 +193,23 @@ def _check_arrays(
             raise FormatError(
                 f"{root}: {record.name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}"
             )
-        num_dimensions = 2 if name == "features" else 1
+        num_dimensions = 2 if name in _MATRICES else 1
         if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
             raise FormatError(
                 f"{root}: shapes contradict each other: {record.name} {record.shape} beside {beside}"
             )
-    features = arrays.get("features")
-    if features is not None and features.dtype == "int8" and "features.scale" not in arrays:
-        raise FormatError(
-            f"{root}: {features.name} are int8 and have no scales; {features.name}.scale must hold one for each row"
-        )
+    for name in _MATRICES:
+        features = arrays.get(name)
+        if features is not None and features.dtype == "int8" and f"{name}.scale" not in arrays:
+            raise FormatError(
+                f"{root}: {features.name} are int8 and have no scales; {features.name}.scale must hold one for each "
+                "row"
+            )
+
+
+def _check_columns_known(root: Path, manifest: Manifest) -> None:
+    columns = [
+        name for name in manifest.arrays if name.rpartition("/")[2] in EDGE_COLUMNS and not is_of_links(name)
+    ]
+    if columns and EDGE_COLUMNS_FEATURE not in manifest.required_features:
+        raise FormatError(f"{root}: array {columns[0]!r} needs the required feature {EDGE_COLUMNS_FEATURE!r}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from gloader.dataset.link_record import LinkRecord
     from gloader.ssd_store.format.format import Manifest
     from gloader.types import IdArray, Relation
 
@@ -44,11 +45,12 @@ MAX_NODES: Final = 2**48  # of a type, so that all of them together are numbered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The types and relations of a dataset."""
+    """The types, relations and link tables of a dataset."""
 
     num_nodes: Mapping[str, int]  # of each type
     relations: tuple[Relation, ...]
     kind: DatasetKind
+    links: tuple[LinkRecord, ...] = ()  # in the order of the record
 
     @property
     def type_starts(self) -> IdArray:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gloader.dataset.record import EDGE_COLUMNS
 from gloader.errors import ShapeError
+from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
 
 if TYPE_CHECKING:
     from gloader.ssd_store.write.array_writer import ArrayWriter
@@ -31,8 +33,22 @@ class TableArraysWriter:
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
         """Return the writer of array ``name``; raises as `NewDirectory.array`."""
-        self.written.add(name)
+        self._note(name)
         return self.directory.array(self.folder + name, dtype=dtype, shape=shape)
+
+    def features(
+        self, name: str, *, num_rows: int, dim: int, dtype: str, check_finite: bool
+    ) -> FeatureColumnWriter:
+        """Return the writer of the matrix ``name``; see `NewDirectory.features`."""
+        self._note(name)
+        return self.directory.features(
+            self.folder + name, num_rows=num_rows, dim=dim, dtype=dtype, check_finite=check_finite
+        )
+
+    def _note(self, name: str) -> None:
+        self.written.add(name)
+        if name in EDGE_COLUMNS:
+            self.directory.require(EDGE_COLUMNS_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
         """Write an array of ids; raises ShapeError where it has another shape, and as `NewDirectory.array`."""
@@ -67,6 +83,29 @@ class EdgeTableWriter:
         """Return the writer of the (E,) float32 edge weights."""
         return self._arrays.array("edge_weight", "float32", (num_edges,))
 
+    def edge_features(
+        self, num_edges: int, dim: int, dtype: str, *, check_finite: bool = False
+    ) -> FeatureColumnWriter:
+        """Return the writer of the (E, F) features of the edges, in the order of ``indices``.
+
+        Parameters
+        ----------
+        num_edges : E
+        dim, dtype, check_finite : as of `NodeTableWriter.features`
+
+        Raises
+        ------
+        ConfigError, ShapeError, StoreWriteError
+            As `NewDirectory.features`.
+        """
+        return self._arrays.features(
+            "edge_features", num_rows=num_edges, dim=dim, dtype=dtype, check_finite=check_finite
+        )
+
+    def edge_time(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) int64 times of the edges in seconds, which ascend within each list."""
+        return self._arrays.array("edge_time", "int64", (num_edges,))
+
 
 class NodeTableWriter:
     """Writes features, labels, splits and original ids of the nodes of one type. Made by a dataset's writer.
@@ -95,13 +134,8 @@ class NodeTableWriter:
         ConfigError, ShapeError, StoreWriteError
             As `NewDirectory.features`.
         """
-        self._arrays.written.add("features")
-        return self._arrays.directory.features(
-            f"{self._arrays.folder}features",
-            num_rows=self._num_nodes,
-            dim=dim,
-            dtype=dtype,
-            check_finite=check_finite,
+        return self._arrays.features(
+            "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
         )
 
     def labels(self, labels: IdArray) -> None:

@@ -1,13 +1,15 @@
-"""The tables of a dataset, each with its own arrays: one of nodes for each type, one of edges for each relation."""
+"""The tables of a dataset, each with its own arrays: of the nodes of a type, the edges of a relation, of links."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gloader.dataset.edge_table import EdgeTable
+from gloader.dataset.link_table import LinkTable
 from gloader.dataset.node_table import NodeTable
-from gloader.dataset.record import edge_limits, node_limits
+from gloader.dataset.record import edge_limits, link_limits, node_limits
+from gloader.dataset.schema import relation_text
 from gloader.dataset.table_arrays import TableArrays
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
     from gloader.types import Relation
 
+
+ONLY_EDGES: Final = "edges"  # what the features of the edges of a homogeneous dataset are called
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -86,8 +90,26 @@ def open_edge_tables(
     root, manifest, schema, os_io : as of `open_node_tables`
     """
     tables = {}
-    for relation in schema.relations:
+    for number, relation in enumerate(schema.relations):
         limits = edge_limits(manifest, schema, relation)
         arrays = TableArrays(root, manifest, os_io, folder=schema.edge_folder(relation), limits=limits)
-        tables[relation] = EdgeTable(relation, arrays)
+        is_only = schema.kind == "homogeneous"
+        name = ONLY_EDGES if is_only else relation_text(relation)
+        tables[relation] = EdgeTable(relation, len(schema.num_nodes) + number, arrays, name=name)
     return Tables(tables, "relation")
+
+
+def open_link_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO) -> Mapping[str, LinkTable]:
+    """Return the link tables, in order. Pure: nothing is read.
+
+    Parameters
+    ----------
+    root, manifest, schema, os_io : as of `open_node_tables`
+    """
+    tables = {
+        record.name: LinkTable(
+            root, manifest, os_io, record=record, limits=link_limits(manifest, schema, record)
+        )
+        for record in schema.links
+    }
+    return Tables(tables, "link table")

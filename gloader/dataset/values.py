@@ -28,6 +28,9 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "indptr": ("int64",),
     "indices": ("int32", "int64"),
     "edge_weight": ("float32",),
+    "edge_features": FEATURE_DTYPES,
+    "edge_features.scale": ("float32",),
+    "edge_time": ("int64",),
     "features": FEATURE_DTYPES,
     "features.scale": ("float32",),
     "labels": ("int64",),
@@ -36,7 +39,7 @@ DTYPES: Final[dict[str, tuple[str, ...]]] = {
     "test": ("int64",),
     "original_ids": ("int64",),
 }
-_TOPOLOGY: Final = ("indptr", "indices", "edge_weight")
+_TOPOLOGY: Final = ("indptr", "indices", "edge_weight", "edge_time")
 _NODES: Final = ("train", "valid", "test", "original_ids")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from gloader.dataset.link_writers import LinkTablesWriter
 from gloader.dataset.record import REQUIRED_ARRAYS
-from gloader.dataset.schema import KIND
+from gloader.dataset.schema import EDGE, KIND, NODE, Schema
 from gloader.dataset.table_writers import EdgeTableWriter, NodeTableWriter, TableArraysWriter
 from gloader.errors import ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from gloader.dataset.link_writers import LinkTableWriter
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
-    from gloader.types import IdArray
+    from gloader.types import IdArray, Relation
 
 
 class DatasetWriter:
@@ -58,6 +60,8 @@ class DatasetWriter:
         self._arrays = TableArraysWriter(self._directory, "")
         self._nodes = NodeTableWriter(self._arrays, num_nodes)
         self._edges = EdgeTableWriter(self._arrays, num_nodes)
+        schema = Schema(num_nodes={NODE: num_nodes}, relations=(EDGE,), kind="homogeneous")
+        self._links = LinkTablesWriter(self._directory, schema)
 
     def __enter__(self) -> Self:
         self._directory.__enter__()
@@ -85,6 +89,33 @@ class DatasetWriter:
         """Return the writer of the (E,) float32 edge weights."""
         return self._edges.edge_weight(num_edges)
 
+    def edge_features(
+        self, num_edges: int, dim: int, dtype: str, *, check_finite: bool = False
+    ) -> FeatureColumnWriter:
+        """Return the writer of the (E, F) features of the edges; see `EdgeTableWriter.edge_features`."""
+        return self._edges.edge_features(num_edges, dim, dtype, check_finite=check_finite)
+
+    def edge_time(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) int64 times of the edges; see `EdgeTableWriter.edge_time`."""
+        return self._edges.edge_time(num_edges)
+
+    def links(
+        self, name: str, *, relation: Relation | None = None, reverse: Relation | None = None
+    ) -> LinkTableWriter:
+        """Return the writer of a link table, of the one relation that there is, which leads back, too.
+
+        Parameters
+        ----------
+        name : of the table, such as "train"
+        relation, reverse : ("node", "to", "node"), or left out
+
+        Raises
+        ------
+        GraphError
+            The name cannot be a folder's or is taken, or there is no such relation.
+        """
+        return self._links.start(name, relation=relation or EDGE, reverse=reverse or EDGE)
+
     def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
         """Return the writer of the (N, F) features; see `NodeTableWriter.features`."""
         return self._nodes.features(dim, dtype, check_finite=check_finite)
@@ -111,7 +142,7 @@ class DatasetWriter:
             raise ShapeError(
                 f"a dataset needs {', '.join(REQUIRED_ARRAYS)}; not written: {', '.join(missing)}"
             )
-        self._directory.commit(KIND, self._metadata)
+        self._directory.commit(KIND, {**self._metadata, **self._links.to_metadata()})
 
 
 def commit_or_discard(

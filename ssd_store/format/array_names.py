@@ -1,4 +1,4 @@
-"""Names of arrays, which become names of files: plain, or in the folder of a node type or a relation."""
+"""Names of arrays, which become names of files: plain, or in the folder of a node type, a relation or a link table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 # The folders of a dataset of several types: nodes/TYPE/ and relations/SOURCE__RELATION__DESTINATION/.
 NODES: Final = "nodes"
 RELATIONS: Final = "relations"
+LINKS: Final = "links"  # links/NAME/ of a link table, of a dataset of one type, too
 SEPARATOR: Final = "__"
 # File systems take 255 bytes; some are left to whoever copies a dataset under longer names.
 MAX_FOLDER_LENGTH: Final = 240
@@ -29,7 +30,7 @@ def is_type_name(name: object) -> bool:
 
 
 def is_array_name(name: object) -> bool:
-    """Return whether ``name`` is a plain name, or one in a folder of a type or a relation. Pure.
+    """Return whether ``name`` is a plain name, or one in a folder of a type, a relation or a link table. Pure.
 
     Spelled out, part by part: no other folder can be named, at no depth, and none outside.
     """
@@ -41,7 +42,7 @@ def is_array_name(name: object) -> bool:
     match folders:
         case []:
             return True
-        case [kind, folder] if kind == NODES:
+        case [kind, folder] if kind in (NODES, LINKS):
             return is_type_name(folder)
         case [kind, folder] if kind == RELATIONS:
             is_spelled = _FOLDER.fullmatch(folder) is not None and ".." not in folder
@@ -52,3 +53,8 @@ def is_array_name(name: object) -> bool:
 def is_in_folder(name: str) -> bool:
     """Return whether the array ``name`` lies in a folder of its directory. Pure."""
     return "/" in name
+
+
+def is_of_links(name: str) -> bool:
+    """Return whether the array ``name`` is one of a link table. Pure."""
+    return name.startswith(f"{LINKS}/")

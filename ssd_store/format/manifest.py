@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.core.malformed import shown
 from gloader.errors import ChecksumError, FormatError, VersionError
-from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder
+from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder, is_of_links
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.npy_header import DATA_OFFSET, data_bytes, file_bytes
 
@@ -37,7 +37,11 @@ MANIFEST_NAMES: Final = (STORE_MANIFEST, DATASET_MANIFEST)
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
 MAX_ARRAYS: Final = 10_000
 FOLDERS_FEATURE: Final = "array-folders"  # arrays in the folders of types and relations
-KNOWN_FEATURES: Final = frozenset({"int8-row-scale", FOLDERS_FEATURE})
+LINKS_FEATURE: Final = "link-tables"  # arrays in the folders of link tables
+# Features and times of edges. A build that overlooked them would train without the one, and on edges that came after a
+# seed for want of the other.
+EDGE_COLUMNS_FEATURE: Final = "edge-columns"
+KNOWN_FEATURES: Final = frozenset({"int8-row-scale", FOLDERS_FEATURE, LINKS_FEATURE, EDGE_COLUMNS_FEATURE})
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
@@ -173,6 +177,8 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     # A build that knows nothing of folders refuses the record by its features, before it reads a name.
     if any(map(is_in_folder, records)) and FOLDERS_FEATURE not in required:
         raise FormatError(f"{path}: arrays in folders need the required feature {FOLDERS_FEATURE!r}")
+    if any(map(is_of_links, records)) and LINKS_FEATURE not in required:
+        raise FormatError(f"{path}: link tables need the required feature {LINKS_FEATURE!r}")
     _check_files_distinct(records, path)
     return Manifest(
         kind=fields.text("kind"),

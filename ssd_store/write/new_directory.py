@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gloader.core.version import __version__
 from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
-from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder
+from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder, is_of_links
 from gloader.ssd_store.format.checksum import num_pages_of
-from gloader.ssd_store.format.manifest import FOLDERS_FEATURE, MANIFEST_NAMES, ArrayRecord, Manifest
+from gloader.ssd_store.format.manifest import (
+    FOLDERS_FEATURE,
+    LINKS_FEATURE,
+    MANIFEST_NAMES,
+    ArrayRecord,
+    Manifest,
+)
 from gloader.ssd_store.format.npy_header import data_bytes, file_bytes
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders, make_parents
 from gloader.ssd_store.write.array_writer import ArrayWriter
@@ -121,7 +127,7 @@ class NewDirectory:
 
         Parameters
         ----------
-        name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a folder of a type or relation
+        name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a folder of a type, relation or link table
         dtype : a key of `STORED_DTYPES`
         shape : one dimension or more; rows are appended along the first
 
@@ -184,6 +190,10 @@ class NewDirectory:
         self._required_features.append(INT8_FEATURE)
         return FeatureColumnWriter(rows, scales, check_finite=check_finite)
 
+    def require(self, feature: str) -> None:
+        """Note one of `KNOWN_FEATURES`, without which no build is to read the directory."""
+        self._required_features.append(feature)
+
     def scratch(self) -> Path:
         """Return a folder for temporary files on the target's file system, made when first asked for, gone at the end.
 
@@ -215,6 +225,7 @@ class NewDirectory:
         """
         self._complete()
         folders = [FOLDERS_FEATURE] if self._subfolders else []
+        folders += [LINKS_FEATURE] if any(map(is_of_links, self._records)) else []
         manifest = Manifest(
             kind=kind,
             arrays=dict(self._records),
