@@ -39,7 +39,7 @@ def dense_logits(
     network: HeteroNetwork, graph: HeteroGraph, features: Mapping[str, np.ndarray]
 ) -> torch.Tensor:
     """Return the logits of all nodes of the labelled type."""
-    rows = dense_rows(network, graph, features, num_layers=len(network.layers))[network.schema.labelled]
+    rows = dense_rows(network, graph, features, num_layers=len(network.layers))[network.schema.targets[0]]
     with torch.no_grad():
         return copy.deepcopy(network).eval().double().leave(rows)
 

@@ -112,7 +112,7 @@ def typed_steps(*, rank: int, world: int, dataset: str, folder: Path) -> list[An
     schema = small_schema()
     torch.manual_seed(0)
     config = ModelConfig(name="rgat", hidden=8, heads=2, dropout=0.0)
-    model = build_hetero_model(config, schema, num_classes=3, num_layers=2)
+    model = build_hetero_model(config, schema, out_dim=3, num_layers=2)
     replica = Replica(model, StepConfig(), group, num_steps=2)
     optimizer = build_optimizer(OptimConfig(lr=0.05), model.parameters())
     x = {

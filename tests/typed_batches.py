@@ -29,7 +29,7 @@ def small_schema(**changed: Any) -> Schema:
         "num_nodes": NUM_NODES,
         "feature_dims": {"paper": 6, "author": 4, "field": 0},
         "relations": RELATIONS,
-        "labelled": "paper",
+        "targets": ("paper",),
     }
     return Schema(**given | changed)
 
@@ -53,15 +53,18 @@ def random_edges(schema: Schema, *, seed: int, num_edges: int = 12) -> Edges:
 def full_batch(
     schema: Schema,
     edges: Edges,
-    seeds: Sequence[int],
+    seeds: Sequence[int] | Mapping[str, Sequence[int]],
     *,
     num_hops: int,
     x: Mapping[str, torch.Tensor],
     y: Sequence[int] | None = None,
 ) -> HeteroReadyBatch:
-    """Return the batch of all in-edges of ``seeds``, hop by hop, as a sampler with fan-outs of -1 draws it."""
-    known: dict[str, list[int]] = {name: [] for name in schema.num_nodes}
-    known[schema.labelled] = list(seeds)
+    """Return the batch of all in-edges of ``seeds``, hop by hop, as a sampler with fan-outs of -1 draws it.
+
+    Seeds without a type are of the first target.
+    """
+    of_type = seeds if isinstance(seeds, Mapping) else {schema.targets[0]: seeds}
+    known = {name: list(of_type.get(name, ())) for name in schema.num_nodes}
     hops = []
     for _ in range(num_hops):
         num_dst = {name: len(ids) for name, ids in known.items()}
@@ -83,11 +86,11 @@ def full_batch(
     return HeteroReadyBatch(
         id=BatchId(epoch=0, index=0),
         x={name: x[name][torch.tensor(ids, dtype=torch.int64)] for name, ids in known.items()},
-        y=torch.tensor([0] * len(seeds) if y is None else list(y)),
+        y=torch.tensor([0] * len(of_type[schema.targets[0]]) if y is None else list(y)),
         # Sources are counted when the hop is over: blocks of one hop agree on them.
         blocks=tuple(reversed(hops)),
         nodes={name: np.array(ids, dtype=np.int64) for name, ids in known.items()},
-        num_seeds={name: len(seeds) if name == schema.labelled else 0 for name in known},
+        num_seeds={name: len(of_type.get(name, ())) for name in known},
     )
 
 

@@ -119,7 +119,7 @@ def make_model(job: dict[str, Any], in_dim: int, num_classes: int) -> GraphNetwo
     from gloader.models import build_model
 
     config = ModelConfig(name="graphsage", hidden=job["hidden"], dropout=0.0)
-    return build_model(config, in_dim=in_dim, num_classes=num_classes, num_layers=len(job["fanouts"]))
+    return build_model(config, in_dim=in_dim, out_dim=num_classes, num_layers=len(job["fanouts"]))
 
 
 def say(event: str, **values: Any) -> None:

@@ -57,7 +57,7 @@ def network(name: Any, sizes: Sizes, place: torch.device, *, hidden: int | None 
     """
     torch.manual_seed(0)
     config = ModelConfig(name=name, hidden=hidden or sizes.hidden, dropout=0.0)
-    return build_model(config, in_dim=DIM, num_classes=NUM_CLASSES, num_layers=2).to(place)
+    return build_model(config, in_dim=DIM, out_dim=NUM_CLASSES, num_layers=2).to(place)
 
 
 def check_models(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:

@@ -108,7 +108,7 @@ def _num_edges(batch: ReadyBatch) -> int:
 
 def _step(name: Any, autocast: Any, batch: ReadyBatch, sizes: Sizes) -> tuple[Any, Any]:
     config = ModelConfig(name=name, hidden=sizes.hidden)
-    net = build_model(config, in_dim=DIM, num_classes=NUM_CLASSES, num_layers=len(FANOUTS)).to(sizes.place)
+    net = build_model(config, in_dim=DIM, out_dim=NUM_CLASSES, num_layers=len(FANOUTS)).to(sizes.place)
     optimizer = Adam(net.parameters(), lr=1e-3, weight_decay=0.0, decoupled=False)
 
     def step() -> None:

@@ -132,7 +132,7 @@ def _networks(
         num_nodes={name: table.num_nodes for name, table in tables.items()},
         feature_dims={name: table.feature_dim for name, table in tables.items()},
         relations=dataset.relations,
-        labelled=dataset.labelled.name,
+        targets=(dataset.labelled.name,),
     )
     for name in clock.each(NAMES):
         exact = _computed(name, schema, torch.device("cpu"), host)
@@ -151,7 +151,7 @@ def _computed(
     """Return logits and gradients of a network with the same weights wherever it is."""
     torch.manual_seed(0)
     config = ModelConfig(name=name, hidden=32, dropout=0.0)
-    net = build_hetero_model(config, schema, num_classes=NUM_CLASSES, num_layers=len(FANOUTS)).to(place)
+    net = build_hetero_model(config, schema, out_dim=NUM_CLASSES, num_layers=len(FANOUTS)).to(place)
     logits = net(batch)
     torch.nn.functional.cross_entropy(logits, batch.y).backward()  # type: ignore[no-untyped-call]
     gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]

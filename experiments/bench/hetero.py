@@ -251,7 +251,7 @@ def _step(dataset: Dataset, num_layers: int, hidden: int) -> Callable[[HeteroRea
     model = build_hetero_model(
         ModelConfig(name="rsage", hidden=hidden),
         schema_of(dataset),
-        num_classes=dataset.num_classes,
+        out_dim=dataset.num_classes,
         num_layers=num_layers,
     )
     optimizer = build_optimizer(OptimConfig(lr=0.01), model.parameters())

@@ -248,7 +248,7 @@ def make_sink(name: Sink, dataset: Dataset, num_layers: int) -> Callable[[ReadyB
     model = build_model(
         ModelConfig(name="graphsage", hidden=_HIDDEN),
         in_dim=dataset.feature_dim,
-        num_classes=dataset.num_classes,
+        out_dim=dataset.num_classes,
         num_layers=num_layers,
     )
     optimizer = build_optimizer(OptimConfig(), model.parameters())

@@ -148,7 +148,7 @@ def train(
     network = build_model(
         ModelConfig(name=model, hidden=options.hidden),
         in_dim=graph.features.shape[1],
-        num_classes=int(graph.labels.max()) + 1,
+        out_dim=int(graph.labels.max()) + 1,
         num_layers=HOPS,
     )
     optimizer = torch.optim.Adam(network.parameters(), lr=options.lr)

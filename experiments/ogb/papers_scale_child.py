@@ -64,7 +64,7 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     spec = ModelSpec(
         config=ModelConfig(name=job["model"], hidden=job["hidden"]),
         in_dim=dataset.feature_dim,
-        num_classes=dataset.num_classes,
+        out_dim=dataset.num_classes,
         num_layers=len(settings.sampling.fanouts),
         add_self_loops=True,
     )

@@ -22,7 +22,7 @@ _NAMES: Final = ("graphsage", "gcn", "gat", "mlp")
 
 
 def build_model(
-    config: ModelConfig, *, in_dim: int, num_classes: int, num_layers: int, add_self_loops: bool = True
+    config: ModelConfig, *, in_dim: int, out_dim: int, num_layers: int, add_self_loops: bool = True
 ) -> GraphNetwork:
     """Return the network that ``config`` describes, initialised from torch's global generator.
 
@@ -30,7 +30,7 @@ def build_model(
     ----------
     config : name, width and regularisation
     in_dim : F
-    num_classes : width of the logits
+    out_dim : width of the output: of the logits, or of embeddings
     num_layers : L, one per fan-out
     add_self_loops : False if the dataset was prepared with ``--self-loops``
 
@@ -39,8 +39,8 @@ def build_model(
     ConfigError
         A value of ``config`` is not allowed.
     """
-    _check(config, num_layers=num_layers, num_classes=num_classes, in_dim=in_dim)
-    widths = [in_dim, *[config.hidden] * (num_layers - 1), num_classes]
+    _check(config, num_layers=num_layers, out_dim=out_dim, in_dim=in_dim)
+    widths = [in_dim, *[config.hidden] * (num_layers - 1), out_dim]
     convs = [
         _build_conv(config, before, after, is_last=depth == num_layers - 1, add_self_loops=add_self_loops)
         for depth, (before, after) in enumerate(itertools.pairwise(widths))
@@ -65,8 +65,8 @@ def _build_conv(config: ModelConfig, before: int, after: int, *, is_last: bool, 
             raise AssertionError(f"{config.name} is no network of one type")
 
 
-def _check(config: ModelConfig, *, num_layers: int, num_classes: int, in_dim: int) -> None:
-    check_model(config, _NAMES, {"layers": num_layers, "classes": num_classes, "features": in_dim})
+def _check(config: ModelConfig, *, num_layers: int, out_dim: int, in_dim: int) -> None:
+    check_model(config, _NAMES, {"layers": num_layers, "out_dim": out_dim, "features": in_dim})
     if config.name == "gat" and num_layers > 1 and config.hidden % config.heads:
         raise ConfigError(
             f"hidden is {config.hidden}, which {config.heads} heads do not divide; "

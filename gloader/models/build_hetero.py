@@ -27,44 +27,49 @@ HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")
 
 
 def build_hetero_model(
-    config: ModelConfig, schema: Schema, *, num_classes: int, num_layers: int
+    config: ModelConfig, schema: Schema, *, out_dim: int, num_layers: int, has_head: bool = True
 ) -> HeteroNetwork:
     """Return the network over several types that ``config`` describes, initialised from torch's global generator.
 
     "rgcn" is that of OGB's ogbn-mag examples, whose last layer gives the logits. "rsage" and "rgat" are the baselines
     of MAG240M with parameters for each type, as PyG's `to_hetero` makes them: every layer is hidden, and an MLP gives
-    the logits. Relations and types that do not reach the logits have no parameters. A graph of one type and relation
+    the logits. Relations and types that do not reach the output have no parameters. A graph of one type and relation
     is one of several.
+
+    Embeddings of links have no head: those of every target leave the last layer, in all three.
 
     Parameters
     ----------
     config : name, width and regularisation
     schema : types, widths and relations
-    num_classes : width of the logits
+    out_dim : width of the output: of the logits, or of embeddings
     num_layers : L, one per fan-out
+    has_head : False: the last layer gives the output; "rgcn" never has one
 
     Raises
     ------
     ConfigError
-        A value of ``config`` is not allowed.
+        A value of ``config`` is not allowed, or a head is asked for with several targets.
     """
-    check_model(config, HETERO_MODELS, {"layers": num_layers, "classes": num_classes})
-    if config.name == "rgat" and config.hidden % config.heads:
+    check_model(config, HETERO_MODELS, {"layers": num_layers, "out_dim": out_dim})
+    has_head = has_head and config.name != "rgcn"
+    if config.name == "rgat":
+        _require_heads(config, {"hidden": config.hidden} | ({} if has_head else {"out_dim": out_dim}))
+    if has_head and len(schema.targets) > 1:
         raise ConfigError(
-            f"hidden is {config.hidden}, which {config.heads} heads do not divide; "
-            f"choose a multiple of the number of heads"
+            f"a head is for one type, and {len(schema.targets)} are wanted of model {config.name!r}: "
+            f"{', '.join(schema.targets)}; build it with has_head=False"
         )
     learned_dim = schema.learned_dim or config.hidden
     reaching = schema.reaching(num_layers)
-    is_rgcn = config.name == "rgcn"
     built = []
     in_dims = {name: schema.feature_dims[name] or learned_dim for name in reaching[0]}
     for depth, types in enumerate(reaching[1:]):
-        out_dim = num_classes if is_rgcn and depth == num_layers - 1 else config.hidden
-        built.append(_build_layer(config, schema, types, in_dims, out_dim))
-        in_dims = dict.fromkeys(types, out_dim)
+        width = config.hidden if has_head or depth < num_layers - 1 else out_dim
+        built.append(_build_layer(config, schema, types, in_dims, width))
+        in_dims = dict.fromkeys(types, width)
     layers = [part.layer for part in built]
-    hidden = layers[:-1] if is_rgcn else layers
+    hidden = layers if has_head else layers[:-1]
     norms = [
         {name: nn.BatchNorm1d(layer.out_dim) for name in layer.types}
         for layer in (hidden if config.batch_norm else ())
@@ -75,7 +80,7 @@ def build_hetero_model(
                 nn.ModuleDict({"rel_lins": part.relations, "root_lins": part.roots}) for part in built
             )
         }
-        if is_rgcn
+        if config.name == "rgcn"
         else {
             "convs": nn.ModuleList(part.relations for part in built),
             "skips": nn.ModuleList(part.roots for part in built),
@@ -89,7 +94,7 @@ def build_hetero_model(
         activation=functional.elu if config.name == "rgat" else functional.relu,
         dropout=config.dropout,
         norms=norms,
-        head=None if is_rgcn else _build_head(config, num_classes),
+        head=_build_head(config, out_dim) if has_head else None,
     )
 
 
@@ -137,11 +142,21 @@ _RELATION_CONVS: Final[Mapping[str, Callable[..., tuple[RelationConv, nn.Module]
 }
 
 
-def _build_head(config: ModelConfig, num_classes: int) -> nn.Sequential:
+def _require_heads(config: ModelConfig, widths: Mapping[str, int]) -> None:
+    """Raise ConfigError naming the first of ``widths`` that heads do not divide."""
+    for name, width in widths.items():
+        if width % config.heads:
+            raise ConfigError(
+                f"{name} is {width}, which {config.heads} heads do not divide; "
+                f"choose a multiple of the number of heads"
+            )
+
+
+def _build_head(config: ModelConfig, out_dim: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(config.hidden, config.hidden),
         nn.BatchNorm1d(config.hidden) if config.batch_norm else nn.Identity(),
         nn.ReLU(),
         nn.Dropout(config.dropout),
-        nn.Linear(config.hidden, num_classes),
+        nn.Linear(config.hidden, out_dim),
     )

@@ -34,8 +34,8 @@ class HeteroNetwork(nn.Module):
     activation : between layers
     dropout : probability, applied to the input of every layer but the first
     norms : for each layer a batch norm of each type that it computes; layers behind its end have none
-    head : from the rows that leave the last layer to the logits: Linear, norm or identity, ReLU, dropout, Linear;
-        None: they are the logits
+    head : from the rows of the only target that leave the last layer to the logits: Linear, norm or identity, ReLU,
+        dropout, Linear; None: they are the output
     """
 
     def __init__(
@@ -72,17 +72,35 @@ class HeteroNetwork(nn.Module):
 
     @property
     def learned(self) -> dict[str, torch.Tensor]:
-        """The learned rows (N_t, width) of each type that has no features and reaches the logits."""
+        """The learned rows (N_t, width) of each type that has no features and reaches the output."""
         names = self.layers[0].in_dims
         return {name: self.embs[key_of(name)] for name in names if not self.schema.feature_dims[name]}
 
     @property
     def out_dim(self) -> int:
-        """Number of classes."""
+        """Width of the output."""
         return self.layers[-1].out_dim if self.mlp is None else int(self.mlp[-1].out_features)  # type: ignore[arg-type]
 
     def forward(self, batch: HeteroReadyBatch) -> torch.Tensor:
-        """Return the logits of the seeds of the labelled type, (B, classes).
+        """Return the output for the seeds of the only target, (B, out_dim): logits, where they are classified.
+
+        Raises
+        ------
+        ConfigError
+            There are several targets; or as of `embed`.
+        """
+        if len(self.schema.targets) > 1:
+            raise ConfigError(
+                f"the model gives rows of {len(self.schema.targets)} types, {', '.join(self.schema.targets)}: ask "
+                f"embed(batch) for them"
+            )
+        (found,) = self.embed(batch).values()
+        return found
+
+    def embed(self, batch: HeteroReadyBatch) -> dict[str, torch.Tensor]:
+        """Return the output for the seeds of each target, (num_seeds_t, out_dim), in the order of the targets.
+
+        What `forward` is for links, whose two ends may be of two types: a decoder takes the rows of both.
 
         Raises
         ------
@@ -100,7 +118,7 @@ class HeteroNetwork(nn.Module):
         for depth, layer in enumerate(self.layers):
             entered = {name: self.enter(depth, name, x[name]) for name in layer.in_dims}
             x = layer.forward(entered, blocks[depth], counts[depth])
-        return self.leave(x[self.schema.labelled])
+        return {name: self.leave(x[name]) for name in self.schema.targets}
 
     def enter(self, depth: int, node_type: str, x: torch.Tensor) -> torch.Tensor:
         """Return what layer ``depth`` sees of the output of the layer below it.
@@ -120,7 +138,7 @@ class HeteroNetwork(nn.Module):
         return functional.dropout(self._activation(x), self.dropout, training=self.training)
 
     def leave(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits (n, classes) of rows of the labelled type that leave the last layer.
+        """Return the output (n, out_dim) for rows of a target that leave the last layer.
 
         Parameters
         ----------
@@ -128,7 +146,8 @@ class HeteroNetwork(nn.Module):
         """
         if self.mlp is None:
             return x
-        x = self.enter(len(self.layers), self.schema.labelled, x)
+        (target,) = self.schema.targets  # who has a head has one
+        x = self.enter(len(self.layers), target, x)
         for part in self.mlp:
             x = _normalised(part, x) if isinstance(part, nn.BatchNorm1d) else part(x)
         return x
@@ -144,7 +163,7 @@ class HeteroNetwork(nn.Module):
     def _num_rows(self, batch: HeteroReadyBatch) -> list[dict[str, int]]:
         """Return how many rows of each type leave each layer."""
         counts: list[dict[str, int]] = []
-        above = {self.schema.labelled: batch.num_seeds[self.schema.labelled]}
+        above = {name: batch.num_seeds[name] for name in self.schema.targets}
         # A type that is the destination of no relation has no block that says how many: those that the hop above
         # takes in, which it knows as a source.
         for layer, hop in zip(reversed(self.layers), reversed(batch.blocks), strict=True):

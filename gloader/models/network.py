@@ -46,7 +46,7 @@ class GraphNetwork(nn.Module):
         return found.train(self.training)
 
     def forward(self, x: torch.Tensor, blocks: Sequence[DeviceBlock]) -> torch.Tensor:
-        """Return the logits (B, classes) of the seeds for ``x`` (U, F) and the L blocks of their batch.
+        """Return the output (B, out_dim) for the seeds, of ``x`` (U, F) and the L blocks of their batch.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What a typed model has to know of its graph: types, widths and relations; and which of them reach the logits."""
+"""What a typed model has to know of its graph: types, widths and relations; and which of them reach its output."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ class Schema:
     Raises
     ------
     ConfigError
-        The labelled type, or one of a relation, is not among the types.
+        A type whose rows are wanted, or one of a relation, is not among the types; or none is wanted.
     """
 
     num_nodes: Mapping[str, int]  # of each type
     feature_dims: Mapping[str, int]  # of each type; 0: it has no features, and its rows are learned
     relations: tuple[Relation, ...]
-    labelled: str  # the type whose nodes are classified
+    targets: tuple[
+        str, ...
+    ]  # types whose rows are wanted: that which is classified, or those of both ends of links
 
     def __post_init__(self) -> None:
         """Check that every name is that of a type."""
         allowed = ", ".join(map(repr, self.num_nodes))
         ends = [(":".join(relation), end) for relation in self.relations for end in relation[::2]]
-        for what, name in [("the labelled type", self.labelled), *ends]:
+        if not self.targets:
+            raise ConfigError("no type is wanted of the model: name those of its output")
+        for what, name in [*(("the output", name) for name in self.targets), *ends]:
             if name not in self.num_nodes:
                 raise ConfigError(f"{what} names the type {name!r}; there are {allowed}")
 
@@ -41,7 +45,7 @@ class Schema:
         return tuple(relation for relation in self.relations if relation[2] == node_type)
 
     def reaching(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
-        """Return the types whose rows reach the logits: as inputs, and out of each of the layers. Pure.
+        """Return the types whose rows reach the output: as inputs, and out of each of the layers. Pure.
 
         Parameters
         ----------
@@ -49,9 +53,9 @@ class Schema:
 
         Returns
         -------
-        L + 1 tuples in the order of the types; the last is the labelled type alone
+        L + 1 tuples in the order of the types; the last has the targets alone
         """
-        needed = {self.labelled}
+        needed = set(self.targets)
         found = [needed]
         for _ in range(num_layers):
             # A node's own row counts too: what is needed once stays needed further down.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.config import ModelConfig
 from gloader.errors import ConfigError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
 
+_FORMER_NAMES: Final = {"num_classes": "out_dim"}  # of the entries of a checkpoint
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
@@ -30,7 +32,7 @@ class ModelSpec:
 
     config: ModelConfig
     in_dim: int
-    num_classes: int
+    out_dim: int  # of the logits, or of embeddings
     num_layers: int
     add_self_loops: bool
 
@@ -39,7 +41,7 @@ class ModelSpec:
         return build_model(
             self.config,
             in_dim=self.in_dim,
-            num_classes=self.num_classes,
+            out_dim=self.out_dim,
             num_layers=self.num_layers,
             add_self_loops=self.add_self_loops,
         )
@@ -51,13 +53,18 @@ class HeteroModelSpec:
 
     config: ModelConfig
     schema: Schema
-    num_classes: int
+    out_dim: int  # of the logits, or of embeddings
     num_layers: int
+    has_head: bool = True  # that of rsage and rgat; embeddings have none
 
     def build(self) -> HeteroNetwork:
         """Return the network, freshly initialised."""
         return build_hetero_model(
-            self.config, self.schema, num_classes=self.num_classes, num_layers=self.num_layers
+            self.config,
+            self.schema,
+            out_dim=self.out_dim,
+            num_layers=self.num_layers,
+            has_head=self.has_head,
         )
 
 
@@ -65,8 +72,17 @@ AnyModelSpec: TypeAlias = ModelSpec | HeteroModelSpec
 AnyNetwork: TypeAlias = GraphNetwork | HeteroNetwork
 
 
-def spec_of(settings: TrainSettings, dataset: Dataset) -> AnyModelSpec:
+def spec_of(
+    settings: TrainSettings, dataset: Dataset, *, targets: tuple[str, ...] | None = None
+) -> AnyModelSpec:
     """Return what fixes the model of a run.
+
+    Parameters
+    ----------
+    settings : of the run
+    dataset : what it learns from
+    targets : types whose nodes are embedded, as wide as a hidden layer: those of both ends of links; None: nodes of the
+        labelled type are classified
 
     Raises
     ------
@@ -74,9 +90,14 @@ def spec_of(settings: TrainSettings, dataset: Dataset) -> AnyModelSpec:
         The model is for graphs of one type, and the dataset has several.
     """
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
+    out_dim = dataset.num_classes if targets is None else config.hidden
     if config.name in HETERO_MODELS:
         return HeteroModelSpec(
-            config=config, schema=schema_of(dataset), num_classes=dataset.num_classes, num_layers=num_layers
+            config=config,
+            schema=schema_of(dataset, targets),
+            out_dim=out_dim,
+            num_layers=num_layers,
+            has_head=targets is None,
         )
     if dataset.kind == "hetero":
         raise ConfigError(
@@ -87,20 +108,26 @@ def spec_of(settings: TrainSettings, dataset: Dataset) -> AnyModelSpec:
     return ModelSpec(
         config=config,
         in_dim=dataset.feature_dim,
-        num_classes=dataset.num_classes,
+        out_dim=out_dim,
         num_layers=num_layers,
         add_self_loops=not dataset.has_self_loops,
     )
 
 
-def schema_of(dataset: Dataset) -> Schema:
-    """Return what a model over several types knows of ``dataset``, which may be of one."""
+def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schema:
+    """Return what a model over several types knows of ``dataset``, which may be of one.
+
+    Parameters
+    ----------
+    dataset : its types and relations
+    targets : types whose rows are wanted; None: the labelled one
+    """
     tables = dataset.node_tables
     return Schema(
         num_nodes={name: table.num_nodes for name, table in tables.items()},
         feature_dims={name: table.feature_dim for name, table in tables.items()},
         relations=dataset.relations,
-        labelled=dataset.labelled.name,
+        targets=(dataset.labelled.name,) if targets is None else tuple(dict.fromkeys(targets)),
     )
 
 
@@ -114,7 +141,7 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
                 [name, count, spec.schema.feature_dims[name]] for name, count in spec.schema.num_nodes.items()
             ],
             "relations": [list(relation) for relation in spec.schema.relations],
-            "labelled": spec.schema.labelled,
+            "targets": list(spec.schema.targets),
         }
     return content
 
@@ -133,7 +160,10 @@ def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
         It is malformed.
     """
     kind = HeteroModelSpec if "schema" in content else ModelSpec
-    if {field.name for field in fields(kind)} != set(content):
+    content = {_FORMER_NAMES.get(name, name): value for name, value in content.items()}
+    known = {field.name: field.default for field in fields(kind)}
+    lacking = {name for name, default in known.items() if default is MISSING} - set(content)
+    if lacking or not set(content) <= set(known):
         raise TypeError(f"the model in {file} has the wrong entries: {sorted(content)}")
     config = ModelConfig(**content["config"])
     if kind is ModelSpec:
@@ -142,7 +172,11 @@ def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
 
 
 def _parse_schema(content: Mapping[str, Any]) -> Schema:
-    if set(content) != {"types", "relations", "labelled"}:
+    if "labelled" in content:  # what earlier versions wrote
+        content = {name: value for name, value in content.items() if name != "labelled"} | {
+            "targets": [content["labelled"]]
+        }
+    if set(content) != {"types", "relations", "targets"}:
         raise TypeError(f"its schema has the entries {sorted(content)}")
     return Schema(
         num_nodes={str(name): int(count) for name, count, _ in content["types"]},
@@ -150,5 +184,5 @@ def _parse_schema(content: Mapping[str, Any]) -> Schema:
         relations=tuple(
             (str(source), str(name), str(destination)) for source, name, destination in content["relations"]
         ),
-        labelled=content["labelled"],
+        targets=tuple(map(str, content["targets"])),
     )

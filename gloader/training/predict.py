@@ -240,9 +240,9 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
                 f"the checkpoint is of a network for one node type; dataset {dataset.name} has "
                 f"{len(dataset.node_types)}"
             )
-        if (spec.in_dim, spec.num_classes) != (dataset.feature_dim, dataset.num_classes):
+        if (spec.in_dim, spec.out_dim) != (dataset.feature_dim, dataset.num_classes):
             raise CheckpointError(
-                f"the checkpoint maps {spec.in_dim} features to {spec.num_classes} classes; dataset "
+                f"the checkpoint maps {spec.in_dim} features to {spec.out_dim} classes; dataset "
                 f"{dataset.name} has {dataset.feature_dim} and {dataset.num_classes}"
             )
         return
@@ -252,8 +252,8 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
         ("node types", ", ".join(theirs.num_nodes), ", ".join(ours.num_nodes)),
         ("relations", *(", ".join(map(relation_text, known.relations)) for known in (theirs, ours))),
         ("features of each type", dict(theirs.feature_dims), dict(ours.feature_dims)),
-        ("labelled type", theirs.labelled, ours.labelled),
-        ("classes", spec.num_classes, dataset.num_classes),
+        ("labelled type", ", ".join(theirs.targets), ", ".join(ours.targets)),
+        ("classes", spec.out_dim, dataset.num_classes),
         # Rows that were learned are of these very nodes.
         (
             "nodes of types without features",
@@ -278,5 +278,5 @@ def _require_made(model: Any, node_type: str, layer: int) -> None:
         allowed = f"allowed: {', '.join(map(str, made))}" if made else "nor does another layer"
         raise ConfigError(
             f"layer {layer} makes nothing of type {node_type!r} that leads to the classes of "
-            f"{model.schema.labelled!r}, so it was never trained; {allowed}"
+            f"{model.schema.targets[0]!r}, so it was never trained; {allowed}"
         )

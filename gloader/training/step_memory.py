@@ -174,7 +174,7 @@ def _small_hetero_batch(spec: HeteroModelSpec, batch: HeteroBatch, shrunk: int) 
     return HeteroReadyBatch(
         id=batch.id,
         x={name: torch.zeros(rows[name], dim) for name, dim in spec.schema.feature_dims.items()},
-        y=torch.zeros(num_seeds[spec.schema.labelled], dtype=torch.int64),
+        y=torch.zeros(num_seeds[spec.schema.targets[0]], dtype=torch.int64),
         blocks=tuple(
             {key: to_device_block(_shrink(block, shrunk), degree, _CPU) for key, block in hop.items()}
             for hop in batch.blocks

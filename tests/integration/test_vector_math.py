@@ -61,7 +61,7 @@ def test_a_loader_takes_the_first_root_of_one_element(ring: gloader.Dataset) -> 
 
 
 def test_inference_takes_the_first_root_of_one_element(ring: gloader.Dataset) -> None:
-    model = build_model(ModelConfig(name="gat", hidden=8), in_dim=8, num_classes=2, num_layers=2)
+    model = build_model(ModelConfig(name="gat", hidden=8), in_dim=8, out_dim=2, num_layers=2)
     roots = _Roots()
     with roots, ring.open_features() as features:
         job = LayerwiseInference(graph=ring.load_graph(), features=features, memory_budget_bytes=1 << 20)

@@ -64,7 +64,7 @@ class Extent:
     @property
     def _schema(self) -> Schema:
         return Schema(
-            num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, labelled=self.target
+            num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=(self.target,)
         )
 
 

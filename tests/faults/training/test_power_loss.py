@@ -59,7 +59,7 @@ def checkpoint(epoch: int) -> Checkpoint:
         run_id="a",
         settings={},
         spec=ModelSpec(
-            config=ModelConfig(name="mlp"), in_dim=1, num_classes=2, num_layers=1, add_self_loops=False
+            config=ModelConfig(name="mlp"), in_dim=1, out_dim=2, num_layers=1, add_self_loops=False
         ),
         fingerprint="f",
         weights={},

@@ -53,7 +53,7 @@ def iterate(budget, seeds, batches, **settings):
                     break
         return sum(loader.memory_plan.cache_rows), loader.stats.hit_rate
 
-model = build_model(ModelConfig(hidden=16), in_dim=dataset.feature_dim, num_classes=dataset.num_classes, num_layers=2)
+model = build_model(ModelConfig(hidden=16), in_dim=dataset.feature_dim, out_dim=dataset.num_classes, num_layers=2)
 iterate("150MB", 8, 12, **settings)  # loads the kernels
 before = resident("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _infer(tiny: Written) -> None:
-    model = build_model(ModelConfig(hidden=8), in_dim=tiny.dataset.feature_dim, num_classes=5, num_layers=1)
+    model = build_model(ModelConfig(hidden=8), in_dim=tiny.dataset.feature_dim, out_dim=5, num_layers=1)
     inference = LayerwiseInference(
         graph=tiny.dataset.load_graph(), features=RamFeatures(tiny.features), memory_budget_bytes=2**26
     )

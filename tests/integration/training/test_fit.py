@@ -392,14 +392,14 @@ def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch
         raise ToldError(settings["memory_budget_bytes"] + settings["graph"].held_bytes)
 
     monkeypatch.setattr("gloader.training.predict.LayerwiseInference", told)
-    spec = SimpleNamespace(in_dim=communities.feature_dim, num_classes=communities.num_classes)
+    spec = SimpleNamespace(in_dim=communities.feature_dim, out_dim=communities.num_classes)
     with pytest.raises(ToldError, match=r"^1000000$"):
         predict(communities, checkpoint=SimpleNamespace(spec=spec), memory_budget_bytes=10**6)
 
 
 def test_a_prediction_on_a_device_is_that_of_the_cpu(communities, monkeypatch) -> None:
-    model = ModelSpec(config=MODEL, in_dim=6, num_classes=3, num_layers=2, add_self_loops=True).build()
-    checkpoint = SimpleNamespace(spec=SimpleNamespace(in_dim=6, num_classes=3), model=lambda: model)
+    model = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True).build()
+    checkpoint = SimpleNamespace(spec=SimpleNamespace(in_dim=6, out_dim=3), model=lambda: model)
     expected = predict(communities, checkpoint)
     opened = []
     monkeypatch.setattr(
@@ -465,7 +465,7 @@ def test_a_pipeline_of_all_epochs_is_asked_for_once(communities) -> None:
 
 
 def test_labelled_nodes_alone_are_counted(communities) -> None:
-    spec = ModelSpec(config=MODEL, in_dim=6, num_classes=3, num_layers=2, add_self_loops=True)
+    spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     nodes = communities.test
     with communities.open_features() as features:
         job = LayerwiseInference(

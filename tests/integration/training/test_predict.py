@@ -68,7 +68,7 @@ def checkpoint_of(dataset: Dataset, name: str = "rgat", schema: Schema | None = 
     spec = HeteroModelSpec(
         config=ModelConfig(name=name, hidden=8, heads=2),  # type: ignore[arg-type]
         schema=schema_of(dataset) if schema is None else schema,
-        num_classes=3,
+        out_dim=3,
         num_layers=2,
     )
     with torch.random.fork_rng():
@@ -238,7 +238,7 @@ def test_a_checkpoint_of_another_dataset_is_refused_by_what_differs(dataset) -> 
 def test_rows_of_a_network_for_one_type_are_those_of_its_layers(communities) -> None:
     config = ModelConfig(name="graphsage", hidden=8, batch_norm=True)
     spec = ModelSpec(
-        config=config, in_dim=communities.feature_dim, num_classes=3, num_layers=2, add_self_loops=True
+        config=config, in_dim=communities.feature_dim, out_dim=3, num_layers=2, add_self_loops=True
     )
     model = spec.build()
     checkpoint = replace(checkpoint_of(communities), spec=spec, weights=model.state_dict())

@@ -75,7 +75,7 @@ def test_block_forward_and_backward_equal_the_full_graph(name, num_nodes, pairs,
         torch.manual_seed(seed)
         model = build_model(
             ModelConfig(name=name, hidden=H, heads=HEADS, dropout=0.0),
-            in_dim=F, num_classes=C, num_layers=2, add_self_loops=not has_loops,
+            in_dim=F, out_dim=C, num_layers=2, add_self_loops=not has_loops,
         )  # fmt: skip
         reference = _layers(name, loops=not has_loops)
     for ours, theirs in zip(model.convs, reference, strict=True):

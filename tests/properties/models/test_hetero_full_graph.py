@@ -88,7 +88,7 @@ def _model(name: str, seed: int):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config = ModelConfig(name=name, hidden=H, heads=HEADS, dropout=0.0, batch_norm=name != "rgcn")
-        model = build_hetero_model(config, SCHEMA, num_classes=C, num_layers=L)
+        model = build_hetero_model(config, SCHEMA, out_dim=C, num_layers=L)
         # Norms that are not the identity; a batch and the whole graph have other statistics, so these are given.
         for norm in model.modules():
             if isinstance(norm, torch.nn.BatchNorm1d):
@@ -188,8 +188,8 @@ def test_initial_values_are_drawn_as_pyg_and_ogb_draw_them() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ModelConfig(name="rgat", hidden=96, heads=4)
-        model = build_hetero_model(config, wide, num_classes=C, num_layers=L)
-        rsage = build_hetero_model(ModelConfig(name="rsage", hidden=96), wide, num_classes=C, num_layers=L)
+        model = build_hetero_model(config, wide, out_dim=C, num_layers=L)
+        rsage = build_hetero_model(ModelConfig(name="rsage", hidden=96), wide, out_dim=C, num_layers=L)
     parameters = dict(model.named_parameters()) | dict(rsage.convs[0].named_parameters())
     bounds["author__writes__paper.lin_l.weight"] = bounds["author__writes__paper.lin_l.bias"] = 1 / np.sqrt(
         40

@@ -95,7 +95,7 @@ def test_native_models_compute_what_pygs_layers_do_on_the_same_batch(make_batch,
     data = to_data(batch)
     torch.manual_seed(0)
     config = ModelConfig(name=name, hidden=6, dropout=0.0)
-    native = build_model(config, in_dim=6, num_classes=3, num_layers=len(fanouts))
+    native = build_model(config, in_dim=6, out_dim=3, num_layers=len(fanouts))
     is_gcn = name == "gcn"
     layers = [
         GCNConv(conv.in_dim, conv.out_dim, normalize=False) if is_gcn else SAGEConv(conv.in_dim, conv.out_dim)

@@ -195,7 +195,7 @@ USERS: dict[str, Callable[[Dataset], Any]] = {
     "vip hotness": lambda dataset: first_batch(dataset, device_hotness="vip"),
     "inference": lambda dataset: predict(
         dataset,
-        SimpleNamespace(spec=SimpleNamespace(in_dim=3, num_classes=CLASSES, num_sources=N)),  # type: ignore[arg-type]
+        SimpleNamespace(spec=SimpleNamespace(in_dim=3, out_dim=CLASSES, num_sources=N)),  # type: ignore[arg-type]
     ),
     "numpy": lambda dataset: dataset.to_numpy(),
 }

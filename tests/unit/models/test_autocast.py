@@ -68,7 +68,7 @@ def test_logits_and_gradients_are_those_of_float32_but_for_rounding(
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ModelConfig(name=name, hidden=hidden, heads=4, dropout=0.0)
-        model = build_model(config, in_dim=in_dim, num_classes=5, num_layers=2)
+        model = build_model(config, in_dim=in_dim, out_dim=5, num_layers=2)
     exact, exact_gradient = _step(model, x, blocks, is_reduced=False)
     logits, gradient = _step(model, x, blocks, is_reduced=True)
     assert gradient.isfinite().all()

@@ -11,7 +11,7 @@ NAMES = ("graphsage", "gcn", "gat", "mlp")
 
 
 def _build(num_layers: int = 2, **settings):
-    return build_model(ModelConfig(**settings), in_dim=6, num_classes=3, num_layers=num_layers)
+    return build_model(ModelConfig(**settings), in_dim=6, out_dim=3, num_layers=num_layers)
 
 
 @pytest.mark.parametrize("name", NAMES)

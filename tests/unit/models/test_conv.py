@@ -50,7 +50,7 @@ def test_a_gpu_multiplies_sooner_and_autocast_changes_nothing_on_a_cpu() -> None
 def test_both_orders_give_the_same_result(name, module, make_block, monkeypatch: pytest.MonkeyPatch) -> None:
     block = make_block([0, 2, 5, 5], [3, 4, 0, 0, 2], num_src=5, src_degree=[4, 3, 0, 2, 9])
     torch.manual_seed(0)
-    model = build_model(ModelConfig(name=name, hidden=8), in_dim=6, num_classes=4, num_layers=1).eval()
+    model = build_model(ModelConfig(name=name, hidden=8), in_dim=6, out_dim=4, num_layers=1).eval()
     x = torch.randn(5, 6)
     results = []
     for order in (True, False):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from dense_forward import dense_rows
 from typed_batches import CITES, HAS, NUM_NODES, TOPIC_OF, WRITES, full_batch, random_edges, small_schema
 
 from gloader.config import ModelConfig
@@ -19,16 +20,28 @@ from gloader.models import (
     relation_mean,
 )
 from gloader.models.adjacency import Adjacency
-from gloader.types import HeteroReadyBatch
+from gloader.samplers import CscGraph
+from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.types import HeteroReadyBatch, Relation
 
 C = 3
 
 
-def _model(name: str, schema: Schema | None = None, *, num_layers: int = 2, **settings) -> HeteroNetwork:
+def _model(
+    name: str,
+    schema: Schema | None = None,
+    *,
+    num_layers: int = 2,
+    out_dim: int = C,
+    has_head=True,
+    **settings,
+) -> HeteroNetwork:
     config = ModelConfig(**{"name": name, "hidden": 8, "heads": 2, "dropout": 0.0} | settings)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return build_hetero_model(config, schema or small_schema(), num_classes=C, num_layers=num_layers)
+        return build_hetero_model(
+            config, schema or small_schema(), out_dim=out_dim, num_layers=num_layers, has_head=has_head
+        )
 
 
 def _x(schema: Schema) -> dict[str, torch.Tensor]:
@@ -90,10 +103,12 @@ def test_which_types_reach_the_logits_is_told_layer_by_layer() -> None:
         num_nodes={"a": 1, "b": 1, "c": 1, "d": 1},
         feature_dims=dict.fromkeys("abcd", 1),
         relations=(("a", "r", "b"), ("b", "r", "c"), ("c", "r", "d")),
-        labelled="c",
+        targets=("c",),
     )
     assert chain.reaching(3) == (("a", "b", "c"), ("a", "b", "c"), ("b", "c"), ("c",))
     assert chain.reaching(0) == (("c",),)
+    ends = replace(chain, targets=("d", "b"))
+    assert ends.reaching(2) == (("a", "b", "c", "d"), ("a", "b", "c", "d"), ("b", "d"))
     assert chain.relations_into("c") == (("b", "r", "c"),)
 
 
@@ -108,7 +123,7 @@ def test_a_type_that_is_no_destination_passes_its_own_rows_on(name: str) -> None
 
 @pytest.mark.parametrize("name", HETERO_MODELS)
 def test_one_type_without_relations_is_an_mlp(name: str) -> None:
-    schema = Schema(num_nodes={"node": 5}, feature_dims={"node": 4}, relations=(), labelled="node")
+    schema = Schema(num_nodes={"node": 5}, feature_dims={"node": 4}, relations=(), targets=("node",))
     model, batch = _model(name, schema), _batch(schema, edges={})
     assert model(batch).shape == (3, C)
 
@@ -231,7 +246,7 @@ def test_names_of_any_spelling_are_names_of_modules() -> None:
     names = {"items": 5, "v1.2": 4, "a-b": 2}
     relations = (("v1.2", "pop", "items"), ("a-b", "r.r", "items"))
     schema = Schema(
-        num_nodes=names, feature_dims=dict.fromkeys(names, 0), relations=relations, labelled="items"
+        num_nodes=names, feature_dims=dict.fromkeys(names, 0), relations=relations, targets=("items",)
     )
     model = _model("rsage", schema, batch_norm=True)
     model(_batch(schema)).sum().backward()
@@ -245,6 +260,8 @@ def test_names_of_any_spelling_are_names_of_modules() -> None:
     [
         ({"name": "gat"}, "model 'gat' is not known; allowed: rsage, rgcn, rgat"),
         ({"name": "rgat", "hidden": 9}, "hidden is 9, which 2 heads do not divide"),
+        ({"name": "rgat", "has_head": False}, "out_dim is 3, which 2 heads do not divide"),
+        ({"name": "rgcn", "out_dim": 0}, "out_dim is 0; a model needs at least 1"),
         ({"name": "rgcn", "hidden": 0}, "hidden is 0; a model needs at least 1"),
         ({"name": "rgcn", "num_layers": 0}, "layers is 0; a model needs at least 1"),
         ({"name": "rgcn", "dropout": 1.0}, "dropout is 1.0; allowed: 0 up to"),
@@ -256,12 +273,57 @@ def test_settings_that_are_not_allowed_are_named(settings, message) -> None:
 
 
 def test_types_that_are_not_there_are_named() -> None:
-    with pytest.raises(
-        ConfigError, match="the labelled type names the type 'book'; there are 'paper', 'author'"
-    ):
-        small_schema(labelled="book")
+    with pytest.raises(ConfigError, match="the output names the type 'book'; there are 'paper', 'author'"):
+        small_schema(targets=("book",))
+    with pytest.raises(ConfigError, match="no type is wanted of the model"):
+        small_schema(targets=())
     with pytest.raises(ConfigError, match="a:r:book names the type 'a'; there are 'paper'"):
         small_schema(relations=(("a", "r", "book"),))
+
+
+def _csc(relation: Relation, pairs: list[tuple[int, int]]) -> CscGraph:
+    source, _, destination = relation
+    by_destination = sorted(pairs, key=lambda pair: pair[1])
+    counts = np.bincount([v for _, v in pairs], minlength=NUM_NODES[destination])
+    return CscGraph(
+        indptr=np.concatenate([[0], np.cumsum(counts)]),
+        indices=np.array([u for u, _ in by_destination], dtype=np.int32),
+        num_sources=NUM_NODES[source],
+    )
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("name", HETERO_MODELS)
+def test_embeddings_are_of_the_seeds_of_every_target(name: str, num_layers: int) -> None:
+    """Of users and items, say, between which links are predicted."""
+    schema = small_schema(targets=("author", "paper"))
+    model = _model(name, schema, num_layers=num_layers, out_dim=8, has_head=False, batch_norm=True)
+    edges, seeds = random_edges(schema, seed=3), {"paper": [4, 0, 2], "author": [3, 1]}
+    embedded = model.embed(_batch(schema, edges=edges, seeds=seeds, num_hops=num_layers))
+    assert {kind: tuple(rows.shape) for kind, rows in embedded.items()} == {"author": (2, 8), "paper": (3, 8)}
+    sum(rows.square().sum() for rows in embedded.values()).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+    graph = HeteroGraph(
+        num_nodes=NUM_NODES, relations={key: _csc(key, pairs) for key, pairs in edges.items()}
+    )
+    features = {kind: rows.numpy() for kind, rows in _x(schema).items() if rows.shape[1]}
+    expected = dense_rows(model, graph, features, num_layers=num_layers)
+    batch = _batch(schema, edges=edges, seeds=seeds, num_hops=num_layers)
+    with torch.no_grad():
+        embedded = model.eval().embed(batch)
+    for kind, rows in embedded.items():
+        torch.testing.assert_close(rows.double(), expected[kind][seeds[kind]], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_several_types_are_no_logits() -> None:
+    schema = small_schema(targets=("author", "paper"))
+    with pytest.raises(
+        ConfigError, match="a head is for one type, and 2 are wanted of model 'rsage': author, "
+    ):
+        _model("rsage", schema)
+    with pytest.raises(ConfigError, match="the model gives rows of 2 types, author, paper: ask embed"):
+        _model("rgcn", schema)(_batch(schema))
 
 
 def test_the_wrong_number_of_hops_is_refused() -> None:

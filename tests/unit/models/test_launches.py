@@ -107,7 +107,7 @@ def _count(name: str, batch: ReadyBatch, monkeypatch: pytest.MonkeyPatch) -> Cou
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ModelConfig(name=name, hidden=128, heads=4, dropout=0.5)
-        model = build_model(config, in_dim=100, num_classes=47, num_layers=3)
+        model = build_model(config, in_dim=100, out_dim=47, num_layers=3)
         adam = Adam(model.parameters(), lr=0.01, weight_decay=0.0, decoupled=False)
         with Launches() as launches:
             _, loss = logits_and_loss(model, batch, "none")

@@ -18,7 +18,7 @@ from gloader.training.model_spec import HeteroModelSpec, ModelSpec, parse_spec, 
 
 SCHEMA = small_schema()
 SPEC = HeteroModelSpec(
-    config=ModelConfig(name="rgat", hidden=8, heads=2), schema=SCHEMA, num_classes=3, num_layers=2
+    config=ModelConfig(name="rgat", hidden=8, heads=2), schema=SCHEMA, out_dim=3, num_layers=2
 )
 
 
@@ -68,16 +68,31 @@ def test_a_dataset_of_several_types_fixes_a_model_for_them(typed: Dataset) -> No
     assert isinstance(spec, HeteroModelSpec)
     assert spec.schema == SCHEMA
     assert list(spec.schema.num_nodes) == list(typed.node_types)
-    assert (spec.num_classes, spec.num_layers) == (3, 2)
+    assert (spec.out_dim, spec.num_layers) == (3, 2)
 
 
 def test_a_dataset_of_one_type_takes_models_for_several_too(plain: Dataset) -> None:
     spec = spec_of(_settings("rgcn"), plain)
     assert isinstance(spec, HeteroModelSpec)
     assert spec.schema == Schema(
-        num_nodes={"node": 5}, feature_dims={"node": 4}, relations=(("node", "to", "node"),), labelled="node"
+        num_nodes={"node": 5},
+        feature_dims={"node": 4},
+        relations=(("node", "to", "node"),),
+        targets=("node",),
     )
     assert isinstance(spec_of(_settings("gat"), plain), ModelSpec)
+
+
+def test_a_model_of_links_embeds_both_ends_as_wide_as_its_hidden_layers(
+    typed: Dataset, plain: Dataset
+) -> None:
+    spec = spec_of(_settings("rsage"), typed, targets=("author", "paper", "author"))
+    assert isinstance(spec, HeteroModelSpec)
+    assert (spec.schema.targets, spec.out_dim, spec.has_head) == (("author", "paper"), 8, False)
+    assert spec.build().mlp is None
+    spec = spec_of(_settings("graphsage"), plain, targets=("node",))
+    assert isinstance(spec, ModelSpec)
+    assert spec.out_dim == 8
 
 
 def test_a_model_for_one_type_is_refused_where_there_are_several(typed: Dataset) -> None:
@@ -110,11 +125,20 @@ def test_a_checkpoint_holds_types_relations_and_learned_rows(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "spec",
-    [SPEC, ModelSpec(config=ModelConfig(), in_dim=5, num_classes=3, num_layers=2, add_self_loops=False)],
+    [SPEC, ModelSpec(config=ModelConfig(), in_dim=5, out_dim=3, num_layers=2, add_self_loops=False)],
     ids=["several types", "one type"],
 )
 def test_a_spec_survives_json(spec) -> None:
     assert parse_spec(json.loads(json.dumps(spec_content(spec))), Path("x")) == spec
+
+
+def test_specs_of_earlier_versions_are_read() -> None:
+    """Which called the width of the output a number of classes, and knew one type of it."""
+    content = json.loads(json.dumps(spec_content(SPEC)))
+    content["num_classes"] = content.pop("out_dim")
+    (content["schema"]["labelled"],) = content["schema"].pop("targets")
+    del content["has_head"]
+    assert parse_spec(content, Path("x")) == SPEC
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def _batch() -> ReadyBatch:
 
 def _model() -> torch.nn.Module:
     torch.manual_seed(0)
-    return build_model(ModelConfig(), in_dim=4, num_classes=2, num_layers=1)
+    return build_model(ModelConfig(), in_dim=4, out_dim=2, num_layers=1)
 
 
 def _forward(config: StepConfig) -> tuple[torch.Tensor, torch.Tensor]:

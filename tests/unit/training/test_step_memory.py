@@ -51,7 +51,7 @@ def _spec(name, in_dim, hidden=32) -> ModelSpec:
     return ModelSpec(
         config=ModelConfig(name=name, hidden=hidden, batch_norm=name == "gcn"),
         in_dim=in_dim,
-        num_classes=7,
+        out_dim=7,
         num_layers=len(SHAPES),
         add_self_loops=True,
     )
@@ -119,7 +119,7 @@ def _hetero_batch() -> HeteroBatch:
 @pytest.mark.parametrize("name", ["rsage", "rgcn", "rgat"])
 def test_a_small_step_over_several_types_tells_what_the_whole_one_takes(name, monkeypatch) -> None:
     batch = _hetero_batch()
-    spec = HeteroModelSpec(config=ModelConfig(name=name, hidden=32), schema=WIDE, num_classes=7, num_layers=2)
+    spec = HeteroModelSpec(config=ModelConfig(name=name, hidden=32), schema=WIDE, out_dim=7, num_layers=2)
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1_000_000)
     predicted = step_bytes(spec, batch)
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
@@ -130,9 +130,7 @@ def test_a_small_step_over_several_types_tells_what_the_whole_one_takes(name, mo
 
 def test_tables_of_learned_rows_count_as_weights_and_not_as_a_step() -> None:
     """A step over the same batch takes no more where a table has a million rows, and the table is not made."""
-    small = HeteroModelSpec(
-        config=ModelConfig(name="rgcn", hidden=16), schema=WIDE, num_classes=7, num_layers=2
-    )
+    small = HeteroModelSpec(config=ModelConfig(name="rgcn", hidden=16), schema=WIDE, out_dim=7, num_layers=2)
     million = {**WIDE.num_nodes, "field": 1_000_000}
     large = replace(small, schema=replace(WIDE, num_nodes=million))
     assert parameter_bytes(large) - parameter_bytes(small) == 4 * 16 * (1_000_000 - 3000)

@@ -88,12 +88,12 @@ def matrices(seed: int) -> dict[str, np.ndarray]:
 
 def typed_network(name: str, seed: int = 0, *, num_layers: int = 3) -> HeteroNetwork:
     schema = Schema(
-        num_nodes=SIZES, feature_dims={"author": 0, **DIMS}, relations=RELATIONS, labelled="paper"
+        num_nodes=SIZES, feature_dims={"author": 0, **DIMS}, relations=RELATIONS, targets=("paper",)
     )
     config = ModelConfig(name=name, hidden=H, heads=2, batch_norm=True)  # type: ignore[arg-type]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = build_hetero_model(config, schema, num_classes=3, num_layers=num_layers)
+        network = build_hetero_model(config, schema, out_dim=3, num_layers=num_layers)
         for module in network.modules():
             if isinstance(module, torch.nn.BatchNorm1d):
                 torch.nn.init.uniform_(module.running_mean, -1, 1)

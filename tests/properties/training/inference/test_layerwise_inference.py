@@ -56,7 +56,7 @@ def _model(name: str, *, add_self_loops: bool, seed: int):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config = ModelConfig(name=name, hidden=H, heads=2, batch_norm=True)
-        model = build_model(config, in_dim=F, num_classes=C, num_layers=3, add_self_loops=add_self_loops)
+        model = build_model(config, in_dim=F, out_dim=C, num_layers=3, add_self_loops=add_self_loops)
     for norm in model.norms:
         norm.running_mean.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
         norm.running_var.uniform_(0.5, 2, generator=torch.Generator().manual_seed(seed))

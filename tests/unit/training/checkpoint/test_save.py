@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SPEC = ModelSpec(
-    config=ModelConfig(name="gcn", hidden=8), in_dim=5, num_classes=3, num_layers=2, add_self_loops=False
+    config=ModelConfig(name="gcn", hidden=8), in_dim=5, out_dim=3, num_layers=2, add_self_loops=False
 )
 
 

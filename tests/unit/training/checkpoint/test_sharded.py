@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ALONE = RankGroup.alone()
 SPEC = ModelSpec(
-    config=ModelConfig(name="gcn", hidden=8), in_dim=5, num_classes=3, num_layers=2, add_self_loops=False
+    config=ModelConfig(name="gcn", hidden=8), in_dim=5, out_dim=3, num_layers=2, add_self_loops=False
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

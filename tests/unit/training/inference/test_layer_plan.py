@@ -12,7 +12,7 @@ N, F, H, C = 10_000, 50, 64, 7
 
 def _convs(name="graphsage", num_layers=3):
     config = ModelConfig(name=name, hidden=H)
-    return build_model(config, in_dim=F, num_classes=C, num_layers=num_layers).layers
+    return build_model(config, in_dim=F, out_dim=C, num_layers=num_layers).layers
 
 
 def _held_bytes(convs, plans, num_outputs) -> int:
@@ -119,7 +119,7 @@ def test_slabs_get_narrower_with_the_devices_memory_until_one_step_does_not_fit(
 def test_activations_leave_the_device_before_a_layer_does() -> None:
     """Averaged heads are not cut: their table fits alone, and not beside the few columns of its inputs."""
     config = ModelConfig(name="gat", hidden=16, heads=4)
-    convs = build_model(config, in_dim=F, num_classes=47, num_layers=2).layers
+    convs = build_model(config, in_dim=F, out_dim=47, num_layers=2).layers
     table = 4 * N * sum(convs[1].table_widths(47))
     plans = _on_device(convs, (table + 4 * N * 8) * 4 // 3)
     assert plans is not None

@@ -70,7 +70,7 @@ def _model(name="graphsage"):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ModelConfig(name=name, hidden=H, heads=2, batch_norm=True)
-        return build_model(config, in_dim=F, num_classes=C, num_layers=3)
+        return build_model(config, in_dim=F, out_dim=C, num_layers=3)
 
 
 def _logits(graph, features, *, name="graphsage", nodes=NODES, budget=PLENTY, **where) -> torch.Tensor:

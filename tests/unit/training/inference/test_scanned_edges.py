@@ -69,7 +69,7 @@ def network(name: str, *, num_layers: int = 3) -> GraphNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ModelConfig(name=name, hidden=8, heads=2)  # type: ignore[arg-type]
-        return build_model(config, in_dim=F, num_classes=3, num_layers=num_layers)
+        return build_model(config, in_dim=F, out_dim=3, num_layers=num_layers)
 
 
 def features() -> RamFeatures:

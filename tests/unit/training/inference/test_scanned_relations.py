@@ -78,11 +78,11 @@ def features() -> dict[str, np.ndarray]:
 
 
 def network(name: str) -> HeteroNetwork:
-    schema = Schema(num_nodes=SIZES, feature_dims=DIMS, relations=tuple(EDGES), labelled="paper")
+    schema = Schema(num_nodes=SIZES, feature_dims=DIMS, relations=tuple(EDGES), targets=("paper",))
     config = ModelConfig(name=name, hidden=8, heads=2)  # type: ignore[arg-type]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return build_hetero_model(config, schema, num_classes=3, num_layers=3)
+        return build_hetero_model(config, schema, out_dim=3, num_layers=3)
 
 
 def inference(graph: HeteroGraph, budget: int) -> HeteroInference:
