@@ -51,7 +51,7 @@ class Uniform:
 class Binary:
     """``ratio`` negatives for each edge on average: pairs of a source and a destination, both drawn of all nodes.
 
-    ``strict`` is as of `Uniform`.
+    With ``strict`` none of them is an edge of the graph, as of `Uniform`; a node may be drawn for both ends.
 
     Raises
     ------

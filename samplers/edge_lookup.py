@@ -1,0 +1,153 @@
+"""Which pairs of nodes are edges of a graph, and where: found in the lists of their destinations, read directly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.offsets import offsets_of
+from gloader.samplers import link_kernels
+from gloader.samplers.graph_errors import bad_degree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.samplers.graph import Topology
+    from gloader.types import IdArray
+
+_MOST_EDGES: Final = 1 << 22  # of the lists that are held at a time, where they are copied
+_MOST_NODES: Final = 1 << 20  # whose lists are asked for at a time, where all are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPortion:
+    """Lists of sources one after the other, or a part of a long one, where a kernel reads them."""
+
+    first: int  # number of the first of them, among those that were asked for
+    values: NDArray[Any]
+    starts: IdArray  # (G,) where each begins in ``values``
+    degrees: IdArray  # (G,)
+    origins: IdArray  # (G,) where each begins in the graph
+
+
+def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
+    """Yield the in-edges of ``nodes`` (M,), in order; in nearly every case all at once.
+
+    Raises
+    ------
+    GraphError
+        The in-edges of a node do not lie within the graph's.
+    """
+    starts = offsets_of(graph.offsets, nodes)
+    degrees = offsets_of(graph.offsets, nodes + 1) - starts
+    wrong = (starts < 0) | (degrees < 0) | (starts + degrees > graph.num_edges)
+    if wrong.any():
+        raise bad_degree(graph, int(nodes[wrong][0]))
+    ends = np.cumsum(degrees)
+    begins = ends - degrees
+    # Cut by edges and not between lists, as one list alone may be longer.
+    for low in range(0, int(degrees.sum()), _MOST_EDGES):
+        high = low + _MOST_EDGES
+        first, last = np.searchsorted(ends, low, "right"), np.searchsorted(begins, high, "left")
+        skipped = np.maximum(low - begins[first:last], 0)
+        part_starts = starts[first:last] + skipped
+        part_degrees = np.minimum(ends[first:last], high) - begins[first:last] - skipped
+        found = graph.sources.lists(part_starts, part_degrees, 0, int(last - first))
+        yield ListPortion(
+            first=int(first),
+            values=found.values,
+            starts=found.starts,
+            degrees=part_degrees,
+            origins=part_starts,
+        )
+
+
+def all_portions(graph: Topology) -> Iterator[ListPortion]:
+    """Yield the in-edges of all nodes, in order; ``first`` is a node. Raises as `list_portions`."""
+    for low in range(0, graph.num_nodes, _MOST_NODES):
+        nodes = np.arange(low, min(low + _MOST_NODES, graph.num_nodes))
+        for portion in list_portions(graph, nodes):
+            yield ListPortion(
+                first=low + portion.first,
+                values=portion.values,
+                starts=portion.starts,
+                degrees=portion.degrees,
+                origins=portion.origins,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Queries:
+    """Pairs by their destinations, each of which is looked at once."""
+
+    order: IdArray  # (M,) of the pairs, by (destination, source)
+    sources: IdArray  # (M,) in this order
+    destinations: IdArray  # (G,) distinct, ascending
+    bounds: IdArray  # (G + 1,) where the pairs of each begin
+
+    @classmethod
+    def of(cls, sources: IdArray, destinations: IdArray) -> _Queries:
+        """Return the queries of pairs of ``sources`` (M,) and ``destinations`` (M,)."""
+        order = np.lexsort((sources, destinations))
+        ordered = destinations[order]
+        is_first = np.empty(len(ordered), dtype=np.bool_)
+        is_first[:1] = True
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        firsts = np.flatnonzero(is_first)
+        return cls(
+            order=order,
+            sources=sources[order],
+            destinations=ordered[firsts],
+            bounds=np.append(firsts, len(ordered)),
+        )
+
+
+def are_edges(graph: Topology, sources: IdArray, destinations: IdArray) -> NDArray[np.bool_]:
+    """Return (M,) bool: whether an edge leads from each of ``sources`` (M,) to its destination (M,).
+
+    Raises
+    ------
+    GraphError
+        As of `list_portions`.
+    StoreError
+        Edges on the SSD cannot be read, or are not what was written.
+    """
+    queries = _Queries.of(sources, destinations)
+    found = np.zeros(len(sources), dtype=np.bool_)
+    for portion in list_portions(graph, queries.destinations):
+        bounds = queries.bounds[portion.first : portion.first + len(portion.degrees) + 1]
+        link_kernels.mark_edges(
+            portion.values, portion.starts, portion.degrees, bounds, queries.sources, found
+        )
+    # Of pairs that repeat, the kernel marks the first.
+    is_repeat = np.zeros(len(sources), dtype=np.bool_)
+    is_repeat[1:] = queries.sources[1:] == queries.sources[:-1]
+    is_repeat[queries.bounds[:-1]] = False
+    firsts = np.maximum.accumulate(np.where(is_repeat, 0, np.arange(len(sources))))
+    result = np.empty_like(found)
+    result[queries.order] = found[firsts]
+    return result
+
+
+def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> IdArray:
+    """Return the positions (X,) of all edges from each of ``sources`` (M,) to its destination (M,), ascending.
+
+    Parallel edges are there each for itself; a pair that is given twice counts once. Raises as `are_edges`.
+    """
+    queries = _Queries.of(sources, destinations)
+    parts = [np.empty(0, dtype=np.int64)]
+    for portion in list_portions(graph, queries.destinations):
+        bounds = queries.bounds[portion.first : portion.first + len(portion.degrees) + 1]
+        lists = (portion.values, portion.starts, portion.degrees, portion.origins, bounds, queries.sources)
+        part = np.empty(2 * len(sources), dtype=np.int64)
+        count = link_kernels.list_edges(*lists, part)
+        if count > len(part):  # many parallel edges: once more, with room for all
+            part = np.empty(count, dtype=np.int64)
+            link_kernels.list_edges(*lists, part)
+        parts.append(part[:count])
+    # Destinations ascend, and so do their lists.
+    return np.concatenate(parts)

@@ -1,0 +1,178 @@
+"""Negatives that are drawn: every draw is a hash of (seed, epoch, batch, row, number, attempt)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.core.negatives import Binary, InBatch, Table, Uniform
+from gloader.errors import ConfigError
+from gloader.samplers import link_kernels
+from gloader.samplers.arguments import MAX_LOCAL
+from gloader.samplers.edge_lookup import are_edges
+from gloader.samplers.free_ends import FreePairs, free_destinations
+from gloader.samplers.link_ends import PairEnds
+
+if TYPE_CHECKING:
+    from gloader.core.negatives import Negatives
+    from gloader.samplers.graph import Topology
+    from gloader.types import IdArray, LinkReader, LinkRows, Relation
+
+MAX_ATTEMPTS: Final = 64  # at a strict negative, before those that are allowed are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """The draws of the negatives of a batch, each of which is beside a positive."""
+
+    key: np.uint64  # of the negatives of the batch
+    rows: IdArray  # (B,) of the link table
+    owners: IdArray  # (Q,) the positive that each is beside
+    numbers: IdArray  # (Q,) its number among those beside the same positive
+
+    def draw(self, number: int, bound: int, places: IdArray, out: IdArray) -> None:
+        """Write draw ``number``, below ``bound``, of the negatives at ``places`` into ``out`` (Q,), there."""
+        link_kernels.draw_ends(self.key, self.rows, self.owners, self.numbers, places, number, bound, out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NegativeDraws:
+    """Draws what stands beside the positives of a batch. Pure and thread-safe.
+
+    Negative j of a row takes its draw 2a as its destination, and draw 2a + 1 as its source where that is drawn too; a
+    is the attempt, above 0 of strict negatives alone.
+    """
+
+    negatives: Negatives | None
+    graph: Topology  # of the table's relation
+    relation: Relation
+    has_times: bool = False  # a source is another at another time
+    given: LinkReader | None = None  # the link table that `Table` names; None: the negatives of the own one
+
+    def pairs(self, key: np.uint64, rows: IdArray, found: LinkRows) -> PairEnds:
+        """Return the pairs of a batch.
+
+        Parameters
+        ----------
+        key : of the negatives of the batch
+        rows : (B,) of the link table
+        found : what stands there
+
+        Raises
+        ------
+        ConfigError
+            They are 2**31 or more, or a strict negative does not exist.
+        GraphError, StoreError
+            As of `are_edges`, and of the table of negatives.
+        """
+        positives, count = PairEnds.of(found), len(rows)
+        match self.negatives:
+            case None:
+                return positives
+            case Uniform(k, strict):
+                self._require_room(count, count * k)
+                owners, numbers = np.repeat(np.arange(count), k), np.tile(np.arange(k), count)
+                beside = _Beside(key=key, rows=rows, owners=owners, numbers=numbers)
+                _, wrong = self._drawn(beside, found.sources[owners], strict=strict)
+                return positives.with_destinations(wrong.reshape(count, k))
+            case Binary(_, strict):
+                num_pairs = self.negatives.num_pairs(count)
+                self._require_room(count, num_pairs)
+                numbers, owners = np.divmod(np.arange(num_pairs), max(count, 1))
+                beside = _Beside(key=key, rows=rows, owners=owners, numbers=numbers)
+                return positives.with_pairs(*self._drawn(beside, None, strict=strict), owners)
+            case InBatch():
+                self._require_room(count, count * (count - 1))
+                return positives.crossed(found.times if self.has_times else None)
+            case Table():
+                return self._from_table(key, rows, found, positives)
+
+    def _drawn(self, beside: _Beside, sources: IdArray | None, *, strict: bool) -> tuple[IdArray, IdArray]:
+        """Return the sources (Q,), drawn unless they are given, and the drawn destinations (Q,) of negatives."""
+        count, graph = len(beside.owners), self.graph
+        ends = (
+            (np.empty(count, dtype=np.int64) if sources is None else sources),
+            np.empty(count, dtype=np.int64),
+        )
+        # A source that is given may be drawn as its own destination.
+        without_self = sources is not None and self.relation[0] == self.relation[2]
+        places = np.arange(count)
+        for attempt in range(MAX_ATTEMPTS if strict else 1):
+            beside.draw(2 * attempt, graph.num_nodes, places, ends[1])
+            if sources is None:
+                beside.draw(2 * attempt + 1, graph.num_sources, places, ends[0])
+            if not strict:
+                return ends
+            here = ends[0][places], ends[1][places]
+            is_wrong = are_edges(graph, *here)
+            if without_self:
+                is_wrong |= here[0] == here[1]
+            places = places[is_wrong]
+            if len(places) == 0:
+                return ends
+        # So rarely is a draw no edge that all which are none are looked for: the result is as uniform.
+        if sources is None:
+            self._draw_free_pairs(beside, places, *ends)
+        else:
+            self._draw_free(beside, places, *ends, without_self=without_self)
+        return ends
+
+    def _draw_free(
+        self, beside: _Beside, places: IdArray, sources: IdArray, destinations: IdArray, *, without_self: bool
+    ) -> None:
+        """Draw destinations at ``places`` among all that are allowed."""
+        wanted = np.unique(sources[places])
+        for source, free in free_destinations(self.graph, wanted, without_self=without_self):
+            if len(free) == 0:
+                self._refuse_source(source, without_self=without_self)
+            here = places[sources[places] == source]
+            beside.draw(2 * MAX_ATTEMPTS, len(free), here, destinations)
+            destinations[here] = free[destinations[here]]
+
+    def _draw_free_pairs(
+        self, beside: _Beside, places: IdArray, sources: IdArray, destinations: IdArray
+    ) -> None:
+        """Draw pairs at ``places`` among all that are allowed."""
+        free = FreePairs.of(self.graph)
+        if len(free) == 0:
+            raise ConfigError(
+                f"every pair of nodes is an edge of {':'.join(self.relation)}, so that no negative can be strict: "
+                "pass strict=False"
+            )
+        beside.draw(2 * MAX_ATTEMPTS, len(free), places, destinations)
+        sources[places], destinations[places] = free.at(destinations[places])
+
+    def _refuse_source(self, source: int, *, without_self: bool) -> None:
+        other = "other " if without_self else ""
+        raise ConfigError(
+            f"node {source} of type {self.relation[0]!r} has an edge of {':'.join(self.relation)} to every {other}node "
+            f"of type {self.relation[2]!r}, so that none of its negatives can be strict: pass strict=False"
+        )
+
+    def _from_table(self, key: np.uint64, rows: IdArray, found: LinkRows, positives: PairEnds) -> PairEnds:
+        """Return the pairs with negatives that are given."""
+        if self.given is None:
+            if found.negatives is None:
+                raise ConfigError(without_negatives(self.relation))
+            self._require_room(len(rows), found.negatives.size)
+            return positives.with_destinations(found.negatives.astype(np.int64, copy=False))
+        owners, drawn = positives.owners, np.empty(len(rows), dtype=np.int64)
+        beside = _Beside(key=key, rows=rows, owners=owners, numbers=np.zeros_like(owners))
+        beside.draw(0, self.given.num_rows, owners, drawn)
+        wrong = self.given.read(drawn)
+        return positives.with_pairs(wrong.sources, wrong.destinations, owners)
+
+    def _require_room(self, num_positives: int, num_negatives: int) -> None:
+        # Both ends of a pair may be seeds of their own.
+        if 2 * (num_positives + num_negatives) > MAX_LOCAL:
+            raise ConfigError(
+                f"a batch of {num_positives:,} edges with {self.negatives} has {num_negatives:,} negatives, and may "
+                f"have {MAX_LOCAL // 2:,} pairs: lower batch_size or the number of negatives"
+            )
+
+
+def without_negatives(relation: Relation) -> str:
+    """Return the refusal of a link table that has no negatives of its own. Pure."""
+    return f"the link table of {':'.join(relation)} has no negatives of its own; name another table, or pass Uniform(k)"

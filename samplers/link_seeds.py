@@ -1,0 +1,209 @@
+"""What the rows of a link table become: seeds, pairs with their labels, and the edges that no hop may take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.negatives import Binary, Table, Uniform
+from gloader.errors import ConfigError
+from gloader.samplers.arguments import checked_seed
+from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.link_draws import NegativeDraws, without_negatives
+from gloader.samplers.link_ends import EndNumbers
+from gloader.samplers.link_exclusion import LinkExclusion
+from gloader.samplers.rng import layer_key
+from gloader.types import NO_EDGE, BatchSeeds, Links
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.core.negatives import Negatives
+    from gloader.samplers.graph import Topology
+    from gloader.samplers.link_exclusion import Exclude
+    from gloader.types import BatchId, IdArray, LinkReader, LinkRows, Relation
+
+# In place of the number of a hop in the key of a draw: far from any.
+NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
+
+
+class LinkSeeds:
+    """Makes the seeds of a batch of its rows of a link table. Pure and thread-safe.
+
+    Randomness is addressed: a negative is a hash of (seed, epoch, batch index, row, its number beside the row,
+    attempt). Strict negatives and ``duplicates`` read the lists of destinations from ``graph``, in memory or page by
+    page. Strict ones are no edges of ``graph``: edges that are held out of it may be drawn, as OGB's uniform negatives
+    may.
+
+    Parameters
+    ----------
+    graph : the edges that messages are passed over, of one type or of several
+    table : the edges that are predicted
+    negatives : what is drawn beside them; None: nothing, and labels are the table's own
+    exclude : the edges that no hop may take: "none", "self" the positives that are in the graph, "reverse" those and
+        the edges that lead back
+    duplicates : exclude with each of them all edges that have the same ends, whether it is in the graph itself or not
+    seed : any integer; taken modulo 2**64
+    has_times : each end of a pair asks at the time of its row; else the seeds are the distinct ends
+    negative_table : whose rows are the negatives of `Table`; None: the ``negatives`` of ``table`` itself
+
+    Raises
+    ------
+    ConfigError
+        The graph has no such relation, negatives would be of a type without nodes or of a table without rows, the table
+        has no negatives, labels or times where they are asked for, or its relation has no reverse.
+    GloaderError
+        What reading a row of ``table`` raises.
+    """
+
+    def __init__(
+        self,
+        graph: Topology | HeteroGraph,
+        table: LinkReader,
+        *,
+        negatives: Negatives | None,
+        exclude: Exclude = "none",
+        duplicates: bool = False,
+        seed: int = 0,
+        has_times: bool = False,
+        negative_table: LinkReader | None = None,
+    ) -> None:
+        relation, reverse = table.relation, table.reverse_relation
+        own = _number_of(graph, relation)
+        topologies = tuple(graph.relations.values()) if isinstance(graph, HeteroGraph) else (graph,)
+        self._table, self._seed = table, checked_seed(seed)
+        self._has_negatives, self._has_times = negatives is not None, has_times
+        self._exclusion = LinkExclusion.of_table(
+            topologies,
+            (own, None if reverse is None else _number_of(graph, reverse)),
+            relation=relation,
+            exclude=exclude,
+            duplicates=duplicates,
+        )
+        self._numbers = _end_numbers(graph, relation)
+        # Of the two ways of `Table`, `given` says which.
+        given = negative_table if isinstance(negatives, Table) else None
+        self._draws = NegativeDraws(
+            negatives=negatives,
+            graph=topologies[own],
+            relation=relation,
+            has_times=has_times,
+            given=given,
+        )
+        _check_drawn_types(negatives, topologies[own], relation)
+        _check_given(given, relation)
+        if table.num_rows:  # the first row tells what every row has
+            self._check_columns(table.read(np.zeros(1, dtype=np.int64)))
+
+    def of(self, batch_id: BatchId, rows: IdArray) -> BatchSeeds:
+        """Return the seeds of the batch of ``rows`` (B,) of the table, in any order, with its pairs and labels.
+
+        Pairs are the positives in the order of ``rows``, then the negatives. Without times the seeds are the distinct
+        ends, ascending as all nodes are numbered through; with them the sources of all pairs, then the destinations.
+
+        Raises
+        ------
+        ConfigError
+            The batch has too many pairs, or a strict negative does not exist.
+        GraphError, StoreError
+            A list or a row cannot be read, or is damaged.
+        """
+        rows = np.array(
+            rows, dtype=np.int64
+        )  # of the caller's own kind of array, kernels would be compiled once more
+        found = self._table.read(rows)
+        key = layer_key(self._seed, batch_id.epoch, batch_id.index, NEGATIVES_LAYER)
+        ends = self._draws.pairs(key, rows, found)
+        times = None
+        if self._has_times and found.times is not None:
+            nodes, pairs = self._numbers.own_seeds(ends)
+            times = np.tile(found.times[ends.owners], 2)
+        else:
+            nodes, pairs = self._numbers.distinct_seeds(ends)
+        edge_ids = np.full(len(pairs), NO_EDGE, dtype=np.int64)
+        edge_ids[: len(rows)] = rows
+        links = Links(
+            pairs=pairs,
+            labels=self._labels(found, len(pairs)),
+            edge_ids=edge_ids,
+            num_positives=len(rows),
+        )
+        return BatchSeeds(nodes=nodes, excluded=self._exclusion.of(found), times=times, links=links)
+
+    def _labels(self, found: LinkRows, num_pairs: int) -> NDArray[Any]:
+        """Return the labels (P,) of the pairs."""
+        if not self._has_negatives and found.labels is not None:
+            return np.array(found.labels)
+        labels = np.zeros(num_pairs, dtype=np.float32)
+        labels[: len(found.sources)] = 1
+        return labels
+
+    def _check_columns(self, found: LinkRows) -> None:
+        """Raise ConfigError where the table lacks what a batch would ask of it."""
+        name = ":".join(self._table.relation)
+        if not self._has_negatives and found.labels is None:
+            raise ConfigError(
+                f"the link table of {name} has no labels, and without negatives nothing else is to be learned of its "
+                "edges: pass negatives such as Uniform(1), or prepare it with labels"
+            )
+        if self._has_times and found.times is None:
+            raise ConfigError(
+                f"the link table of {name} has no times, which batches that ask at a time take from it: prepare it "
+                "with times"
+            )
+        draws = self._draws
+        if isinstance(draws.negatives, Table) and draws.given is None and found.negatives is None:
+            raise ConfigError(without_negatives(self._table.relation))
+
+
+def _number_of(graph: Topology | HeteroGraph, relation: Relation) -> int:
+    """Return which of the graph's relations ``relation`` is: the only one of a graph of one type."""
+    if not isinstance(graph, HeteroGraph):
+        return 0
+    if relation not in graph.relations:
+        allowed = ", ".join(map(":".join, graph.relations))
+        raise ConfigError(
+            f"the link table is of {':'.join(relation)}, which the graph does not have; it has {allowed}"
+        )
+    return list(graph.relations).index(relation)
+
+
+def _end_numbers(graph: Topology | HeteroGraph, relation: Relation) -> EndNumbers:
+    """Return where the numbers of the types of ``relation`` begin."""
+    if not isinstance(graph, HeteroGraph):
+        return EndNumbers(source_start=0, destination_start=0, num_nodes=graph.num_nodes)
+    starts = dict(zip(graph.node_types, graph.type_starts.tolist(), strict=False))
+    return EndNumbers(
+        source_start=starts[relation[0]],
+        destination_start=starts[relation[2]],
+        num_nodes=int(graph.type_starts[-1]),
+    )
+
+
+def _check_drawn_types(negatives: Negatives | None, graph: Topology, relation: Relation) -> None:
+    """Raise ConfigError where negatives would be drawn from a type without nodes."""
+    counts = {2: graph.num_nodes} if isinstance(negatives, Uniform) else {}
+    if isinstance(negatives, Binary):
+        counts = {0: graph.num_sources, 2: graph.num_nodes}
+    for end, count in counts.items():
+        if count == 0:
+            raise ConfigError(
+                f"{negatives} draws negatives from an empty type: {relation[end]!r} of {':'.join(relation)} has no "
+                "nodes"
+            )
+
+
+def _check_given(given: LinkReader | None, relation: Relation) -> None:
+    """Raise ConfigError where the rows of a table of negatives can not stand beside edges of ``relation``."""
+    if given is None:
+        return
+    if given.relation[::2] != relation[::2]:
+        raise ConfigError(
+            f"the table of negatives is of {':'.join(given.relation)}, where edges of {':'.join(relation)} are "
+            f"predicted; it must lead from {relation[0]!r} to {relation[2]!r}"
+        )
+    if given.num_rows == 0:
+        raise ConfigError(
+            f"the table of negatives of {':'.join(given.relation)} is empty; name one with rows, or pass Uniform(k)"
+        )
