@@ -69,14 +69,19 @@ class LinkSeeds:
         has_times: bool = False,
         negative_table: LinkReader | None = None,
     ) -> None:
-        relation, reverse = table.relation, table.reverse_relation
-        own = _number_of(graph, relation)
+        relation, reverse = table.relation, table.reverse_relation if exclude == "reverse" else None
+        own = _number_of(graph, relation, "the link table is of")
         topologies = tuple(graph.relations.values()) if isinstance(graph, HeteroGraph) else (graph,)
         self._table, self._seed = table, checked_seed(seed)
         self._has_negatives, self._has_times = negatives is not None, has_times
         self._exclusion = LinkExclusion.of_table(
             topologies,
-            (own, None if reverse is None else _number_of(graph, reverse)),
+            (
+                own,
+                None
+                if reverse is None
+                else _number_of(graph, reverse, "edges of the link table are led back by"),
+            ),
             relation=relation,
             exclude=exclude,
             duplicates=duplicates,
@@ -157,15 +162,13 @@ class LinkSeeds:
             raise ConfigError(without_negatives(self._table.relation))
 
 
-def _number_of(graph: Topology | HeteroGraph, relation: Relation) -> int:
+def _number_of(graph: Topology | HeteroGraph, relation: Relation, what: str) -> int:
     """Return which of the graph's relations ``relation`` is: the only one of a graph of one type."""
     if not isinstance(graph, HeteroGraph):
         return 0
     if relation not in graph.relations:
         allowed = ", ".join(map(":".join, graph.relations))
-        raise ConfigError(
-            f"the link table is of {':'.join(relation)}, which the graph does not have; it has {allowed}"
-        )
+        raise ConfigError(f"{what} {':'.join(relation)}, which the graph does not have; it has {allowed}")
     return list(graph.relations).index(relation)
 
 
