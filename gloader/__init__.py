@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from gloader.core.fanouts import collective
     from gloader.core.negatives import Binary, InBatch, Table, Uniform
     from gloader.dataset import Dataset
-    from gloader.loader import HeteroLoader, Loader
+    from gloader.loader import HeteroLoader, LinkLoader, Loader
 
 __all__ = [
     "Binary",
     "Dataset",
     "HeteroLoader",
     "InBatch",
+    "LinkLoader",
     "Loader",
     "Table",
     "Uniform",
@@ -34,6 +35,7 @@ _HOMES = {
     "Uniform": "gloader.core.negatives",
     "Dataset": "gloader.dataset",
     "HeteroLoader": "gloader.loader",
+    "LinkLoader": "gloader.loader",
     "Loader": "gloader.loader",
 }
 

@@ -9,7 +9,7 @@ K relations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -142,6 +142,11 @@ class BatchSeeds:
 AnySeeds: TypeAlias = IdArray | BatchSeeds
 
 
+def seed_nodes(seeds: AnySeeds) -> IdArray:
+    """Return the nodes (B,) of ``seeds``. Pure."""
+    return seeds.nodes if isinstance(seeds, BatchSeeds) else seeds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
@@ -177,6 +182,8 @@ class SampledBatch:
     blocks: tuple[Block, ...]  # L blocks; none where the batch was sampled on the compute device
     on_device: SampledOnDevice | None = None  # has them there
     links: Links | None = None  # what is predicted of the seeds, where it is not their own labels
+    # (U,) int32 the seed that each node was found for, where each seed has nodes of its own; None: they share them
+    trees: LocalArray | None = None
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
@@ -193,6 +200,15 @@ class SampledBatch:
         """Every block."""
         return self.blocks
 
+    def edges_of(self, relation: int) -> tuple[Block, ...]:  # noqa: ARG002 - as of `HeteroBatch`
+        """Return the blocks of a relation, by its number: of the only one."""
+        return self.blocks
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a node may be there more than once."""
+        return self.trees is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroBatch:
@@ -208,6 +224,7 @@ class HeteroBatch:
     num_seeds: Mapping[str, int]  # of each type
     blocks: tuple[Mapping[Relation, Block], ...]  # L, of every relation
     links: Links | None = None  # as of `SampledBatch`
+    trees: Mapping[str, LocalArray] | None = None  # as of `SampledBatch`, of each type
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
@@ -223,6 +240,15 @@ class HeteroBatch:
     def all_blocks(self) -> tuple[Block, ...]:
         """Every block: hop after hop as in ``blocks``, relation after relation."""
         return tuple(chain.from_iterable(hop.values() for hop in self.blocks))
+
+    def edges_of(self, relation: int) -> tuple[Block, ...]:
+        """Return the blocks of a relation, by its number, in the order of ``blocks``."""
+        return tuple(next(islice(hop.values(), relation, None)) for hop in self.blocks)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a node may be there more than once."""
+        return self.trees is not None
 
     @property
     def on_device(self) -> None:

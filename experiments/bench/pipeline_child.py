@@ -28,7 +28,9 @@ from gloader.models import build_model
 from gloader.observe.explain import run_json
 from gloader.pipeline.gather import HostBatch, gather_cached
 from gloader.pipeline.open_tiers import open_feature_tier
+from gloader.pipeline.positions import NoLabels
 from gloader.pipeline.sample import ordered
+from gloader.pipeline.seed_order import SeedPlan
 from gloader.pipeline.transfer import transfer
 from gloader.samplers.graph import float_in_degrees
 from gloader.ssd_store.cost.strategy import Calibration
@@ -102,7 +104,8 @@ def alone(job: dict[str, Any]) -> dict[str, Any]:
         batch_size=settings["batch_size"],
         seed=0,
     )
-    tier = open_feature_tier(dataset, order, _loader_settings(settings))
+    seeds = SeedPlan(order=order, labels=NoLabels(), is_typed=False)
+    tier = open_feature_tier(dataset, seeds, _loader_settings(settings))
     sink = make_sink(job["sink"], dataset, len(settings["fanouts"]))
     meter = Meter()
     stages = SuperbatchSteps(tier, dataset, order, meter, sink)

@@ -12,15 +12,18 @@ from numba import njit
 from gloader.core.hashing import GOLDEN, inverse, mix64, mix_int, unmix64
 from gloader.core.ids import outside
 from gloader.errors import ConfigError, SeedError
+from gloader.types import BatchSeeds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    from gloader.types import IdArray
+    from gloader.types import AnySeeds, BatchId, IdArray
 
 _ONE: Final = np.uint64(1)
 _INVERSE_GOLDEN: Final = inverse(GOLDEN)
-_EPOCHS_HELD: Final = 3  # the one being consumed, and those that superbatches reach into
+EPOCHS_HELD: Final = 3  # the one being consumed, and those that superbatches reach into
 
 
 def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
@@ -98,11 +101,13 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
     return ordered
 
 
-def _check_seeds(seeds: IdArray, num_nodes: int) -> None:
-    """Raise SeedError listing up to five seeds that are no node ids or that repeat."""
+def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
+    """Raise SeedError listing up to five seeds that are no node ids or, unless they may, that repeat."""
     if len(wrong := outside(seeds, num_nodes)):
         raise SeedError(f"seeds must be node ids in 0..{num_nodes - 1}; these are not: {wrong[:5].tolist()}")
-    if bool(np.all(seeds[1:] > seeds[:-1])):  # as splits are stored; sorting 100 million takes two seconds
+    if may_repeat or bool(
+        np.all(seeds[1:] > seeds[:-1])
+    ):  # as splits are stored; sorting 100 million takes two seconds
         return
     ordered = np.sort(seeds)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -110,25 +115,84 @@ def _check_seeds(seeds: IdArray, num_nodes: int) -> None:
         raise SeedError(f"seeds must not repeat; these do: {np.unique(repeated)[:5].tolist()}")
 
 
-class _HeldEpochs:
-    """The positions of the epochs asked for last. Thread-safe."""
+class HeldEpochs:
+    """The positions of the epochs asked for last. Thread-safe.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    most : epochs that are kept
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._positions: dict[int, IdArray] = {}  # the one that was asked for last comes last
 
-    def positions(self, epoch: int, order: EpochOrder) -> IdArray:
-        """Return the positions of ``epoch``, worked out by one thread, for which the others wait."""
+    def positions(self, epoch: int, make: Callable[[], IdArray]) -> IdArray:
+        """Return the positions of ``epoch``, which one thread has ``make`` work out while the others wait."""
         with self._lock:
             # Taken out and put back, so that the dict stays in the order of use and its first entry may go.
             found = self._positions.pop(epoch, None)
             if found is None:
-                while len(self._positions) >= _EPOCHS_HELD:
+                while len(self._positions) >= self._most:
                     del self._positions[next(iter(self._positions))]
-                found = order.make_positions(epoch)
+                found = make()
                 found.flags.writeable = False
             self._positions[epoch] = found
             return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCut:
+    """How the items of an epoch are cut into steps, and a step into the parts of the ranks. Pure."""
+
+    num_items: int
+    batch_size: int  # per rank
+    rank: int
+    world_size: int
+    drop_last: bool
+
+    def check(self, *, noun: str) -> None:
+        """Raise ConfigError or SeedError where there would be no batch, naming the items ``noun``."""
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1")
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"rank {self.rank} is not in 0..{self.world_size - 1} (world_size {self.world_size})"
+            )
+        if self.batch_size > self.num_items > 0:
+            raise ConfigError(
+                f"batch_size {self.batch_size} is larger than the {self.num_items} {noun}; lower batch_size"
+            )
+        if self.world_size > 1 and self.num_batches == 0:
+            raise SeedError(
+                f"{self.num_items} {noun} give {self.world_size} ranks no batch; they would wait forever"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Items that all ranks together take per step."""
+        return self.batch_size * self.world_size
+
+    @property
+    def num_batches(self) -> int:
+        """Steps per epoch, the same on every rank."""
+        full, rest = divmod(self.num_items, self.global_batch_size)
+        return full + int(rest >= self.world_size and not self.drop_last)
+
+    def bounds(self, index: int, *, rank: int | None = None) -> tuple[int, int]:
+        """Return where in the epoch's order the part of a rank, by default this one, begins and ends.
+
+        Parameters
+        ----------
+        index : number of the step within the epoch
+        rank : defaults to this rank
+        """
+        part = self.rank if rank is None else rank
+        first = min(index * self.global_batch_size, self.num_items)
+        length = min(self.global_batch_size, self.num_items - first)
+        # Cut at multiples of len/W, rounded down: parts differ by one item at most, and a full step divides evenly.
+        return first + part * length // self.world_size, first + (part + 1) * length // self.world_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +211,7 @@ class EpochOrder:
     Without ``shuffle`` the seeds are taken as given and b changes nothing.
     """
 
-    seeds: IdArray  # (n,) unique node ids
+    seeds: IdArray  # (n,) node ids, unique but where they ask at a time
     num_nodes: int  # N
     batch_size: int  # per rank
     seed: int
@@ -156,45 +220,67 @@ class EpochOrder:
     rank: int = 0
     world_size: int = 1
     seed_blocks: int = 1  # b; 1 permutes single seeds
+    times: IdArray | None = (
+        None  # (n,) int64 seconds at which each seed asks; None: edges of all times are taken
+    )
     _by_id: IdArray | None = field(
         init=False, repr=False, compare=False, default=None
     )  # positions, where b > 1
-    _held: _HeldEpochs = field(init=False, repr=False, compare=False, default_factory=_HeldEpochs)
+    _held: HeldEpochs = field(
+        init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
+    )
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1")
-        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
-            raise ConfigError(
-                f"rank {self.rank} is not in 0..{self.world_size - 1} (world_size {self.world_size})"
-            )
-        if self.batch_size > len(self.seeds) > 0:
-            raise ConfigError(
-                f"batch_size {self.batch_size} is larger than the {len(self.seeds)} seeds; lower batch_size"
-            )
+        self.cut.check(noun="seeds")
         if not 1 <= self.seed_blocks <= self.global_batch_size:
             raise ConfigError(
                 f"seed_blocks is {self.seed_blocks}; it must be in 1..{self.global_batch_size}, the seeds that all "
                 "ranks take per step"
             )
-        _check_seeds(self.seeds, self.num_nodes)
+        _check_seeds(self.seeds, self.num_nodes, may_repeat=self.times is not None)
         if self.seed_blocks > 1:
             object.__setattr__(self, "_by_id", np.argsort(self.seeds))  # frozen; this is its constructor
-        if self.world_size > 1 and self.num_batches == 0:
-            raise SeedError(
-                f"{len(self.seeds)} seeds give {self.world_size} ranks no batch; they would wait forever"
-            )
+
+    @property
+    def cut(self) -> StepCut:
+        """How an epoch is cut into steps."""
+        return StepCut(
+            num_items=len(self.seeds),
+            batch_size=self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            drop_last=self.drop_last,
+        )
 
     @property
     def global_batch_size(self) -> int:
         """Seeds that all ranks together take per step."""
-        return self.batch_size * self.world_size
+        return self.cut.global_batch_size
 
     @property
     def num_batches(self) -> int:
         """Batches per epoch, the same on every rank."""
-        full, rest = divmod(len(self.seeds), self.global_batch_size)
-        return full + int(rest >= self.world_size and not self.drop_last)
+        return self.cut.num_batches
+
+    @property
+    def num_items(self) -> int:
+        """Seeds of an epoch."""
+        return len(self.seeds)
+
+    @property
+    def num_held(self) -> int:
+        """Items for which something is held in memory."""
+        return len(self.seeds)
+
+    def ready_epoch(self, epoch: int) -> None:
+        """Work out the order of ``epoch``, which is kept."""
+        self.epoch_positions(epoch)
+
+    def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
+        """Return the seeds (B,) of one batch of a rank, by default this one; with their times where they have some."""
+        positions = self.batch_seeds(self.epoch_positions(batch.epoch), batch.index, rank=rank)
+        seeds = self.seeds[positions]
+        return seeds if self.times is None else BatchSeeds(nodes=seeds, times=self.times[positions])
 
     def epoch_positions(self, epoch: int) -> IdArray:
         """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them; read-only. Pure.
@@ -202,7 +288,7 @@ class EpochOrder:
         They index what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. The positions
         of the last few epochs asked for are kept.
         """
-        return self._held.positions(epoch, self)
+        return self._held.positions(epoch, lambda: self.make_positions(epoch))
 
     def make_positions(self, epoch: int) -> IdArray:
         """Compute what `epoch_positions` returns and keeps. Pure."""
@@ -226,9 +312,5 @@ class EpochOrder:
         index : number of the step within the epoch
         rank : defaults to this rank
         """
-        part = self.rank if rank is None else rank
-        step = ordered[index * self.global_batch_size : (index + 1) * self.global_batch_size]
-        # Cut at multiples of len/W, rounded down: parts differ by one seed at most, and a full step divides evenly.
-        low = part * len(step) // self.world_size
-        high = (part + 1) * len(step) // self.world_size
-        return step[low:high]
+        first, last = self.cut.bounds(index, rank=rank)
+        return ordered[first:last]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from gloader.cache import (
     plan_device_cache,
     whole_device_cache,
 )
+from gloader.core.row_order import RowOrder
 from gloader.core.thread_start import run_together
+from gloader.errors import ConfigError
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceHotness
-    from gloader.core.order import EpochOrder
+    from gloader.core.row_order import AnyOrder
     from gloader.samplers import HeteroGraph, Topology
     from gloader.types import AnySampler, IdArray, Sampler
 
@@ -57,7 +59,7 @@ class RowHeat:
 
 
 def presampled_counts(
-    sampler: AnySampler, order: EpochOrder, *, num_nodes: Mapping[int, int], threads: int = 1
+    sampler: AnySampler, order: AnyOrder, *, num_nodes: Mapping[int, int], threads: int = 1
 ) -> tuple[IdArray, ...]:
     """Count how often each node is in the first epoch's batches (GNNLab, EuroSys'22, section 6.3). Pure.
 
@@ -79,12 +81,12 @@ def presampled_counts(
     """
     per_epoch = order.num_batches
     num_batches = min(max(per_epoch, LEAST_PRESAMPLED), MOST_PRESAMPLED) if per_epoch else 0
-    seeds = [order.epoch_seeds(epoch) for epoch in range(-(-num_batches // max(per_epoch, 1)))]
 
     def nodes_of(number: int) -> tuple[IdArray, ...]:
         epoch, index = divmod(number, per_epoch)
-        batch_seeds = order.batch_seeds(seeds[epoch], index)
-        return sampler.sample(BatchId(epoch=epoch, index=index), batch_seeds).node_arrays
+        batch = BatchId(epoch=epoch, index=index)
+        seeds: Any = order.seeds_of(batch)
+        return sampler.sample(batch, seeds).node_arrays
 
     counts = tuple(np.zeros(count, dtype=np.int64) for count in num_nodes.values())
     # In rounds: at once, every batch would be sampled ahead of the count, and held.
@@ -94,7 +96,7 @@ def presampled_counts(
             [partial(nodes_of, number) for number in numbers], threads=threads, name="gloader-presample"
         ):
             for node_type, mine in zip(num_nodes, counts, strict=True):
-                mine[arrays[node_type]] += 1  # a batch has each node once
+                mine[arrays[node_type]] += 1  # once for a batch, however often it has a node
     return counts
 
 
@@ -104,7 +106,7 @@ def hottest_rows(
     *,
     topology: Topology,
     sampler: Sampler,
-    order: EpochOrder,
+    order: AnyOrder,
     fanouts: tuple[int, ...],
     threads: int = 1,
 ) -> DeviceCachePlan:
@@ -133,7 +135,7 @@ def heat_of_tables(
     *,
     graph: HeteroGraph,
     sampler: AnySampler,
-    order: EpochOrder,
+    order: AnyOrder,
     fanouts: Sequence[tuple[int, ...]],
     is_collective: bool,
     threads: int = 1,
@@ -155,7 +157,7 @@ def heat_of_tables(
         chances = inclusion_by_type(
             num_nodes,
             _edges_of(graph, fanouts),
-            seeds=_seeds_by_type(order.seeds, graph.type_starts),
+            seeds=_seeds_by_type(_node_seeds(order), graph.type_starts),
             batch_size=order.batch_size,
             is_collective=is_collective,
         )
@@ -173,7 +175,7 @@ def _heat(
     hotness: DeviceHotness,
     topology: Topology,
     sampler: Sampler,
-    order: EpochOrder,
+    order: AnyOrder,
     fanouts: tuple[int, ...],
     threads: int,
 ) -> RowHeat:
@@ -184,7 +186,7 @@ def _heat(
         chances = inclusion_probabilities(
             topology.offsets,
             topology.sources.pieces,
-            seeds=order.seeds,
+            seeds=_node_seeds(order),
             batch_size=order.batch_size,
             fanouts=fanouts,
         )
@@ -219,6 +221,21 @@ def _edges_of(graph: HeteroGraph, fanouts: Sequence[tuple[int, ...]]) -> list[Re
         )
         for ((source, _, destination), topology), hops in zip(graph.relations.items(), fanouts, strict=True)
     ]
+
+
+def _node_seeds(order: AnyOrder) -> IdArray:
+    """Return the seeds of an epoch.
+
+    Raises
+    ------
+    ConfigError
+        They are edges, whose ends are drawn.
+    """
+    if isinstance(order, RowOrder):
+        raise ConfigError(
+            "device_hotness='vip' works with seeds that are nodes; for links use 'presampled' or 'degree'"
+        )
+    return order.seeds
 
 
 def _seeds_by_type(seeds: IdArray, starts: IdArray) -> list[IdArray]:

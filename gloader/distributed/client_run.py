@@ -20,7 +20,7 @@ from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
 from gloader.pipeline.send import Send, SendFeed
-from gloader.pipeline.table_files import open_store
+from gloader.pipeline.table_files import feature_rows, open_store
 from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
 from gloader.pipeline.transfer import Transfer
 from gloader.types import SampledBatch
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.positions import BatchStream, SeedLabels
+    from gloader.pipeline.positions import BatchLabels, BatchStream
     from gloader.pipeline.transfer import SentBatch
     from gloader.samplers import HeteroGraph, Topology
     from gloader.types import AnyBatch, FeatureSource
@@ -66,7 +66,7 @@ class ClientRun:
         client: LoaderClient,
         *,
         stream: BatchStream,
-        labels: SeedLabels,
+        labels: BatchLabels,
         tiers: Sequence[DeviceTier],
         types: Sequence[int],
         timeline: TimelineRecorder | None,
@@ -233,21 +233,21 @@ class RemoteTier:
         self._is_typed = is_typed
         self._stall_timeout_s = settings.stages.stall_timeout_s
         self._host = team.ranks[0]
-        tables = [nodes for nodes in dataset.node_tables.values() if nodes.has_features]
-        self.types = tuple(nodes.number for nodes in tables)
-        self.table_names = tuple(nodes.name for nodes in tables)
-        self._stores = [partial(open_store, nodes, settings.reading) for nodes in tables]
+        tables = feature_rows(dataset, settings)
+        self.types = tuple(rows.number for rows in tables)
+        self.table_names = tuple(rows.name for rows in tables)
+        self._stores = [partial(open_store, rows, settings.reading) for rows in tables]
         types = BatchTypes(nodes=dataset.node_types, relations=dataset.relations) if is_typed else None
         follower = FollowerDevice(
             settings.device,
             tables=[
                 FollowerTable(
-                    type_number=nodes.number,
-                    num_nodes=nodes.num_nodes,
-                    dim=nodes.feature_dim,
+                    type_number=rows.number,
+                    num_nodes=rows.num_rows,
+                    dim=rows.feature_dim,
                     open_store=open_rows,
                 )
-                for nodes, open_rows in zip(tables, self._stores, strict=True)
+                for rows, open_rows in zip(tables, self._stores, strict=True)
             ],
             types=types,
             dry_run=dry_run,
@@ -257,7 +257,7 @@ class RemoteTier:
             # Its constructor answers the host's questions through `follower`, which has the device's rows afterwards.
             self._client = LoaderClient(
                 team,
-                dims=[nodes.feature_dim for nodes in tables],
+                dims=[rows.feature_dim for rows in tables],
                 types=types,
                 # By the opened device, which knows its number: the thread that sends has a current device of its own.
                 pin=lambda memory: pin_segment(memory, follower.tiers[0].device.place),
@@ -299,7 +299,7 @@ class RemoteTier:
         self,
         *,
         stream: BatchStream,
-        labels: SeedLabels,
+        labels: BatchLabels,
         timeline: TimelineRecorder | None,
         feedback: RunFeedback,
     ) -> ClientRun:

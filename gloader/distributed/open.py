@@ -15,15 +15,16 @@ from gloader.distributed.host import LoaderHost
 from gloader.distributed.loader_parts import LoaderParts
 from gloader.pipeline.open_tiers import open_feature_tier
 from gloader.pipeline.seed_order import named_facts
+from gloader.pipeline.table_files import feature_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gloader.config import LoaderSettings
-    from gloader.core.order import EpochOrder
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership, Team
     from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.seed_order import SeedPlan
     from gloader.pipeline.tiers import FeatureTier
 
 
@@ -41,11 +42,10 @@ def telling_others(membership: Membership) -> Iterator[None]:
 def open_for_rank(
     membership: Membership,
     dataset: Dataset,
-    order: EpochOrder,
+    seeds: SeedPlan,
     settings: LoaderSettings,
     *,
     dry_run: DryRun | None = None,
-    is_typed: bool = False,
 ) -> LoaderParts:
     """Open what a rank loads with: tiers of its own, or those that the ranks of its machine share.
 
@@ -55,10 +55,9 @@ def open_for_rank(
     ----------
     membership : this rank's part of every step
     dataset : what is sampled, and where the features are
-    order : the batches of this rank
+    seeds : those of the batches of this rank
     settings : those of the loader
     dry_run : one step of the model, to see what it takes of this rank's device
-    is_typed : batches have node types and relations
 
     Raises
     ------
@@ -69,18 +68,18 @@ def open_for_rank(
     RankError
         Another rank is gone, or could not open its part.
     """
-    open_tier = partial(open_feature_tier, dataset, order, settings, dry_run=dry_run, is_typed=is_typed)
+    open_tier = partial(open_feature_tier, dataset, seeds, settings, dry_run=dry_run)
     if not membership.is_collective:
         return LoaderParts(open_tier())
     # What bounds the batches on their way to another rank are the buffers of their rows: without any, each loads alone.
-    has_rows = any(nodes.has_features for nodes in dataset.node_tables.values())
+    has_rows = bool(feature_rows(dataset, settings))
     membership = replace(membership, is_shared=membership.is_shared and has_rows)
-    team = assemble(membership, _facts(dataset, order, settings, is_typed=is_typed))
+    team = assemble(membership, _facts(dataset, seeds, settings))
     num_ranks = len(team.ranks)
     if num_ranks == 1:
         team.close()
         return LoaderParts(open_tier(num_loaders=team.num_local))
-    remote = partial(RemoteTier, dataset, team, settings, dry_run=dry_run, is_typed=is_typed)
+    remote = partial(RemoteTier, dataset, team, settings, dry_run=dry_run, is_typed=seeds.is_typed)
     with team:
         if not team.is_host:
             return LoaderParts(remote(), num_ranks=num_ranks)
@@ -105,12 +104,14 @@ def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: L
     return LoaderParts(tier, host, num_ranks=len(team.ranks))
 
 
-def _facts(dataset: Dataset, order: EpochOrder, settings: LoaderSettings, *, is_typed: bool) -> Facts:
+def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:
     """Return what has to be the same on every rank. Threads may differ: those of the rank that loads count."""
+    order, links = seeds.order, seeds.links
+    kind = "HeteroLoader" if seeds.is_typed else "Loader"
     batches = {
-        **named_facts(dataset, order, settings.sampling),
+        **named_facts(dataset, order, settings.sampling, None if links is None else links.facts()),
         "batch_size": order.batch_size,
-        "loader": "HeteroLoader" if is_typed else "Loader",
+        "loader": kind if links is None else f"LinkLoader over a {kind}",
         "seed": order.seed,
         "epochs": settings.stages.epochs,
     }

@@ -7,7 +7,7 @@ import weakref
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings
@@ -17,22 +17,21 @@ from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
 from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError
-from gloader.loader.signature import with_settings
 from gloader.observe.bottleneck import TableFigures, find_bottleneck
 from gloader.observe.explain import explain_run
 from gloader.observe.explain_passes import explain_passes
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.consumer import EpochIterator, require_same_process
 from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.positions import BatchStream, SeedLabels
+from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.run import PipelineRun
-from gloader.pipeline.seed_order import labels_beside_order, named_facts, order_seeds, stream_fingerprint
+from gloader.pipeline.seed_order import named_facts, stream_fingerprint
+from gloader.pipeline.table_files import feature_rows
 from gloader.samplers.arguments import checked_fanouts
 from gloader.samplers.make import require_layout
-from gloader.types import BatchId, HeteroReadyBatch, IdArray, ReadyBatch
+from gloader.types import BatchId, HeteroReadyBatch, LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Iterator, Mapping
     from types import TracebackType
     from typing import Unpack
@@ -40,26 +39,23 @@ if TYPE_CHECKING:
     from gloader.config import OptionalKeywords
     from gloader.core.fanouts import FanoutsLike
     from gloader.dataset import Dataset
+    from gloader.distributed.agree import Membership
     from gloader.memory.plan import MemoryPlan
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.device_room import DryRun
-    from gloader.pipeline.positions import LabelledSeeds
-    from gloader.pipeline.typed_seeds import SeedsLike
+    from gloader.pipeline.seed_order import SeedPlan
     from gloader.ssd_store.os_io import StrPath
 
-B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
+B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
 
 class BatchLoader(ABC, Generic[B]):
-    """A loader of batches of one kind; `Loader` and `HeteroLoader` say what it is given.
+    """A loader of batches of one kind; `Loader`, `HeteroLoader` and `LinkLoader` say what it is given.
 
     Parameters and errors are said there.
     """
-
-    __signature__: ClassVar[inspect.Signature]
-    _is_typed: ClassVar[bool]  # whether batches have several types
 
     def __init__(
         self,
@@ -67,8 +63,7 @@ class BatchLoader(ABC, Generic[B]):
         *,
         fanouts: FanoutsLike,
         batch_size: int,
-        seeds: SeedsLike | None = None,
-        device_dry_run: DryRun | None = None,
+        device_dry_run: DryRun | None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
         # Before several threads call torch, see docs/adr/0015-first-square-root.md.
@@ -84,71 +79,38 @@ class BatchLoader(ABC, Generic[B]):
             require_layout(settings.sampling.sampler, settings.sampling.layout)
             parse_hotness(settings.device.device_hotness)
             place_of(settings.device.device)
-            self._check(dataset, settings)
             self._dataset = dataset
             self._settings = settings
-            self._order = order_seeds(
-                dataset,
-                settings.sampling,
-                self._seeds_of(dataset, seeds),
-                rank=membership.rank,
-                world_size=membership.world_size,
-            )
-            self._labels = labels_beside_order(
-                self._order, lambda: self._labels_of(dataset, self._order.seeds)
-            )
+            self._plan = self._plan_seeds(dataset, settings, membership)
+            self._order = self._plan.order
         self._timeline = TimelineRecorder() if settings.stages.trace else None
+        links = self._plan.links
         self._held = open_for_rank(
-            membership, dataset, self._order, settings, dry_run=device_dry_run, is_typed=self._is_typed
+            membership,
+            dataset,
+            self._plan,
+            settings,
+            dry_run=device_dry_run,
         )
         self._feedback = RunFeedback(num_ranks=self._held.num_ranks, table_names=self._held.tier.table_names)
         # Dropping the loader, or ending the process, closes what it holds; the threads know `_held` alone.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
+        facts = None if links is None else links.facts()
         self._state = LoaderState(
             next=BatchId(epoch=0, index=0),
             seed=settings.sampling.seed,
             global_batch_size=self._order.global_batch_size,
-            fingerprint=stream_fingerprint(dataset, self._order, settings.sampling),
-            stream=named_facts(dataset, self._order, settings.sampling),
+            fingerprint=stream_fingerprint(dataset, self._order, settings.sampling, facts),
+            stream=named_facts(dataset, self._order, settings.sampling, facts),
         )
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None
         self._active: weakref.ref[EpochIterator[B]] | None = None
         self._pid = os.getpid()
 
-    @classmethod
-    def from_settings(
-        cls,
-        dataset: Dataset,
-        settings: LoaderSettings,
-        *,
-        seeds: SeedsLike | None = None,
-        device_dry_run: DryRun | None = None,
-    ) -> Self:
-        """Build a loader of ``settings``.
-
-        Parameters
-        ----------
-        dataset : what to sample from
-        settings : everything else; errors as of the constructor
-        seeds, device_dry_run : see the constructor
-        """
-        return cls(dataset, seeds=seeds, device_dry_run=device_dry_run, **settings.keywords())
-
-    @staticmethod
     @abstractmethod
-    def _check(dataset: Dataset, settings: LoaderSettings) -> None:
-        """Refuse a dataset, or settings, that this loader is not for."""
-
-    @staticmethod
-    @abstractmethod
-    def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-        """Return the seeds (n,) of an epoch, which the caller gave as ``seeds``, or left out."""
-
-    @staticmethod
-    @abstractmethod
-    def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
-        """Return the labels of what `_seeds_of` returned."""
+    def _plan_seeds(self, dataset: Dataset, settings: LoaderSettings, membership: Membership) -> SeedPlan:
+        """Return the seeds of every epoch, after what this loader is not for was refused."""
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -222,11 +184,6 @@ class BatchLoader(ABC, Generic[B]):
         return tier.borrowed_bytes if isinstance(tier, RemoteTier) else 0
 
     @property
-    def seeds(self) -> IdArray:
-        """(n,) int64 the seeds of an epoch, in no particular order."""
-        return self._order.seeds
-
-    @property
     def reports(self) -> tuple[SuperbatchReport, ...]:
         """What was predicted and measured for the superbatches executed so far; empty for features in memory.
 
@@ -273,14 +230,15 @@ class BatchLoader(ABC, Generic[B]):
             In a forked child.
         """
         stats, plan = self.stats, self.memory_plan
-        tier, nodes = self._held.tier, self._dataset.node_tables
+        tier = self._held.tier
+        dims = {rows.name: rows.feature_dim for rows in feature_rows(self._dataset, self._settings)}
         threads = self._settings.stages.sampler_threads
         return find_bottleneck(
             stats,
             cores=len(os.sched_getaffinity(0)),
             sampler_threads=threads if isinstance(tier, RemoteTier) else tier.sampler_threads,
             tables=[
-                TableFigures(name=name, row_bytes=4 * nodes[name].feature_dim, cache_rows=rows, curve=curve)
+                TableFigures(name=name, row_bytes=4 * dims[name], cache_rows=rows, curve=curve)
                 for name, rows, curve in zip(
                     tier.table_names, plan.cache_rows, tier.miss_curves(stats), strict=True
                 )
@@ -360,14 +318,16 @@ class BatchLoader(ABC, Generic[B]):
         held.end_run()
         epochs = self._settings.stages.epochs
         end_epoch = None if epochs is None else max(epochs, position.epoch + 1)
-        stream = BatchStream(self._order, position, end_epoch=end_epoch)
-        labels = SeedLabels(self._order, self._labels)
+        labels = self._plan.labels
         if isinstance(held.tier, RemoteTier):
+            # The rank that loads makes the batches: here their addresses are enough.
+            stream = BatchStream(self._order, position, end_epoch=end_epoch)
             held.run = held.tier.begin(
                 stream=stream, labels=labels, timeline=self._timeline, feedback=self._feedback
             )
             return held.run
         tier, host = held.tier, held.host
+        stream = BatchStream(tier.order, position, end_epoch=end_epoch)
 
         def start() -> PipelineRun:
             self._feedback.restart()
@@ -406,6 +366,3 @@ class BatchLoader(ABC, Generic[B]):
 
 def _stands_at(consumer: Consumer, position: BatchId) -> bool:
     return consumer.has_next() and consumer.next_id == position
-
-
-BatchLoader.__signature__ = with_settings(BatchLoader.__init__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from gloader.loader.base import BatchLoader
+from gloader.loader.nodes import NodeLoader
 from gloader.pipeline.typed_seeds import labels_of_numbered, number_seeds
 from gloader.samplers.arguments import resolve_fanouts
 from gloader.types import HeteroReadyBatch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
 
-class HeteroLoader(BatchLoader[HeteroReadyBatch]):
+class HeteroLoader(NodeLoader[HeteroReadyBatch]):
     """Yields the mini-batches of one epoch of a graph of several node types each time it is iterated over.
 
     Batches have every node type and every relation, perhaps empty. All that `Loader` says of epochs, threads, ranks,
@@ -35,6 +35,7 @@ class HeteroLoader(BatchLoader[HeteroReadyBatch]):
         which "*" stands for all others; or `gloader.collective` of a list, for so many of all relations together
     batch_size : seeds per batch (of this rank)
     seeds : (n,) ids of the labelled type, or a mapping from types to ids; defaults to the training nodes
+    times : (n,) int64 seconds at which each seed asks, see `Loader`
     device_dry_run : does one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")
 
@@ -55,7 +56,7 @@ class HeteroLoader(BatchLoader[HeteroReadyBatch]):
 
     @property
     def features(self) -> Mapping[str, FeatureSource]:
-        """All rows of each type that has features; usable beside the running stages, until `close`."""
+        """All rows of each type, and of each relation, that has features; usable beside the stages, until `close`."""
         tier = self._held.tier
         return dict(zip(tier.table_names, tier.sources, strict=True))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from gloader.core.fanouts import checked_hops
 from gloader.errors import ConfigError, SeedError
-from gloader.loader.base import BatchLoader
+from gloader.loader.nodes import NodeLoader
 from gloader.pipeline.positions import LabelledSeeds
 from gloader.pipeline.seed_order import checked_seeds
 from gloader.types import ReadyBatch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray
 
 
-class Loader(BatchLoader[ReadyBatch]):
+class Loader(NodeLoader[ReadyBatch]):
     """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
 
     Batches depend on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``
@@ -38,6 +38,7 @@ class Loader(BatchLoader[ReadyBatch]):
     fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
     batch_size : seeds per batch (of this rank)
     seeds : (n,) node ids; defaults to the dataset's training nodes
+    times : (n,) int64 seconds at which each of ``seeds`` asks, which then may repeat; see ``time_strategy``
     device_dry_run : does one step of the model on a batch, to see how much it takes of the device, see
         `gloader.device.dry_step`; None: ``device_cache="auto"`` takes half of what is free
     keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")

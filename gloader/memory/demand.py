@@ -17,9 +17,9 @@ _FEWEST_BUFFERS_OF_RANKS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDemand:
-    """What the feature rows of one node type would like to have."""
+    """What the feature rows of one node type, or of the edges of one relation, would like to have."""
 
-    name: str  # of the type
+    name: str  # of the type or the relation
     num_nodes: int
     feature_bytes: int  # all rows, as stored
     row_bytes: int  # one row in a batch buffer
@@ -28,6 +28,12 @@ class TableDemand:
     store_bytes: int  # checksums and read buffers of the SSD store
     stored_row_bytes: int  # R, one row on the SSD or in the host cache
     reuse: ReuseProfile  # how soon the rows of the first batches are used again
+    repeated_rows: int = 0  # places of a large batch that have a row which another place has too
+
+    @property
+    def buffer_rows(self) -> int:
+        """Rows of a large batch in a buffer."""
+        return self.batch_rows + self.repeated_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,7 @@ class Demand:
     @property
     def buffer_bytes(self) -> int:
         """Bytes of a buffer of features, for the rows of every type, one for each rank."""
-        return sum(table.batch_rows * table.row_bytes for table in self.tables) * self.num_ranks
+        return sum(table.buffer_rows * table.row_bytes for table in self.tables) * self.num_ranks
 
     @property
     def fewest_buffers(self) -> int:

@@ -59,7 +59,7 @@ def _rows_text(demand: Demand) -> str:
         return f"{demand.batch_rows:,} nodes"
     several = len(demand.tables) > 1
     return " and ".join(
-        f"{table.batch_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
+        f"{table.buffer_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
         for table in demand.tables
     )
 

@@ -50,6 +50,7 @@ class TierFacts:
     policy: str
     topology: TopologyChoice
     rates: IoRates
+    links: str = ""  # a line on what is predicted, where seeds are edges
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -110,6 +111,7 @@ def explain_tiers(facts: TierFacts) -> str:
     lines = [f"memory budget {format_bytes(plan.budget_bytes)}, planned {format_bytes(plan.total_bytes)}:"]
     lines += [f"  {name}: {format_bytes(size)}" for name, size in plan.parts]
     lines += _explain_topology(facts)
+    lines += [facts.links] if facts.links else []
     lines += _explain_features(facts)
     if plan.would_fit:
         lines.append(f"  {FITS_IN_MEMORY}")

@@ -12,7 +12,7 @@ from gloader.errors import ChannelClosedError, ForkError, LoaderClosedError
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.step_times import StepTimes
 from gloader.pipeline.transfer import SentBatch
-from gloader.types import AnyReadyBatch, BatchId, HeteroReadyBatch, ReadyBatch
+from gloader.types import BatchId, Delivered, HeteroReadyBatch, LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.send import Send
     from gloader.pipeline.threads import Failures, Feed
 
-B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
+B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
 # Batches between the thread that sends and the loop: as many as `Pace` lets be there, so that it never waits here,
 # where it would hold host memory that the device has read.
@@ -97,7 +97,7 @@ class Consumer:
         self._instruments.forget_before(epoch)
         return self._instruments.recorder(epoch)
 
-    def next_batch(self) -> AnyReadyBatch:
+    def next_batch(self) -> Delivered:
         """Return the next batch on the compute device, waiting for it.
 
         Raises
@@ -119,7 +119,7 @@ class Consumer:
         sent = found if isinstance(found, SentBatch) else self._send.process(found)
         ready = sent.receive()
         if self._ring is not None:
-            self._ring.lend([ready.x] if isinstance(ready, ReadyBatch) else list(ready.x.values()))
+            self._ring.lend(sent.features)
         self.num_taken += 1
         if times is None:
             self._feedback.delivered(
@@ -247,7 +247,7 @@ class EpochIterator(Iterator[B], Generic[B]):
         with self._turn:
             return cast("B", self._next())  # a loader's run has batches of its kind alone
 
-    def _next(self) -> AnyReadyBatch:
+    def _next(self) -> Delivered:
         # Once: `close` may come from another thread meanwhile.
         if (current := self._open) is None:
             raise StopIteration
@@ -271,8 +271,7 @@ class EpochIterator(Iterator[B], Generic[B]):
             self._finish(is_complete=True)
             raise StopIteration
         self._num_left -= 1
-        seeds = batch.num_seeds
-        self._recorder.add_batch(seeds if isinstance(seeds, int) else sum(seeds.values()))
+        self._recorder.add_batch(_num_predicted(batch))
         self._on_batch(batch.id)
         return batch
 
@@ -289,6 +288,14 @@ class EpochIterator(Iterator[B], Generic[B]):
         ended, self._open = self._open, None
         if ended is not None:
             ended.end(is_complete=is_complete, error=error)
+
+
+def _num_predicted(batch: Delivered) -> int:
+    """Return how many seeds a batch has, or edges whose ends are its seeds."""
+    if isinstance(batch, LinkBatch):
+        return batch.num_positives
+    seeds = batch.num_seeds
+    return seeds if isinstance(seeds, int) else sum(seeds.values())
 
 
 class _OpenEpoch:

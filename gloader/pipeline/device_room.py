@@ -15,6 +15,7 @@ from gloader.device import CpuDevice, DeviceTier
 from gloader.device.dry_run import has_other_ranks
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.pace import BATCHES_AHEAD
+from gloader.pipeline.table_rows import rows_of
 from gloader.pipeline.transfer import ROOMIER, Transfer
 from gloader.types import SampledBatch
 
@@ -51,7 +52,7 @@ def room_for_rows(
     device : where the rows would lie
     settings : how much of it was asked for
     largest : the largest of a few batches; None: there are none
-    dims : F of each table, by the number of its node type
+    dims : F of each table, by its number
     dry_run : one step of the model, which is taken and measured; None: the model gets half of what is free
     """
     # Asked for by size: nothing is measured.
@@ -98,10 +99,11 @@ def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequen
 
 
 def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
-    nodes = sampled.node_arrays
     return HostBatch(
         sampled=sampled,
-        x=tuple(np.zeros((len(nodes[number]), dim), dtype=np.float32) for number, dim in dims.items()),
+        x=tuple(
+            np.zeros((len(rows_of(sampled, number)), dim), dtype=np.float32) for number, dim in dims.items()
+        ),
         src_degree=np.ones(len(sampled.nodes) if isinstance(sampled, SampledBatch) else 0, dtype=np.float32),
         superbatch=0,
         ends_superbatch=False,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceHotness
-    from gloader.core.order import EpochOrder
+    from gloader.core.row_order import AnyOrder
     from gloader.device import RowFormat
     from gloader.device.hot_rows import RowHeat
     from gloader.pipeline.device_room import DryRun
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTable:
-    """The feature rows of a node type, as far as a device has to know them."""
+    """The feature rows of a node type or a relation, as far as a device has to know them."""
 
-    type_number: int
-    num_nodes: int  # N
+    type_number: int  # of the table, see `table_rows`
+    num_nodes: int  # N; of a relation its edges
     form: RowFormat  # how they are stored
+    is_of_edges: bool = False
 
     def num_rows(self, num_bytes: int, *, as_stored: bool) -> int:
         """Return how many rows ``num_bytes`` hold, where the host brings the others as they are stored, or not."""
@@ -81,7 +82,7 @@ class Workload:
 
     topology: Topology | HeteroGraph
     sampler: AnySampler  # of it
-    order: EpochOrder
+    order: AnyOrder
     fanouts: Fanouts
     probe: list[Any]  # a few batches of the sampler
     probe_s: float  # processor seconds of sampling one, the least of them
@@ -101,7 +102,7 @@ class RowChoice:
     ----------
     hotness : what is hot, see `gloader.device.hottest_rows`
     workload : what the device will work on
-    tables : the feature rows of each node type that has them
+    tables : the feature rows of each node type, and behind them of each relation, that has them
     as_stored : the host brings the other rows as they are stored
     """
 
@@ -110,12 +111,22 @@ class RowChoice:
     ) -> None:
         self._hotness = hotness
         self._work = workload
-        self._tables = tables
+        self._all = tables
+        self._tables = [table for table in tables if not table.is_of_edges]
         self._as_stored = as_stored
 
     def plans(self, num_bytes: int) -> list[DeviceCachePlan]:
-        """Return the rows of each table; ``num_bytes`` are for all of them together."""
+        """Return the rows of each table; ``num_bytes`` are for all of them together, and none for those of edges.
+
+        An edge is taken by batches that have its destination alone: the few that a device could hold are seldom met.
+        """
+        plans = iter(self._plans_of_nodes(num_bytes))
+        return [no_device_cache(table.num_nodes) if table.is_of_edges else next(plans) for table in self._all]
+
+    def _plans_of_nodes(self, num_bytes: int) -> list[DeviceCachePlan]:
         graph = self._work.topology
+        if not self._tables:
+            return []
         if not isinstance(graph, HeteroGraph):
             (table,) = self._tables
             return [self._hottest(graph, table.num_rows(num_bytes, as_stored=self._as_stored))]

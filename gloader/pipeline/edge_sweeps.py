@@ -11,6 +11,7 @@ from gloader.pipeline.swept_batches import PassFeed, SweptBatches
 from gloader.pipeline.threads import stage_thread
 from gloader.pipeline.wavefront import batches_swept
 from gloader.samplers.arguments import split_seeds
+from gloader.types import seed_nodes
 
 if TYPE_CHECKING:
     from gloader.observe.instruments import Instruments
@@ -50,6 +51,7 @@ class EdgeSweeps:
         self.sampler = tier.sampler
         self.stream = stream
         self.instruments = instruments
+        self.num_types = len(tier.type_starts) - 1
         self.known = _first_known(tier.probed, stream, tier.type_starts)
         start = len(self.known)
         self.swept = SweptBatches(batches_swept(tier.num_batches, planned), start=start)
@@ -82,7 +84,7 @@ def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArr
     for position, batch in enumerate(taken):
         if not stream.has(position) or stream.id_of(position) != batch.id:
             break
-        own = split_seeds(stream.seeds_at(position), type_starts)
+        own = split_seeds(seed_nodes(stream.seeds_at(position)), type_starts)
         found = zip(batch.node_arrays, batch.seed_counts, strict=True)
         if not all(
             np.array_equal(seeds, nodes[:count]) for seeds, (nodes, count) in zip(own, found, strict=True)

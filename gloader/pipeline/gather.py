@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gloader.pipeline.table_rows import rows_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,7 +41,7 @@ class GatherWhole:
     ----------
     sources : all rows of each table
     shares : the rows of each that the device brings
-    types : the number of the node type of each table
+    types : the number of each table, see `table_rows`
     ring : gives the buffer of each batch
     instruments : measure it
     """
@@ -64,7 +66,7 @@ class GatherWhole:
     def process(self, whole: WholeBatch) -> HostBatch:
         """Return the batch with its rows."""
         batch = whole.sampled
-        nodes = [batch.node_arrays[number] for number in self._types]
+        nodes = [rows_of(batch, number) for number in self._types]
         brings_all = [share.reaches_all or share.holds_all for share in self._shares]
         # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
         x = self._ring.acquire(
@@ -91,15 +93,13 @@ class GatherCached:
     Parameters
     ----------
     slots : the rows of the host cache, of each table
-    types : the number of the node type of each
     instruments : measure it
     """
 
     name: Final = "gather"
 
-    def __init__(self, slots: Sequence[SlotCache], types: Sequence[int], instruments: Instruments) -> None:
+    def __init__(self, slots: Sequence[SlotCache], instruments: Instruments) -> None:
         self._slots = slots
-        self._types = types
         self._instruments = instruments
 
     def process(self, filled: FilledBatch) -> HostBatch:
@@ -107,9 +107,12 @@ class GatherCached:
         job = filled.job
         batch = job.batch.sampled
         with self._instruments.working("gather", batch.id) as work:
-            for slots, number, step, x in zip(self._slots, self._types, filled.steps, filled.x, strict=True):
+            for slots, table, step, x in zip(
+                self._slots, job.batch.tables, filled.steps, filled.x, strict=True
+            ):
                 if len(x):  # else the batch has no row of the table, or the device brings them all
-                    gather_cached(step, batch.node_arrays[number], x, slots)
+                    gather_cached(step, table.rows, x, slots)
+                    table.copy_repeats(x)
             hits = sum(len(step.hit_pos) for step in filled.steps)
             work.note(superbatch=job.superbatch.number, hits=hits)
         return HostBatch(

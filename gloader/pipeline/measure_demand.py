@@ -6,8 +6,6 @@ import math
 import os
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from gloader.cache import slot_bytes
 from gloader.cache.reuse import measure_reuse
 from gloader.memory.demand import Demand, TableDemand
@@ -15,6 +13,7 @@ from gloader.memory.predict import StepWork, TableWork, spread_of
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.pace import BATCHES_AHEAD
+from gloader.pipeline.table_rows import distinct_rows, rows_of
 from gloader.samplers import HeteroGraph, call_bytes, hetero_call_bytes, hetero_map_bytes, node_map_bytes
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
 from gloader.ssd_store.read.extents import num_pages
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.config import LoaderSettings
-    from gloader.core.order import EpochOrder
+    from gloader.core.row_order import AnyOrder
     from gloader.device import DeviceTier
     from gloader.memory.sweep_plan import SweepPlan
     from gloader.pipeline.device_rows import Workload
@@ -66,19 +65,18 @@ def measure_demand(
     """
     first, spec = tiers[0], settings.sampling.sampler
     waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
-    # In file order, as plans and stores count.
-    rows = [
-        [np.sort(batch.node_arrays[table.nodes.number]) for batch in work.probe] for table in files.tables
-    ]
+    # In file order, each once, as plans and stores count.
+    rows = [[distinct_rows(batch, number) for batch in work.probe] for number in files.types]
+    most = [max((len(rows_of(batch, number)) for batch in work.probe), default=1) for number in files.types]
     edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
     return Demand(
         tables=tuple(
-            _table_demand(table, tier, batches, settings)
-            for table, tier, batches in zip(files.tables, tiers, rows, strict=False)
+            _table_demand(table, tier, batches, settings, most_rows=of_table)
+            for table, tier, batches, of_table in zip(files.tables, tiers, rows, most, strict=False)
         ),
         topology_bytes=work.topology.held_bytes,
         policy=settings.memory.policy,
-        batch_rows=_batch_rows(work),
+        batch_rows=_batch_rows(work) + _edge_rows(files, most),
         batch_edges=edges,
         batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=num_sampler_threads(settings, first),
@@ -89,7 +87,7 @@ def measure_demand(
         else _REPLAY_FACTOR * sweeps.drawn_bytes,
         work=_step_work(settings, work, files, tiers, rows, sweeps),
         num_batches=num_batches_of(settings, work.order, num_ranks),
-        num_seeds=len(work.order.seeds),
+        num_seeds=work.order.num_held,
         num_ranks=num_ranks,
         is_reset=settings.memory.superbatch_reset,
         sweeps=sweeps,
@@ -107,27 +105,28 @@ def in_flight(settings: LoaderSettings, tier: DeviceTier, num_ranks: int) -> int
     return num_sampler_threads(settings, tier) + _BATCHES_AHEAD * num_ranks
 
 
-def num_batches_of(settings: LoaderSettings, order: EpochOrder, num_ranks: int) -> int | None:
+def num_batches_of(settings: LoaderSettings, order: AnyOrder, num_ranks: int) -> int | None:
     """Return the batches of the whole run, of all ranks that are loaded for; None: they are not known. Pure."""
     epochs = settings.stages.epochs
     return None if epochs is None else epochs * order.num_batches * num_ranks
 
 
 def _table_demand(
-    table: TableFile, tier: DeviceTier, batches: list[IdArray], settings: LoaderSettings
+    table: TableFile, tier: DeviceTier, batches: list[IdArray], settings: LoaderSettings, *, most_rows: int
 ) -> TableDemand:
-    store, num_nodes = table.store, table.nodes.num_nodes
+    store, num_nodes = table.store, table.rows.num_rows
     most = max(map(len, batches), default=1)
     return TableDemand(
-        name=table.nodes.name,
+        name=table.rows.name,
         num_nodes=num_nodes,
-        feature_bytes=table.nodes.feature_bytes,
+        feature_bytes=table.rows.feature_bytes,
         row_bytes=_buffer_row_bytes(table, tier),
         slot_bytes=slot_bytes(settings.memory.policy),
         batch_rows=min(math.ceil(LARGER_THAN_PROBED * most), num_nodes),
         store_bytes=store.resident_bytes,
         stored_row_bytes=store.row_bytes,
         reuse=measure_reuse(batches, num_nodes),
+        repeated_rows=math.ceil(LARGER_THAN_PROBED * max(most_rows - most, 0)),
     )
 
 
@@ -176,7 +175,14 @@ def _buffer_row_bytes(table: TableFile, tier: DeviceTier) -> int:
 def _batch_rows(work: Workload) -> int:
     """Return the nodes of a large batch, of all types."""
     most = max((sum(map(len, batch.node_arrays)) for batch in work.probe), default=1)
-    return min(math.ceil(LARGER_THAN_PROBED * most), _num_nodes(work))
+    wanted = math.ceil(LARGER_THAN_PROBED * most)
+    return wanted if any(batch.may_repeat for batch in work.probe) else min(wanted, _num_nodes(work))
+
+
+def _edge_rows(files: TableFiles, most: Sequence[int]) -> int:
+    """Return the rows of features of edges that a large batch has; ``most`` of each table."""
+    of_edges = (rows for table, rows in zip(files.tables, most, strict=True) if table.is_of_edges)
+    return math.ceil(LARGER_THAN_PROBED * sum(of_edges))
 
 
 def _num_nodes(work: Workload) -> int:

@@ -16,6 +16,7 @@ from gloader.memory.spill_budget import open_spill
 from gloader.memory.sweep_plan import SweepDemand, plan_sweeps
 from gloader.memory.topology_home import NO_FOLDER, SweepObstacle, choose_home
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
+from gloader.pipeline.table_files import feature_rows
 from gloader.pipeline.tiers import SweepTier
 from gloader.samplers import (
     LaborSampler,
@@ -79,8 +80,9 @@ def open_spill_folder(
     if memory.features == "ram" and not may_sweep:
         return None
     edge_bytes = max(dataset.topology_bytes, _LEAST_EDGE_BYTES) if may_sweep else 0
-    num_tables = sum(nodes.has_features for nodes in dataset.node_tables.values())
-    row_bytes = max(dataset.feature_bytes, num_tables * _LEAST_TABLE_BYTES if num_tables > 1 else 0)
+    tables = feature_rows(dataset, settings)
+    num_tables, feature_bytes = len(tables), sum(rows.feature_bytes for rows in tables)
+    row_bytes = max(feature_bytes, num_tables * _LEAST_TABLE_BYTES if num_tables > 1 else 0)
     folder = open_spill(memory.spill_dir, memory.spill_budget, data_bytes=row_bytes + edge_bytes)
     return None if folder is None else stack.enter_context(folder)
 

@@ -161,13 +161,16 @@ def _open_retrieval(
 
 def _hottest(topology: Topology | HeteroGraph, table: TableFile, capacity: int, held: IdArray) -> IdArray:
     """Return the rows of a static host cache, beside those ``held`` by the device."""
+    if table.is_of_edges:
+        # How often an edge is taken is seen in batches alone: no edge is hotter than another before the first.
+        return np.setdiff1d(np.arange(capacity + len(held)), held)[:capacity]
     if isinstance(topology, HeteroGraph):
         relations = [
-            edges for (source, _, _), edges in topology.relations.items() if source == table.nodes.name
+            edges for (source, _, _), edges in topology.relations.items() if source == table.rows.name
         ]
     else:
         relations = [topology]
-    degrees = np.zeros(table.nodes.num_nodes, dtype=np.int64)
+    degrees = np.zeros(table.rows.num_rows, dtype=np.int64)
     for edges in relations:
         degrees += access_counts(edges.sources.pieces(), len(degrees))
     degrees[held] = 0

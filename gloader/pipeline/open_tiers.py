@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.fanouts import checked_hops
-from gloader.dataset.schema import relation_text
+from gloader.core.row_order import RowOrder
 from gloader.dataset.topology import open_hetero_topology, open_topology
 from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
@@ -30,23 +29,23 @@ from gloader.pipeline.open_ssd import open_ssd
 from gloader.pipeline.probe import probe_in_passes, probe_one_by_one
 from gloader.pipeline.table_files import open_files, with_edge_spill
 from gloader.pipeline.tiers import FeatureTier
-from gloader.samplers import HeteroGraph, make_hetero_sampler, make_sampler, unreachable_relations
+from gloader.pipeline.unreachable import tell_unreachable
+from gloader.samplers import HeteroGraph, make_hetero_sampler, make_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.config import LoaderSettings
-    from gloader.core.order import EpochOrder
+    from gloader.core.row_order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.memory.demand import Demand
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.other_devices import OtherDevices
+    from gloader.pipeline.seed_order import SeedPlan
     from gloader.pipeline.table_files import TableFiles
     from gloader.samplers import Topology
     from gloader.types import AnySampler, FeatureSource
-
-logger = logging.getLogger("gloader")
 
 # Of a row each: one for gather, the queue, the thread that sends, and one more.
 _EMPTY_BUFFERS: Final = 4
@@ -57,13 +56,12 @@ _PADDING_BYTES: Final = 64
 
 def open_feature_tier(
     dataset: Dataset,
-    order: EpochOrder,
+    seeds: SeedPlan,
     settings: LoaderSettings,
     *,
     dry_run: DryRun | None = None,
     num_ranks: int = 1,
     num_loaders: int = 1,
-    is_typed: bool = False,
     others: OtherDevices | None = None,
 ) -> FeatureTier:
     """Measure a few batches, share the memory budget out, and open what it says.
@@ -71,12 +69,11 @@ def open_feature_tier(
     Parameters
     ----------
     dataset : what is sampled, and where the features are
-    order : the batches of this rank
+    seeds : those of the batches of this rank
     settings : those of the loader
     dry_run : one step of the model, to see what it takes of the device
     num_ranks : ranks that this loader brings batches to
     num_loaders : loaders of this machine; each takes its part of a budget that nobody named
-    is_typed : whether batches have several types
     others : the devices of the other ranks that this loader brings batches to; defaults to none
 
     Raises
@@ -94,8 +91,15 @@ def open_feature_tier(
         spill = open_spill_folder(dataset, settings, stack, budget_bytes=budget)
         home = choose_edge_home(dataset, settings, spill, budget_bytes=budget)
         # Held first: what it leaves of the budget is shared out below.
-        topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=is_typed)
+        topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
+        order, text = seeds.order, ""
+        if seeds.links is not None and isinstance(order, RowOrder):
+            bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=budget)
+            order, text = bound.order, bound.text
+            budget -= bound.held_bytes
         files = open_files(dataset, settings, spill, stack)
+        if isinstance(topology, HeteroGraph):
+            tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts))
         work = _workload(dataset, topology, order, settings, dry_run, files, is_swept=home.home == "sweep")
         num_batches = num_batches_of(settings, order, num_ranks)
         home, sweeps = plan_edges(
@@ -127,6 +131,7 @@ def open_feature_tier(
         ring_bytes = (plan.ring_bytes + spare) // num_ranks
         return FeatureTier(
             topology=topology,
+            order=order,
             sampler=tiers[0].sampler or work.sampler,
             types=files.types,
             sources=sources,
@@ -147,6 +152,7 @@ def open_feature_tier(
                 policy=settings.memory.policy,
                 topology=home,
                 rates=files.rates,
+                links=text,
             ),
             stack=stack,
         )
@@ -166,7 +172,7 @@ def _open_edges(
 def _workload(
     dataset: Dataset,
     topology: Topology | HeteroGraph,
-    order: EpochOrder,
+    order: AnyOrder,
     settings: LoaderSettings,
     dry_run: DryRun | None,
     files: TableFiles,
@@ -196,43 +202,23 @@ def _workload(
     )
 
 
-def _make_sampler(
-    topology: Topology | HeteroGraph, order: EpochOrder, settings: LoaderSettings
-) -> AnySampler:
+def _make_sampler(topology: Topology | HeteroGraph, order: AnyOrder, settings: LoaderSettings) -> AnySampler:
     sampling = settings.sampling
     if not isinstance(topology, HeteroGraph):
         hops = checked_hops(sampling.fanouts)
         return make_sampler(sampling.sampler, topology, hops, order.seed, layout=sampling.layout)
-    _tell_unreachable(topology, order, len(sampling.fanouts))
     return make_hetero_sampler(
         sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout
     )
 
 
-def _tell_unreachable(graph: HeteroGraph, order: EpochOrder, num_hops: int) -> None:
-    """Say which relations no seed can reach, which else would be empty in every batch without a word."""
-    starts = graph.type_starts
-    seed_types = [
-        name
-        for number, name in enumerate(graph.node_types)
-        if ((order.seeds >= starts[number]) & (order.seeds < starts[number + 1])).any()
-    ]
-    unreachable = unreachable_relations(tuple(graph.relations), seed_types, num_hops)
-    if unreachable and seed_types:
-        logger.warning(
-            "no batch has edges of %s: seeds of type %s do not reach them in %s; messages go from source to "
-            "destination, so that a relation that leads away from the seeds needs its reverse (gloader prepare "
-            "--add-reverse)",
-            ", ".join(map(relation_text, unreachable)),
-            ", ".join(seed_types),
-            "1 hop" if num_hops == 1 else f"{num_hops} hops",
-        )
-
-
 def _device_tables(files: TableFiles) -> list[DeviceTable]:
     return [
         DeviceTable(
-            type_number=table.nodes.number, num_nodes=table.nodes.num_nodes, form=row_format(table.store)
+            type_number=table.rows.number,
+            num_nodes=table.rows.num_rows,
+            form=row_format(table.store),
+            is_of_edges=table.is_of_edges,
         )
         for table in files.tables
     ]
@@ -301,7 +287,7 @@ def _ring(
     # to gather a batch into it.
     return BufferRing(
         forms=[RowForm(dim=store.dim, dtype=tier.staged_dtype) for _, store, tier in tables],
-        rows=[1 if tier.brings_all else table.batch_rows for table, _, tier in tables],
+        rows=[1 if tier.brings_all else table.buffer_rows for table, _, tier in tables],
         max_bytes=max_bytes + max(padding, 0),
         allocate=tiers[0].device.host_buffer,
     )

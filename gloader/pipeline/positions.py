@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.core.order import EpochOrder
+    from gloader.core.row_order import AnyOrder
     from gloader.types import IdArray
 
 
@@ -32,7 +34,7 @@ class BatchStream:
 
     def __init__(
         self,
-        order: EpochOrder,
+        order: AnyOrder,
         first: BatchId,
         *,
         end_epoch: int | None = None,
@@ -61,13 +63,10 @@ class BatchStream:
         epochs, index = divmod(self._first.index + position // len(self._ranks), self._per_epoch)
         return BatchId(epoch=self._first.epoch + epochs, index=index)
 
-    def seeds_at(self, position: int) -> IdArray:
+    def seeds_at(self, position: int) -> Any:  # AnySeeds
         """Return the seeds (B,) of the batch at ``position``."""
         # Every rank knows every rank's seeds: the order is of all of them, and each takes its part of a step.
-        batch = self.id_of(position)
-        rank = self._ranks[position % len(self._ranks)]
-        positions = self._order.epoch_positions(batch.epoch)
-        return self._order.seeds[self._order.batch_seeds(positions, batch.index, rank=rank)]
+        return self._order.seeds_of(self.id_of(position), rank=self._ranks[position % len(self._ranks)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +75,23 @@ class LabelledSeeds:
 
     labels: IdArray  # (n,) int64
     has_label: NDArray[np.bool_] | None = None  # (n,) whether a seed is of the labelled type; None: all are
+
+
+class BatchLabels(Protocol):
+    """The labels that go with a batch."""
+
+    def of(self, batch: BatchId, /) -> IdArray:
+        """Return the labels of the seeds of ``batch``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoLabels:
+    """Seeds that have no labels of their own: what is predicted of them comes with the batch."""
+
+    def of(self, batch: BatchId) -> IdArray:  # noqa: ARG002 - as of `BatchLabels`
+        """Return none."""
+        return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.config import IoMode
-    from gloader.core.order import EpochOrder
+    from gloader.core.row_order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.samplers.sweeping import SweptSampler
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import AnyBatch, AnySampler, IdArray
+    from gloader.types import AnyBatch, AnySampler
 
 # Enough to see how large a batch is, and few: each waits for a cold disk before the first batch comes.
 _BATCHES: Final = 3
@@ -38,7 +38,7 @@ class Probe:
     seconds: float  # of one core, to make the fastest of them in one thread, where nothing has to be read
 
 
-def probe_one_by_one(sampler: AnySampler, order: EpochOrder, *, threads: int) -> Probe:
+def probe_one_by_one(sampler: AnySampler, order: AnyOrder, *, threads: int) -> Probe:
     """Sample the first batches; a cold topology keeps each of them waiting.
 
     Parameters
@@ -48,7 +48,7 @@ def probe_one_by_one(sampler: AnySampler, order: EpochOrder, *, threads: int) ->
     threads : that sample
     """
 
-    def sample(batch_id: BatchId, seeds: IdArray) -> tuple[AnyBatch, float]:
+    def sample(batch_id: BatchId, seeds: Any) -> tuple[AnyBatch, float]:
         return _timed(lambda: sampler.sample(batch_id, seeds))
 
     tasks = [partial(sample, batch_id, seeds) for batch_id, seeds in _first_seeds(order)]
@@ -58,7 +58,7 @@ def probe_one_by_one(sampler: AnySampler, order: EpochOrder, *, threads: int) ->
 def probe_in_passes(
     dataset: Dataset,
     sampler: SweptSampler,
-    order: EpochOrder,
+    order: AnyOrder,
     folder: SpillFolder,
     *,
     rates: IoRates,
@@ -94,7 +94,7 @@ def probe_in_passes(
 def _make_in_passes(
     dataset: Dataset,
     sampler: SweptSampler,
-    order: EpochOrder,
+    order: AnyOrder,
     folder: SpillFolder,
     *,
     rates: IoRates,
@@ -124,12 +124,9 @@ def _make_in_passes(
     )
 
 
-def _first_seeds(order: EpochOrder) -> list[tuple[BatchId, IdArray]]:
-    positions = order.epoch_positions(0)  # which the stages ask for again
-    return [
-        (BatchId(epoch=0, index=index), order.seeds[order.batch_seeds(positions, index)])
-        for index in range(min(_BATCHES, order.num_batches))
-    ]
+def _first_seeds(order: AnyOrder) -> list[tuple[BatchId, Any]]:
+    first = (BatchId(epoch=0, index=index) for index in range(min(_BATCHES, order.num_batches)))
+    return [(batch, order.seeds_of(batch)) for batch in first]
 
 
 def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:

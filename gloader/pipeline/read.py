@@ -50,7 +50,7 @@ class ReadMisses:
         brought = self._brought or [False] * len(batch.tables)
         x = self._ring.acquire(
             [
-                0 if by_device else len(rows.ascending)
+                0 if by_device else len(rows.rows)
                 for rows, by_device in zip(batch.tables, brought, strict=True)
             ]
         )

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class ReplayTrace:
-    """Works out the nodes of a batch from what passes brought: sets of them, no blocks. Thread-safe.
+    """Works out the nodes of a batch from what passes brought: sets of them, and blocks for edges alone. Thread-safe.
 
     Parameters
     ----------
     sweeps : brought it
-    types : the number of the node type of each table
+    types : the number of each table, see `table_rows`
     """
 
     name: Final = "sample"
@@ -29,6 +29,7 @@ class ReplayTrace:
     def __init__(self, sweeps: EdgeSweeps, types: Sequence[int] = (0,)) -> None:
         self._sweeps = sweeps
         self._types = types
+        self._has_edges = max(types, default=0) >= sweeps.num_types
 
     def process(self, position: int) -> TraceEntry:
         """Return the nodes of the batch at ``position`` of the stream."""
@@ -37,8 +38,10 @@ class ReplayTrace:
             return trace_entry(known, self._types)
         batch_id = sweeps.stream.id_of(position)
         with sweeps.instruments.working("sample", batch_id):
-            seeds = sweeps.stream.seeds_at(position)
-            nodes = swept_nodes(sweeps.sampler.rule, batch_id, seeds, sweeps.read(position))
+            seeds, drawn = sweeps.stream.seeds_at(position), sweeps.read(position)
+            if self._has_edges:
+                return trace_entry(sweeps.sampler.replay(batch_id, seeds, drawn), self._types)
+            nodes = swept_nodes(sweeps.sampler.rule, batch_id, seeds, drawn)
             return tuple(CodedRows.of(nodes[number]) for number in self._types)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.positions import BatchStream, SeedLabels
+    from gloader.pipeline.positions import BatchLabels, BatchStream
     from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
     from gloader.pipeline.threads import Cancellable, Stage, StageThread
@@ -112,7 +112,7 @@ class PipelineRun:
         self,
         tier: FeatureTier,
         stream: BatchStream,
-        labels: SeedLabels,
+        labels: BatchLabels,
         *,
         feedback: RunFeedback,
         timeline: TimelineRecorder | None,
@@ -248,7 +248,7 @@ class PipelineRun:
             instruments=instruments,
             brought=[device_tier.brings_all for device_tier in tier.device_tiers],
         )
-        gather = GatherCached([table.slots for table in ssd], tier.types, instruments)
+        gather = GatherCached([table.slots for table in ssd], instruments)
         threads = [
             *pool.threads,
             stage_thread(inspect, collector, planned, failures),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from gloader.cache import encode_ids
+from gloader.pipeline.table_rows import OrderedRows, distinct_rows, ordered_rows
 from gloader.samplers import HeteroGraph
 from gloader.samplers.graph import float_in_degrees
 from gloader.types import HeteroBatch
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from gloader.samplers import Topology
     from gloader.types import AnyBatch, AnySampler, IdArray
 
-_LOW_BITS: Final = 32
 _NO_DEGREES: Final = np.empty(0, dtype=np.float32)
 
 
@@ -38,16 +38,8 @@ class WholeBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedRows:
-    """The nodes of a table in ascending order, which is the order in which plans and stores count."""
-
-    ascending: IdArray  # (U,) node ids
-    order: NDArray[np.int64]  # (U,) position in the batch's nodes of each of ``ascending``
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedBatch:
-    """A sampled batch, with the nodes of each table in ascending order too."""
+    """A sampled batch, with its rows in each table in ascending order too."""
 
     sampled: AnyBatch
     src_degree: NDArray[np.float32]  # as of `WholeBatch`
@@ -56,14 +48,14 @@ class OrderedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedRows:
-    """The ascending node ids of one batch in a table, coded."""
+    """The ascending rows of one batch in a table, coded."""
 
     code: NDArray[np.uint8]
-    count: int  # U
+    count: int  # V
 
     @classmethod
     def of(cls, ascending: IdArray) -> CodedRows:
-        """Return ``ascending`` (U,), coded."""
+        """Return ``ascending`` (V,), each there once, coded."""
         return cls(code=encode_ids(ascending), count=len(ascending))
 
 
@@ -125,7 +117,7 @@ class SampleTrace:
     ----------
     sample : the batch of a position
     kept : takes it
-    types : the number of the node type of each table
+    types : the number of each table, see `table_rows`
     """
 
     name: Final = "sample"
@@ -153,7 +145,7 @@ class SampleOrdered:
     sample : the batch of a position
     kept : those that were sampled for their trace and kept
     topology : gives the in-degrees, which batches of several types do without
-    types : the number of the node type of each table
+    types : the number of each table, see `table_rows`
     """
 
     name: Final = "sample"
@@ -220,20 +212,20 @@ class KeptBatches:
 
 
 def trace_entry(batch: AnyBatch, types: Sequence[int]) -> TraceEntry:
-    """Return the nodes of ``batch`` in each table, whose node types have these numbers. Pure."""
-    return tuple(CodedRows.of(np.sort(batch.node_arrays[number])) for number in types)
+    """Return the rows of ``batch`` in each table of these numbers. Pure."""
+    return tuple(CodedRows.of(distinct_rows(batch, number)) for number in types)
 
 
 def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[int] = (0,)) -> OrderedBatch:
-    """Return ``batch`` with the order and the degrees of its nodes. Pure.
+    """Return ``batch`` with the order of its rows and the degrees of its nodes. Pure.
 
     Parameters
     ----------
     batch : as sampled
     src_degree : as of `WholeBatch`
-    types : the number of the node type of each table
+    types : the number of each table, see `table_rows`
     """
-    tables = tuple(_ascending(batch.node_arrays[number]) for number in types)
+    tables = tuple(ordered_rows(batch, number) for number in types)
     return OrderedBatch(sampled=batch, src_degree=src_degree, tables=tables)
 
 
@@ -243,18 +235,6 @@ def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.fl
         return _NO_DEGREES
     nodes = batch.nodes if batch.on_device is None else batch.nodes[:0]
     return float_in_degrees(topology.offsets, nodes)
-
-
-def _ascending(nodes: IdArray) -> OrderedRows:
-    """Return ``nodes`` in ascending order, and the position of each of them. Pure."""
-    count = len(nodes)
-    if count and int(nodes.max()) < 2 ** (63 - _LOW_BITS):
-        # One sort of (id, position) pairs in one word is several times faster than an indirect sort.
-        pairs = (nodes << _LOW_BITS) | np.arange(count)
-        pairs.sort()
-        return OrderedRows(ascending=pairs >> _LOW_BITS, order=pairs & (2**_LOW_BITS - 1))
-    order = np.argsort(nodes, kind="stable").astype(np.int64)
-    return OrderedRows(ascending=nodes[order], order=order)
 
 
 def _num_bytes(batch: AnyBatch) -> int:

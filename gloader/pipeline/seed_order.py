@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,20 +11,39 @@ import numpy as np
 from gloader.core.fanouts import plain_fanouts
 from gloader.core.ids import as_ids
 from gloader.core.order import EpochOrder
+from gloader.core.row_order import RowOrder
 from gloader.core.thread_start import run_together
 from gloader.errors import SeedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gloader.config import SamplingSettings
+    from gloader.core.row_order import AnyOrder
     from gloader.dataset import Dataset
-    from gloader.pipeline.positions import LabelledSeeds
+    from gloader.pipeline.link_task import LinkTask
+    from gloader.pipeline.positions import BatchLabels, LabelledSeeds
     from gloader.types import IdArray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedPlan:
+    """The seeds of every epoch, and what goes with them."""
+
+    order: AnyOrder
+    labels: BatchLabels
+    is_typed: bool  # whether batches have several types
+    links: LinkTask | None = None  # what is predicted, where the order is of the rows of a link table
+
+
 def order_seeds(
-    dataset: Dataset, sampling: SamplingSettings, seeds: IdArray, *, rank: int, world_size: int
+    dataset: Dataset,
+    sampling: SamplingSettings,
+    seeds: IdArray,
+    *,
+    times: IdArray | None = None,
+    rank: int,
+    world_size: int,
 ) -> EpochOrder:
     """Return the order in which a rank takes the seeds of every epoch.
 
@@ -32,6 +52,7 @@ def order_seeds(
     dataset : whose nodes they are
     sampling : batch size, seed and shuffling
     seeds : (n,) node ids; of several types, numbered through
+    times : (n,) at which each of them asks; None: edges of all times are taken
     rank, world_size : the part of each step that is this rank's
 
     Raises
@@ -49,7 +70,44 @@ def order_seeds(
         rank=rank,
         world_size=world_size,
         seed_blocks=sampling.seed_blocks,
+        times=None if times is None else _checked_times(times, len(seeds)),
     )
+
+
+def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_size: int) -> RowOrder:
+    """Return the order in which a rank takes the rows of a link table in every epoch.
+
+    Parameters
+    ----------
+    num_rows : of the table
+    sampling : batch size, seed and shuffling
+    rank, world_size : the part of each step that is this rank's
+
+    Raises
+    ------
+    SeedError, ConfigError
+        There are too few rows, or a setting is not allowed.
+    """
+    return RowOrder(
+        num_items=num_rows,
+        batch_size=sampling.batch_size,
+        seed=sampling.seed,
+        shuffle=sampling.shuffle,
+        drop_last=sampling.drop_last,
+        rank=rank,
+        world_size=world_size,
+        seed_blocks=sampling.seed_blocks,
+    )
+
+
+def _checked_times(times: IdArray, num_seeds: int) -> IdArray:
+    """Return ``times`` (n,) as int64, one for each seed; raise SeedError where they are not."""
+    checked = as_ids(np.array(times), noun="times", error=SeedError)
+    if len(checked) != num_seeds:
+        raise SeedError(
+            f"{len(checked)} times for {num_seeds} seeds; pass one time, in seconds, for each seed"
+        )
+    return checked
 
 
 def labels_beside_order(order: EpochOrder, read_labels: Callable[[], LabelledSeeds]) -> LabelledSeeds:
@@ -64,7 +122,7 @@ def labels_beside_order(order: EpochOrder, read_labels: Callable[[], LabelledSee
     return found[0]
 
 
-def stream_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> dict[str, Any]:
+def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) -> dict[str, Any]:
     """Return what batches follow from, beside the seeds themselves and what a state names.
 
     Parameters
@@ -81,40 +139,62 @@ def stream_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings
         "seed_blocks": order.seed_blocks,
         "sampler": sampling.sampler,
         "layout": sampling.layout,
-        "num_seeds": len(order.seeds),
+        "num_seeds": order.num_items,
+        # Only where they are not as ever, so that states of before there was a choice stay valid.
+        **{
+            name: value
+            for name in ("time_strategy", "time_bound", "time_window")
+            if sampling.time_strategy != "none" and (value := getattr(sampling, name)) is not None
+        },
     }
 
 
-def named_facts(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> dict[str, Any]:
+def named_facts(
+    dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, links: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return `stream_facts` and a digest of the seeds, as JSON values by name. Pure.
 
     Parameters
     ----------
     dataset, order, sampling : see `stream_facts`
+    links : what is predicted, where the seeds are edges
     """
-    seeds = hashlib.sha256(np.ascontiguousarray(order.seeds).data).hexdigest()[:32]
+    digest = hashlib.sha256()
+    for array in _seed_arrays(order):
+        digest.update(np.ascontiguousarray(array).data)
     return {
         **stream_facts(dataset, order, sampling),
+        **(links or {}),
         "fanouts": plain_fanouts(sampling.fanouts),
-        "seeds": seeds,
+        "seeds": digest.hexdigest()[:32],
     }
 
 
-def stream_fingerprint(dataset: Dataset, order: EpochOrder, sampling: SamplingSettings) -> str:
+def stream_fingerprint(
+    dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, links: Mapping[str, Any] | None = None
+) -> str:
     """Return 32 hexadecimal digits that stand for `stream_facts` and the seeds. Pure.
 
     Parameters
     ----------
-    dataset, order, sampling : see `stream_facts`
+    dataset, order, sampling, links : see `named_facts`
     """
     digest = hashlib.sha256()
     # In the order of the facts: with another one, saved states would be those of another stream.
-    for name, value in stream_facts(dataset, order, sampling).items():
+    for name, value in {**stream_facts(dataset, order, sampling), **(links or {})}.items():
         # Left out where it is layered, so that states from before there was a choice stay valid.
         if (name, value) != ("layout", "layered"):
             digest.update(repr(value).encode())
-    digest.update(np.ascontiguousarray(order.seeds).data)
+    for array in _seed_arrays(order):
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:32]
+
+
+def _seed_arrays(order: AnyOrder) -> list[IdArray]:
+    """Return what seeds are told apart by; the rows of a table are by its name and the dataset."""
+    if isinstance(order, RowOrder):
+        return []
+    return [order.seeds] if order.times is None else [order.seeds, order.times]
 
 
 def checked_seeds(seeds: IdArray) -> IdArray:

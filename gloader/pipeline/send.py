@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.positions import SeedLabels
+    from gloader.pipeline.positions import BatchLabels
     from gloader.pipeline.transfer import SentBatch, Transfer
 
 logger = logging.getLogger("gloader")
@@ -55,7 +55,7 @@ class Send:
 
     name: Final = "send"
 
-    def __init__(self, transfer: Transfer, labels: SeedLabels, instruments: Instruments) -> None:
+    def __init__(self, transfer: Transfer, labels: BatchLabels, instruments: Instruments) -> None:
         self._transfer = transfer
         self._labels = labels
         self._instruments = instruments

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from gloader.ssd_store.cost.rates import rates_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
     from gloader.config import LoaderSettings, ReadingSettings
     from gloader.dataset import Dataset
-    from gloader.dataset.node_table import NodeTable
+    from gloader.dataset.feature_rows import FeatureRows
     from gloader.memory.plan import MemoryPlan
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.strategy import IoRates
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """The feature rows of a node type."""
+    """The feature rows of a node type, or of the edges of a relation."""
 
-    nodes: NodeTable
+    rows: FeatureRows
     store: FeatureStore
+    is_of_edges: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFiles:
-    """The feature rows of every node type that has them, and room for packs."""
+    """The feature rows of every node type and relation that has them, and room for packs."""
 
     tables: tuple[TableFile, ...]
     spill: SpillFolder | None
@@ -44,13 +46,13 @@ class TableFiles:
 
     @property
     def types(self) -> tuple[int, ...]:
-        """The number of the node type of each table."""
-        return tuple(table.nodes.number for table in self.tables)
+        """The number of each table, see `table_rows`."""
+        return tuple(table.rows.number for table in self.tables)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The node type of each table."""
-        return tuple(table.nodes.name for table in self.tables)
+        """The node type, or relation, of each table."""
+        return tuple(table.rows.name for table in self.tables)
 
     @property
     def spill_bytes(self) -> int:
@@ -65,17 +67,21 @@ def open_files(
 
     Parameters
     ----------
-    dataset : whose nodes
+    dataset : whose nodes and edges
     settings : those of the loader
     spill : the folder for packs; None: there is none
     stack : closes what was opened
     """
-    tables = [nodes for nodes in dataset.node_tables.values() if nodes.has_features]
+    tables = feature_rows(dataset, settings)
     # Before a store is opened, which reads through holes as long as the device's rates make that cheaper.
     rates = rates_of(_largest_file(dataset, tables), None if spill is None else spill.path)
     found = [
-        TableFile(nodes=nodes, store=stack.enter_context(open_store(nodes, settings.reading)))
-        for nodes in tables
+        TableFile(
+            rows=rows,
+            store=stack.enter_context(open_store(rows, settings.reading)),
+            is_of_edges=rows.number >= len(dataset.node_types),
+        )
+        for rows in tables
     ]
     return TableFiles(tables=tuple(found), spill=spill, rates=rates)
 
@@ -87,15 +93,20 @@ def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> Ta
     return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
 
 
-def open_store(nodes: NodeTable, reading: ReadingSettings) -> FeatureStore:
-    """Open the features of ``nodes`` for reading as ``reading`` says."""
-    return nodes.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
+def feature_rows(dataset: Dataset, settings: LoaderSettings) -> tuple[FeatureRows, ...]:
+    """Return the tables of ``dataset`` that a loader of ``settings`` brings rows of, in the order of their numbers."""
+    return dataset.feature_rows(edges=settings.sampling.edge_features == "auto")
 
 
-def _largest_file(dataset: Dataset, tables: list[NodeTable]) -> Path:
+def open_store(rows: FeatureRows, reading: ReadingSettings) -> FeatureStore:
+    """Open the features ``rows`` for reading as ``reading`` says."""
+    return rows.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
+
+
+def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> Path:
     """Return the file by which the disk is judged: the largest of features, else of edges."""
     if tables:
-        return max(tables, key=lambda nodes: nodes.feature_bytes).features_path
+        return max(tables, key=lambda rows: rows.feature_bytes).features_path
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
     # Nothing is read of a dataset without either.
     return dataset.root if edges is None else edges.root / edges.arrays["indices"].file

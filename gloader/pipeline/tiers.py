@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from gloader.cache import MissCurve, SlotCache, SuperbatchPlanner
+    from gloader.core.row_order import AnyOrder
     from gloader.dataset.edge_passes import EdgePasses
     from gloader.device import Device, DeviceTier
     from gloader.memory.plan import MemoryPlan
@@ -52,12 +53,13 @@ class SweepTier:
 class FeatureTier:
     """The parts behind a loader, sized by ``plan``. Owns them until `close`.
 
-    Tuples have an entry for each table: the feature rows of a node type that has them.
+    Tuples have an entry for each table: the feature rows of a node type, or of a relation's edges, that has them.
     """
 
     topology: Topology | HeteroGraph
+    order: AnyOrder  # the batches of this rank, and their seeds
     sampler: AnySampler
-    types: tuple[int, ...]  # the number of the node type of each table
+    types: tuple[int, ...]  # the number of each table, see `table_rows`
     sources: tuple[FeatureSource, ...]  # all rows
     ring: BufferRing
     device: Device
@@ -72,7 +74,7 @@ class FeatureTier:
 
     @property
     def table_names(self) -> tuple[str, ...]:
-        """The node type of each table."""
+        """The node type, or the relation, of each table."""
         return self.facts.table_names
 
     def require_ssd(self) -> tuple[SsdTable, ...]:

@@ -12,17 +12,18 @@ import torch
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
 from gloader.device.row_table import rows_as_tensor
-from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, ReadyBatch, SampledBatch
+from gloader.pipeline.table_rows import is_of_edges, rows_of
+from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, LinkBatch, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from gloader.device import Device, Mark
     from gloader.pipeline.buffers import RowMatrix
     from gloader.pipeline.gather import HostBatch
-    from gloader.types import AnyBatch, AnyReadyBatch, Block, IdArray, LocalArray
+    from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
 
 ROOMIER: Final = 1.125
 
@@ -31,13 +32,14 @@ ROOMIER: Final = 1.125
 class SentBatch:
     """A batch on its way to the device."""
 
-    ready: AnyReadyBatch
+    ready: Delivered
     superbatch: int
     ends_superbatch: bool
     mark: Mark  # behind everything that brings it
     blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each that the batch's tensors lie in
+    features: tuple[torch.Tensor, ...]  # the tensors of the batch that hold feature rows
 
-    def receive(self) -> AnyReadyBatch:
+    def receive(self) -> Delivered:
         """Return the batch; what this thread computes from it waits for it on the device, not here."""
         self.mark.precede(self.blocks_of_memory)
         return self.ready
@@ -52,7 +54,7 @@ class Transfer:
     ----------
     tiers : what the device holds and reaches of each table
     device : where to; None: that of the tiers
-    types : the number of the node type of each table
+    types : the number of each table, see `table_rows`
     """
 
     def __init__(
@@ -68,42 +70,64 @@ class Transfer:
         # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
         # comes last, behind all of it on the device's stream.
         device, sampled = self.device, batch.sampled
-        node_arrays = sampled.node_arrays
+        rows = [rows_of(sampled, number) for number in self._types]
+        if sampled.links is not None:
+            labels = sampled.links.labels
         with device.sending():
             there = sampled.on_device
+            pairs = None
             try:
                 if there is None:
-                    ids = [
-                        tier.ids_of(node_arrays[number])
-                        for tier, number in zip(self._tiers, self._types, strict=True)
-                    ]
+                    ids = [tier.ids_of(of_table) for tier, of_table in zip(self._tiers, rows, strict=True)]
                     small = iter(device.upload(tuple(_small_arrays(batch, labels, ids))))
                     y, src_degree = next(small), next(small)
+                    pairs = None if sampled.links is None else next(small).long()
                     nodes = [None if of_table is None else next(small) for of_table in ids]
-                    blocks = [
-                        _block_from(block, src_degree, small, device.place) for block in sampled.all_blocks
-                    ]
                 else:
                     (y,) = device.upload((labels,))
                     nodes = [there.nodes if tier.brings_rows else None for tier in self._tiers]
-                    blocks = list(there.blocks)
                 x = [
-                    self._features(tier, rows, ids_there, num_rows=len(node_arrays[number]))
-                    for tier, number, rows, ids_there in zip(
-                        self._tiers, self._types, batch.x, nodes, strict=True
+                    self._features(tier, gathered, ids_there, num_rows=len(of_table))
+                    for tier, of_table, gathered, ids_there in zip(
+                        self._tiers, rows, batch.x, nodes, strict=True
                     )
                 ]
+                if there is None:
+                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))
+                    blocks = [
+                        _block_from(block, src_degree, small, device.place, edge_x=of_block)
+                        for block, of_block in zip(sampled.all_blocks, edge_x, strict=True)
+                    ]
+                else:
+                    blocks = list(there.blocks)
             finally:
                 # Also of a batch that fails half-way: the device may be reading its memory.
                 mark = device.mark()
                 self._sending.append((mark, batch))
         self.release()
+        ready = self._ready(sampled, x, y, blocks)
         return SentBatch(
-            ready=self._ready(sampled, x, y, blocks),
+            ready=ready
+            if sampled.links is None or pairs is None
+            else _link_batch(ready, sampled.links, pairs),
             superbatch=batch.superbatch,
             ends_superbatch=batch.ends_superbatch,
             mark=mark,
-            blocks_of_memory=(*x, y) if there is None else (*x, y, *there.tensors()),
+            blocks_of_memory=(
+                *x,
+                y,
+                *([] if pairs is None else [pairs]),
+                *([] if there is None else there.tensors()),
+            ),
+            # Of edges the blocks have views, and nobody the tensor that they are views of.
+            features=(
+                *(
+                    of_table
+                    for number, of_table in zip(self._types, x, strict=True)
+                    if not is_of_edges(sampled, number)
+                ),
+                *(block.edge_x for block in blocks if block.edge_x is not None),
+            ),
         )
 
     @property
@@ -156,7 +180,7 @@ class Transfer:
                 nodes=sampled.nodes,
                 num_seeds=sampled.num_seeds,
             )
-        rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)
+        rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)  # those of edges are in the blocks
         return HeteroReadyBatch(
             id=sampled.id,
             x={
@@ -178,7 +202,7 @@ class Transfer:
         ----------
         tier : what the device has of the table
         gathered : (U, F), or less, by the host
-        nodes : (U,) what `DeviceTier.ids_of` says, on the device
+        nodes : (U,) rows of the table, what `DeviceTier.ids_of` says, on the device
         num_rows : U
         """
         is_bfloat16 = tier.staged is not None and tier.staged.is_bfloat16
@@ -211,7 +235,7 @@ def roomy(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
-def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> AnyReadyBatch:
+def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> Delivered:
     """Return a batch on a device that keeps no rows, once it is there; on the CPU without copying the features.
 
     Parameters
@@ -245,6 +269,8 @@ def _small_arrays(
     """Yield everything but the features, in the order that `Transfer.send` takes it apart in."""
     yield labels
     yield batch.src_degree
+    if batch.sampled.links is not None:
+        yield batch.sampled.links.pairs
     yield from (of_table for of_table in ids if of_table is not None)
     for block in batch.sampled.all_blocks:
         yield from _block_arrays(block)
@@ -257,8 +283,49 @@ def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
         yield block.edge_weight
 
 
+def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
+    """Return the features of the edges of each block, in the order of ``all_blocks``: views of those of a relation.
+
+    Parameters
+    ----------
+    sampled : the batch
+    x : (U, F) the rows of each table, by its number; see `rows_of`
+    """
+    num_types, num_blocks = len(sampled.node_arrays), len(sampled.all_blocks)
+    by_relation: dict[int, Iterator[torch.Tensor]] = {
+        number - num_types: iter(
+            torch.split(rows, [block.num_edges for block in sampled.edges_of(number - num_types)])
+        )
+        for number, rows in x.items()
+        if number >= num_types
+    }
+    if not by_relation:
+        return [None] * num_blocks
+    num_relations = num_blocks // max(len(sampled.blocks), 1)
+    return [
+        next(by_relation[at % num_relations]) if at % num_relations in by_relation else None
+        for at in range(num_blocks)
+    ]
+
+
+def _link_batch(ready: AnyReadyBatch, links: Links, pairs: torch.Tensor) -> LinkBatch:
+    """Return ``ready`` with ``links``, whose pairs (P, 2) int64 are on the device."""
+    return LinkBatch(
+        batch=ready,
+        pairs=pairs,
+        labels=ready.y,
+        edge_ids=links.edge_ids,
+        num_positives=links.num_positives,
+    )
+
+
 def _block_from(
-    block: Block, src_degree: torch.Tensor, tensors: Iterator[torch.Tensor], place: torch.device
+    block: Block,
+    src_degree: torch.Tensor,
+    tensors: Iterator[torch.Tensor],
+    place: torch.device,
+    *,
+    edge_x: torch.Tensor | None = None,
 ) -> DeviceBlock:
     """Return the block whose arrays come next in ``tensors``, in the order of `_block_arrays`."""
     return DeviceBlock(
@@ -269,6 +336,7 @@ def _block_from(
         num_src=block.num_src,
         num_dst=block.num_dst,
         edge_weight=None if block.edge_weight is None else next(tensors),
+        edge_x=edge_x,
     )
 
 

@@ -233,7 +233,7 @@ def test_whoever_wants_all_edges_reads_every_page_once_a_pass_and_in_order(
         elif who == "static":
             with dataset.open_features() as store:
                 os_io.pages.clear()
-                table = TableFile(nodes=dataset.labelled, store=store)
+                table = TableFile(rows=dataset.labelled.feature_rows, store=store, is_of_edges=False)
                 _hottest(topology, table, 10, np.empty(0, np.int64))
         else:
             sampler = make_sampler("neighbor", topology, [5, 5])

@@ -31,7 +31,7 @@ def _whole() -> WholeBatch:
 
 def test_hits_come_from_the_slots_that_the_batch_before_filled() -> None:
     slots = SlotCache(2, dim=DIM)
-    gather = GatherCached([slots], [0], instruments())
+    gather = GatherCached([slots], instruments())
     hosts = [gather.process(filled) for filled in _filled()]
     for host, nodes in zip(hosts, NODES, strict=True):
         np.testing.assert_array_equal(host.x[0], FEATURES[nodes])
@@ -41,7 +41,7 @@ def test_hits_come_from_the_slots_that_the_batch_before_filled() -> None:
 
 
 def test_a_slot_that_holds_another_row_is_an_error() -> None:
-    gather = GatherCached([SlotCache(2, dim=DIM)], [0], instruments())
+    gather = GatherCached([SlotCache(2, dim=DIM)], instruments())
     with pytest.raises(PlanError):
         gather.process(_filled()[1])  # the batch before it admitted nothing
 

@@ -66,7 +66,7 @@ def test_rows_of_a_table_that_the_device_brings_have_no_place_in_the_buffer() ->
     job = BatchJob(superbatch=superbatch, index=0, batch=replace(batch, tables=batch.tables * 2))
     read = ReadMisses(buffers, feedback=feedback, instruments=found, brought=[False, True])
     with SlotCache(2, dim=form.dim) as slots, SlotCache(0, dim=form.dim) as none:
-        host = GatherCached([slots, none], [0, 0], found).process(read.process(job))
+        host = GatherCached([slots, none], found).process(read.process(job))
     assert [len(x) for x in host.x] == [len(batch.sampled.nodes), 0]
     assert buffers.rows == (16, 1)
     stats = found.recorder(0).snapshot()

@@ -1,0 +1,142 @@
+"""What a loader of links predicts: a link table, what is drawn beside its edges, and what no batch may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from gloader.config import Exclude
+from gloader.core.flag_values import require_choice
+from gloader.core.negatives import Table
+from gloader.core.units import format_bytes
+from gloader.dataset.schema import relation_text
+from gloader.samplers.link_seeds import LinkSeeds
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from gloader.config import LoaderSettings
+    from gloader.core.negatives import Negatives
+    from gloader.core.row_order import RowOrder
+    from gloader.dataset import Dataset
+    from gloader.dataset.link_table import LinkTable
+    from gloader.samplers import HeteroGraph, Topology
+
+# Of the budget, what link tables may take to be held: a table that is read directly costs a page for each row.
+_HELD_SHARE = 1 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundLinks:
+    """The order of a link table whose rows become seeds, and what that holds."""
+
+    order: RowOrder
+    held_bytes: int
+    text: str  # a line that says what is predicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTask:
+    """Edges that are predicted, and what is drawn beside them."""
+
+    table: LinkTable
+    negatives: Negatives | None
+    negative_table: LinkTable | None  # of `Table`
+    exclude: Exclude
+    duplicates: bool  # whether edges parallel to an excluded one are excluded too
+
+    @classmethod
+    def of(
+        cls, dataset: Dataset, edges: str, *, negatives: Negatives | None, exclude: Exclude, duplicates: bool
+    ) -> LinkTask:
+        """Return what these arguments of a loader say.
+
+        Raises
+        ------
+        ConfigError
+            The dataset has no such table, or ``exclude`` is not one of its values.
+        """
+        require_choice("exclude", exclude, get_args(Exclude))
+        return cls(
+            table=dataset.link_table(edges),
+            negatives=negatives,
+            negative_table=dataset.link_table(negatives.name) if isinstance(negatives, Table) else None,
+            exclude=exclude,
+            duplicates=duplicates,
+        )
+
+    @property
+    def seed_types(self) -> tuple[str, ...]:
+        """The node types that seeds are of."""
+        source, _, destination = self.table.relation
+        return tuple(dict.fromkeys((source, destination)))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what batches follow from, beside the dataset, as JSON values by name."""
+        return {
+            "links": self.table.name,
+            "negatives": str(self.negatives),
+            "exclude": self.exclude,
+            "exclude_duplicates": self.duplicates,
+        }
+
+    def bind(
+        self,
+        order: RowOrder,
+        topology: Topology | HeteroGraph,
+        settings: LoaderSettings,
+        stack: ExitStack,
+        *,
+        budget_bytes: int,
+    ) -> BoundLinks:
+        """Open the tables, and return ``order`` with what its rows become.
+
+        Parameters
+        ----------
+        order : of the table's rows
+        topology : the graph, in which strict negatives and duplicates are looked up
+        settings : those of the loader
+        stack : closes the tables
+        budget_bytes : of memory, for everything
+
+        Raises
+        ------
+        ConfigError
+            The table has nothing to predict or to exclude, or negatives are of an empty type.
+        ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError, FormatError
+            A table cannot be read.
+        """
+        left = int(_HELD_SHARE * budget_bytes)
+        io = settings.reading.io
+        table = stack.enter_context(self.table.open(max_bytes=left, io=io))
+        held, negative_table = table.held_bytes, None
+        if self.negative_table is not None and self.negative_table.name != self.table.name:
+            negative_table = stack.enter_context(self.negative_table.open(max_bytes=left - held, io=io))
+            held += negative_table.held_bytes
+        seeds = LinkSeeds(
+            topology,
+            table,
+            negatives=self.negatives,
+            exclude=self.exclude,
+            duplicates=self.duplicates,
+            seed=settings.sampling.seed,
+            has_times=settings.sampling.time_strategy != "none",
+            negative_table=negative_table,
+        )
+        where = (
+            f"{format_bytes(held)} held"
+            if held
+            else f"{format_bytes(self.table.num_bytes)} read by each batch"
+        )
+        text = (
+            f"links: {order.num_items:,} edges of {self.table.name!r} ({relation_text(self.table.relation)}, {where}), "
+            f"negatives {self.negatives or 'none'}, excluded {self._excluded}"
+        )
+        return BoundLinks(order=replace(order, expand=seeds.of), held_bytes=held, text=text)
+
+    @property
+    def _excluded(self) -> str:
+        if self.exclude == "none":
+            return "none: they pass messages where they are in the graph"
+        what = "they themselves" if self.exclude == "self" else "they and their reverses"
+        return f"{what}, with parallel edges" if self.duplicates else what
