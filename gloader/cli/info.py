@@ -11,9 +11,11 @@ from gloader.core.units import format_bytes
 if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.dataset.edge_table import EdgeTable
+    from gloader.dataset.feature_rows import FeatureRows
+    from gloader.dataset.link_table import LinkTable
     from gloader.dataset.node_table import NodeTable
 
-_SAID = frozenset({"name", "num_classes", "dataset_version", "node_types", "relations"})
+_SAID = frozenset({"name", "num_classes", "dataset_version", "node_types", "relations", "links"})
 
 
 def info(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> None:
@@ -74,8 +76,29 @@ def summary(dataset: "Dataset") -> dict[str, object]:
                 "mean_degree": table.num_edges / max(table.num_nodes, 1),
                 "topology_bytes": table.topology_bytes,
                 "has_edge_weights": table.has_weights,
+                "has_edge_times": table.has_times,
+                "edge_feature_dim": rows.feature_dim if rows else 0,
+                "edge_feature_dtype": rows.feature_dtype if rows else None,
+                "edge_feature_bytes": rows.feature_bytes if rows else 0,
             }
             for table in dataset.edge_tables.values()
+            for rows in [table.feature_rows]
+        ],
+        "link_tables": [
+            {
+                "name": table.name,
+                "relation": ":".join(table.relation),
+                "reverse_relation": None
+                if table.reverse_relation is None
+                else ":".join(table.reverse_relation),
+                "num_rows": table.num_rows,
+                "in_graph": table.in_graph,
+                "label_dtype": table.label_dtype,
+                "has_times": table.has_times,
+                "negatives_per_row": table.negatives_per_row,
+                "num_bytes": table.num_bytes + table.negative_bytes,
+            }
+            for table in dataset.link_tables.values()
         ],
         "metadata": dict(dataset.metadata),
     }
@@ -89,6 +112,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
         **(_typed_tables(dataset) if is_typed else _tables(dataset)),
         "classes": f"{dataset.num_classes:,}" + (f", of {dataset.labelled.name}" if is_typed else ""),
         "splits": ", ".join(f"{name} {count:,}" for name, count in splits.items()),
+        **{f"links {table.name}": _links(table, is_typed=is_typed) for table in dataset.link_tables.values()},
         "fingerprint": dataset.fingerprint,
     }
     return rows | {name.replace("_", " "): text for name, text in _notes(dataset.metadata)}
@@ -96,10 +120,12 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
 
 def _tables(dataset: "Dataset") -> dict[str, str]:
     (edges,), (nodes,) = dataset.edge_tables.values(), dataset.node_tables.values()
+    of_edges = edges.feature_rows
     return {
         "nodes": f"{nodes.num_nodes:,}",
         "edges": _edges(edges, "a node"),
-        "features": _features(nodes),
+        **({} if nodes.feature_rows is None else {"features": _features(nodes.feature_rows)}),
+        **({} if of_edges is None else {"edge features": _features(of_edges)}),
     }
 
 
@@ -110,7 +136,7 @@ def _typed_tables(dataset: "Dataset") -> dict[str, str]:
         **{f"type {table.name}": _nodes(table) for table in dataset.node_tables.values()},
         "edges": f"{dataset.num_edges:,} of {len(dataset.relations)} relations, {num_bytes}",
         **{
-            ":".join(table.relation): _edges(table, f"into each {table.relation[2]}")
+            ":".join(table.relation): _edges(table, f"into each {table.relation[2]}") + _edge_features(table)
             for table in dataset.edge_tables.values()
         },
     }
@@ -118,30 +144,46 @@ def _typed_tables(dataset: "Dataset") -> dict[str, str]:
 
 def _nodes(table: "NodeTable") -> str:
     labels = ", labels" if table.has_labels else ""
-    return f"{table.num_nodes:,}, {_features(table) if table.has_features else 'no features'}{labels}"
+    rows = table.feature_rows
+    return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}"
 
 
-def _features(table: "NodeTable") -> str:
-    row_bytes = table.feature_bytes // max(table.num_nodes, 1)
+def _features(rows: "FeatureRows") -> str:
+    row_bytes = rows.feature_bytes // max(rows.num_rows, 1)
     return (
-        f"{table.feature_dim:,} x {table.feature_dtype}, {format_bytes(row_bytes)} a row, "
-        f"{format_bytes(table.feature_bytes)}"
+        f"{rows.feature_dim:,} x {rows.feature_dtype}, {format_bytes(row_bytes)} a row, "
+        f"{format_bytes(rows.feature_bytes)}"
     )
 
 
 def _edges(table: "EdgeTable", of_a_node: str) -> str:
     degree = table.num_edges / max(table.num_nodes, 1)
     weights = ", weights" if table.has_weights else ""
-    return f"{table.num_edges:,} ({degree:.1f} {of_a_node}), {format_bytes(table.topology_bytes)}{weights}"
+    times = ", times" if table.has_times else ""
+    return f"{table.num_edges:,} ({degree:.1f} {of_a_node}), {format_bytes(table.topology_bytes)}{weights}{times}"
+
+
+def _edge_features(table: "EdgeTable") -> str:
+    return "" if table.feature_rows is None else f", features {_features(table.feature_rows)}"
+
+
+def _links(table: "LinkTable", *, is_typed: bool) -> str:
+    said = [f"{table.num_rows:,}" + (f" of {':'.join(table.relation)}" if is_typed else "")]
+    said += [f"{table.in_graph:,} of them in the graph"]
+    said += [f"labels {table.label_dtype}"] if table.has_labels else []
+    said += ["times"] if table.has_times else []
+    said += [f"{table.negatives_per_row:,} negatives each"] if table.negatives_per_row else []
+    return ", ".join([*said, format_bytes(table.num_bytes + table.negative_bytes)])
 
 
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the notes of the preparation as name and text; switches that are off are left out."""
     for name, value in metadata.items():
+        if name in _SAID:  # they have lines of their own
+            continue
         if isinstance(value, Mapping):
             yield from _notes(value)
-        # The others have lines of their own.
-        elif name not in _SAID and value is not False and value != []:
+        elif value is not False and value != []:
             yield (
                 name,
                 "yes"

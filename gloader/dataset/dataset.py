@@ -176,11 +176,15 @@ class Dataset:
     def to_numpy(self) -> dict[str, Any]:
         """Return every array in memory, by name: what `from_numpy` takes, features as float32.
 
+        Features, times and link tables of edges are among them where there are any.
+
         Of a dataset of several types: what `from_numpy_hetero` takes.
         """
         if self.kind == "hetero":
-            return hetero_arrays(self.node_tables, self.edge_tables, num_classes=self.num_classes)
-        return homogeneous_arrays(self._nodes, self._edges)
+            return hetero_arrays(
+                self.node_tables, self.edge_tables, self.link_tables, num_classes=self.num_classes
+            )
+        return homogeneous_arrays(self._nodes, self._edges, self.link_tables)
 
     def to_pyg(self) -> Any:
         """Return the dataset as a PyG ``Data`` in memory: x, edge_index, y, masks and perhaps edge_weight.
@@ -295,7 +299,7 @@ class Dataset:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes of indptr, indices and edge weights; of all relations."""
+        """Bytes of indptr, indices, edge weights and times; of all relations."""
         return sum(table.topology_bytes for table in self.edge_tables.values())
 
     @property

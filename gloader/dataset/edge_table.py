@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gloader.dataset.edge_times import first_unsorted
 from gloader.dataset.feature_rows import FeatureRows
+from gloader.dataset.values import wrong_value
 from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.dataset.values import ValueLimits
     from gloader.ssd_store.format.format import ArrayRecord
     from gloader.ssd_store.os_io import OsIO
-    from gloader.types import Relation
+    from gloader.types import IdArray, Relation
 
 
 class EdgeTable:
@@ -76,8 +78,8 @@ class EdgeTable:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes of indptr, indices and edge weights."""
-        names = ("indptr", "indices", "edge_weight")
+        """Bytes of indptr, indices, edge weights and times: of all that sampling reads."""
+        names = ("indptr", "indices", "edge_weight", "edge_time")
         return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
 
     @property
@@ -101,6 +103,27 @@ class EdgeTable:
         if not self.has_edge_features:
             return None
         return FeatureRows(self._name, self._number, self._arrays, "edge_features")
+
+    def load_times(self, indptr: IdArray) -> IdArray | None:
+        """Return the time of each edge, (E,) int64 seconds, in memory, verified and found sorted; None: no times.
+
+        Parameters
+        ----------
+        indptr : (N + 1,) where the lists begin, checked
+
+        Raises
+        ------
+        ChecksumError, StoreReadError, StoreOpenError
+            As `load_graph`.
+        GraphError
+            They do not ascend within a list; names file and edge.
+        """
+        if not self.has_times:
+            return None
+        times = self._arrays.load("edge_time")
+        if (message := first_unsorted(indptr, times)) is not None:
+            raise wrong_value(self._arrays.path("edge_time"), "edge_time", message)
+        return times
 
     def load_graph(self) -> CscGraph:
         """Return the edges, read into memory whole and verified; `open_topology` reads what is larger page by page.

@@ -28,7 +28,7 @@ REQUIRED_ARRAYS: Final = (*EDGES, "features", *LABELS)
 _OF_NODES: Final = ("features", "features.scale", *LABELS, "original_ids")
 EDGE_COLUMNS: Final = ("edge_features", "edge_features.scale", "edge_time")
 _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
-_MATRICES: Final = ("features", "edge_features")
+MATRICES: Final = ("features", "edge_features")
 
 
 def check_record(root: Path, manifest: Manifest) -> Schema:
@@ -193,12 +193,12 @@ def _check_arrays(
             raise FormatError(
                 f"{root}: {record.name} has dtype {record.dtype}; it must be {' or '.join(dtypes)}"
             )
-        num_dimensions = 2 if name in _MATRICES else 1
+        num_dimensions = 2 if name in MATRICES else 1
         if len(record.shape) != num_dimensions or record.shape[0] != lengths.get(name, record.shape[0]):
             raise FormatError(
                 f"{root}: shapes contradict each other: {record.name} {record.shape} beside {beside}"
             )
-    for name in _MATRICES:
+    for name in MATRICES:
         features = arrays.get(name)
         if features is not None and features.dtype == "int8" and f"{name}.scale" not in arrays:
             raise FormatError(

@@ -83,6 +83,10 @@ def test_info_says_the_same_to_programs(path: Path, capsys: pytest.CaptureFixtur
         "mean_degree": 2.5,
         "topology_bytes": 8 * 1001 + 4 * 2500,
         "has_edge_weights": False,
+        "has_edge_times": False,
+        "edge_feature_dim": 0,
+        "edge_feature_dtype": None,
+        "edge_feature_bytes": 0,
     }
     assert "feature_dim" not in info
 
