@@ -14,10 +14,12 @@ from gloader.convert.source import EdgeChunk
 class ListEdges:
     """An edge stream over (src, dst) or (src, dst, weight) tuples."""
 
-    def __init__(self, edges, *, weighted=False, is_counted=True):
+    def __init__(self, edges, *, weighted=False, times=None, is_counted=True):
         self.edges = list(edges)
+        self.times = None if times is None else np.asarray(times, np.int64)
         self.has_weights = weighted
         self.num_edges = len(self.edges) if is_counted else None
+        self.has_times = times is not None
         self.passes = 0
 
     def chunks(self, max_edges):
@@ -28,6 +30,7 @@ class ListEdges:
                 src=np.array([edge[0] for edge in part], np.int64),
                 dst=np.array([edge[1] for edge in part], np.int64),
                 weight=np.array([edge[2] for edge in part], np.float32) if self.has_weights else None,
+                time=None if self.times is None else self.times[start : start + max_edges],
             )
 
 
@@ -67,6 +70,10 @@ class MemorySink:
         self.weights = Column(num_edges, "float32")
         return self.weights
 
+    def edge_time(self, num_edges):
+        self.times = Column(num_edges, "int64")
+        return self.times
+
     def neighbors(self, *, weighted=False):
         """Return the (source, weight) pairs of each node, weight 1 where there are none."""
         ends, sources = self.offsets.value, self.sources.value
@@ -93,6 +100,39 @@ def expected_neighbors(edges, num_nodes, rules):
     if edges and len(edges[0]) == 2:
         return [[(src, 1.0) for src, _ in entries] for entries in merged]
     return merged
+
+
+def expected_columns(edges, times, num_nodes, rules):
+    """Return (source, weight, time, number in the source) of each node's edges, the plain way; number -1: added."""
+    rows = [(*edge[:2], edge[2] if len(edge) > 2 else 1.0, number) for number, edge in enumerate(edges)]
+    if rules.self_loops:
+        rows = [row for row in rows if row[0] != row[1]] + [(v, v, 1.0, -1) for v in range(num_nodes)]
+    found = [[] for _ in range(num_nodes)]
+    for src, dst, weight, number in rows:
+        found[dst].append((src, weight, "own", number))
+        if rules.symmetrize and src != dst:
+            found[src].append((dst, weight, "reverse", number))
+    earliest = min(times, default=0) if times is not None else 0
+
+    def with_time(entries):
+        given = [0] * len(edges) if times is None else times
+        return [
+            (src, weight, earliest if number < 0 else given[number], number)
+            for src, weight, number in entries
+        ]
+
+    lists = []
+    for entries in found:
+        plain = [(src, weight, number) for src, weight, _, number in entries]
+        if rules.merges:
+            sums = dict(_merged([entry[:3] for entry in entries]))
+            if edges and len(edges[0]) == 2:
+                sums = dict.fromkeys(sums, 1.0)
+            plain = [(src, sums[src], min(e[3] for e in entries if e[0] == src)) for src in sums]
+        timed = with_time(plain)
+        # Python's sort is stable: equal ones stay as they came.
+        lists.append(sorted(timed, key=lambda row: (row[2], row[0])) if times is not None else timed)
+    return lists
 
 
 def _merged(entries):

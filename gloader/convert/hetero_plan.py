@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gloader.convert.csc.edge_spill import record_dtype
-from gloader.convert.csc.external_csc import plan_csc
+from gloader.convert.csc.edge_spill import NO_COLUMNS, EdgeColumns, record_dtype
+from gloader.convert.csc.external_csc import edge_columns, plan_csc
 from gloader.convert.derive.derived import averaged_edges, derivation_order, feature_dims
 from gloader.convert.derive.mean_plan import plan_means
 from gloader.convert.hetero_source import MeanOf
@@ -126,7 +126,7 @@ def _sort(each: PlannedRelation, *, budget_bytes: int) -> CscPlan:
     return plan_csc(
         each.ends,
         edges.num_edges,
-        has_weights=edges.has_weights,
+        columns=_columns(each),
         rules=each.rules,
         budget_bytes=budget_bytes,
     )
@@ -138,7 +138,7 @@ def _plan_mean(
     """Return the bytes of memory, and of disk, that deriving the features of a type takes."""
     edges, ends = averaged_edges(source, nodes)
     count = _USUAL_DEGREE * nodes.num_nodes if edges.num_edges is None else edges.num_edges
-    sort = plan_csc(ends, edges.num_edges, has_weights=False, rules=EdgeRules(), budget_bytes=budget_bytes)
+    sort = plan_csc(ends, edges.num_edges, columns=NO_COLUMNS, rules=EdgeRules(), budget_bytes=budget_bytes)
     dim = dims[nodes.name]
     means = plan_means(
         num_rows=nodes.num_nodes,
@@ -147,8 +147,13 @@ def _plan_mean(
         source_row_bytes=4 * dim,
         budget_bytes=budget_bytes,
     )
-    record = record_dtype(num_sources=ends.num_sources, has_weights=False).itemsize
+    record = record_dtype(num_sources=ends.num_sources, columns=NO_COLUMNS).itemsize
     return max(sort.peak_bytes, means.memory_bytes), 8 * ends.num_nodes + count * 2 * record
+
+
+def _columns(each: PlannedRelation) -> EdgeColumns:
+    rows = each.source.edge_features
+    return edge_columns(each.source.edges, each.rules, num_rows=None if rows is None else rows.num_rows)
 
 
 def _max_edges(each: PlannedRelation) -> int:
@@ -157,7 +162,9 @@ def _max_edges(each: PlannedRelation) -> int:
 
 
 def _edge_bytes(each: PlannedRelation) -> int:
-    return (4 if each.ends.num_sources < 2**31 else 8) + 4 * each.source.edges.has_weights
+    """Bytes of an edge as it is stored, without features."""
+    columns = 4 * each.source.edges.has_weights + 8 * each.source.edges.has_times
+    return (4 if each.ends.num_sources < 2**31 else 8) + columns
 
 
 def _dataset_bytes(
@@ -177,8 +184,7 @@ def _dataset_bytes(
 
 
 def _scratch_bytes(each: PlannedRelation, sort: CscPlan) -> int:
-    has_weights = each.source.edges.has_weights
-    record = record_dtype(num_sources=each.ends.num_sources, has_weights=has_weights).itemsize
+    record = record_dtype(num_sources=each.ends.num_sources, columns=_columns(each)).itemsize
     spill = _max_edges(each) * record
     merged = _max_edges(each) * _edge_bytes(each) if each.rules.merges else 0
     return (spill if spill > sort.held_bytes else 0) + merged

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from gloader.convert.source import EdgeChunk, Source
+from gloader.convert.source import Source
 from gloader.dataset.schema import relation_text
 from gloader.errors import SourceError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from gloader.convert.source import EdgeStream, FeatureStream, Splits
+    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, Splits
     from gloader.types import IdArray, Relation
 
 
@@ -42,6 +42,7 @@ class RelationSource:
 
     relation: Relation
     edges: EdgeStream
+    edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # where the edges come from, for messages
     is_symmetric: bool = (
         False  # holds both directions of every edge: a reverse relation would be the same again
@@ -101,10 +102,15 @@ class ReversedEdges:
         """Whether every chunk carries weights."""
         return self.edges.has_weights
 
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        return self.edges.has_times
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
         for chunk in self.edges.chunks(max_edges):
-            yield EdgeChunk(src=chunk.dst, dst=chunk.src, weight=chunk.weight)
+            yield replace(chunk, src=chunk.dst, dst=chunk.src)
 
 
 def only_labelled(types: Iterable[str], *, where: str) -> str:

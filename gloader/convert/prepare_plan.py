@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.csc.edge_spill import record_dtype
-from gloader.convert.csc.external_csc import plan_csc
+from gloader.convert.csc.edge_spill import EdgeColumns, record_dtype
+from gloader.convert.csc.external_csc import edge_columns, plan_csc
 from gloader.convert.order.ordered_rows import spill_dtype
 from gloader.convert.order.row_order import ORDER_NODE_BYTES
 from gloader.core.units import format_bytes
@@ -85,7 +85,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
     sort = plan_csc(
         EdgeEnds.of(source.num_nodes),
         source.edges.num_edges,
-        has_weights=source.edges.has_weights,
+        columns=_columns(source, options),
         rules=options.rules,
         budget_bytes=free,
     )
@@ -163,8 +163,15 @@ def _max_edges(source: Source, options: PrepareOptions) -> int:
     return given * (2 if options.symmetrize else 1) + source.num_nodes * options.self_loops
 
 
+def _columns(source: Source, options: PrepareOptions) -> EdgeColumns:
+    rows = source.edge_features
+    return edge_columns(source.edges, options.rules, num_rows=None if rows is None else rows.num_rows)
+
+
 def _edge_bytes(source: Source) -> int:
-    return (4 if source.num_nodes < 2**31 else 8) + 4 * source.edges.has_weights
+    """Bytes of an edge as it is stored, without features."""
+    columns = 4 * source.edges.has_weights + 8 * source.edges.has_times
+    return (4 if source.num_nodes < 2**31 else 8) + columns
 
 
 def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
@@ -178,7 +185,7 @@ def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
 
 
 def _edge_scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:
-    record = record_dtype(num_sources=source.num_nodes, has_weights=source.edges.has_weights).itemsize
+    record = record_dtype(num_sources=source.num_nodes, columns=_columns(source, options)).itemsize
     spill = _max_edges(source, options) * record
     merged = _max_edges(source, options) * _edge_bytes(source) if options.rules.merges else 0
     # Communities are found on a sorted topology of their own.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,23 @@ class EdgeChunk:
     src: IdArray  # (n,)
     dst: IdArray  # (n,)
     weight: NDArray[np.float32] | None  # (n,)
+    time: IdArray | None = None  # (n,) int64 seconds
+    # (n,) of each edge in the source, by which its features are found; None: the edges before it in the stream
+    number: IdArray | None = None
+
+    def take(self, which: NDArray[np.bool_] | IdArray) -> EdgeChunk:
+        """Return the edges that ``which``, a mask (n,) or positions, chooses. Pure."""
+
+        def of(column: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if column is None else column[which]
+
+        return EdgeChunk(
+            src=self.src[which],
+            dst=self.dst[which],
+            weight=of(self.weight),
+            time=of(self.time),
+            number=of(self.number),
+        )
 
 
 class EdgeStream(Protocol):
@@ -37,17 +54,22 @@ class EdgeStream(Protocol):
         """Whether every chunk carries weights."""
         ...
 
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        ...
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
         ...
 
 
 class FeatureStream(Protocol):
-    """The feature rows of a graph in node order. Every call of ``chunks`` starts again at row 0."""
+    """The feature rows of a graph, in order of its nodes or edges. Every call of ``chunks`` starts again at row 0."""
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """N, or E."""
         ...
 
     @property
@@ -91,6 +113,7 @@ class Source:
     features: FeatureStream
     labels: IdArray  # (N,), -1 where unlabelled
     splits: Splits
+    edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # where the edges come from, for messages
     resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
 

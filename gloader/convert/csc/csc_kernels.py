@@ -43,6 +43,8 @@ def scatter_records(
     src: IdArray,
     dst: IdArray,
     weight: NDArray[np.float32] | None,
+    time: IdArray | None,
+    number: IdArray | None,
     shift: int,
     cursor: IdArray,
     records: Any,
@@ -57,6 +59,10 @@ def scatter_records(
         records[slot]["src"] = src[i]
         if weight is not None:
             records[slot]["weight"] = weight[i]
+        if time is not None:
+            records[slot]["time"] = time[i]
+        if number is not None:
+            records[slot]["number"] = number[i]
 
 
 @njit(cache=True, nogil=True)
@@ -74,6 +80,8 @@ def scatter_sources(
     cursor: IdArray,
     indices: NDArray[Any],
     weights: NDArray[np.float32] | None,
+    times: IdArray | None,
+    numbers: NDArray[Any] | None,
 ) -> None:
     """Write each source with a destination in [first, last) to that destination's next free slot."""
     for i in range(records.shape[0]):
@@ -84,6 +92,10 @@ def scatter_sources(
             indices[slot] = records[i]["src"]
             if weights is not None:
                 weights[slot] = records[i]["weight"]
+            if times is not None:
+                times[slot] = records[i]["time"]
+            if numbers is not None:
+                numbers[slot] = records[i]["number"]
 
 
 @njit(cache=True, nogil=True)
@@ -140,6 +152,80 @@ def merge_weighted_segments(
 
 
 @njit(cache=True, nogil=True)
+def merge_numbered_segments(
+    indptr: IdArray,
+    indices: NDArray[Any],
+    weights: NDArray[np.float32] | None,
+    times: IdArray | None,
+    numbers: NDArray[Any],
+    merged: IdArray,
+) -> int:
+    """Merge as `merge_weighted_segments` does; an edge keeps the least of its numbers, and the time of that one."""
+    end = 0
+    for node in range(indptr.shape[0] - 1):
+        low, high = indptr[node], indptr[node + 1]
+        order = np.argsort(indices[low:high], kind="mergesort")
+        sources = indices[low:high][order]
+        given_numbers = numbers[low:high][order]
+        if weights is not None:
+            values = weights[low:high][order]
+        if times is not None:
+            given_times = times[low:high][order]
+        start = end
+        i = 0
+        while i < sources.shape[0]:
+            own, reverse, first, j = 0.0, 0.0, i, i
+            while j < sources.shape[0] and sources[j] == sources[i]:
+                if given_numbers[j] < given_numbers[first]:
+                    first = j
+                if weights is not None:
+                    if np.signbit(values[j]):
+                        reverse -= values[j]
+                    else:
+                        own += values[j]
+                j += 1
+            indices[end] = sources[i]
+            numbers[end] = given_numbers[first]
+            if weights is not None:
+                weights[end] = max(own, reverse)
+            if times is not None:
+                times[end] = given_times[first]
+            end += 1
+            i = j
+        merged[node] = end - start
+    return end
+
+
+@njit(cache=True, nogil=True)
+def sort_by_time(
+    indptr: IdArray,
+    indices: NDArray[Any],
+    times: IdArray,
+    weights: NDArray[np.float32] | None,
+    numbers: NDArray[Any] | None,
+) -> None:
+    """Put each node's edges into order by time, those of a time by source, in place; equal ones stay in order."""
+    for node in range(indptr.shape[0] - 1):
+        low, high = indptr[node], indptr[node + 1]
+        is_sorted = True
+        for i in range(low + 1, high):
+            if times[i] < times[i - 1] or (times[i] == times[i - 1] and indices[i] < indices[i - 1]):
+                is_sorted = False
+                break
+        # Logs come in the order of their times, which leaves nothing to do.
+        if is_sorted:
+            continue
+        order = np.argsort(indices[low:high], kind="mergesort")
+        order = order[np.argsort(times[low:high][order], kind="mergesort")]
+        indices[low:high] = indices[low:high][order]
+        times[low:high] = times[low:high][order]
+        if weights is not None:
+            weights[low:high] = weights[low:high][order]
+        if numbers is not None:
+            numbers[low:high] = numbers[low:high][order]
+
+
+@njit(cache=True, nogil=True)
 def mark_sources(
     records: Any,
     node: int,
@@ -147,11 +233,22 @@ def mark_sources(
     seen: NDArray[np.bool_],
     own: NDArray[Any] | None,
     reverse: NDArray[Any],
+    numbers: IdArray | None,
+    times: IdArray | None,
 ) -> None:
-    """Mark in ``seen`` the sources of ``node`` from ``first`` on, and sum their weights."""
+    """Mark in ``seen`` the sources of ``node`` from ``first`` on, and sum their weights.
+
+    ``numbers`` receives the least number of each, and ``times`` the time of that one.
+    """
     for i in range(records.shape[0]):
         source = np.int64(records[i]["src"]) - first
         if records[i]["dst"] == node and 0 <= source < seen.shape[0]:
+            if numbers is not None:
+                number = np.int64(records[i]["number"])
+                if not seen[source] or number < numbers[source]:
+                    numbers[source] = number
+                    if times is not None:
+                        times[source] = records[i]["time"]
             seen[source] = True
             if own is not None:
                 weight = records[i]["weight"]

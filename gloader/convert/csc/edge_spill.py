@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,14 +21,34 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-def record_dtype(*, num_sources: int, has_weights: bool) -> np.dtype[np.void]:
-    """Return the layout of a spilled edge: destination within its range, source, weight. Pure."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeColumns:
+    """What is kept of every edge besides its two ends."""
+
+    has_weights: bool = False  # float32
+    has_times: bool = False  # int64
+    number_bytes: int = 0  # of its number in the source, 4 or 8; 0: none is kept
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all of them."""
+        return 4 * self.has_weights + 8 * self.has_times + self.number_bytes
+
+
+NO_COLUMNS: Final = EdgeColumns()
+
+
+def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]:
+    """Return the layout of a spilled edge: destination within its range, source, weight, time, number. Pure."""
     # 32 bits hold any offset within a bucket, so that the destination takes half of its size.
     fields: list[tuple[str, type]] = [
         ("dst", np.uint32),
         ("src", np.int32 if num_sources < 2**31 else np.int64),
     ]
-    return np.dtype(fields + ([("weight", np.float32)] if has_weights else []))
+    fields += [("weight", np.float32)] if columns.has_weights else []
+    fields += [("time", np.int64)] if columns.has_times else []
+    fields += [("number", np.int32 if columns.number_bytes == 4 else np.int64)] * (columns.number_bytes > 0)
+    return np.dtype(fields)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +83,17 @@ class EdgeSpill:
         count_buckets(chunk.dst, self.shift, counts)
         bounds = np.concatenate([[0], np.cumsum(counts)])
         records = np.empty(chunk.dst.shape[0], self.dtype)
-        scatter_records(chunk.src, chunk.dst, chunk.weight, self.shift, bounds[:-1].copy(), records)
+        number = chunk.number if "number" in (self.dtype.names or ()) else None
+        scatter_records(
+            chunk.src,
+            chunk.dst,
+            chunk.weight,
+            chunk.time,
+            number,
+            self.shift,
+            bounds[:-1].copy(),
+            records,
+        )
         self.counts += counts
         # Once a record is on disk all later ones go there too: the files are read in input order.
         if not self.spilled_bytes and self._held_now + records.nbytes <= self.held_bytes:

@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, chunks_after_rules
-from gloader.convert.csc.edge_spill import EdgeSpill, record_dtype
-from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRanges
+from gloader.convert.csc.edge_spill import EdgeColumns, EdgeSpill, record_dtype
+from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRange, SortedRanges
 from gloader.convert.csc.temporary_array import TemporaryArray
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.core.units import format_bytes
-from gloader.errors import BudgetError
+from gloader.errors import BudgetError, ShapeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from gloader.convert.options import EdgeRules
-    from gloader.convert.source import EdgeStream
+    from gloader.convert.source import EdgeChunk, EdgeStream
 
 # Each bucket is a file that is opened and closed once per chunk: more of them would cost more than they help.
 _MAX_BUCKETS = 256
@@ -66,6 +67,10 @@ class CscSink(Protocol):
         """Return the writer of the (E,) float32 weights."""
         ...
 
+    def edge_time(self, num_edges: int) -> AbstractContextManager[ChunkWriter]:
+        """Return the writer of the (E,) int64 times."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CscPlan:
@@ -88,8 +93,38 @@ class CscReport:
     spilled_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeNumbers:
+    """Receives the number of each edge in the source, position after position; `NO_EDGE` of loops that were added."""
+
+    array: TemporaryArray
+    num_rows: int  # of features in the source: numbers are less
+
+    @classmethod
+    def of(cls, path: Path, num_rows: int) -> EdgeNumbers:
+        """Return a receiver whose file will be ``path``."""
+        dtype = np.dtype(np.int32 if num_rows < 2**31 else np.int64)
+        return cls(array=TemporaryArray(path=path, dtype=dtype), num_rows=num_rows)
+
+
+def edge_columns(edges: EdgeStream, rules: EdgeRules, *, num_rows: int | None) -> EdgeColumns:
+    """Return what the sort keeps of every edge besides its ends. Pure.
+
+    Parameters
+    ----------
+    edges : the stream of the source
+    rules : what happens to the edges
+    num_rows : of features of edges in the source; None: there are none
+    """
+    number_bytes = 0 if num_rows is None else 4 if num_rows < 2**31 else 8
+    # Of parallel edges the first one's time is kept, and which is the first only numbers tell.
+    if num_rows is None and edges.has_times and rules.merges:
+        number_bytes = 8
+    return EdgeColumns(has_weights=edges.has_weights, has_times=edges.has_times, number_bytes=number_bytes)
+
+
 def plan_csc(
-    ends: EdgeEnds, num_edges: int | None, *, has_weights: bool, rules: EdgeRules, budget_bytes: int
+    ends: EdgeEnds, num_edges: int | None, *, columns: EdgeColumns, rules: EdgeRules, budget_bytes: int
 ) -> CscPlan:
     """Divide a memory budget between reading, holding and sorting edges. Pure.
 
@@ -97,7 +132,7 @@ def plan_csc(
     ----------
     ends : the nodes that they join
     num_edges : edges of the source; None: unknown, and taken to be 32 a destination
-    has_weights : whether every edge has a float32 weight
+    columns : what is kept of every edge besides its ends
     rules : what happens to the edges
     budget_bytes : memory that both passes stay within
 
@@ -107,9 +142,9 @@ def plan_csc(
         Not even the smallest useful buffers fit; says needed and allowed.
     """
     num_nodes = ends.num_nodes
-    record = record_dtype(num_sources=ends.num_sources, has_weights=has_weights).itemsize
-    per_edge = _chunk_edge_bytes(record, has_weights=has_weights, rules=rules)
-    sorted_edge = _sorted_edge_bytes(ends.num_sources, has_weights=has_weights, rules=rules)
+    record = record_dtype(num_sources=ends.num_sources, columns=columns).itemsize
+    per_edge = _chunk_edge_bytes(record, columns, rules)
+    sorted_edge = _sorted_edge_bytes(ends.num_sources, columns, rules)
     factor = 2 if rules.symmetrize else 1
     expected = (
         _USUAL_DEGREE * num_nodes if num_edges is None else factor * num_edges + rules.self_loops * num_nodes
@@ -151,44 +186,58 @@ def build_csc(
     rules: EdgeRules,
     budget_bytes: int,
     scratch: Path,
+    numbers: EdgeNumbers | None = None,
     progress: PrepareProgress = NO_PROGRESS,
 ) -> CscReport:
     """Write the edges to ``sink`` as CSC: the in-neighbours of each destination, in input order.
 
-    Where ``rules`` merge parallel edges, the in-neighbours are in ascending order instead. Indices are int32
-    where there are fewer than 2**31 sources. The source is read once.
+    Where ``rules`` merge parallel edges, the in-neighbours are in ascending order instead. Where edges have times, they
+    are in the order of these, those of a time by source. Of parallel edges that become one, the time and the number
+    of the first in the source are kept. Indices are int32 where there are fewer than 2**31 sources. The source is read
+    once.
 
     Parameters
     ----------
     edges : the stream of the source, read once
-    sink : receives the offsets, the sources and the weights
+    sink : receives the offsets, the sources, the weights and the times
     ends : the nodes that they join
     rules : what happens to the edges
     budget_bytes : memory that both passes stay within
     scratch : an existing folder for temporary files; they are gone when this returns or raises
+    numbers : receives the number of each edge in the source; None: nobody does
     progress : receives the steps "reading edges" and "sorting edges"
 
     Raises
     ------
     GraphError
-        An id is out of range or a weight is not a finite number of at least 0.
+        An id is out of range, a weight is not a finite number of at least 0, or a time is beyond those that are stored.
+    ShapeError
+        There are more edges than ``numbers`` has rows for.
     BudgetError
         The budget is too small for the smallest useful buffers.
     StoreWriteError
         The disk refuses a temporary file.
     """
-    plan = plan_csc(
-        ends, edges.num_edges, has_weights=edges.has_weights, rules=rules, budget_bytes=budget_bytes
-    )
+    columns = edge_columns(edges, rules, num_rows=None if numbers is None else numbers.num_rows)
+    plan = plan_csc(ends, edges.num_edges, columns=columns, rules=rules, budget_bytes=budget_bytes)
     spill = EdgeSpill(
         folder=scratch,
-        dtype=record_dtype(num_sources=ends.num_sources, has_weights=edges.has_weights),
+        dtype=record_dtype(num_sources=ends.num_sources, columns=columns),
         shift=plan.shift,
         num_buckets=plan.num_buckets,
         held_bytes=plan.held_bytes,
     )
     try:
-        read = _deal_out(edges, spill, plan, ends=ends, rules=rules, progress=progress)
+        chunks = chunks_after_rules(
+            edges,
+            ends=ends,
+            rules=rules,
+            max_edges=plan.chunk_edges,
+            is_numbered=columns.number_bytes > 0,
+        )
+        if numbers is not None:
+            chunks = _with_rows(chunks, numbers.num_rows, ends.where)
+        read = _deal_out(chunks, spill, edges.num_edges, progress)
         ranges = SortedRanges(
             spill=spill,
             num_nodes=ends.num_nodes,
@@ -196,7 +245,8 @@ def build_csc(
             max_edges=plan.sort_edges,
             merges=rules.merges,
         )
-        num_edges = _write(ranges, sink, int(spill.counts.sum()), scratch, progress)
+        written = None if numbers is None else numbers.array
+        num_edges = _write(ranges, sink, int(spill.counts.sum()), written, scratch, progress)
         return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
     finally:
         spill.close()
@@ -208,63 +258,102 @@ def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
     return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
 
-def _chunk_edge_bytes(record: int, *, has_weights: bool, rules: EdgeRules) -> int:
+def _chunk_edge_bytes(record: int, columns: EdgeColumns, rules: EdgeRules) -> int:
     """Bytes of memory per edge of a chunk: as read from the file, as ids, after the rules, as records."""
-    ids = 16 + 4 * has_weights
+    # A number is 8 bytes until it is in a record.
+    ids = 16 + columns.num_bytes + (8 - columns.number_bytes if columns.number_bytes else 0)
     ruled = (2 * ids if rules.symmetrize else 0) + (ids if rules.self_loops else 0)
     return 2 * ids + ruled + record * (2 if rules.symmetrize else 1)
 
 
-def _sorted_edge_bytes(num_sources: int, *, has_weights: bool, rules: EdgeRules) -> int:
-    """Bytes of memory per edge of a range that is being sorted, the merge's copy of a segment included."""
-    out = (4 if num_sources < 2**31 else 8) + 4 * has_weights
-    return out + (12 + out if rules.merges and has_weights else 0)
+def _sorted_edge_bytes(num_sources: int, columns: EdgeColumns, rules: EdgeRules) -> int:
+    """Bytes of memory per edge of a range that is being sorted, the copies of a segment included."""
+    out = (4 if num_sources < 2**31 else 8) + columns.num_bytes
+    merge = 12 + out if rules.merges and (columns.has_weights or columns.number_bytes) else 0
+    # Two orders, the times between them, and what numpy's sort takes beside them.
+    by_time = 36 + out if columns.has_times else 0
+    return out + max(merge, by_time)
+
+
+def _with_rows(
+    chunks: Iterator[tuple[int, EdgeChunk]], num_rows: int, where: str
+) -> Iterator[tuple[int, EdgeChunk]]:
+    """Pass on chunks whose edges have numbers of less than ``num_rows``."""
+    for count, chunk in chunks:
+        last = -1 if chunk.number is None else int(chunk.number.max(initial=-1))
+        if last >= num_rows:
+            raise ShapeError(
+                f"{where}: edge {last} (counted from 0) has no edge features; there are {num_rows} rows"
+            )
+        yield count, chunk
 
 
 def _deal_out(
-    edges: EdgeStream,
+    chunks: Iterator[tuple[int, EdgeChunk]],
     spill: EdgeSpill,
-    plan: CscPlan,
-    *,
-    ends: EdgeEnds,
-    rules: EdgeRules,
+    num_edges: int | None,
     progress: PrepareProgress,
 ) -> int:
     done = 0
-    chunks = chunks_after_rules(edges, ends=ends, rules=rules, max_edges=plan.chunk_edges)
     for count, chunk in chunks:
         spill.append(chunk)
         done += count
-        progress.advance("reading edges", done, edges.num_edges, "edges")
+        progress.advance("reading edges", done, num_edges, "edges")
     return done
 
 
-def _write(ranges: SortedRanges, sink: CscSink, total: int, scratch: Path, progress: PrepareProgress) -> int:
+def _write(
+    ranges: SortedRanges,
+    sink: CscSink,
+    total: int,
+    numbers: TemporaryArray | None,
+    scratch: Path,
+    progress: PrepareProgress,
+) -> int:
     """Write the ranges to ``sink`` and return the number of edges written; ``total`` were dealt out."""
     if ranges.merges:
-        return _write_merged(ranges, sink, total, scratch, progress)
+        return _write_merged(ranges, sink, total, numbers, scratch, progress)
     with ExitStack() as stack:
-        offsets = stack.enter_context(sink.indptr())
-        indices = stack.enter_context(sink.indices(total, ranges.index_dtype.name))
-        weights = stack.enter_context(sink.edge_weight(total)) if ranges.has_weights else None
-        return _write_ranges(ranges, offsets, indices, weights, total=total, progress=progress)
+        writers = _Writers(
+            offsets=stack.enter_context(sink.indptr()),
+            indices=stack.enter_context(sink.indices(total, ranges.index_dtype.name)),
+            weights=stack.enter_context(sink.edge_weight(total)) if ranges.has_weights else None,
+            times=stack.enter_context(sink.edge_time(total)) if ranges.has_times else None,
+            numbers=numbers,
+        )
+        return _write_ranges(ranges, writers, total=total, progress=progress)
 
 
 def _write_merged(
-    ranges: SortedRanges, sink: CscSink, total: int, scratch: Path, progress: PrepareProgress
+    ranges: SortedRanges,
+    sink: CscSink,
+    total: int,
+    numbers: TemporaryArray | None,
+    scratch: Path,
+    progress: PrepareProgress,
 ) -> int:
     # A sink wants to know the number of edges first, and merging tells it last: the edges wait in files.
     index_dtype = ranges.index_dtype
     indices = TemporaryArray(path=scratch / "indices.merged", dtype=index_dtype)
     weights = TemporaryArray(path=scratch / "weights.merged", dtype=np.dtype(np.float32))
+    times = TemporaryArray(path=scratch / "times.merged", dtype=np.dtype(np.int64))
     with sink.indptr() as offsets:
-        kept_weights = weights if ranges.has_weights else None
-        written = _write_ranges(ranges, offsets, indices, kept_weights, total=total, progress=progress)
+        writers = _Writers(
+            offsets=offsets,
+            indices=indices,
+            weights=weights if ranges.has_weights else None,
+            times=times if ranges.has_times else None,
+            numbers=numbers,
+        )
+        written = _write_ranges(ranges, writers, total=total, progress=progress)
     with sink.indices(written, index_dtype.name) as writer:
         _move(indices, written, writer)
     if ranges.has_weights:
         with sink.edge_weight(written) as writer:
             _move(weights, written, writer)
+    if ranges.has_times:
+        with sink.edge_time(written) as writer:
+            _move(times, written, writer)
     return written
 
 
@@ -274,28 +363,37 @@ def _move(array: TemporaryArray, num_elements: int, writer: ChunkWriter) -> None
     array.remove()
 
 
-def _write_ranges(
-    ranges: SortedRanges,
-    offsets: ChunkWriter,
-    indices: ChunkWriter,
-    weights: ChunkWriter | None,
-    *,
-    total: int,
-    progress: PrepareProgress,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writers:
+    """Where the columns of the sorted edges go; None: there is no such column, or nobody wants it."""
+
+    offsets: ChunkWriter
+    indices: ChunkWriter
+    weights: ChunkWriter | None
+    times: ChunkWriter | None
+    numbers: ChunkWriter | None
+
+    def append(self, part: SortedRange) -> None:
+        """Write the edges of a range."""
+        self.indices.append(part.indices)
+        columns = ((self.weights, part.weights), (self.times, part.times), (self.numbers, part.numbers))
+        for writer, values in columns:
+            if writer is not None and values is not None:
+                writer.append(values)
+
+
+def _write_ranges(ranges: SortedRanges, writers: _Writers, *, total: int, progress: PrepareProgress) -> int:
     # The offsets of a range follow those of the one before it; the first of all is 0.
-    offsets.append(np.zeros(1, np.int64))
+    writers.offsets.append(np.zeros(1, np.int64))
     end, written, taken = 0, 0, 0
     for part in ranges:
         # The later parts of a node of very many edges bring edges alone: the first part brought its degree.
         if part.degrees.shape[0]:
             ends = np.cumsum(part.degrees) + end
-            offsets.append(ends)
+            writers.offsets.append(ends)
             end = int(ends[-1])
         if part.indices.shape[0]:
-            indices.append(part.indices)
-            if weights is not None and part.weights is not None:
-                weights.append(part.weights)
+            writers.append(part)
         written += part.indices.shape[0]
         taken += part.edges_taken
         progress.advance("sorting edges", taken, total, "edges")

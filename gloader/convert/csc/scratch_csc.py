@@ -42,7 +42,7 @@ class CscPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnweightedEdges:
-    """An edge stream without its weights."""
+    """An edge stream without its weights and times."""
 
     edges: EdgeStream
 
@@ -53,6 +53,11 @@ class UnweightedEdges:
 
     @property
     def has_weights(self) -> bool:
+        """Always false."""
+        return False
+
+    @property
+    def has_times(self) -> bool:
         """Always false."""
         return False
 
@@ -115,6 +120,10 @@ class ScratchCsc:
     def edge_weight(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
         """Refuse: edges have no weights here."""
         raise NotImplementedError(f"the {num_edges} weights of a topology on its way are not kept")
+
+    def edge_time(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
+        """Refuse: edges have no times here."""
+        raise NotImplementedError(f"the {num_edges} times of a topology on its way are not kept")
 
     def pieces(self, max_edges: int) -> Iterator[CscPiece]:
         """Yield all nodes in order with their in-neighbours; of a node that has more, the first ``max_edges``."""

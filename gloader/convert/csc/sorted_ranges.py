@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,15 +10,18 @@ import numpy as np
 from gloader.convert.csc.csc_kernels import (
     count_in_degrees,
     mark_sources,
+    merge_numbered_segments,
     merge_segments,
     merge_weighted_segments,
     scatter_sources,
+    sort_by_time,
 )
+from gloader.convert.csc.merge_runs import TimeRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from gloader.convert.csc.edge_spill import EdgeSpill
     from gloader.types import IdArray
@@ -33,6 +36,8 @@ class SortedRange:
     degrees: IdArray  # (n,) edges of each node; empty where the nodes were counted by an earlier part
     indices: NDArray[Any]
     weights: NDArray[np.float32] | None
+    times: IdArray | None
+    numbers: NDArray[Any] | None  # of the edges in the source
     edges_taken: int  # edges of the spill that went into it
 
 
@@ -47,9 +52,24 @@ class SortedRanges:
     merges: bool  # parallel edges into one
 
     @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The records, by fields: src, perhaps weight, time, number."""
+        return self.spill.dtype
+
+    @property
     def has_weights(self) -> bool:
         """Whether edges carry weights."""
-        return "weight" in (self.spill.dtype.names or ())
+        return self._has("weight")
+
+    @property
+    def has_times(self) -> bool:
+        """Whether edges carry times, by which each list is sorted."""
+        return self._has("time")
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether edges carry their numbers in the source."""
+        return self._has("number")
 
     @property
     def index_dtype(self) -> np.dtype[Any]:
@@ -70,6 +90,9 @@ class SortedRanges:
                     yield self._sort(bucket, start, stop, degrees[start:stop])
             self.spill.drop(bucket)
 
+    def _has(self, field: str) -> bool:
+        return field in (self.spill.dtype.names or ())
+
     def _pieces(self, bucket: int) -> Iterator[NDArray[Any]]:
         return self.spill.pieces(bucket, PIECE_BYTES // self.spill.dtype.itemsize)
 
@@ -77,74 +100,113 @@ class SortedRanges:
         """Sort the edges to nodes ``start`` ... ``stop - 1`` of a bucket by counting."""
         # A counting sort: each node's sources go to its own segment, in input order, which keeps the sort stable.
         indptr = np.concatenate([[0], np.cumsum(degrees)])
-        indices = np.empty(int(indptr[-1]), self.index_dtype)
-        weights = np.empty(int(indptr[-1]), np.float32) if self.has_weights else None
+        taken = int(indptr[-1])
+        indices = np.empty(taken, self.index_dtype)
+        weights = np.empty(taken, np.float32) if self.has_weights else None
+        times = np.empty(taken, np.int64) if self.has_times else None
+        numbers = np.empty(taken, self.dtype["number"]) if self.has_numbers else None
         cursor = np.zeros(stop, np.int64)
         cursor[start:] = indptr[:-1]
         for piece in self._pieces(bucket):
-            scatter_sources(piece, start, stop, cursor, indices, weights)
-        if not self.merges:
-            return SortedRange(
-                degrees=degrees, indices=indices, weights=weights, edges_taken=indices.shape[0]
-            )
-        merged = np.empty_like(degrees)
-        if weights is None:
-            left = merge_segments(indptr, indices, merged)
-        else:
-            left = merge_weighted_segments(indptr, indices, weights, merged)
-            weights = weights[:left]
+            scatter_sources(piece, start, stop, cursor, indices, weights, times, numbers)
+        left = taken
+        if self.merges:
+            merged = np.empty_like(degrees)
+            if numbers is not None:
+                left = merge_numbered_segments(indptr, indices, weights, times, numbers, merged)
+            elif weights is None:
+                left = merge_segments(indptr, indices, merged)
+            else:
+                left = merge_weighted_segments(indptr, indices, weights, merged)
+            degrees = merged
+        if times is not None:
+            sort_by_time(np.concatenate([[0], np.cumsum(degrees)]), indices, times, weights, numbers)
         return SortedRange(
-            degrees=merged, indices=indices[:left], weights=weights, edges_taken=indices.shape[0]
+            degrees=degrees,
+            indices=indices[:left],
+            weights=None if weights is None else weights[:left],
+            times=None if times is None else times[:left],
+            numbers=None if numbers is None else numbers[:left],
+            edges_taken=taken,
         )
 
     def _hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
         """Pass on the edges of a node that has more of them than can be sorted at once."""
-        # Without a merge the input order is the result: the edges pass through piece by piece.
-        if not self.merges:
-            yield self._part(degree, [], None, taken=0)
-            for piece in self._pieces(bucket):
-                mine = piece[piece["dst"] == node]
-                weights = mine["weight"] if self.has_weights else None
-                yield self._part(None, mine["src"], weights, taken=mine.shape[0])
-            return
-        # With a merge the sources themselves are counted, range of ids by range of ids. The spill is read twice for
-        # each, as the degree has to be known before the first edge is written.
-        parts = list(self._source_ranges())
-        count = sum(int(self._mark(bucket, node, first, stop)[0].sum()) for first, stop in parts)
-        yield self._part(count, [], None, taken=degree)
-        for first, stop in parts:
-            seen, weights = self._mark(bucket, node, first, stop)
-            yield self._part(
-                None, np.flatnonzero(seen) + first, weights[seen] if self.has_weights else None, taken=0
-            )
+        if self.has_times:
+            yield from self._timed_hub(bucket, node, degree)
+        elif not self.merges:
+            # Without a merge the input order is the result: the edges pass through piece by piece.
+            yield self._first_part(degree, taken=0)
+            for mine in self._edges_of(bucket, node):
+                yield self._part(mine, taken=mine.shape[0])
+        else:
+            # With a merge the sources themselves are counted, range of ids by range of ids. The spill is read twice for
+            # each, as the degree has to be known before the first edge is written.
+            parts = list(self._source_ranges())
+            count = sum(self._merged(bucket, node, first, stop).shape[0] for first, stop in parts)
+            yield self._first_part(count, taken=degree)
+            for first, stop in parts:
+                yield self._part(self._merged(bucket, node, first, stop), taken=0)
 
-    def _part(
-        self, degree: int | None, sources: ArrayLike, weights: ArrayLike | None, *, taken: int
-    ) -> SortedRange:
+    def _timed_hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
+        # Runs are sorted in memory and wait on disk: the piece of each that is merged, and what it gives, are held.
+        runs = TimeRuns(self.spill.folder, self.dtype, max_records=max(1, self.max_edges // 4))
+        try:
+            if self.merges:
+                for first, stop in self._source_ranges():
+                    runs.append(self._merged(bucket, node, first, stop))
+            else:
+                for mine in self._edges_of(bucket, node):
+                    runs.append(mine)
+            yield self._first_part(runs.num_records, taken=degree)
+            for records in runs.merged():
+                yield self._part(records, taken=0)
+        finally:
+            runs.close()
+
+    def _edges_of(self, bucket: int, node: int) -> Iterator[NDArray[Any]]:
+        for piece in self._pieces(bucket):
+            yield piece[piece["dst"] == node]
+
+    def _first_part(self, degree: int, *, taken: int) -> SortedRange:
+        part = self._part(np.empty(0, self.dtype), taken=taken)
+        return replace(part, degrees=np.array([degree], np.int64))
+
+    def _part(self, records: NDArray[Any], *, taken: int) -> SortedRange:
         return SortedRange(
-            degrees=np.array([] if degree is None else [degree], np.int64),
-            indices=np.ascontiguousarray(sources, self.index_dtype),
-            weights=None if weights is None else np.ascontiguousarray(weights, np.float32),
+            degrees=np.empty(0, np.int64),
+            indices=np.ascontiguousarray(records["src"]),
+            weights=np.ascontiguousarray(records["weight"]) if self.has_weights else None,
+            times=np.ascontiguousarray(records["time"]) if self.has_times else None,
+            numbers=np.ascontiguousarray(records["number"]) if self.has_numbers else None,
             edges_taken=taken,
         )
 
     def _source_ranges(self) -> Iterator[tuple[int, int]]:
         """Cut the sources into ranges whose marks and sums take no more than the sort may."""
-        # 17 bytes for a source: a mark, and two sums of 8.
+        # Up to 33 bytes for a source: a mark, and two sums, a number and a time of 8.
         step = max(1, self.max_edges // 8)
         for first in range(0, self.num_sources, step):
             yield first, min(self.num_sources, first + step)
 
-    def _mark(
-        self, bucket: int, node: int, first: int, stop: int
-    ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Return which of the sources ``first`` ... ``stop - 1`` a node has, and the weight of each."""
-        seen = np.zeros(stop - first, np.bool_)
-        own = np.zeros(stop - first if self.has_weights else 0)
+    def _merged(self, bucket: int, node: int, first: int, stop: int) -> NDArray[Any]:
+        """Return the edges of a node from the sources ``first`` ... ``stop - 1``, one from each, by their sources."""
+        count = stop - first
+        seen = np.zeros(count, np.bool_)
+        own = np.zeros(count if self.has_weights else 0)
         reverse = np.zeros_like(own)
+        numbers = np.zeros(count, np.int64) if self.has_numbers else None
+        times = np.zeros(count, np.int64) if self.has_times else None
         for piece in self._pieces(bucket):
-            mark_sources(piece, node, first, seen, own if self.has_weights else None, reverse)
-        return seen, np.maximum(own, reverse)
+            mark_sources(piece, node, first, seen, own if self.has_weights else None, reverse, numbers, times)
+        records = np.zeros(int(seen.sum()), self.dtype)
+        records["src"] = np.flatnonzero(seen) + first
+        if self.has_weights:
+            records["weight"] = np.maximum(own, reverse)[seen]
+        for field, values in (("number", numbers), ("time", times)):
+            if values is not None:
+                records[field] = values[seen]
+        return records
 
 
 def cut_ranges(degrees: IdArray, max_edges: int) -> Iterator[tuple[int, int]]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk
-from gloader.convert.source import EdgeChunk, Splits
+from gloader.convert.source import Splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.convert.order.row_order import RowOrder
-    from gloader.convert.source import EdgeStream, Source
+    from gloader.convert.source import EdgeChunk, EdgeStream, Source
     from gloader.types import IdArray
 
 
@@ -36,6 +36,11 @@ class RenumberedEdges:
         """Whether every chunk carries weights."""
         return self.edges.has_weights
 
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        return self.edges.has_times
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time.
 
@@ -51,7 +56,7 @@ class RenumberedEdges:
             # Before the lookup: a bad id would read past the end of the table, or wrap around.
             check_chunk(chunk, ends=ends, first=done)
             done += chunk.src.shape[0]
-            yield EdgeChunk(src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst], weight=chunk.weight)
+            yield replace(chunk, src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst])
 
 
 def renumbered(source: Source, order: RowOrder) -> Source:

@@ -65,6 +65,11 @@ class ArrayEdges:
         """Whether every chunk carries weights."""
         return self.weight is not None
 
+    @property
+    def has_times(self) -> bool:
+        """Never; `TimedEdges` adds them."""
+        return False
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
         for start in range(0, self.num_edges, max_edges):
@@ -127,6 +132,11 @@ class ArrayCscEdges:
     def has_weights(self) -> bool:
         """Whether every chunk carries weights."""
         return self.weight is not None
+
+    @property
+    def has_times(self) -> bool:
+        """Never; `TimedEdges` adds them."""
+        return False
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order of their destinations, at most ``max_edges`` at a time."""

@@ -78,6 +78,11 @@ class PairEdges:
         """Whether every chunk carries weights."""
         return self.weight is not None
 
+    @property
+    def has_times(self) -> bool:
+        """Never; `TimedEdges` adds them."""
+        return False
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
         count = max(1, max_edges // 2) if self.add_inverse else max_edges
@@ -154,6 +159,11 @@ class CscEdges:
         """Whether every chunk carries weights."""
         return self.weight is not None
 
+    @property
+    def has_times(self) -> bool:
+        """Never; `TimedEdges` adds them."""
+        return False
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order of their destinations, at most ``max_edges`` at a time."""
         first, row = 0, 0
@@ -226,4 +236,5 @@ def with_inverse(chunk: EdgeChunk) -> EdgeChunk:
         src=np.column_stack([chunk.src, chunk.dst]).ravel(),
         dst=np.column_stack([chunk.dst, chunk.src]).ravel(),
         weight=None if chunk.weight is None else np.repeat(chunk.weight, 2),
+        time=None if chunk.time is None else np.repeat(chunk.time, 2),
     )

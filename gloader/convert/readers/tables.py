@@ -118,6 +118,11 @@ class TableEdges:
         """Whether every chunk carries weights."""
         return self.weight is not None
 
+    @property
+    def has_times(self) -> bool:
+        """Never; `TimedEdges` adds them."""
+        return False
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
         if not self.table.names:

@@ -65,6 +65,11 @@ class UndirectedEdges:
         """Always false."""
         return False
 
+    @property
+    def has_times(self) -> bool:
+        """Always false."""
+        return False
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges, at most ``max_edges`` at a time, or 2."""
         half = max(1, max_edges // 2)

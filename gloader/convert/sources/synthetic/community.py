@@ -47,6 +47,11 @@ class CommunityEdges:
         """Synthetic edges carry none."""
         return False
 
+    @property
+    def has_times(self) -> bool:
+        """Synthetic edges carry none."""
+        return False
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
         for first in range(0, self.num_edges, max_edges):

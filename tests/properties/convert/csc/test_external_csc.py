@@ -4,13 +4,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from convert_helpers import ListEdges, MemorySink, expected_neighbors
+from convert_helpers import ListEdges, MemorySink, expected_columns, expected_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.convert.csc import external_csc, sorted_ranges
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.csc.external_csc import build_csc
+from gloader.convert.csc.external_csc import EdgeNumbers, build_csc
 from gloader.convert.options import EdgeRules
 
 
@@ -61,6 +61,56 @@ def test_sort_equals_the_oracle(graph, rules, weighted, is_counted, budget):
     assert report.edges_read == len(edges)
     assert report.num_edges == sum(map(len, expected))
     assert stream.passes == 1
+
+
+@st.composite
+def timed_graphs(draw):
+    num_nodes, edges = draw(graphs())
+    # Few values, so that many edges have the same time.
+    times = draw(st.lists(st.integers(-3, 6), min_size=len(edges), max_size=len(edges)))
+    return num_nodes, edges, times
+
+
+@given(
+    graph=timed_graphs(),
+    rules=rules,
+    weighted=st.booleans(),
+    timed=st.booleans(),
+    numbered=st.booleans(),
+    is_counted=st.booleans(),
+    budget=st.integers(3500, 12000),
+)
+def test_times_sort_each_list_and_numbers_follow_their_edges(
+    graph, rules, weighted, timed, numbered, is_counted, budget
+):
+    num_nodes, edges, times = graph
+    edges = edges if weighted else [edge[:2] for edge in edges]
+    times = times if timed else None
+    sink = MemorySink()
+    stream = ListEdges(edges, weighted=weighted, times=times, is_counted=is_counted)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        numbers = EdgeNumbers.of(scratch / "numbers", max(1, len(edges))) if numbered else None
+        report = build_csc(
+            stream,
+            sink,
+            ends=EdgeEnds.of(num_nodes),
+            rules=rules,
+            budget_bytes=budget,
+            scratch=scratch,
+            numbers=numbers,
+        )
+        kept = numbers.array.read(0, report.num_edges).tolist() if numbers is not None else None
+        assert {path.name for path in scratch.iterdir()} <= ({"numbers"} if numbered else set())
+    expected = expected_columns(edges, times, num_nodes, rules)
+    assert sink.neighbors(weighted=weighted) == [
+        [(src, weight) for src, weight, _, _ in entries] for entries in expected
+    ]
+    if timed:
+        assert sink.times.value.tolist() == [row[2] for entries in expected for row in entries]
+        assert len(sink.times.value) == sink.times.length
+    if kept is not None:
+        assert kept == [row[3] for entries in expected for row in entries]
 
 
 @st.composite

@@ -4,6 +4,7 @@ from convert_helpers import ListEdges, MemorySink, expected_neighbors
 
 from gloader.convert.csc import external_csc
 from gloader.convert.csc.edge_rules import EdgeEnds
+from gloader.convert.csc.edge_spill import NO_COLUMNS, EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import build_csc, plan_csc
 from gloader.convert.csc.sorted_ranges import cut_ranges
 from gloader.convert.options import EdgeRules
@@ -109,22 +110,26 @@ def test_self_loops_are_exactly_one_per_node(tmp_path):
 @pytest.mark.parametrize("rules", [EdgeRules(), EdgeRules(symmetrize=True, self_loops=True)])
 @pytest.mark.parametrize("budget", [40 * MB, 10**9])
 def test_plan_stays_within_its_budget(budget, rules, weighted):
-    plan = plan_csc(EdgeEnds.of(1_000_000), 10**9, has_weights=weighted, rules=rules, budget_bytes=budget)
+    plan = plan_csc(
+        EdgeEnds.of(1_000_000),
+        10**9,
+        columns=EdgeColumns(has_weights=weighted),
+        rules=rules,
+        budget_bytes=budget,
+    )
     assert plan.peak_bytes <= budget
     assert plan.num_buckets << plan.shift >= 1_000_000
     assert plan.chunk_edges >= 4096
 
 
 def test_plan_of_a_small_graph_asks_for_little():
-    plan = plan_csc(EdgeEnds.of(1000), 5000, has_weights=False, rules=EdgeRules(), budget_bytes=10**10)
+    plan = plan_csc(EdgeEnds.of(1000), 5000, columns=NO_COLUMNS, rules=EdgeRules(), budget_bytes=10**10)
     assert plan.peak_bytes < 6 * MB
 
 
 def test_indices_are_int64_only_beyond_int32():
-    from gloader.convert.csc.edge_spill import record_dtype
-
-    assert record_dtype(num_sources=2**31 - 1, has_weights=False)["src"] == np.int32
-    assert record_dtype(num_sources=2**31, has_weights=False)["src"] == np.int64
+    assert record_dtype(num_sources=2**31 - 1, columns=NO_COLUMNS)["src"] == np.int32
+    assert record_dtype(num_sources=2**31, columns=NO_COLUMNS)["src"] == np.int64
 
 
 def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path, monkeypatch):
