@@ -1,0 +1,329 @@
+"""The positions of pairs in a graph on disk, and those of the edges that lead back, outside of memory.
+
+The rows of a table are dealt out to ranges of destinations, and each range is held against its lists as these pass by.
+What was found is dealt out to ranges of sources, which are held against the lists of the reverse relation, and then to
+ranges of rows, which put it in the order of the table. Lists are read in pieces: one may be longer than memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from gloader.convert.links.locate_kernels import count_ahead, match_edges
+from gloader.convert.links.row_spill import RowSpill
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+from gloader.types import NO_EDGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from gloader.convert.links.link_source import LinkChunk
+    from gloader.convert.links.stored_csc import StoredCsc
+    from gloader.types import IdArray
+
+# Of a row on its way: it is widest before it is put in order, with its number, its ends and what was found.
+SPILLED_ROW_BYTES = 40
+# Columns of a row before it has a position.
+_ROW, _SOURCE, _DESTINATION, _TIME = range(4)
+# Each bucket is a file that is opened and closed once per chunk: more of them would cost more than they help.
+_MAX_BUCKETS = 1024
+_MAX_RANGES = 4096  # files of the last step, in which nothing else happens
+# Bytes per destination of a bucket: where its list starts, where its rows do, and the sum that says so.
+_NODE_BYTES = 24
+# Bytes per row that is read: as it comes, as it goes to the spill, in the order of the buckets, and what sorts it.
+_CHUNK_BYTES = 160
+# Bytes per row that is looked up: the row and another one beside it, its sorted columns, the sort, what is known of its
+# group, and the result as it goes to the next spill.
+_JOIN_BYTES = 320
+# Bytes per row that is put in order: of the table, and of the spill.
+_ORDER_BYTES = 80
+_MAX_CHUNK_ROWS = 1 << 20
+_MIN_ROWS = 4_096
+_PIECE_BYTES = 4 << 20  # of a list, read at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocatePlan:
+    """Shares of a memory budget that finding the rows of link tables in a graph takes."""
+
+    chunk_rows: int  # read from a table at a time
+    held_bytes: int  # of dealt-out rows, before they go to files; two such are alive at once
+    join_rows: int  # looked up at a time
+    list_edges: int  # of a list, read at a time
+    range_rows: int  # put in the order of the table at a time
+    bucket_nodes: int  # of a bucket, at most
+    memory_bytes: int
+
+    def shift(self, num_nodes: int, num_rows: int | None) -> int:
+        """Return how many low bits of a destination's id say where it is in its bucket. Pure.
+
+        Parameters
+        ----------
+        num_nodes : destinations
+        num_rows : of the table; None: unknown, and taken to be many
+        """
+        # Half of what may be looked up at once, because real destinations are skewed.
+        by_rows = _MAX_BUCKETS // 4 if num_rows is None else -(-2 * num_rows // self.join_rows)
+        # Ranges are powers of two, and so up to twice as large as they need be.
+        by_nodes = 1 if num_nodes <= self.bucket_nodes else -(-2 * num_nodes // self.bucket_nodes)
+        buckets = min(_MAX_BUCKETS, max(1, by_rows, by_nodes))
+        return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
+
+
+def plan_locate(num_nodes: int, *, budget_bytes: int) -> LocatePlan:
+    """Divide a memory budget between the parts of a search. Pure.
+
+    Parameters
+    ----------
+    num_nodes : of the larger end of the relation
+    budget_bytes : memory that it stays within
+
+    Raises
+    ------
+    BudgetError
+        Not even the smallest useful buffers fit; says needed and allowed.
+    """
+    least_nodes = -(-2 * num_nodes // _MAX_BUCKETS)
+    needed = _PIECE_BYTES + 2 * (_NODE_BYTES * least_nodes + _JOIN_BYTES * _MIN_ROWS)
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"finding link tables in a graph of {num_nodes} nodes needs at least {format_bytes(needed)}; the memory "
+            f"budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
+        )
+    free = budget_bytes - _PIECE_BYTES
+    # Reading, looking up and putting in order come one after another; what two spills hold is alive beside them.
+    held = free // 8
+    work = free - 2 * held
+    node_bytes = max(_NODE_BYTES * least_nodes, work // 4)
+    return LocatePlan(
+        chunk_rows=min(_MAX_CHUNK_ROWS, work // _CHUNK_BYTES),
+        held_bytes=held,
+        join_rows=(work - node_bytes) // _JOIN_BYTES,
+        list_edges=_PIECE_BYTES // 8,
+        range_rows=work // _ORDER_BYTES,
+        bucket_nodes=node_bytes // _NODE_BYTES,
+        memory_bytes=budget_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """The in-neighbours of consecutive destinations of a graph."""
+
+    graph: StoredCsc
+    first: int
+    stop: int
+    max_edges: int  # read at a time
+
+
+class _Groups:
+    """Rows whose edges are looked up together, sorted so that those of one pair, a group, lie side by side."""
+
+    def __init__(self, rows: IdArray, lists: _Lists, key: tuple[int, int]) -> None:
+        self._lists = lists
+        self._node_column, self._source_column = key
+        nodes = rows[:, self._node_column] - lists.first
+        # Rows come in the order of the table, and the sort is stable.
+        self._order = np.lexsort((rows[:, _TIME], rows[:, self._source_column], nodes))
+        counts = np.bincount(nodes, minlength=lists.stop - lists.first)
+        self._start = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        nodes = nodes[self._order]
+        self._sources = rows[self._order, self._source_column]
+        self._times, self._rows = rows[self._order, _TIME], rows[self._order, _ROW]
+        is_head = np.ones(rows.shape[0], np.bool_)
+        is_head[1:] = (nodes[1:] != nodes[:-1]) | (self._sources[1:] != self._sources[:-1])
+        numbers = np.arange(rows.shape[0], dtype=np.int64)
+        self._heads = np.maximum.accumulate(np.where(is_head, numbers, 0))
+        self._ranks = numbers - self._heads
+
+    def count(self, others: IdArray) -> None:
+        """Move the rows back by those of ``others`` that stand ahead of them in their groups."""
+        added = np.zeros_like(self._ranks)
+        columns = (_ROW, self._node_column, self._source_column, _TIME)
+        count_ahead(
+            *(np.ascontiguousarray(others[:, column]) for column in columns),
+            self._lists.first,
+            self._start,
+            self._sources,
+            self._times,
+            self._rows,
+            added,
+        )
+        ahead = np.cumsum(added)
+        self._ranks += ahead - (ahead - added)[self._heads]
+
+    def look_up(self) -> IdArray:
+        """Return the (n,) position of each row's edge, in the order in which the rows were given; or `NO_EDGE`."""
+        lists, num_rows = self._lists, self._heads.shape[0]
+        indptr = lists.graph.offsets(lists.first, lists.stop)
+        seen, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
+        cursor = np.arange(num_rows, dtype=np.int64)
+        sorted_positions = np.empty(num_rows, np.int64)
+        # Lists before the first row and behind the last one are nobody's.
+        wanted = np.flatnonzero(np.diff(self._start))
+        node, at = int(wanted[0]), int(indptr[wanted[0]])
+        for sources in lists.graph.sources(at, int(indptr[wanted[-1] + 1]), lists.max_edges):
+            node = match_edges(
+                indptr,
+                node,
+                at,
+                sources,
+                self._start,
+                self._sources,
+                self._heads,
+                self._ranks,
+                seen,
+                cursor,
+                last,
+                sorted_positions,
+            )
+            at += sources.shape[0]
+        is_waiting = np.arange(num_rows) >= cursor[self._heads]
+        sorted_positions[is_waiting] = last[self._heads[is_waiting]]
+        positions = np.empty(num_rows, np.int64)
+        positions[self._order] = sorted_positions
+        return positions
+
+
+class LocatedRows:
+    """The rows of one link table with their positions and reverse positions. A context manager; not thread-safe.
+
+    Parallel edges are told apart: the k-th row of a pair has the k-th edge of that pair, and rows beyond the last edge
+    have the last. Owns its temporary files until ``close()``.
+
+    Parameters
+    ----------
+    plan : of the memory
+    scratch : an existing folder for temporary files
+    uses_times : the lists are in order of time, and so are the rows of a pair counted; False: in that of the table
+    """
+
+    def __init__(self, plan: LocatePlan, scratch: Path, *, uses_times: bool = False) -> None:
+        self.num_rows = 0
+        self.num_found = 0  # rows whose edge is in the graph
+        self.num_reversed = 0  # rows whose edge is not, and the one that leads back is
+        self.spilled_bytes = 0
+        self._plan = plan
+        self._scratch = scratch
+        self._uses_times = uses_times
+        self._range_rows = plan.range_rows
+        self._spills: list[RowSpill] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the rows and remove the files. Idempotent."""
+        while self._spills:
+            self._spills.pop().close()
+
+    def fill(
+        self,
+        chunks: Iterable[LinkChunk],
+        graph: StoredCsc,
+        back: StoredCsc | None,
+        *,
+        num_rows: int | None,
+    ) -> None:
+        """Look every row up. Called once.
+
+        Parameters
+        ----------
+        chunks : the rows, whose ids have been checked
+        graph : of the table's relation
+        back : of the relation that leads back; None: there is none
+        num_rows : of the table, as far as it is known before; decides sizes, not results
+
+        Raises
+        ------
+        StoreWriteError
+            The disk refuses a temporary file.
+        """
+        rows = self._numbered(chunks)
+        rows = self._looked_up(rows, graph, key=(_DESTINATION, _SOURCE), num_rows=num_rows)
+        if back is None:
+            rows = (np.column_stack([each, np.full(each.shape[0], NO_EDGE)]) for each in rows)
+        else:
+            rows = self._looked_up(rows, back, key=(_SOURCE, _DESTINATION), num_rows=num_rows)
+        ordered: RowSpill | None = None
+        for found in rows:
+            if ordered is None:  # the number of rows is known as soon as the first is found
+                self._range_rows = max(self._plan.range_rows, -(-self.num_rows // _MAX_RANGES))
+                ordered = self._spill("by-row", width=5, num_buckets=-(-self.num_rows // self._range_rows))
+            self.num_found += int(np.count_nonzero(found[:, -2] != NO_EDGE))
+            self.num_reversed += int(np.count_nonzero((found[:, -2] == NO_EDGE) & (found[:, -1] != NO_EDGE)))
+            ordered.append(np.delete(found, _TIME, axis=1), found[:, _ROW] // self._range_rows)
+        self.spilled_bytes = sum(spill.spilled_bytes for spill in self._spills)
+
+    def rows(self) -> Iterator[IdArray]:
+        """Yield (n, 4) source, destination, position and reverse position of all rows in order; once."""
+        if not self.num_rows:
+            return
+        ordered = self._spills[-1]
+        for number, first in enumerate(range(0, self.num_rows, self._range_rows)):
+            out = np.empty((min(self._range_rows, self.num_rows - first), 4), np.int64)
+            for piece in ordered.pieces(number, max(1, _PIECE_BYTES // SPILLED_ROW_BYTES)):
+                out[piece[:, 0] - first] = piece[:, 1:]
+            ordered.drop(number)
+            yield out
+
+    def _numbered(self, chunks: Iterable[LinkChunk]) -> Iterator[IdArray]:
+        for chunk in chunks:
+            rows = np.zeros((chunk.num_rows, 4), np.int64)
+            rows[:, _ROW] = np.arange(self.num_rows, self.num_rows + chunk.num_rows)
+            rows[:, _SOURCE], rows[:, _DESTINATION] = chunk.src, chunk.dst
+            if self._uses_times and chunk.time is not None:
+                rows[:, _TIME] = chunk.time
+            self.num_rows += chunk.num_rows
+            yield rows
+
+    def _looked_up(
+        self, rows: Iterable[IdArray], graph: StoredCsc, *, key: tuple[int, int], num_rows: int | None
+    ) -> Iterator[IdArray]:
+        """Deal ``rows`` (n, W) out by the nodes of column ``key[0]``; yield (n, W + 1): with what was found."""
+        shift = self._plan.shift(graph.num_nodes, num_rows)
+        num_buckets = max(1, -(-graph.num_nodes // (1 << shift)))
+        name, width = ("by-destination", 4) if key[0] == _DESTINATION else ("by-source", 5)
+        spill = self._spill(name, width=width, num_buckets=num_buckets)
+        for chunk in rows:
+            spill.append(chunk, chunk[:, key[0]] >> shift)
+        for bucket in np.flatnonzero(spill.counts).tolist():
+            first = bucket << shift
+            stop = min(graph.num_nodes, first + (1 << shift))
+            yield from self._joined(spill, bucket, _Lists(graph, first, stop, self._plan.list_edges), key)
+            spill.drop(bucket)
+        # What it holds goes before the next spill but one begins.
+        spill.close()
+
+    def _joined(self, spill: RowSpill, bucket: int, lists: _Lists, key: tuple[int, int]) -> Iterator[IdArray]:
+        join_rows = self._plan.join_rows
+        for number, piece in enumerate(spill.pieces(bucket, join_rows)):
+            groups = _Groups(piece, lists, key)
+            if piece.shape[0] < spill.counts[bucket]:
+                # Rows of one pair may lie in several pieces: each is told how many stand ahead of it in the others.
+                for other_number, other in enumerate(spill.pieces(bucket, join_rows)):
+                    if other_number != number:
+                        groups.count(other)
+            yield np.column_stack([piece, groups.look_up()])
+
+    def _spill(self, name: str, width: int, num_buckets: int) -> RowSpill:
+        spill = RowSpill(
+            folder=self._scratch,
+            name=name,
+            width=width,
+            num_buckets=num_buckets,
+            held_bytes=self._plan.held_bytes,
+        )
+        self._spills.append(spill)
+        return spill
