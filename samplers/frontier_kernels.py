@@ -14,6 +14,13 @@ from numba import njit
 from gloader.core.numba_ops import array_at
 from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.distinct_kernels import order_distinct
+from gloader.samplers.exclusion_kernels import (
+    Excluded,
+    advance,
+    num_excluded,
+    pass_over_node,
+    place_of,
+)
 from gloader.samplers.pick_kernels import SLACK, bit_set, pick_uniform, pick_with_replacement, takes_all
 
 if TYPE_CHECKING:
@@ -48,9 +55,19 @@ class Picks(NamedTuple):
     ordered: IdArray  # of one node
     ranks: IdArray  # (`SLACK`,)
     bits: NDArray[np.uint64]  # see `pick_kernels.pick_uniform`
+    excluded: Excluded  # edges that are not taken, of one frontier after another
+    spans: IdArray  # (O, 2) the first and the last place of each frontier in it
+    places: IdArray  # (B,) place in it of each node of the block; -1: it has none
 
 
-def new_picks(offsets: Offsets, num_edges: int, *, replace: bool, largest_fanout: int) -> Picks:
+def new_picks(
+    offsets: Offsets,
+    num_edges: int,
+    *,
+    replace: bool,
+    largest_fanout: int,
+    excluded: tuple[Excluded, IdArray],
+) -> Picks:
     """Return how nodes pick, with scratch of its own. Pure.
 
     Parameters
@@ -58,6 +75,7 @@ def new_picks(offsets: Offsets, num_edges: int, *, replace: bool, largest_fanout
     offsets, num_edges : of the graph
     replace : draw with replacement
     largest_fanout : of the hops that it is for
+    excluded : edges that each frontier does not take, of `join_excluded`
     """
     fanout = max(largest_fanout, 1)
     block = min(max(_BLOCK_DRAWS // fanout, 1), _MOST_BLOCK_NODES)
@@ -74,26 +92,36 @@ def new_picks(offsets: Offsets, num_edges: int, *, replace: bool, largest_fanout
         ordered=np.empty(fanout, dtype=np.int64),
         ranks=np.empty(SLACK, dtype=np.int64),
         bits=bit_set(largest_fanout),
+        excluded=excluded[0],
+        spans=excluded[1],
+        places=np.empty(block, dtype=np.int64),
     )
 
 
 @njit(cache=True, nogil=True)
 def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint64) -> int:
-    """Return how many distinct positions ``nodes`` take, or -1 - i if the edges of node i do not lie in the graph's."""
+    """Return how many distinct positions ``nodes`` take, or -1 - i if the edges of node i do not lie in the graph's.
+
+    ``nodes`` are those of the only frontier of ``picks``.
+    """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
+    excluded, at, end = picks.excluded, picks.spans[0, 0], picks.spans[0, 1]
     total, size, last = 0, 0, nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
         start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
         if start < 0 or stop < start or stop > num_edges:
             return -1 - i
-        if takes_all(stop - start, fanout, replace):
-            total += stop - start
+        at = advance(excluded, at, end, nodes[i])
+        place = place_of(excluded, at, end, nodes[i])
+        degree = stop - start - num_excluded(excluded, place)
+        if takes_all(degree, fanout, replace):
+            total += degree
         elif not replace:
             total += fanout
         else:
             # How many of them are the same is known only when they are drawn.
-            size = _enter(picks, size, nodes[i], start, stop - start, fanout)
+            size = _enter(picks, size, nodes[i], start, degree, fanout, place)
             if size == picks.nodes.shape[0]:
                 total += _count_block(picks, size, fanout, key)
                 size = 0
@@ -114,7 +142,7 @@ def mark_positions(
 
     Parameters
     ----------
-    picks, nodes, fanout, key : whose positions
+    picks, nodes, fanout, key : whose positions, see `count_positions`
     pages : written
     per_page : positions in a page
     shift : its logarithm; -1: it is no power of two
@@ -125,21 +153,27 @@ def mark_positions(
         -1, or the first i whose edges do not lie in the graph's.
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
+    excluded, at, end = picks.excluded, picks.spans[0, 0], picks.spans[0, 1]
     size, last = 0, nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
         start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
         if start < 0 or stop < start or stop > num_edges:
             return i
-        if stop == start or fanout == 0:
+        at = advance(excluded, at, end, nodes[i])
+        place = place_of(excluded, at, end, nodes[i])
+        degree = stop - start - num_excluded(excluded, place)
+        if degree == 0 or fanout == 0:
             continue
         first_page, last_page = _page_of(start, per_page, shift), _page_of(stop - 1, per_page, shift)
         # Most lists lie in one page: whatever their nodes take, nothing need be drawn.
-        if first_page == last_page or takes_all(stop - start, fanout, replace):
-            for page in range(first_page, last_page + 1):
-                _set_bit(pages, page)
+        if first_page == last_page:
+            _set_bit(pages, first_page)
             continue
-        size = _enter(picks, size, nodes[i], start, stop - start, fanout)
+        if takes_all(degree, fanout, replace):
+            _mark_rest(excluded, place, start, stop, pages, per_page, shift)
+            continue
+        size = _enter(picks, size, nodes[i], start, degree, fanout, place)
         if size == picks.nodes.shape[0]:
             _mark_block(picks, size, key, pages, per_page, shift)
             size = 0
@@ -184,7 +218,7 @@ def fill_portions(
         taken[o] = 0
         if cursors[o, NODE] < frontiers[o, LENGTH]:
             nodes = array_at(frontiers[o, ADDRESS], frontiers[o, LENGTH], like)
-            end = _fill(picks, nodes, frontiers[o, FANOUT], keys[o], cursors[o], row, end)
+            end = _fill(picks, nodes, frontiers[o, FANOUT], keys[o], picks.spans[o], cursors[o], row, end)
             if end < 0:
                 return o
         ends[o] = end
@@ -198,6 +232,7 @@ def _fill(
     nodes: NDArray[Any],
     fanout: int,
     key: np.uint64,
+    span: IdArray,
     cursor: IdArray,
     row: IdArray,
     end: int,
@@ -205,8 +240,9 @@ def _fill(
     """Write positions behind column ``end`` while there is room; return the new end, -1 at a damaged node."""
     starts, sizes, indptr, drawn = picks.starts, picks.sizes, picks.indptr, picks.drawn
     replace, ranks, ordered = picks.replace, picks.ranks, picks.ordered
+    excluded, places = picks.excluded, picks.places
     while cursor[NODE] < nodes.shape[0]:
-        size = _gather(picks, nodes, fanout, cursor, row.shape[0] - end)
+        size = _gather(picks, nodes, fanout, span, cursor, row.shape[0] - end)
         if size < 0:
             return -1
         _draw(picks, size, key)
@@ -216,6 +252,8 @@ def _fill(
                 count = min(all_of_node - done, room)
                 for j in range(count):
                     row[end + j] = starts[i] + done + j
+                if places[i] >= 0:
+                    pass_over_node(excluded, places[i], row, end, end + count)
             elif done == 0 and fanout <= room:
                 count = order_distinct(drawn, indptr[i], fanout, replace, ranks, row, end)
                 all_of_node = count
@@ -237,7 +275,7 @@ def _fill(
 
 
 @njit(cache=True, nogil=True)
-def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, cursor: IdArray, room: int) -> int:
+def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, cursor: IdArray, room: int) -> int:
     """Make a block of the next nodes whose positions find room, the last one's perhaps not all of them.
 
     Returns
@@ -247,7 +285,10 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, cursor: IdArray, roo
     """
     offsets, num_edges, replace, sizes = picks.offsets, picks.num_edges, picks.replace, picks.sizes
     block, starts, degrees, indptr = picks.nodes, picks.starts, picks.degrees, picks.indptr
+    excluded, at, end, places = picks.excluded, span[0], span[1], picks.places
     first, size, wanted = cursor[NODE], 0, -cursor[DONE]
+    if at < end:
+        at += np.searchsorted(excluded.nodes[at:end], nodes[first])
     most = min(picks.nodes.shape[0], nodes.shape[0] - first)
     # Of the block at once: what was asked for in the portion before has left the cache.
     for ahead in range(first, first + min(most, room // max(fanout, 1) + 1)):
@@ -258,13 +299,16 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, cursor: IdArray, roo
         if start < 0 or stop < start or stop > num_edges:
             cursor[NODE] += size
             return -1
-        if takes_all(stop - start, fanout, replace):
-            wanted += stop - start
-            sizes[size], degrees[size], count = stop - start, 0, 0
+        at = advance(excluded, at, end, node)
+        place = place_of(excluded, at, end, node)
+        degree = stop - start - num_excluded(excluded, place)
+        if takes_all(degree, fanout, replace):
+            wanted += degree
+            sizes[size], degrees[size], count = degree, 0, 0
         else:
             wanted += fanout
-            sizes[size], degrees[size], count = -1, stop - start, fanout
-        block[size], starts[size] = node, start
+            sizes[size], degrees[size], count = -1, degree, fanout
+        block[size], starts[size], places[size] = node, start, place
         indptr[size + 1] = indptr[size] + count
         size += 1
         if wanted > room:
@@ -273,11 +317,12 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, cursor: IdArray, roo
 
 
 @njit(cache=True, nogil=True)
-def _enter(picks: Picks, at: int, node: int, start: int, degree: int, count: int) -> int:
+def _enter(picks: Picks, at: int, node: int, start: int, degree: int, count: int, place: int) -> int:
     """Let a node be number ``at`` of the block, with ``count`` draws; return ``at`` + 1."""
     picks.nodes[at] = node
     picks.starts[at] = start
     picks.degrees[at] = degree
+    picks.places[at] = place
     picks.indptr[at + 1] = picks.indptr[at] + count
     return at + 1
 
@@ -293,6 +338,11 @@ def _draw(picks: Picks, size: int, key: np.uint64) -> None:
         pick_uniform(
             picks.nodes, picks.starts, picks.degrees, 0, size, key, picks.indptr, picks.drawn, picks.bits
         )
+    if picks.excluded.nodes.shape[0]:
+        for i in range(size):
+            if picks.places[i] >= 0:
+                first, last = picks.indptr[i], picks.indptr[i + 1]
+                pass_over_node(picks.excluded, picks.places[i], picks.drawn, first, last)
 
 
 @njit(cache=True, nogil=True)
@@ -303,6 +353,28 @@ def _count_block(picks: Picks, size: int, fanout: int, key: np.uint64) -> int:
     for i in range(size):
         total += order_distinct(drawn, indptr[i], fanout, True, ranks, ordered, 0)
     return total
+
+
+@njit(cache=True, nogil=True)
+def _mark_rest(
+    excluded: Excluded,
+    place: int,
+    start: int,
+    stop: int,
+    pages: NDArray[np.uint64],
+    per_page: int,
+    shift: int,
+) -> None:
+    """Set the bits of the pages that hold positions ``start:stop``, but for those excluded of the node at ``place``."""
+    begin, left = start, num_excluded(excluded, place)
+    for j in range(left + 1):
+        # Up to the next that is excluded, and behind the last of them up to the end.
+        until = excluded.positions[excluded.begins[place] + j] if j < left else stop
+        if begin < until:
+            last_page = _page_of(until - 1, per_page, shift)
+            for page in range(_page_of(begin, per_page, shift), last_page + 1):
+                _set_bit(pages, page)
+        begin = until + 1
 
 
 @njit(cache=True, nogil=True)

@@ -15,10 +15,18 @@ from gloader.samplers.sweeping import Frontier
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.samplers.exclusion import Excluded
     from gloader.types import BatchId, IdArray
 
 
-def first_frontier(batch_id: BatchId, seeds: IdArray, num_nodes: int, *, noun: str = "seeds") -> Frontier:
+def first_frontier(
+    batch_id: BatchId,
+    seeds: IdArray,
+    num_nodes: int,
+    *,
+    noun: str = "seeds",
+    excluded: Excluded | None = None,
+) -> Frontier:
     """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`. Pure.
 
     Parameters
@@ -27,11 +35,12 @@ def first_frontier(batch_id: BatchId, seeds: IdArray, num_nodes: int, *, noun: s
     seeds : (B,) node ids
     num_nodes : N
     noun : what the user knows them as
+    excluded : edges that no hop takes; None: none
     """
     nodes = np.sort(checked_seeds(seeds, num_nodes)).astype(id_dtype(num_nodes))
     if (nodes[1:] == nodes[:-1]).any():
         require_distinct(nodes, noun=noun)
-    return Frontier(batch_id=batch_id, hop=0, nodes=nodes, seen=nodes)
+    return Frontier(batch_id=batch_id, hop=0, nodes=nodes, seen=nodes, excluded=excluded)
 
 
 def next_frontier(frontier: Frontier, sources: NDArray[Any], *, is_merged: bool) -> Frontier:
@@ -51,4 +60,10 @@ def next_frontier(frontier: Frontier, sources: NDArray[Any], *, is_merged: bool)
     # A frontier is kept until its batch is done: nothing is to be left of what was reserved.
     union.resize(len(seen) + num_new, refcheck=False)
     nodes = found[:num_new].copy() if is_merged else union
-    return Frontier(batch_id=frontier.batch_id, hop=frontier.hop + 1, nodes=nodes, seen=union)
+    return Frontier(
+        batch_id=frontier.batch_id,
+        hop=frontier.hop + 1,
+        nodes=nodes,
+        seen=union,
+        excluded=frontier.excluded,
+    )

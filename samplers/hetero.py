@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers.arguments import split_seeds
 from gloader.samplers.drawn import checked_drawn
+from gloader.samplers.exclusion import excluded_of_relations, seeds_of, unexcluded_seeds
 from gloader.samplers.hetero_merged import MergedHeteroBatch, merge_hetero_hops
 from gloader.samplers.hetero_rule import HeteroRule
 from gloader.samplers.hetero_workspace import HeteroWorkspace, HeteroWorkspacePool
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
     from gloader.config import Layout
     from gloader.samplers.collective import CollectiveDraws
+    from gloader.samplers.exclusion import Excluded
     from gloader.samplers.hetero_graph import HeteroGraph
     from gloader.samplers.relation_sampler import HopDraws, RelationSampler
+    from gloader.types import AnySeeds, BatchSeeds
 
 _NO_SOURCES = np.empty(0, dtype=np.int32)
 _NO_EDGES = np.empty(0, dtype=np.int64)
@@ -74,27 +77,30 @@ class RelationwiseSampler:
         largest = max(chain.from_iterable(sampler.fanouts for sampler in self.samplers), default=0)
         self._pool = HeteroWorkspacePool(graph, largest, has_candidates=has_candidates)
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
         """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
         seeds : (B,) distinct nodes, of any types, numbered through: ``graph.type_starts`` of their type + id; those of
-            a type keep their order; B = 0 gives an empty batch
+            a type keep their order; B = 0 gives an empty batch. With `BatchSeeds.excluded`, no hop takes one of these
+            edges, see `NeighborSampler.sample`
 
         Raises
         ------
         SeedError
-            Seeds are no integers, out of range or repeat; the message names the type and lists up to five.
+            Seeds are no integers, out of range or repeat; the message names the type and lists up to five. Excluded
+            positions are not those of each relation, do not ascend, or are none of theirs.
         ConfigError
-            The batch would have 2**31 nodes of a type, or edges of a relation in a hop.
+            The batch would have 2**31 nodes of a type, or edges of a relation in a hop; seeds have times, or edges are
+            excluded that are not drawn alike relation by relation.
         GraphError
             A graph that was not checked has an entry that cannot be; the message names the node and the position.
         """
         return self._sample(batch_id, seeds, None)
 
-    def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedHeteroBatch:
+    def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
         Parameters and errors are those of `sample`.
@@ -127,7 +133,7 @@ class RelationwiseSampler:
             is_merged=layout == "merged",
         )
 
-    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws]) -> HeteroBatch:
+    def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]) -> HeteroBatch:
         """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
 
         Parameters
@@ -146,7 +152,7 @@ class RelationwiseSampler:
         return self._sample(batch_id, seeds, self._checked_drawn(drawn))
 
     def replay_merged(
-        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws]
+        self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]
     ) -> MergedHeteroBatch:
         """Return the batch that `sample_merged` returns; parameters and errors are those of `replay`."""
         return self._sample_merged(batch_id, seeds, self._checked_drawn(drawn))
@@ -158,12 +164,12 @@ class RelationwiseSampler:
             )
         return [checked_drawn(of_hop, len(self.samplers), noun="relations") for of_hop in drawn]
 
-    def _sample(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws] | None) -> HeteroBatch:
+    def _sample(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws] | None) -> HeteroBatch:
         """Sample, or with ``drawn`` replay, layered blocks."""
-        parts = split_seeds(seeds, self._type_starts)
+        given, parts, excluded = self._given(seeds)
         hops: list[list[Block]] = []
         with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
-            known = self._begin(work, parts)
+            known = self._begin(work, parts, excluded)
             for hop in range(self.num_hops):
                 here = None if drawn is None else drawn[hop]
                 hops.append(self._sample_hop(work, batch_id, hop, [range(count) for count in known], here))
@@ -176,17 +182,18 @@ class RelationwiseSampler:
             num_seeds=dict(zip(self._types, map(len, parts), strict=True)),
             # A model starts at the hop that lies farthest from the seeds.
             blocks=tuple(dict(zip(relations, blocks, strict=True)) for blocks in reversed(hops)),
+            links=given.links,
         )
 
     def _sample_merged(
-        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws] | None
+        self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws] | None
     ) -> MergedHeteroBatch:
         """Sample, or with ``drawn`` replay, merged hops."""
-        parts = split_seeds(seeds, self._type_starts)
+        given, parts, excluded = self._given(seeds)
         hops: list[list[Block]] = []
         num_edges = [0] * len(self.samplers)
         with np.errstate(over="ignore"), self._pool.lend() as work:
-            known = self._begin(work, parts)
+            known = self._begin(work, parts, excluded)
             counts = [[0, count] for count in known]
             for hop in range(self.num_hops):
                 # The nodes that the hop before found; in the first hop, the seeds.
@@ -202,7 +209,12 @@ class RelationwiseSampler:
                     count.append(found.count)
             nodes = self._nodes(work)
         return merge_hetero_hops(
-            batch_id, nodes, tuple(self.graph.relations), hops, dict(zip(self._types, counts, strict=True))
+            batch_id,
+            nodes,
+            tuple(self.graph.relations),
+            hops,
+            dict(zip(self._types, counts, strict=True)),
+            links=given.links,
         )
 
     def _sample_hop(
@@ -283,10 +295,24 @@ class RelationwiseSampler:
             edge_weight=block.edge_weight,
         )
 
-    def _begin(self, work: HeteroWorkspace, parts: Sequence[IdArray]) -> list[int]:
+    def _given(self, seeds: AnySeeds) -> tuple[BatchSeeds, list[IdArray], Sequence[Excluded | None]]:
+        """Return ``seeds``, those of each type, and what is excluded of each relation."""
+        if self._collective is None:
+            given = seeds_of(seeds)
+        else:
+            given = unexcluded_seeds(
+                seeds, sampler="fan-outs of all relations together", instead="fan-outs of each relation"
+            )
+        unable = [sampler.unable_to_exclude for sampler in self.samplers]
+        excluded = excluded_of_relations(given.excluded, self.graph, unable)
+        return given, split_seeds(given.nodes, self._type_starts), excluded
+
+    def _begin(
+        self, work: HeteroWorkspace, parts: Sequence[IdArray], excluded: Sequence[Excluded | None]
+    ) -> list[int]:
         """Make the seeds the first nodes of a batch; return how many there are of each type."""
-        for space in work.relations:
-            space.fetched = 0
+        for space, of_relation in zip_longest(work.relations, excluded):  # () where nothing is
+            space.begin(of_relation)
         for name, found, part in zip(self._types, work.found, parts, strict=True):
             if found.begin(part):
                 require_distinct(part, noun=f"seeds of type {name!r}")
@@ -309,11 +335,11 @@ class MergedHeteroBlockSampler:
     def __init__(self, sampler: RelationwiseSampler) -> None:
         self.sampler = sampler
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
         """Sample the neighbourhood of ``seeds`` (B,); parameters and errors as of `RelationwiseSampler.sample`."""
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
-    def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedHeteroBatch:
+    def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
         """Sample as `RelationwiseSampler.sample_merged`."""
         return self.sampler.sample_merged(batch_id, seeds)
 
@@ -322,6 +348,6 @@ class MergedHeteroBlockSampler:
         """What its hops want; raises as `RelationwiseSampler.rule`."""
         return self.sampler.rule_of("merged")
 
-    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[HopDraws]) -> HeteroBatch:
+    def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]) -> HeteroBatch:
         """Return the batch that `sample` returns; parameters and errors are those of `RelationwiseSampler.replay`."""
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()

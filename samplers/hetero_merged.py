@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.samplers.merged import JoinedHops, join_hops
-from gloader.types import BatchId, Block, HeteroBatch, IdArray, LocalArray, Relation
+from gloader.types import BatchId, Block, HeteroBatch, IdArray, Links, LocalArray, Relation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ class MergedHeteroBatch:
     num_seeds: Mapping[str, int]  # of each type
     edges: Mapping[Relation, JoinedHops]
     num_sampled_nodes: Mapping[str, tuple[int, ...]]  # L + 1: the seeds, then the new nodes of each hop
+    links: Links | None = None  # as of `SampledBatch`
 
     @property
     def num_sampled_edges(self) -> dict[Relation, tuple[int, ...]]:
@@ -63,7 +64,11 @@ class MergedHeteroBatch:
             for hop in range(num_hops)
         ]
         return HeteroBatch(
-            id=self.id, nodes=self.nodes, num_seeds=self.num_seeds, blocks=tuple(reversed(blocks))
+            id=self.id,
+            nodes=self.nodes,
+            num_seeds=self.num_seeds,
+            blocks=tuple(reversed(blocks)),
+            links=self.links,
         )
 
 
@@ -73,6 +78,8 @@ def merge_hetero_hops(
     relations: Sequence[Relation],
     hops: Sequence[Sequence[Block]],
     num_nodes: Mapping[str, Sequence[int]],
+    *,
+    links: Links | None = None,
 ) -> MergedHeteroBatch:
     """Join the hops of a batch. Pure.
 
@@ -83,6 +90,7 @@ def merge_hetero_hops(
     relations : K, in order
     hops : of each of the L hops, next to the seeds first, the K blocks; fewer than 2**31 edges of each relation in all
     num_nodes : (L + 2,) of each type: 0, then the nodes known before each hop, then all
+    links : what is predicted of the seeds
     """
     return MergedHeteroBatch(
         id=batch_id,
@@ -93,6 +101,7 @@ def merge_hetero_hops(
             for number, relation in enumerate(relations)
         },
         num_sampled_nodes={name: tuple(np.diff(counts).tolist()) for name, counts in num_nodes.items()},
+        links=links,
     )
 
 

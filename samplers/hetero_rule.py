@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.samplers.arguments import split_seeds
+from gloader.samplers.exclusion import excluded_of_relations, seeds_of
 from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.sweeping import HeteroFrontier
 
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.samplers.exclusion import Excluded
     from gloader.samplers.hetero_graph import HeteroGraph
     from gloader.samplers.list_rule import ListRule
     from gloader.samplers.pick_rule import UniformPickRule
     from gloader.samplers.sweeping import Frontier
-    from gloader.types import BatchId, IdArray
+    from gloader.types import AnySeeds, BatchId
 
 
 class HeteroRule:
@@ -45,7 +47,7 @@ class HeteroRule:
         is_merged: bool,
     ) -> None:
         self.rules = tuple(rules)
-        self._num_nodes = dict(graph.num_nodes)
+        self._graph = graph
         self._type_starts = graph.type_starts
         self._is_drawn = is_drawn
         self._is_merged = is_merged
@@ -58,14 +60,18 @@ class HeteroRule:
         """L."""
         return len(self._is_drawn)
 
-    def begin(self, batch_id: BatchId, seeds: IdArray) -> HeteroFrontier:
+    def begin(self, batch_id: BatchId, seeds: AnySeeds) -> HeteroFrontier:
         """Return the frontier of hop 0: the seeds (B,), numbered through; raises as `RelationwiseSampler.sample`."""
-        parts = zip(self._num_nodes.items(), split_seeds(seeds, self._type_starts), strict=True)
+        given = seeds_of(seeds)
+        unable = [rule.unable_to_exclude for rule in self.rules]
+        excluded = excluded_of_relations(given.excluded, self._graph, unable)
+        parts = zip(self._graph.num_nodes.items(), split_seeds(given.nodes, self._type_starts), strict=True)
         return _joined(
             [
                 first_frontier(batch_id, part, num_nodes, noun=f"seeds of type {name!r}")
                 for (name, num_nodes), part in parts
-            ]
+            ],
+            excluded,
         )
 
     def parts(self, frontier: HeteroFrontier) -> list[Frontier | None]:
@@ -75,9 +81,12 @@ class HeteroRule:
         ----------
         frontier : of a hop below L
         """
+        excluded = frontier.excluded or (None,) * len(self.rules)
         return [
-            frontier.of(number) if is_drawn and len(frontier.nodes[number]) else None
-            for is_drawn, number in zip(self._is_drawn[frontier.hop], self._destinations, strict=True)
+            frontier.of(number, of_relation) if is_drawn and len(frontier.nodes[number]) else None
+            for is_drawn, number, of_relation in zip(
+                self._is_drawn[frontier.hop], self._destinations, excluded, strict=True
+            )
         ]
 
     def extend(self, frontier: HeteroFrontier, drawn: Sequence[NDArray[Any]]) -> HeteroFrontier:
@@ -103,15 +112,17 @@ class HeteroRule:
             [
                 next_frontier(frontier.of(number), np.concatenate(sources), is_merged=self._is_merged)
                 for number, sources in enumerate(found)
-            ]
+            ],
+            frontier.excluded,
         )
 
 
-def _joined(types: Sequence[Frontier]) -> HeteroFrontier:
-    """Return the frontier of a batch, of one of each type."""
+def _joined(types: Sequence[Frontier], excluded: tuple[Excluded | None, ...]) -> HeteroFrontier:
+    """Return the frontier of a batch, of one of each type, with what is excluded of each relation."""
     return HeteroFrontier(
         batch_id=types[0].batch_id,
         hop=types[0].hop,
         nodes=tuple(frontier.nodes for frontier in types),
         seen=tuple(frontier.seen for frontier in types),
+        excluded=excluded,
     )

@@ -9,11 +9,12 @@ import numpy as np
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors, pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
-from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+from gloader.types import BatchId, BatchSeeds, Block, IdArray, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.samplers.exclusion import Excluded
     from gloader.samplers.graph import EdgeLists, Topology
     from gloader.samplers.workspace import FoundNodes, Workspace, WorkspacePool
 
@@ -32,9 +33,11 @@ def sample_layers(
     graph: Topology,
     pool: WorkspacePool,
     batch_id: BatchId,
-    seeds: IdArray,
+    seeds: BatchSeeds,
     num_hops: int,
     sample_hop: SampleHop,
+    *,
+    excluded: Excluded | None = None,
 ) -> SampledBatch:
     """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
 
@@ -43,9 +46,10 @@ def sample_layers(
     graph : the topology
     pool : lends this call its scratch memory
     batch_id : the address of the batch, part of the random key
-    seeds : (B,) distinct node ids; B = 0 gives an empty batch
+    seeds : distinct node ids; none give an empty batch
     num_hops : L
     sample_hop : the sampler's own part
+    excluded : edges that no hop takes, which ``sample_hop`` passes over; None: none
 
     Raises
     ------
@@ -54,11 +58,11 @@ def sample_layers(
     GraphError
         A graph that was not checked has an entry that cannot be; the message names the node and the position.
     """
-    checked = checked_seeds(seeds, graph.num_nodes)
+    checked = checked_seeds(seeds.nodes, graph.num_nodes)
     blocks: list[Block] = []
     with np.errstate(over="ignore"), pool.lend() as work:  # interpreted hashes wrap around
         num_nodes = enter_seeds(work.sources, checked)
-        work.fetched = 0
+        work.begin(excluded)
         for hop in range(num_hops):
             fetch_degrees(graph, work, range(num_nodes))
             blocks.append(sample_hop(graph, work, batch_id, hop, num_nodes))
@@ -66,7 +70,13 @@ def sample_layers(
         # A copy, as the workspace goes to another call; the blocks hold arrays of their own.
         nodes = work.nodes[:num_nodes].copy()
     # A model starts at the hop that lies farthest from the seeds.
-    return SampledBatch(id=batch_id, nodes=nodes, num_seeds=len(checked), blocks=tuple(reversed(blocks)))
+    return SampledBatch(
+        id=batch_id,
+        nodes=nodes,
+        num_seeds=len(checked),
+        blocks=tuple(reversed(blocks)),
+        links=seeds.links,
+    )
 
 
 def enter_seeds(found: FoundNodes, seeds: IdArray) -> int:
@@ -92,7 +102,7 @@ def require_distinct(seeds: IdArray, *, noun: str = "seeds") -> None:
 
 
 def fetch_degrees(graph: Topology, work: Workspace, destinations: range) -> None:
-    """Write where the in-edges of ``destinations`` begin, and how many there are.
+    """Write where the in-edges of ``destinations`` begin, and how many there are to take.
 
     Parameters
     ----------
@@ -116,6 +126,7 @@ def fetch_degrees(graph: Topology, work: Workspace, destinations: range) -> None
     if bad >= 0:
         raise graph_errors.bad_degree(graph, int(work.nodes[bad]))
     work.fetched = last
+    work.leave_out(first, last)
 
 
 def taken_block(

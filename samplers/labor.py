@@ -16,6 +16,7 @@ from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed
 from gloader.samplers.drawn import checked_drawn
+from gloader.samplers.exclusion import unexcluded_seeds
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
 from gloader.samplers.list_replay import replay_hop
 from gloader.samplers.list_rule import ListRule
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
     from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
-    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+    from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray, SampledBatch
 
+_NAME = "the sampler 'labor'"
 _ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
 _MOST_ITERATIONS = 100  # gains shrink fast; the bound is for a graph on which they never fall below the above
 
@@ -85,30 +87,32 @@ class LaborSampler:
         self.normalize = bool(normalize)
         self._pool = WorkspacePool(graph.num_nodes, 0, has_candidates=iterations != 0)
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : (B,) distinct node ids; B = 0 gives an empty batch
+        seeds : (B,) distinct node ids; B = 0 gives an empty batch; no edge may be excluded
 
         Raises
         ------
         SeedError
             Seeds are no integers, out of range or repeat; the message lists up to five.
         ConfigError
-            A hop would have 2**31 edges, or with ``iterations`` its destinations 2**31 in-edges.
+            A hop would have 2**31 edges, or with ``iterations`` its destinations 2**31 in-edges; or edges are excluded,
+            or seeds have times.
         GraphError
             A graph that was not checked has an entry that cannot be; the message names the node and the position.
         """
+        given = unexcluded_seeds(seeds, sampler=_NAME)
 
         def sample_layer(
             _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
         ) -> Block:
             return self.sample_hop(work, batch_id, hop, range(num_dst), self.hop_key(batch_id, hop))
 
-        return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), sample_layer)
+        return sample_layers(self.graph, self._pool, batch_id, given, len(self.fanouts), sample_layer)
 
     @property
     def rule(self) -> ListRule:
@@ -143,7 +147,7 @@ class LaborSampler:
             relation=relation,
         )
 
-    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
+    def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
         """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
 
         Parameters
@@ -160,18 +164,24 @@ class LaborSampler:
             As of `sample`; or the records are of another batch.
         """
         rule, drawn = self.rule, checked_drawn(drawn, len(self.fanouts))
+        given = unexcluded_seeds(seeds, sampler=_NAME)
 
         def replay_layer(
             _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
         ) -> Block:
             return self._replay_hop(rule, work, batch_id, hop, range(num_dst), drawn[hop])
 
-        return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), replay_layer)
+        return sample_layers(self.graph, self._pool, batch_id, given, len(self.fanouts), replay_layer)
 
     @property
     def has_edge_weight(self) -> bool:
         """Whether blocks have weights: they do."""
         return True
+
+    @property
+    def unable_to_exclude(self) -> str:
+        """What it is called, as it takes no excluded edges."""
+        return _NAME
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
         """Return the key of all draws of a hop. Pure."""

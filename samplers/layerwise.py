@@ -22,6 +22,7 @@ from gloader.core.offsets import Offsets, offset_at
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed
+from gloader.samplers.exclusion import unexcluded_seeds
 from gloader.samplers.hops import checked_total, sample_layers, weighted_block
 from gloader.samplers.rng import layer_key, to_int
 from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.samplers.graph import EdgeLists, Topology
-    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+    from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray, SampledBatch
 
 LayerMethod = Literal["ladies", "fastgcn"]
 Adjacency = Literal["mean", "gcn"]
@@ -105,25 +106,25 @@ class LayerSampler:
         self._pool = WorkspacePool(graph.num_nodes, 0, has_candidates=method == "ladies")
         self._norms: NDArray[np.float32] | None = None
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : (B,) distinct node ids; B = 0 gives an empty batch
+        seeds : (B,) distinct node ids; B = 0 gives an empty batch; no edge may be excluded
 
         Raises
         ------
         SeedError
             Seeds are no integers, out of range or repeat; the message lists up to five.
         ConfigError
-            The destinations of a hop have 2**31 in-edges.
+            The destinations of a hop have 2**31 in-edges; or edges are excluded, or seeds have times.
         GraphError
             A graph that was not checked has an entry that cannot be; the message names the node and the position.
         """
-        hops = len(self.layer_sizes)
-        return sample_layers(self.graph, self._pool, batch_id, seeds, hops, self._sample_hop)
+        given, hops = unexcluded_seeds(seeds, sampler=f"the sampler {self.method!r}"), len(self.layer_sizes)
+        return sample_layers(self.graph, self._pool, batch_id, given, hops, self._sample_hop)
 
     def _sample_hop(
         self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int

@@ -16,6 +16,7 @@ from gloader.core.ids import id_dtype
 from gloader.core.value_kernels import first_outside
 from gloader.errors import ConfigError, GraphError
 from gloader.samplers import graph_errors, list_kernels
+from gloader.samplers.exclusion import unexcluded_seeds
 from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.list_kernels import Lists
 from gloader.samplers.rng import layer_key, relation_key
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from gloader.samplers.graph import Topology
     from gloader.samplers.sweeping import Frontier
-    from gloader.types import BatchId, IdArray
+    from gloader.types import AnySeeds, BatchId
 
     TakeWords = Callable[[int, NDArray[Any]], None]  # of an owner; they are overwritten afterwards
 
@@ -66,9 +67,15 @@ class ListRule:
         """W."""
         return 3 if self.has_importance else 2
 
-    def begin(self, batch_id: BatchId, seeds: IdArray) -> Frontier:
+    @property
+    def unable_to_exclude(self) -> str:
+        """What its sampler is called, as it takes no excluded edges."""
+        return "the sampler 'weighted'" if self.is_weighted else "the sampler 'labor'"
+
+    def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
         """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
-        return first_frontier(batch_id, seeds, self.graph.num_nodes)
+        given = unexcluded_seeds(seeds, sampler=self.unable_to_exclude)
+        return first_frontier(batch_id, given.nodes, self.graph.num_nodes)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
         """Return the frontier of the next hop; that of hop L has in ``seen`` every node of the batch.

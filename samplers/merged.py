@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+from gloader.types import BatchId, Block, IdArray, Links, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,7 @@ class MergedBatch:
     edge_weight: NDArray[np.float32] | None = (
         None  # (num_edges,) full-graph edges each stands for; None: all alike
     )
+    links: Links | None = None  # as of `SampledBatch`
 
     @property
     def edge_index(self) -> LocalArray:
@@ -57,7 +58,11 @@ class MergedBatch:
             for num_dst, num_src, edges in zip(num_nodes, num_nodes[1:], num_edges, strict=False)
         ]
         return SampledBatch(
-            id=self.id, nodes=self.nodes, num_seeds=self.num_seeds, blocks=tuple(reversed(blocks))
+            id=self.id,
+            nodes=self.nodes,
+            num_seeds=self.num_seeds,
+            blocks=tuple(reversed(blocks)),
+            links=self.links,
         )
 
     def _first_hops(self, *, num_dst: int, num_src: int, num_edges: int) -> Block:
@@ -72,7 +77,12 @@ class MergedBatch:
 
 
 def merge_hops(
-    batch_id: BatchId, nodes: IdArray, hops: Sequence[Block], num_nodes: Sequence[int]
+    batch_id: BatchId,
+    nodes: IdArray,
+    hops: Sequence[Block],
+    num_nodes: Sequence[int],
+    *,
+    links: Links | None = None,
 ) -> MergedBatch:
     """Join the hops of a batch; the destinations of hop l are the nodes ``num_nodes[l]:num_nodes[l + 1]``. Pure.
 
@@ -82,6 +92,7 @@ def merge_hops(
     nodes : (U,) int64, global ids in first-seen order
     hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
     num_nodes : (L + 2,) 0, then the nodes known before each hop, then U
+    links : what is predicted of the seeds
     """
     joined = join_hops(hops, num_nodes)
     return MergedBatch(
@@ -94,6 +105,7 @@ def merge_hops(
         num_sampled_nodes=tuple(np.diff(num_nodes).tolist()),
         num_sampled_edges=joined.num_sampled_edges,
         edge_weight=joined.edge_weight,
+        links=links,
     )
 
 

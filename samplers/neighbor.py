@@ -10,6 +10,8 @@ from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_seeds
 from gloader.samplers.drawn import checked_drawn, find_places
+from gloader.samplers.exclusion import excluded_edges, seeds_of, unexcluded_seeds
+from gloader.samplers.exclusion_kernels import pass_over
 from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers, taken_block
 from gloader.samplers.list_replay import replay_hop
 from gloader.samplers.list_rule import ListRule
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
     from gloader.samplers.sweeping import HopRule
-    from gloader.types import BatchId, Block, IdArray, LocalArray, SampledBatch
+    from gloader.types import AnySeeds, BatchId, BatchSeeds, Block, IdArray, LocalArray, SampledBatch
 
 
 class NeighborSampler:
@@ -79,26 +81,29 @@ class NeighborSampler:
         self.importance = bool(importance)
         self._pool = WorkspacePool(graph.num_nodes, max(self.fanouts))
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : (B,) distinct node ids; B = 0 gives an empty batch
+        seeds : (B,) distinct node ids; B = 0 gives an empty batch. With `BatchSeeds.excluded`, no hop takes one of
+            these edges: the fan-out stays full where edges are left, and all of these are equally likely
 
         Raises
         ------
         SeedError
-            Seeds are no integers, out of range or repeat; the message lists up to five.
+            Seeds are no integers, out of range or repeat; the message lists up to five. Excluded positions do not
+            ascend, or are none of the graph.
         ConfigError
-            The batch would have 2**31 nodes or edges in a hop.
+            The batch would have 2**31 nodes or edges in a hop; seeds have times, or it draws by weights and edges are
+            excluded.
         GraphError
             A graph that was not checked has an entry that cannot be; the message names the node and the position.
         """
         return self._sample(batch_id, seeds, None)
 
-    def sample_merged(self, batch_id: BatchId, seeds: IdArray, /) -> MergedBatch:
+    def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
         Parameters and errors are those of `sample`.
@@ -135,13 +140,13 @@ class NeighborSampler:
             relation=relation,
         )
 
-    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
+    def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
         """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch
-        seeds : (B,) distinct node ids
+        seeds : as of `sample`
         drawn : L arrays, hop next to the seeds first: the sources at the distinct positions that the hop takes,
             ascending by position; by weights the records of `ListRule`
 
@@ -154,14 +159,16 @@ class NeighborSampler:
         """
         return self._sample(batch_id, seeds, checked_drawn(drawn, len(self.fanouts)))
 
-    def replay_merged(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> MergedBatch:
+    def replay_merged(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> MergedBatch:
         """Return the batch that `sample_merged` returns; parameters and errors are those of `replay`."""
         return self._sample_merged(batch_id, seeds, checked_drawn(drawn, len(self.fanouts)))
 
     def _sample(
-        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]] | None
+        self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]] | None
     ) -> SampledBatch:
         """Sample, or with ``drawn`` replay, layered blocks."""
+        given = self._given(seeds)
+        excluded = excluded_edges(given.excluded, self.graph)
 
         def sample_layer(
             _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
@@ -169,19 +176,22 @@ class NeighborSampler:
             here = None if drawn is None else drawn[hop]
             return self.sample_hop(work, batch_id, hop, range(num_dst), self.hop_key(batch_id, hop), here)
 
-        return sample_layers(self.graph, self._pool, batch_id, seeds, len(self.fanouts), sample_layer)
+        return sample_layers(
+            self.graph, self._pool, batch_id, given, len(self.fanouts), sample_layer, excluded=excluded
+        )
 
     def _sample_merged(
-        self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]] | None
+        self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]] | None
     ) -> MergedBatch:
         """Sample, or with ``drawn`` replay, merged hops."""
-        graph = self.graph
-        checked = checked_seeds(seeds, graph.num_nodes)
+        graph, given = self.graph, self._given(seeds)
+        checked = checked_seeds(given.nodes, graph.num_nodes)
+        excluded = excluded_edges(given.excluded, graph)
         hops: list[Block] = []
         num_edges = 0
         with np.errstate(over="ignore"), self._pool.lend() as work:
             counts = [0, enter_seeds(work.sources, checked)]
-            work.fetched = 0
+            work.begin(excluded)
             for hop in range(len(self.fanouts)):
                 # The nodes that the hop before found; in the first hop, the seeds.
                 found_last = range(counts[-2], counts[-1])
@@ -191,7 +201,16 @@ class NeighborSampler:
                 counts.append(hops[-1].num_src)
                 num_edges = checked_total(num_edges + hops[-1].num_edges, hop, batch_id, self.fanouts)
             nodes = work.nodes[: counts[-1]].copy()
-        return merge_hops(batch_id, nodes, hops, counts)
+        return merge_hops(batch_id, nodes, hops, counts, links=given.links)
+
+    def _given(self, seeds: AnySeeds) -> BatchSeeds:
+        unable = self.unable_to_exclude
+        return seeds_of(seeds) if unable is None else unexcluded_seeds(seeds, sampler=unable)
+
+    @property
+    def unable_to_exclude(self) -> str | None:
+        """What it is called where it takes no excluded edges; None: it does."""
+        return "the sampler 'weighted'" if self.weighted else None
 
     @property
     def has_edge_weight(self) -> bool:
@@ -243,6 +262,11 @@ class NeighborSampler:
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
         self._pick(work, lists, fanout, destinations, key, indptr, picked, edge_weight)
         edge_ids = picked[:num_edges]
+        if work.excluded is not None:
+            # Degrees do not count what is excluded, so that these are ranks among what is left.
+            pass_over(
+                work.excluded, work.excluded_at, destinations.start, destinations.stop, indptr, edge_ids
+            )
         if lists is not None:
             lists.to_positions(edge_ids, indptr, destinations.start)
         if drawn is None:
@@ -348,8 +372,8 @@ class MergedBlockSampler:
     def __init__(self, sampler: NeighborSampler) -> None:
         self.sampler = sampler
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`."""
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
+        """Sample the neighbourhood of ``seeds`` (B,); all is as of `NeighborSampler.sample`."""
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
     @property
@@ -357,6 +381,6 @@ class MergedBlockSampler:
         """What its hops want; raises as `NeighborSampler.rule`."""
         return self.sampler.rule_of("merged")
 
-    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
+    def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
         """Return the batch that `sample` returns; parameters and errors are those of `NeighborSampler.replay`."""
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()

@@ -49,6 +49,10 @@ class NodeMap(Protocol):
         """
         ...
 
+    def find(self, wanted: IdArray, out: IdArray) -> None:
+        """Write the local id of each of ``wanted`` (n,), nodes of the graph, to ``out`` (n,); -1: it has none."""
+        ...
+
 
 class DenseMap:
     """An array of N labels, 4 bytes per node, filled with zeros once and then reused without clearing."""
@@ -90,6 +94,10 @@ class DenseMap:
         )
         self._used = total
         return total
+
+    def find(self, wanted: IdArray, out: IdArray) -> None:
+        """Write the local id of each of ``wanted`` (n,), nodes of the graph, to ``out`` (n,); -1: it has none."""
+        relabel_kernels.find_dense(wanted, self._base, self._labels, out)
 
 
 class HashMap:
@@ -143,6 +151,10 @@ class HashMap:
         )
         self._used = total
         return total
+
+    def find(self, wanted: IdArray, out: IdArray) -> None:
+        """Write the local id of each of ``wanted`` (n,), nodes of the graph, to ``out`` (n,); -1: it has none."""
+        relabel_kernels.find_hashed(wanted, self._base, self._keys, self._labels, self._shift, out)
 
     def _reserve(self, entered: IdArray, num_nodes: int) -> None:
         """Make room for ``num_nodes`` nodes, of which ``entered`` are in the table."""

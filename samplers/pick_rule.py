@@ -11,6 +11,7 @@ from gloader.core.value_kernels import first_outside
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import frontier_kernels, graph_errors
 from gloader.samplers.arguments import MAX_LOCAL
+from gloader.samplers.exclusion import excluded_edges, join_excluded, seeds_of
 from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.rng import layer_key, relation_key
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gloader.samplers.frontier_kernels import Picks
     from gloader.samplers.graph import Topology
     from gloader.samplers.sweeping import Frontier
-    from gloader.types import BatchId, IdArray
+    from gloader.types import AnySeeds, BatchId, IdArray
 
 
 class UniformPickRule:
@@ -61,9 +62,16 @@ class UniformPickRule:
         """L."""
         return len(self._fanouts)
 
-    def begin(self, batch_id: BatchId, seeds: IdArray) -> Frontier:
+    @property
+    def unable_to_exclude(self) -> None:
+        """None: it takes excluded edges."""
+        return None
+
+    def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
         """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
-        return first_frontier(batch_id, seeds, self._graph.num_nodes)
+        given = seeds_of(seeds)
+        excluded = excluded_edges(given.excluded, self._graph)
+        return first_frontier(batch_id, given.nodes, self._graph.num_nodes, excluded=excluded)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
         """Return the frontier of the next hop; that of hop L has in ``seen`` every node of the batch.
@@ -166,7 +174,11 @@ class UniformPickRule:
             # Who draws has more edges than it draws.
             largest = min(largest, self._graph.num_edges)
         return frontier_kernels.new_picks(
-            self._graph.offsets, self._graph.num_edges, replace=self._replace, largest_fanout=largest
+            self._graph.offsets,
+            self._graph.num_edges,
+            replace=self._replace,
+            largest_fanout=largest,
+            excluded=join_excluded([frontier.excluded for frontier in frontiers]),
         )
 
     def _bad_source(self, frontier: Frontier, rank: int, source: int) -> Exception:

@@ -100,6 +100,13 @@ def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray
     return repeats
 
 
+@njit(cache=True, nogil=True)
+def find_dense(wanted: IdArray, base: int, labels: LocalArray, out: IdArray) -> None:
+    """Write the local id of each of ``wanted``, which are nodes of the graph, to ``out``; -1: it has none."""
+    for i in range(wanted.shape[0]):
+        out[i] = max(to_int(labels[wanted[i]]) - base, -1)
+
+
 @njit(cache=True, nogil=True, inline="always")
 def _slot(node: int, shift: np.uint64) -> int:
     # The upper bits of the product depend on every bit of the id, the lower ones only on lower ones.
@@ -163,3 +170,16 @@ def enter_hashed(
         keys[slot] = entering[i]
         labels[slot] = base + i
     return repeats
+
+
+@njit(cache=True, nogil=True)
+def find_hashed(
+    wanted: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64, out: IdArray
+) -> None:
+    """Do as `find_dense` with a hash table."""
+    wrap = keys.shape[0] - 1
+    for i in range(wanted.shape[0]):
+        slot = _slot(wanted[i], shift)
+        while labels[slot] >= base and keys[slot] != wanted[i]:
+            slot = (slot + 1) & wrap
+        out[i] = max(to_int(labels[slot]) - base, -1)

@@ -40,6 +40,11 @@ class RelationSampler(Protocol):
         """Whether its blocks have weights."""
         ...
 
+    @property
+    def unable_to_exclude(self) -> str | None:
+        """What it is called where it takes no excluded edges; None: it does."""
+        ...
+
     def hop_key(self, batch_id: BatchId, hop: int, /) -> np.uint64:
         """Return the key of the draws of a hop, but for the relation."""
         ...

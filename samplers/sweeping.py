@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.types import AnyBatch, BatchId, IdArray, IdPortions
+    from gloader.samplers.exclusion import Excluded
+    from gloader.types import AnyBatch, AnySeeds, BatchId, IdArray, IdPortions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,6 +27,7 @@ class Frontier:
     nodes: NDArray[Any]  # (D,) ascending: those that draw
     # (U,) ascending: all nodes of the batch so far; the same array as ``nodes`` in layered batches
     seen: NDArray[Any]
+    excluded: Excluded | None = None  # edges that it does not take; None: none
 
     @property
     def seen_arrays(self) -> tuple[NDArray[Any], ...]:
@@ -41,16 +43,21 @@ class HeteroFrontier:
     hop: int
     nodes: tuple[NDArray[Any], ...]
     seen: tuple[NDArray[Any], ...]
+    excluded: tuple[Excluded | None, ...] = ()  # of each relation as in `Frontier`; (): of none
 
     @property
     def seen_arrays(self) -> tuple[NDArray[Any], ...]:
         """All nodes so far of each type."""
         return self.seen
 
-    def of(self, number: int) -> Frontier:
-        """Return the frontier of the type with that number."""
+    def of(self, number: int, excluded: Excluded | None = None) -> Frontier:
+        """Return the frontier of the type with that number, in a relation of which edges are ``excluded``."""
         return Frontier(
-            batch_id=self.batch_id, hop=self.hop, nodes=self.nodes[number], seen=self.seen[number]
+            batch_id=self.batch_id,
+            hop=self.hop,
+            nodes=self.nodes[number],
+            seen=self.seen[number],
+            excluded=excluded,
         )
 
 
@@ -66,7 +73,7 @@ class HopRule(Protocol):
         """L."""
         ...
 
-    def begin(self, batch_id: BatchId, seeds: IdArray) -> Frontier:
+    def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
         """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
         ...
 
@@ -89,7 +96,7 @@ class AnyHopRule(Protocol):
         """L."""
         ...
 
-    def begin(self, batch_id: BatchId, seeds: IdArray) -> Any:
+    def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Any:
         """Return the frontier of hop 0."""
         ...
 
@@ -106,13 +113,13 @@ class SweptSampler(Protocol):
         """What its hops want."""
         ...
 
-    def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Any) -> AnyBatch:
+    def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Any) -> AnyBatch:
         """Return the batch that `Sampler.sample` returns, bit for bit, from the drawn array of each of its L hops.
 
         Parameters
         ----------
         batch_id : the address of the batch
-        seeds : (B,) distinct node ids
+        seeds : as of `Sampler.sample`
         drawn : what the passes brought for each of the L hops, next to the seeds first
         """
         ...
@@ -142,7 +149,7 @@ class PickRule(HopRule, Protocol):
 
 
 def swept_nodes(
-    rule: AnyHopRule, batch_id: BatchId, seeds: IdArray, drawn: Sequence[Any]
+    rule: AnyHopRule, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[Any]
 ) -> tuple[NDArray[Any], ...]:
     """Return all nodes of a batch, of each type (U_t,) ascending, from what passes brought for its L hops. Pure.
 

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from gloader.samplers import graph_errors
+from gloader.samplers.exclusion_kernels import lower_degrees
 from gloader.samplers.node_map import DenseMap, HashMap, NodeMap
 from gloader.samplers.pick_kernels import bit_set
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.samplers.exclusion import Excluded
     from gloader.samplers.graph import EdgeLists, Topology
     from gloader.types import IdArray, LocalArray
 
@@ -117,7 +119,17 @@ class Workspace:
     candidates : of the samplers that choose for all destinations of a hop together; None: the others
     """
 
-    __slots__ = ("_found", "candidates", "degrees", "fetched", "scratch", "sources", "starts")
+    __slots__ = (
+        "_found",
+        "candidates",
+        "degrees",
+        "excluded",
+        "excluded_at",
+        "fetched",
+        "scratch",
+        "sources",
+        "starts",
+    )
 
     def __init__(
         self, found: FoundNodes, sources: FoundNodes, scratch: Scratch, candidates: Candidates | None = None
@@ -129,6 +141,21 @@ class Workspace:
         self.starts: IdArray = np.empty(0, dtype=np.int64)  # where the in-edges of a destination begin
         self.degrees: IdArray = np.empty(0, dtype=np.int64)  # how many it has
         self.fetched = 0  # destinations whose starts and degrees are there
+        self.excluded: Excluded | None = None  # edges that are not taken: degrees do not count them
+        self.excluded_at: IdArray = np.empty(0, dtype=np.int64)  # local ids of their nodes; -1: not found yet
+
+    def begin(self, excluded: Excluded | None = None) -> None:
+        """Begin a batch in which no hop takes the edges ``excluded``."""
+        self.fetched = 0
+        self.excluded = excluded
+        if excluded is not None:
+            self.excluded_at = np.empty(len(excluded.nodes), dtype=np.int64)
+
+    def leave_out(self, first: int, last: int) -> None:
+        """Take what is excluded off the degrees of the destinations ``first:last``, which were just fetched."""
+        if self.excluded is not None:
+            self._found.map.find(self.excluded.nodes, self.excluded_at)
+            lower_degrees(self.excluded, self.excluded_at, first, last, self.degrees)
 
     @property
     def nodes(self) -> IdArray:

@@ -12,9 +12,10 @@ import torch
 from gloader.device import sampling_kernels
 from gloader.samplers import MergedBlockSampler, NeighborSampler
 from gloader.samplers.arguments import checked_seeds
+from gloader.samplers.exclusion import unexcluded_seeds
 from gloader.samplers.hops import checked_total, require_distinct
 from gloader.samplers.rng import layer_key
-from gloader.types import BatchId, Block, DeviceBlock, IdArray, SampledBatch, SampledOnDevice
+from gloader.types import AnySeeds, BatchId, Block, DeviceBlock, IdArray, SampledBatch, SampledOnDevice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,9 +62,16 @@ class DeviceSampler:
         self._lock = threading.Lock()
         self._labels: torch.Tensor | None = None  # (N,), clean; None: not made, or in use
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`."""
-        checked = checked_seeds(seeds, self.graph.num_nodes)
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
+        """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`.
+
+        Raises
+        ------
+        ConfigError
+            Edges are excluded, which the device cannot.
+        """
+        given = unexcluded_seeds(seeds, sampler="the device", instead="sampling_device='cpu'")
+        checked = checked_seeds(given.nodes, self.graph.num_nodes)
         require_distinct(checked)
         with self._lock, self._device.sampling():
             # A call that fails leaves labels behind: the next one makes them anew.
@@ -89,6 +97,7 @@ class DeviceSampler:
             num_seeds=len(checked),
             blocks=(),
             on_device=SampledOnDevice(nodes=nodes, src_degree=degrees, blocks=blocks),
+            links=given.links,
         )
 
     def _sample_hops(
@@ -204,4 +213,6 @@ def blocks_on_host(batch: SampledBatch) -> SampledBatch:
         )
         for block in batch.on_device.blocks
     )
-    return SampledBatch(id=batch.id, nodes=batch.nodes, num_seeds=batch.num_seeds, blocks=blocks)
+    return SampledBatch(
+        id=batch.id, nodes=batch.nodes, num_seeds=batch.num_seeds, blocks=blocks, links=batch.links
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.samplers.hetero_rule import HeteroRule
-    from gloader.types import HeteroSampler, IdArray, Relation
+    from gloader.types import AnySeeds, HeteroSampler, IdArray, Relation
 
 _NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}
 _RELATIONS: dict[Relation, int] = {  # and the largest in-degree
@@ -72,7 +72,7 @@ def hetero_batch_bytes(batch: HeteroBatch) -> dict[str, bytes]:
 
 
 def draw_hetero_hops(
-    rule: HeteroRule, graph: HeteroGraph, batch_id: BatchId, seeds: IdArray
+    rule: HeteroRule, graph: HeteroGraph, batch_id: BatchId, seeds: AnySeeds
 ) -> list[tuple[NDArray[Any], ...]]:
     """Return what each relation draws in each hop of a batch, as passes over the edges would bring it. Pure.
 

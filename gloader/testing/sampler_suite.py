@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gloader.samplers import Topology
     from gloader.samplers.sweeping import Frontier, HopRule, PickRule
-    from gloader.types import IdArray, Sampler
+    from gloader.types import AnySeeds, IdArray, Sampler
 
 NUM_NODES = 600
 _NUM_BATCHES = 12
@@ -84,7 +84,7 @@ def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: 
 
 
 def draw_hops(
-    rule: HopRule, graph: CscGraph, batch_id: BatchId, seeds: IdArray, *, width: int = 64
+    rule: HopRule, graph: CscGraph, batch_id: BatchId, seeds: AnySeeds, *, width: int = 64
 ) -> list[NDArray[Any]]:
     """Return the drawn array of each hop of a batch, as passes over the edges would bring them. Pure.
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.samplers.graphs import SHARES, seeds_without, some_edges
 from unit.samplers.hetero_oracle import HeteroOracle
 from unit.samplers.oracle import OracleBlock
 
 from gloader.samplers import CscGraph, HeteroGraph, MergedHeteroBatch, make_hetero_sampler
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.hetero_workspace import HeteroWorkspacePool
-from gloader.types import BatchId, Block, CollectiveFanouts, HeteroBatch, Relation, RelationFanouts
+from gloader.types import (
+    AnySeeds,
+    BatchId,
+    Block,
+    CollectiveFanouts,
+    HeteroBatch,
+    IdArray,
+    Relation,
+    RelationFanouts,
+)
 
 TYPES = ("a", "b", "c")
 FANOUTS = st.sampled_from([-1, 0, 1, 2, 5, 10, 16, 17, 35])
@@ -53,6 +63,11 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     fanouts = [draw(st.lists(FANOUTS, min_size=num_hops, max_size=num_hops)) for _ in graph.relations]
     total = int(graph.type_starts[-1])
     seeds = draw(st.lists(st.integers(0, total - 1), unique=True)) if total else []
+    excluded: tuple[IdArray, ...] = ()
+    if not weighted and not together and draw(st.booleans()):
+        random, shares = np.random.default_rng(draw(st.integers(0, 2**32))), st.sampled_from(SHARES[1:])
+        parts = [some_edges(of.num_edges, draw(shares), random) for of in graph.relations.values()]
+        excluded = tuple(chain.from_iterable(parts))
     return {
         "graph": graph,
         "weighted": weighted,
@@ -62,6 +77,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "seed": draw(st.integers(0, 2**64 - 1)),
         "batch_id": BatchId(epoch=draw(st.integers(0, 2**40)), index=draw(st.integers(0, 2**40))),
         "seeds": seeds,
+        "excluded": excluded,
         "is_hashed": draw(st.booleans()),
     }
 
@@ -88,7 +104,12 @@ def oracle_of(case: dict[str, Any]) -> HeteroOracle:
         replace=case["replace"],
         weighted=case["weighted"],
         together=case["together"],
+        excluded=case["excluded"],
     )
+
+
+def seeds_of(case: dict[str, Any]) -> AnySeeds:
+    return seeds_without(np.array(case["seeds"], np.int64), case["excluded"])
 
 
 def typed_seeds(case: dict[str, Any]) -> dict[str, list[int]]:
@@ -100,7 +121,7 @@ def typed_seeds(case: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def sample(case: dict[str, Any], layout: Any = "layered") -> HeteroBatch:
-    batch: HeteroBatch = sampler_of(case, layout).sample(case["batch_id"], np.array(case["seeds"], np.int64))
+    batch: HeteroBatch = sampler_of(case, layout).sample(case["batch_id"], seeds_of(case))
     assert dict(batch.num_seeds) == {name: len(seeds) for name, seeds in typed_seeds(case).items()}
     assert list(batch.nodes) == list(case["graph"].num_nodes)
     return batch
@@ -120,9 +141,7 @@ def test_layered_batches_equal_the_oracle(case: dict[str, Any]) -> None:
 @given(cases())
 def test_merged_batches_equal_the_oracle(case: dict[str, Any]) -> None:
     batch_id = case["batch_id"]
-    batch: MergedHeteroBatch = sampler_of(case, "merged").sample_merged(
-        batch_id, np.array(case["seeds"], np.int64)
-    )
+    batch: MergedHeteroBatch = sampler_of(case, "merged").sample_merged(batch_id, seeds_of(case))
     nodes, hops = oracle_of(case).sample_merged(batch_id.epoch, batch_id.index, typed_seeds(case))
     assert {name: found.tolist() for name, found in batch.nodes.items()} == nodes
     for relation, edges in batch.edges.items():

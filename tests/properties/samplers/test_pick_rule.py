@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.samplers import oracle
+from unit.samplers.graphs import SHARES, seeds_without, some_edges
 
 from gloader.samplers import CscGraph, make_sampler
 from gloader.samplers.sweeping import Frontier, swept_nodes
@@ -32,14 +34,21 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         indices=random.integers(0, num_nodes, indptr[-1]).astype(draw(st.sampled_from([np.int32, np.int64]))),
     )
     fanouts = draw(st.lists(FANOUTS, min_size=1, max_size=4))
-    seed, replace = draw(st.integers(0, 2**64 - 1)), draw(st.booleans())
+    seed, has_replacement = draw(st.integers(0, 2**64 - 1)), draw(st.booleans())
+    excluded = some_edges(graph.num_edges, draw(st.sampled_from(SHARES)), random)
+    without = frozenset(edge for of_relation in excluded for edge in of_relation.tolist())
+    seeds = np.array(draw(st.lists(st.integers(0, num_nodes - 1), unique=True)), dtype=np.int64)
     return {
         "graph": graph,
         "layout": (layout := draw(st.sampled_from(["layered", "merged"]))),
-        "sampler": make_sampler("neighbor", graph, fanouts, seed, replace=replace, layout=layout),
-        "oracle": oracle.OracleSampler(indptr, graph.indices.tolist(), None, fanouts, seed, replace),
+        "sampler": make_sampler("neighbor", graph, fanouts, seed, replace=has_replacement, layout=layout),
+        "oracle": oracle.OracleSampler(
+            indptr, graph.indices.tolist(), None, fanouts, seed, has_replacement, without
+        ),
         "batch_id": BatchId(epoch=draw(st.integers(0, 2**40)), index=draw(st.integers(0, 2**40))),
-        "seeds": np.array(draw(st.lists(st.integers(0, num_nodes - 1), unique=True)), dtype=np.int64),
+        "nodes": seeds,
+        "seeds": seeds_without(seeds, excluded),
+        "reversed": seeds_without(seeds[::-1], excluded),
     }
 
 
@@ -55,7 +64,7 @@ def wanted(case: dict[str, Any], frontier: Frontier) -> list[int]:
 def test_hops_want_what_the_sampler_takes(case: dict[str, Any], width: int, per_page: int) -> None:
     graph, rule = case["graph"], case["sampler"].rule
     frontier = rule.begin(case["batch_id"], case["seeds"])
-    seen = set(case["seeds"].tolist())
+    seen = set(case["nodes"].tolist())
     drawing = seen
     for hop in range(rule.num_hops):
         assert (frontier.hop, frontier.batch_id) == (hop, case["batch_id"])
@@ -87,7 +96,7 @@ def test_a_batch_is_remade_bit_for_bit(case: dict[str, Any]) -> None:
     assert batch_bytes(sampler.replay(batch_id, seeds, drawn)) == batch_bytes(batch)
     assert swept_nodes(sampler.rule, batch_id, seeds, drawn)[0].tolist() == sorted(batch.nodes.tolist())
     # Of another order of seeds the hops draw the same, and only the order within the batch differs.
-    again = draw_hops(sampler.rule, case["graph"], batch_id, seeds[::-1])
+    again = draw_hops(sampler.rule, case["graph"], batch_id, case["reversed"])
     assert [values.tolist() for values in again] == [values.tolist() for values in drawn]
 
 
@@ -96,18 +105,23 @@ def test_portions_of_any_width_and_in_any_order_hold_all_positions(
     case: dict[str, Any], data: st.DataObject
 ) -> None:
     rule = case["sampler"].rule
-    frontiers = []
-    for index in range(data.draw(st.integers(0, 2))):
-        frontier = rule.begin(BatchId(epoch=1, index=index), case["seeds"])
+    frontiers: list[Frontier] = []
+    left: list[list[int]] = []
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    for index in range(data.draw(st.integers(0, 3))):
+        # Every batch excludes edges of its own.
+        (excluded,) = some_edges(case["graph"].num_edges, data.draw(st.sampled_from(SHARES[1:])), random)
+        of_batch = case | {"oracle": replace(case["oracle"], excluded=frozenset(excluded.tolist()))}
+        given_seeds = seeds_without(case["nodes"], (excluded,))
+        frontier = rule.begin(BatchId(epoch=1, index=index), given_seeds)
         for _ in range(rule.num_hops):
             frontiers.append(frontier)
-            frontier = rule.extend(frontier, case["graph"].indices[wanted(case, frontier)])
+            left.append(wanted(of_batch, frontier))
+            frontier = rule.extend(frontier, case["graph"].indices[left[-1]])
     portions = rule.portions(frontiers)
-    left = [wanted(case, frontier) for frontier in frontiers]
     count = len(frontiers)
     ids = np.full((count, data.draw(st.integers(1, 100))), -1)
     taken, ends, has_more = np.zeros(count, np.int64), np.zeros(count, np.int64), np.ones(count, np.bool_)
-    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     while True:
         portions.fill(ids, taken, ends, has_more)
         for owner, positions in enumerate(left):

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.samplers.graphs import SHARES, seeds_without, some_edges
 from unit.samplers.oracle import OracleBlock, OracleSampler
 
 from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
 from gloader.samplers.workspace import WorkspacePool
-from gloader.types import BatchId, SampledBatch
+from gloader.types import AnySeeds, BatchId, SampledBatch
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -34,6 +35,9 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             draw(st.sampled_from([np.int32, np.int64]))
         ),
         "weights": weights,
+        "excluded": ()
+        if weights is not None
+        else some_edges(num_edges, draw(st.sampled_from(SHARES)), random),
         "fanouts": draw(st.lists(st.sampled_from([-1, 0, 1, 2, 5, 10, 16, 17, 35]), min_size=1, max_size=3)),
         "seed": draw(SEEDS),
         "replace": draw(st.booleans()),
@@ -56,14 +60,21 @@ def samplers(case: dict[str, Any]) -> tuple[NeighborSampler, OracleSampler]:
     if case["is_hashed"]:
         ours._pool = WorkspacePool(graph.num_nodes, max(case["fanouts"]), dense_limit=0)
     indptr, indices = case["indptr"].tolist(), case["indices"].tolist()
-    return ours, OracleSampler(indptr, indices, weights, case["fanouts"], case["seed"], case["replace"])
+    excluded = frozenset(edge for of_relation in case["excluded"] for edge in of_relation.tolist())
+    return ours, OracleSampler(
+        indptr, indices, weights, case["fanouts"], case["seed"], case["replace"], excluded
+    )
+
+
+def seeds_of(case: dict[str, Any]) -> AnySeeds:
+    return seeds_without(np.array(case["seeds"], dtype=np.int64), case["excluded"])
 
 
 @given(cases())
 def test_layered_batches_equal_the_oracle(case: dict[str, Any]) -> None:
     ours, oracle = samplers(case)
     batch_id = case["batch_id"]
-    batch = ours.sample(batch_id, np.array(case["seeds"], dtype=np.int64))
+    batch = ours.sample(batch_id, seeds_of(case))
     nodes, blocks = oracle.sample(batch_id.epoch, batch_id.index, case["seeds"])
     assert batch.nodes.tolist() == nodes
     assert batch.num_seeds == len(case["seeds"])
@@ -74,7 +85,7 @@ def test_layered_batches_equal_the_oracle(case: dict[str, Any]) -> None:
 def test_merged_batches_equal_the_oracle(case: dict[str, Any]) -> None:
     ours, oracle = samplers(case)
     batch_id = case["batch_id"]
-    batch = ours.sample_merged(batch_id, np.array(case["seeds"], dtype=np.int64))
+    batch = ours.sample_merged(batch_id, seeds_of(case))
     nodes, hops = oracle.sample_merged(batch_id.epoch, batch_id.index, case["seeds"])
     assert batch.nodes.tolist() == nodes
     assert batch.edge_index[0].tolist() == [source for hop in hops for source in hop.indices]
@@ -89,7 +100,7 @@ def test_merged_batches_equal_the_oracle(case: dict[str, Any]) -> None:
 def test_the_blocks_of_merged_batches_equal_the_oracle(case: dict[str, Any]) -> None:
     ours, oracle = samplers(case)
     batch_id = case["batch_id"]
-    batch = MergedBlockSampler(ours).sample(batch_id, np.array(case["seeds"], dtype=np.int64))
+    batch = MergedBlockSampler(ours).sample(batch_id, seeds_of(case))
     nodes, blocks = oracle.sample_merged_blocks(batch_id.epoch, batch_id.index, case["seeds"])
     assert batch.nodes.tolist() == nodes
     assert batch.num_seeds == len(case["seeds"])

@@ -25,7 +25,7 @@ from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
 from gloader.samplers.rng import bounded, node_key
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.testing.sampler_suite import SamplerSuite, batch_bytes, require_same
-from gloader.types import BatchId
+from gloader.types import BatchId, BatchSeeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,6 +233,11 @@ def test_arguments_that_no_batch_has_are_refused(monkeypatch: pytest.MonkeyPatch
         sampler.sample(FIRST, np.array([7, 3, 3, 7, 5]))
     with pytest.raises(SeedError, match=r"1 seeds are not in 0..119, among them \[120\]"):
         sampler.sample(FIRST, np.array([120]))
+    some = BatchSeeds(nodes=SEEDS, excluded=(np.array([1, 2]),))
+    with pytest.raises(
+        ConfigError, match=r"2 edges are excluded, and the device cannot .* sampling_device='cpu'"
+    ):
+        sampler.sample(FIRST, some)
     monkeypatch.setattr("gloader.samplers.hops.MAX_LOCAL", 20)
     with pytest.raises(ConfigError, match=r"hop 0 of BatchId\(epoch=0, index=0\) would have 2\*\*31 edges"):
         sampler.sample(FIRST, SEEDS)

@@ -5,6 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from gloader.samplers import CscGraph
+from gloader.types import AnySeeds, BatchSeeds, IdArray
+
+SHARES = (
+    None,
+    0.0,
+    0.02,
+    0.4,
+    0.97,
+)  # of the edges of a graph, see `some_edges`; None: seeds are a plain array
+
+
+def some_edges(num_edges: int, share: float | None, random: np.random.Generator) -> tuple[IdArray, ...]:
+    """About ``share`` of the edges of a relation, to be excluded; of None nothing is said."""
+    return () if share is None else (np.flatnonzero(random.random(num_edges) < share),)
+
+
+def seeds_without(seeds: IdArray, excluded: tuple[IdArray, ...]) -> AnySeeds:
+    """``seeds`` of a batch that takes none of the edges ``excluded`` of each relation."""
+    return BatchSeeds(nodes=seeds, excluded=excluded) if excluded else seeds
 
 
 def random_graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ from unit.samplers.oracle import (
 )
 
 from gloader.samplers import CscGraph, HeteroGraph
-from gloader.types import Relation
+from gloader.types import IdArray, Relation
 
 Picks = list[list[int]]  # positions in a relation's edges, of each destination
 
@@ -34,6 +35,7 @@ class HeteroOracle:
     replace: bool = False
     weighted: bool = False
     together: bool = False  # collective fan-outs, those of the first relation
+    excluded: Sequence[IdArray] = ()  # of each relation; (): none
     starts: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,6 +54,7 @@ class HeteroOracle:
                 [],
                 0,
                 self.replace,
+                frozenset(self.excluded[number].tolist()) if self.excluded else frozenset(),
             )
             this, fanout = relation_key(key, number), self.fanouts[number][hop]
             picks.append([sampler.pick(this, node, fanout) for node in destinations[relation[2]]])

@@ -102,13 +102,15 @@ class OracleSampler:
     fanouts: list[int]
     seed: int
     replace: bool
+    excluded: frozenset[int] = frozenset()
 
     def pick(self, key: int, node: int, fanout: int) -> list[int]:
         start, stop = self.indptr[node], self.indptr[node + 1]
         key = node_key(key, node)
         if self.weights is None:
+            left = [edge for edge in range(start, stop) if edge not in self.excluded]
             choose = uniform_with_replacement if self.replace else uniform
-            return [start + at for at in choose(key, stop - start, fanout)]
+            return [left[at] for at in choose(key, len(left), fanout)]
         choose_by_weight = by_weight_with_replacement if self.replace else by_weight
         return [start + at for at in choose_by_weight(key, self.weights[start:stop], fanout)]
 

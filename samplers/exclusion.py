@@ -1,0 +1,201 @@
+"""Edges that no hop of a batch takes: those that are predicted, which must not tell of themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.core.ids import as_ids, outside
+from gloader.errors import ConfigError, SeedError
+from gloader.samplers import graph_errors
+from gloader.samplers.exclusion_kernels import Excluded, find_destinations
+from gloader.types import BatchSeeds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.samplers.graph import Topology
+    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.types import AnySeeds, IdArray
+
+__all__ = [
+    "NOTHING_EXCLUDED",
+    "Excluded",
+    "excluded_edges",
+    "excluded_of_relations",
+    "join_excluded",
+    "seeds_of",
+    "unexcluded_seeds",
+]
+
+
+def seeds_of(seeds: AnySeeds) -> BatchSeeds:
+    """Return ``seeds`` with what is said of them: of an array, nothing. Pure.
+
+    Raises
+    ------
+    ConfigError
+        They ask at a time, which samplers of one time do not look at.
+    """
+    if not isinstance(seeds, BatchSeeds):
+        return BatchSeeds(nodes=seeds)
+    if seeds.times is not None:
+        raise ConfigError(
+            "the seeds have times, and this sampler takes edges of all times; use make_temporal_sampler, or leave the "
+            "times out"
+        )
+    return seeds
+
+
+def unexcluded_seeds(seeds: AnySeeds, *, sampler: str, instead: str = "the sampler 'neighbor'") -> BatchSeeds:
+    """Return ``seeds`` as `seeds_of` does, for a sampler that cannot exclude edges. Pure.
+
+    Parameters
+    ----------
+    seeds : of a batch
+    sampler : what the user knows it as
+    instead : what can
+
+    Raises
+    ------
+    ConfigError
+        Edges are excluded, or as of `seeds_of`.
+    """
+    given = seeds_of(seeds)
+    if count := sum(map(len, given.excluded)):
+        raise _unable(count, sampler, instead)
+    return given
+
+
+def _unable(count: int, sampler: str, instead: str) -> ConfigError:
+    return ConfigError(
+        f"{count} edges are excluded, and {sampler} cannot leave edges out while it picks; use {instead}, or "
+        "exclude='none'"
+    )
+
+
+def excluded_edges(excluded: tuple[IdArray, ...], graph: Topology) -> Excluded | None:
+    """Return the edges that are excluded of a graph of one relation; None: none. Pure.
+
+    Parameters
+    ----------
+    excluded : (X,) ascending positions of its one relation, or () for none
+    graph : the topology, of which the offsets are read
+
+    Raises
+    ------
+    SeedError
+        There are arrays of several relations, positions do not ascend, or one is not in the graph.
+    GraphError
+        The in-edges of a node do not lie within the graph's.
+    """
+    if not excluded:
+        return None
+    _require_relations(excluded, 1)
+    return _of_relation(excluded[0], graph, "")
+
+
+def excluded_of_relations(
+    excluded: tuple[IdArray, ...], graph: HeteroGraph, unable: Sequence[str | None]
+) -> tuple[Excluded | None, ...]:
+    """Return the edges that are excluded of each relation (K,), None: none; () where none is at all. Pure.
+
+    Parameters
+    ----------
+    excluded : of each relation (X,) ascending positions, or () for none
+    graph : the topology, of which the offsets are read
+    unable : of each relation what its sampler is called, where it cannot exclude edges; None: it can
+
+    Raises
+    ------
+    ConfigError
+        Edges of a relation are excluded whose sampler cannot.
+    SeedError, GraphError
+        As of `excluded_edges`.
+    """
+    if not excluded:
+        return ()
+    _require_relations(excluded, len(graph.relations))
+    found = []
+    for positions, (relation, topology), sampler in zip(
+        excluded, graph.relations.items(), unable, strict=True
+    ):
+        if sampler is not None and len(positions):
+            raise _unable(len(positions), sampler, "the sampler 'neighbor'")
+        found.append(_of_relation(positions, topology, f" of relation {':'.join(relation)!r}"))
+    return tuple(found) if any(of_relation is not None for of_relation in found) else ()
+
+
+def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
+    """Return the edges that are excluded of several batches behind one another, and where those of each lie. Pure.
+
+    Parameters
+    ----------
+    parts : of each batch; None: none
+
+    Returns
+    -------
+    tuple
+        All of them, and (len(parts), 2) the first and the last place of each batch.
+    """
+    counts = [0 if part is None else len(part.nodes) for part in parts]
+    ends = np.cumsum(counts, dtype=np.int64)
+    places = np.stack([ends - counts, ends], axis=1) if parts else np.empty((0, 2), dtype=np.int64)
+    some = [part for part in parts if part is not None]
+    if len(some) <= 1:
+        return (some[0] if some else NOTHING_EXCLUDED), places
+    shifts = np.cumsum([0, *(len(part.positions) for part in some)])
+    begins = [part.begins[:-1] + shift for part, shift in zip(some, shifts, strict=False)]
+    joined = _excluded(
+        np.concatenate([part.nodes for part in some]),
+        np.concatenate([*begins, shifts[-1:]]),
+        np.concatenate([part.positions for part in some]),
+    )
+    return joined, places
+
+
+def _require_relations(excluded: tuple[IdArray, ...], num_relations: int) -> None:
+    if len(excluded) != num_relations:
+        raise SeedError(
+            f"excluded edges of {len(excluded)} relations in a graph of {num_relations}; pass an array for each, in "
+            "the order of the dataset's record, or () for none"
+        )
+
+
+def _of_relation(positions: IdArray, graph: Topology, of_relation: str) -> Excluded | None:
+    ids = as_ids(positions, noun=f"excluded edges{of_relation}", error=SeedError)
+    if len(ids) == 0:
+        return None
+    descents = np.flatnonzero(ids[1:] <= ids[:-1])
+    if len(descents):
+        at = int(descents[0])
+        raise SeedError(
+            f"excluded edges{of_relation} are not ascending: {ids[at + 1]} follows {ids[at]}; pass the sorted distinct "
+            "positions"
+        )
+    if len(bad := outside(ids, graph.num_edges)):
+        raise SeedError(
+            f"{len(bad)} excluded edges{of_relation} are not in 0..{graph.num_edges - 1}, among them {bad[:5].tolist()}"
+        )
+    ids = _read_only(ids)
+    destinations = np.empty(len(ids), dtype=np.int64)
+    damaged = find_destinations(graph.offsets, graph.num_nodes, ids, destinations)
+    if damaged >= 0:
+        raise graph_errors.bad_degree(graph, int(destinations[damaged]))
+    firsts = np.flatnonzero(np.diff(destinations, prepend=-1))
+    return _excluded(destinations[firsts], np.append(firsts, len(ids)), ids)
+
+
+def _excluded(nodes: IdArray, begins: IdArray, positions: IdArray) -> Excluded:
+    return Excluded(nodes=_read_only(nodes), begins=_read_only(begins), positions=_read_only(positions))
+
+
+def _read_only(array: IdArray) -> IdArray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+_NONE = np.empty(0, dtype=np.int64)
+NOTHING_EXCLUDED: Final = _excluded(_NONE, np.zeros(1, dtype=np.int64), _NONE)
