@@ -262,15 +262,15 @@ AnyBatch: TypeAlias = SampledBatch | HeteroBatch
 class Sampler(Protocol):
     """Turns the seeds of a batch into its topology. Pure and thread-safe: equal arguments, equal batch."""
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,)."""
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
+        """Sample the neighbourhood of ``seeds`` (B,); one that node loaders alone use need take no `BatchSeeds`."""
         ...
 
 
 class HeteroSampler(Protocol):
     """Turns the seeds of a batch into its topology, of several types. Pure and thread-safe."""
 
-    def sample(self, batch_id: BatchId, seeds: IdArray, /) -> HeteroBatch:
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
         """Sample the neighbourhood of ``seeds`` (B,), which are numbered through: first of their type + id."""
         ...
 

@@ -14,8 +14,9 @@ import pytest
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import CscGraph, HeteroGraph
 from gloader.samplers.sweeping import swept_nodes
+from gloader.testing.excluded_edges import LINKS, edges_to_exclude, require_full, require_left_out
 from gloader.testing.sampler_suite import GraphOnDisk, draw_hop, require_same
-from gloader.types import BatchId, HeteroBatch
+from gloader.types import BatchId, BatchSeeds, HeteroBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,6 +100,8 @@ def draw_hetero_hops(
 class HeteroSamplerSuite:
     """Checks of every `HeteroSampler`. A test class inherits them and gives `make_sampler`."""
 
+    takes_batch_seeds = False  # True for one that takes `BatchSeeds` as well, as loaders of links give them
+
     def make_sampler(self, graph: HeteroGraph, *, seed: int) -> HeteroSampler:
         """Return a sampler of ``graph``, of any number of hops."""
         raise NotImplementedError
@@ -179,6 +182,42 @@ class HeteroSamplerSuite:
             assert [of_type.tolist() for of_type in nodes] == [
                 sorted(of_type.tolist()) for of_type in expected.nodes.values()
             ]
+
+    def test_excluded_edges_of_any_relation_are_never_taken(self, graph: HeteroGraph) -> None:
+        """Not in any hop; fan-outs stay full, nodes without such edges draw the same. Or the sampler refuses."""
+        if not self.takes_batch_seeds:
+            return
+        sampler: Any = self.make_sampler(graph, seed=3)
+        batch_id, seeds = BatchId(epoch=1, index=2), _seeds(graph)
+        plain = sampler.sample(batch_id, seeds)
+        graphs = {name: of for name, of in graph.relations.items() if isinstance(of, CscGraph)}
+        nothing = BatchSeeds(nodes=seeds, excluded=(np.empty(0, np.int64),) * len(graphs), links=LINKS)
+        same = sampler.sample(batch_id, nothing)
+        assert same.links is LINKS
+        require_same(hetero_batch_bytes(same), hetero_batch_bytes(plain), batch_id, "links change the draws")
+        excluded = {
+            name: edges_to_exclude(of, plain.nodes[name[2]][: plain.num_seeds[name[2]]])
+            for name, of in graphs.items()
+        }
+        given = BatchSeeds(nodes=seeds, excluded=tuple(excluded.values()), links=LINKS)
+        try:
+            found = sampler.sample(batch_id, given)
+        except ConfigError:  # it says that it cannot
+            return
+        for number, (name, of) in enumerate(graphs.items()):
+            require_left_out((blocks[name] for blocks in found.blocks), excluded[name])
+            nodes = found.nodes[name[2]][: found.num_seeds[name[2]]]
+            require_full(of, nodes, found.blocks[-1][name], plain.blocks[-1][name], excluded[name])
+            reversed_one = [*excluded.values()]
+            reversed_one[number] = excluded[name][::-1]
+            if of.num_edges:
+                with pytest.raises(SeedError, match=":".join(name)):
+                    sampler.sample(batch_id, BatchSeeds(nodes=seeds, excluded=tuple(reversed_one)))
+        if (rule := getattr(sampler, "rule", None)) is not None:
+            swept = sampler.replay(batch_id, given, draw_hetero_hops(rule, graph, batch_id, given))
+            reason = "a swept batch is another"
+            require_same(hetero_batch_bytes(swept), hetero_batch_bytes(found), batch_id, reason)
+            assert swept.links is LINKS
 
     def test_threads_order_and_refused_seeds_do_not_matter(self, graph: HeteroGraph) -> None:
         """One sampler serves many threads, and gives each the batch it would give alone."""

@@ -18,7 +18,8 @@ from gloader.samplers import CscGraph
 from gloader.samplers.graph import EdgeLists, HeldScan
 from gloader.samplers.list_rule import ListDraws, ListRule
 from gloader.samplers.sweeping import swept_nodes
-from gloader.types import BatchId, SampledBatch
+from gloader.testing.excluded_edges import LINKS, edges_to_exclude, require_full, require_left_out
+from gloader.types import BatchId, BatchSeeds, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -186,6 +187,7 @@ class SamplerSuite:
     """Checks of every `Sampler`. A test class inherits them and gives `make_sampler`."""
 
     is_random = True  # False for a sampler that takes all neighbours
+    takes_batch_seeds = False  # True for one that takes `BatchSeeds` as well, as loaders of links give them
 
     def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
         """Return a sampler of ``graph``, of any number of hops; it must leave out some of 80 neighbours."""
@@ -346,6 +348,53 @@ class SamplerSuite:
         for seeds in (np.zeros(2), np.zeros((2, 1), np.int64)):
             with pytest.raises(SeedError, match="seeds have"):
                 self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=0), seeds)  # type: ignore[arg-type]
+
+    def test_batch_seeds_without_exclusion_give_the_batch_of_their_nodes(self, graph: CscGraph) -> None:
+        """What is predicted of the seeds is passed on, and changes nothing."""
+        if not self.takes_batch_seeds:
+            return
+        sampler, nodes, batch_id = self.make_sampler(graph, seed=0), np.arange(60), BatchId(epoch=0, index=4)
+        expected = sampler.sample(batch_id, nodes)
+        assert expected.links is None
+        for excluded in ((), (nodes[:0],)):
+            found = sampler.sample(batch_id, BatchSeeds(nodes=nodes, excluded=excluded, links=LINKS))
+            assert found.links is LINKS
+            require_same(batch_bytes(found), batch_bytes(expected), batch_id, "links change the draws")
+
+    def test_excluded_edges_are_never_taken(self, graph: CscGraph) -> None:
+        """Not in any hop; fan-outs stay full, nodes without such edges draw the same. Or the sampler refuses."""
+        if not self.takes_batch_seeds:
+            return
+        sampler: Any = self.make_sampler(graph, seed=3)
+        all_seeds = [np.random.default_rng(index).permutation(NUM_NODES)[:_BATCH_SIZE] for index in range(8)]
+        excluded = [edges_to_exclude(graph, seeds, index) for index, seeds in enumerate(all_seeds)]
+
+        def one(index: int, kind: Sampler = sampler) -> SampledBatch:
+            given = BatchSeeds(nodes=all_seeds[index], excluded=(excluded[index],), links=LINKS)
+            return kind.sample(BatchId(epoch=1, index=index), given)
+
+        try:
+            found = [one(index) for index in range(len(all_seeds))]
+        except ConfigError:  # it says that it cannot
+            return
+        for index, batch in enumerate(found):
+            plain = sampler.sample(batch.id, all_seeds[index])
+            require_left_out(batch.blocks, excluded[index])
+            require_full(graph, all_seeds[index], batch.blocks[-1], plain.blocks[-1], excluded[index])
+            assert batch.links is LINKS
+        on_disk = self.make_sampler(GraphOnDisk(graph), seed=3)
+        with ThreadPoolExecutor(8) as pool:
+            others = [*pool.map(one, range(len(all_seeds))), one(0, on_disk)]
+        for batch, again in zip([*found, found[0]], others, strict=True):
+            require_same(batch_bytes(again), batch_bytes(batch), batch.id, "draws depend on calls beside")
+        for wrong in ((excluded[0][::-1],), (np.array([graph.num_edges]),), (excluded[0], excluded[0])):
+            with pytest.raises(SeedError):
+                sampler.sample(found[0].id, BatchSeeds(nodes=all_seeds[0], excluded=wrong))
+        if (rule := getattr(sampler, "rule", None)) is not None:
+            given = BatchSeeds(nodes=all_seeds[0], excluded=(excluded[0],), links=LINKS)
+            swept = sampler.replay(found[0].id, given, draw_hops(rule, graph, found[0].id, given))
+            require_same(batch_bytes(swept), batch_bytes(found[0]), swept.id, "a swept batch is another")
+            assert swept.links is LINKS
 
     def test_nodes_without_neighbours_are_sampled(self) -> None:
         """A graph without edges gives blocks without edges, of the seeds alone."""

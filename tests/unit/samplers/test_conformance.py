@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 class OurSamplerSuite(SamplerSuite):
+    takes_batch_seeds = True
     spec: str
     fanouts = (10, 5)
     settings: dict[str, Any] = {}  # noqa: RUF012 - a constant

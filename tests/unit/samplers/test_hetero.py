@@ -24,6 +24,7 @@ SAME = ("node", "to", "node")
 
 
 class OurHeteroSuite(HeteroSamplerSuite):
+    takes_batch_seeds = True
     spec: str
     layout: Any = "layered"
     fanouts: Any = (8, 5)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,14 +14,15 @@ from unit.testing.broken import must_fail
 from gloader.core.offsets import offsets_of
 from gloader.errors import SeedError
 from gloader.samplers import NeighborSampler
+from gloader.samplers.exclusion import excluded_edges, seeds_of
 from gloader.testing.sampler_suite import NUM_NODES, SamplerSuite, make_graph
-from gloader.types import BatchId, Block, SampledBatch
+from gloader.types import BatchId, BatchSeeds, Block, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gloader.samplers import Topology
-    from gloader.types import IdArray, Sampler
+    from gloader.types import AnySeeds, IdArray, Sampler
 
 GRAPH = make_graph()
 
@@ -71,6 +73,35 @@ class ToySampler:
 class TestToy(SamplerSuite):
     def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
         return ToySampler(graph, seed)
+
+
+class LeavingOut(ToySampler):
+    """Takes `BatchSeeds`, and draws among the edges that are not excluded."""
+
+    excluded: IdArray = np.empty(0, np.int64)
+
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        edges = np.arange(*offsets_of(self.graph.offsets, np.array([node, node + 1])))
+        left = np.setdiff1d(edges, self.excluded)
+        return np.random.default_rng((*key, node)).permutation(left)[:3]
+
+    def given(self, seeds: AnySeeds) -> BatchSeeds:
+        given = seeds_of(seeds)
+        excluded_edges(given.excluded, self.graph)  # checks them
+        return given
+
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
+        given = self.given(seeds)
+        of_batch = copy(self)
+        of_batch.excluded = np.concatenate([self.excluded, *given.excluded])
+        return replace(ToySampler.sample(of_batch, batch_id, given.nodes), links=given.links)
+
+
+class TestToyThatLeavesEdgesOut(SamplerSuite):
+    takes_batch_seeds = True
+
+    def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
+        return LeavingOut(graph, seed)
 
 
 def edited(edit: Callable[[SampledBatch], SampledBatch]) -> type[ToySampler]:
@@ -167,6 +198,59 @@ class InventsEdges(ToySampler):
         return with_block(batch, 0, indptr=own, indices=own[:-1], edge_ids=own[:-1].astype(np.int64))
 
 
+class TakesExcludedEdges(LeavingOut):
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        return ToySampler.pick(self, node, key)
+
+
+class LeavesOutNextToTheSeedsAlone(LeavingOut):
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        return (LeavingOut if key[-1] == 0 else ToySampler).pick(self, node, key)
+
+
+class LeavesOutWhatItDrew(LeavingOut):
+    """Fan-outs are not full."""
+
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        drawn = ToySampler.pick(self, node, key)
+        return drawn[~np.isin(drawn, self.excluded)]
+
+
+class DrawsOthersForAll(LeavingOut):
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        return super().pick(node, (*key, len(self.excluded)))
+
+
+class ForgetsLinks(LeavingOut):
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
+        return replace(super().sample(batch_id, seeds), links=None)
+
+
+class LinksAreAnotherAddress(LeavingOut):
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
+        shifted = replace(batch_id, index=batch_id.index + (self.given(seeds).links is not None))
+        return replace(super().sample(shifted, seeds), id=batch_id)
+
+
+class TakesAnyExclusion(LeavingOut):
+    def given(self, seeds: AnySeeds) -> BatchSeeds:
+        return seeds_of(seeds)
+
+
+class LeavesOutWhatOthersExclude(LeavingOut):
+    """Its own exclusion is where other threads see it."""
+
+    shared: ClassVar[list[IdArray]] = []
+
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
+        self.shared += self.given(seeds).excluded
+        return super().sample(batch_id, seeds)
+
+    def pick(self, node: int, key: tuple[int, ...]) -> np.ndarray:
+        picked = super().pick(node, key)
+        return picked[~np.isin(picked, np.concatenate([picked[:0], *self.shared[-1:]]))]
+
+
 class ReplaysInAnotherOrder(NeighborSampler):
     """What a pass brought is looked up where other values are."""
 
@@ -180,6 +264,11 @@ class ReplaysInAnotherOrder(NeighborSampler):
 class ReplaysAnotherBatch(ReplaysInAnotherOrder):
     def replay(self, batch_id: BatchId, seeds: IdArray, drawn: Sequence[np.ndarray]) -> SampledBatch:
         return self.sample(replace(batch_id, index=batch_id.index + 1), seeds)
+
+
+class ReplaysWithoutExclusion(ReplaysInAnotherOrder):
+    def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[np.ndarray]) -> SampledBatch:
+        return self.sample(batch_id, seeds_of(seeds).nodes)
 
 
 def half_weights(batch: SampledBatch, value: float) -> SampledBatch:
@@ -200,6 +289,8 @@ THREADS = SamplerSuite.test_threads_and_order_do_not_matter
 DISTINCT = SamplerSuite.test_seeds_that_are_no_distinct_nodes_are_refused
 IDS = SamplerSuite.test_seeds_that_are_no_ids_are_refused
 ALONE = SamplerSuite.test_nodes_without_neighbours_are_sampled
+WITH_LINKS = SamplerSuite.test_batch_seeds_without_exclusion_give_the_batch_of_their_nodes
+LEFT_OUT = SamplerSuite.test_excluded_edges_are_never_taken
 
 MUTANTS = [
     (CHAIN, edited(lambda b: replace(b, id=BatchId(epoch=0, index=0))), [7]),
@@ -235,12 +326,24 @@ MUTANTS = [
     (DISTINCT, ChecksNothing, [[3, 4, 3]]),
     (IDS, ChecksNothing, []),
     (ALONE, InventsEdges, []),
+    (WITH_LINKS, ForgetsLinks, []),
+    (WITH_LINKS, LinksAreAnotherAddress, []),
+    (LEFT_OUT, TakesExcludedEdges, []),
+    (LEFT_OUT, LeavesOutNextToTheSeedsAlone, []),
+    (LEFT_OUT, LeavesOutWhatItDrew, []),
+    (LEFT_OUT, DrawsOthersForAll, []),
+    (LEFT_OUT, ForgetsLinks, []),
+    (LEFT_OUT, TakesAnyExclusion, []),
+    (LEFT_OUT, LeavesOutWhatOthersExclude, []),
+    (LEFT_OUT, ReplaysWithoutExclusion, []),
 ]
 
 
 @pytest.mark.parametrize(("check", "kind", "arguments"), MUTANTS)
 def test_a_broken_sampler_fails(check: Any, kind: type[ToySampler], arguments: list[Any]) -> None:
     class Broken(SamplerSuite):
+        takes_batch_seeds = check in (WITH_LINKS, LEFT_OUT)
+
         def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
             return kind(graph, seed)
 
