@@ -26,9 +26,16 @@ from gloader.samplers.make_hetero import (
     hetero_sweep_refusal,
     make_hetero_sampler,
 )
+from gloader.samplers.make_temporal import (
+    TIMED_SWEEP_REFUSAL,
+    make_temporal_sampler,
+    temporal_call_bytes,
+    temporal_map_bytes,
+)
 from gloader.samplers.merged import MergedBatch
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
 from gloader.samplers.reach import unreachable_relations
+from gloader.samplers.temporal import TemporalSampler
 
 __all__ = [
     "CscGraph",
@@ -41,6 +48,8 @@ __all__ = [
     "MergedHeteroBlockSampler",
     "NeighborSampler",
     "RelationwiseSampler",
+    "TIMED_SWEEP_REFUSAL",
+    "TemporalSampler",
     "Topology",
     "call_bytes",
     "hetero_call_bytes",
@@ -48,10 +57,13 @@ __all__ = [
     "hetero_sweep_refusal",
     "make_hetero_sampler",
     "make_sampler",
+    "make_temporal_sampler",
     "preferred_layout",
     "reads_weights",
     "sweep_refusal",
     "swept_words",
     "node_map_bytes",
+    "temporal_call_bytes",
+    "temporal_map_bytes",
     "unreachable_relations",
 ]

@@ -11,6 +11,7 @@ from gloader.core.offsets import Offsets, plain_offsets
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
 from gloader.errors import GraphError
 from gloader.samplers.pick_kernels import count_in_edges
+from gloader.samplers.time_kernels import first_descent_in_lists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,6 +136,11 @@ class Topology(Protocol):
         ...
 
     @property
+    def times(self) -> EdgeValues | None:
+        """The time of each edge, int64 seconds, ascending in the list of each node; None: the graph has none."""
+        ...
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of memory that are held for it."""
         ...
@@ -156,6 +162,7 @@ class CscGraph:
     indptr : (N + 1,) int64, not decreasing, from 0 to E
     indices : (E,) int32 or int64, node ids in 0..N-1, or below ``num_sources``
     edge_weight : (E,) float32 or float64, finite and not negative, optional
+    edge_time : (E,) int64 seconds, ascending in the list of each node, optional
     num_sources : nodes that edges may come from, in a relation from another node type; -1: the N nodes themselves
     validate : check every entry; pass False only for arrays that were checked before
 
@@ -168,6 +175,7 @@ class CscGraph:
     indptr: IdArray
     indices: NDArray[np.int32] | NDArray[np.int64]
     edge_weight: NDArray[np.float32] | NDArray[np.float64] | None = None
+    edge_time: NDArray[np.int64] | None = None
     num_sources: int = -1
     validate: InitVar[bool] = True
 
@@ -181,11 +189,16 @@ class CscGraph:
             _store(self, "num_sources", self.num_nodes)
         if self.edge_weight is not None:
             _store(self, "edge_weight", _plain("edge_weight", self.edge_weight, (np.float32, np.float64)))
-            _check_length(self.edge_weight, self.num_edges)
+            _check_length("edge_weight", self.edge_weight, self.num_edges)
+        if self.edge_time is not None:
+            _refuse_float_times(self.edge_time)
+            _store(self, "edge_time", _plain("edge_time", self.edge_time, (np.int64,)))
+            _check_length("edge_time", self.edge_time, self.num_edges)
         if validate:
             _check_indptr(self.indptr)
             _check_indices(self.indices, self.num_nodes, self.num_sources)
             _check_weights(self.edge_weight)
+            require_sorted_times(self.indptr, self.edge_time)
 
     @property
     def num_nodes(self) -> int:
@@ -213,10 +226,15 @@ class CscGraph:
         return None if self.edge_weight is None else HeldValues(array=self.edge_weight)
 
     @property
+    def times(self) -> HeldValues | None:
+        """The time of each edge: ``edge_time``."""
+        return None if self.edge_time is None else HeldValues(array=self.edge_time)
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the arrays."""
-        weight_bytes = 0 if self.edge_weight is None else self.edge_weight.nbytes
-        return self.indptr.nbytes + self.indices.nbytes + weight_bytes
+        arrays = (self.indptr, self.indices, self.edge_weight, self.edge_time)
+        return sum(array.nbytes for array in arrays if array is not None)
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
         """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64. Pure.
@@ -347,10 +365,17 @@ def _check_ends(indptr: IdArray, num_edges: int) -> None:
         )
 
 
-def _check_length(edge_weight: NDArray[Any], num_edges: int) -> None:
-    if edge_weight.shape[0] != num_edges:
+def _check_length(name: str, values: NDArray[Any], num_edges: int) -> None:
+    if values.shape[0] != num_edges:
+        raise GraphError(f"{name} has {values.shape[0]} entries; it must have one per edge, {num_edges}")
+
+
+def _refuse_float_times(edge_time: object) -> None:
+    dtype = getattr(edge_time, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind == "f":
         raise GraphError(
-            f"edge_weight has {edge_weight.shape[0]} entries; it must have one per edge, {num_edges}"
+            f"edge_time has dtype {dtype}; times are int64 seconds, as floats round them (float32 those of our days to "
+            "128 s): take them from where they are integers"
         )
 
 
@@ -384,4 +409,29 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
         if at >= start:
             raise GraphError(
                 f"edge_weight[{at}] = {edge_weight[at]}; weights must be finite and not negative"
+            )
+
+
+def require_sorted_times(indptr: IdArray, edge_time: NDArray[np.int64] | None) -> None:
+    """Check that times ascend in the list of each node; the order of equal ones is the graph's own. Pure.
+
+    Parameters
+    ----------
+    indptr : (N + 1,) of a graph, checked
+    edge_time : (E,) of its edges; None: there are none
+
+    Raises
+    ------
+    GraphError
+        They do not; names node and position.
+    """
+    if edge_time is None:
+        return
+    for first in range(0, indptr.shape[0] - 1, CHUNK):
+        at = first_descent_in_lists(indptr, edge_time, first, min(first + CHUNK, indptr.shape[0] - 1))
+        if at >= 0:
+            node = int(np.searchsorted(indptr, at, side="right")) - 1
+            raise GraphError(
+                f"edge_time[{at}] = {edge_time[at]} is less than {edge_time[at - 1]} before it, among the in-edges of "
+                f"node {node}: the list of each node must be sorted by time"
             )

@@ -83,6 +83,14 @@ def bad_weights(graph: Topology, node: int) -> GraphError:
     )
 
 
+def bad_time(position: int, time: int) -> GraphError:
+    """Return the error for the edge at ``position``, whose ``time`` is not between those of others of its list."""
+    return GraphError(
+        f"edge_time[{position}] = {time} is less than one before it among the in-edges of its node, or more than one "
+        f"behind it, and lists must be sorted by time; {_ADVICE}"
+    )
+
+
 def _source(graph: Topology, position: int) -> int:
     values, places = graph.sources.at(np.array([position]))
     return int(values[places[0]])

@@ -179,6 +179,7 @@ class GraphOnDisk:
         self.offsets = compact_offsets([graph.indptr], graph.num_nodes)
         self.sources = _CopiedValues(graph.indices)
         self.weights = None if graph.edge_weight is None else _CopiedValues(graph.edge_weight)
+        self.times = None if graph.edge_time is None else _CopiedValues(graph.edge_time)
         self.held_bytes = self.offsets.num_bytes
         self.in_degrees = graph.in_degrees
 

@@ -1,0 +1,70 @@
+"""Sampling by time once more, in plain Python: of each seed the dictionary of its tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unit.samplers.oracle import OracleBlock, layer_key, node_key, uniform, uniform_with_replacement
+
+
+@dataclass
+class TemporalOracle:
+    indptr: list[int]
+    indices: list[int]
+    times: list[int]
+    fanouts: list[int]
+    seed: int
+    strategy: str
+    bound: str
+    window: int | None
+    replace: bool
+
+    def may_take(self, edge: int, asked: int) -> bool:
+        time = self.times[edge]
+        if self.bound == "<":
+            return time < asked and (self.window is None or time >= asked - self.window)
+        return time <= asked and (self.window is None or time > asked - self.window)
+
+    def pick(self, key: int, entry: int, node: int, asked: int, fanout: int, excluded: set[int]) -> list[int]:
+        edges = [
+            edge
+            for edge in range(self.indptr[node], self.indptr[node + 1])
+            if self.may_take(edge, asked) and edge not in excluded
+        ]
+        if self.strategy == "last":
+            return edges if fanout < 0 else edges[max(len(edges) - fanout, 0) :]
+        choose = uniform_with_replacement if self.replace else uniform
+        return [edges[at] for at in choose(node_key(key, entry), len(edges), fanout)]
+
+    def sample(
+        self,
+        address: tuple[int, int],
+        seeds: list[int],
+        asked: list[int],
+        excluded: set[int],
+        *,
+        is_merged: bool,
+    ) -> tuple[list[tuple[int, int]], list[OracleBlock]]:
+        """Return the entries (tree, node) and the hops, next to the seeds first."""
+        num_nodes = len(self.indptr) - 1
+        entries = list(enumerate(seeds))
+        trees = [{seed: at} for at, seed in enumerate(seeds)]
+        first, hops = 0, []
+        for hop, fanout in enumerate(self.fanouts):
+            last = len(entries)
+            block = OracleBlock([0], [], [], 0, last - first)
+            key = layer_key(self.seed, *address, hop)
+            for tree, node in entries[first:last]:
+                picked = self.pick(key, tree * num_nodes + node, node, asked[tree], fanout, excluded)
+                for edge in picked:
+                    source = self.indices[edge]
+                    if source not in trees[tree]:
+                        trees[tree][source] = len(entries)
+                        entries.append((tree, source))
+                    block.indices.append(trees[tree][source])
+                    block.edge_ids.append(edge)
+                block.indptr.append(len(block.indices))
+            block.num_src = len(entries)
+            hops.append(block)
+            first = last if is_merged else 0
+        return entries, hops
