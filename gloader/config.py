@@ -160,6 +160,11 @@ class SamplingSettings:
         """
         return checked_hops(self.fanouts)
 
+    @property
+    def is_temporal(self) -> bool:
+        """Whether seeds ask at a time."""
+        return self.time_strategy != "none"
+
 
 @Parameter(name="*", group=Group("Memory", sort_key=5))
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,9 +332,21 @@ class LoaderSettings:
         ):
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
+        self._check_times()
         seed: object = self.sampling.seed
         if not isinstance(seed, Integral):
             raise ConfigError(f"seed is {seed!r}; it must be an integer")
+
+    def _check_times(self) -> None:
+        sampling = self.sampling
+        require_choice("time_strategy", sampling.time_strategy, get_args(TimeStrategy))
+        require_choice("time_bound", sampling.time_bound, get_args(TimeBound))
+        require_window(sampling.time_window)
+        if sampling.time_window is not None and not sampling.is_temporal:
+            raise ConfigError(
+                f"time_window is {sampling.time_window}, and time_strategy='none' takes edges of all times; use "
+                "time_strategy='uniform' or 'last', or leave the window out"
+            )
 
     def recorded(self) -> dict[str, Any]:
         """Return the section ``loader`` of ``config.yaml``: what is a flag, as plain values."""
@@ -350,6 +367,16 @@ RECORDED_AS: Final[Mapping[str, str]] = {
     "max_gap": "max_gap_bytes",
     "sharing": "loader",
 }
+
+
+def require_window(window: object) -> None:
+    """Raise ConfigError where ``window`` is neither None nor a number of seconds from 1 to 2**63 - 1. Pure."""
+    if window is None:
+        return
+    if isinstance(window, bool) or not isinstance(window, Integral):
+        raise ConfigError(f"time_window is {window!r}; it must be a whole number of seconds")
+    if not 1 <= int(window) < 2**63:
+        raise ConfigError(f"time_window is {window}; it must be at least 1 second, and below 2**63")
 
 
 class OptionalKeywords(TypedDict, total=False):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from gloader.config import require_window
 from gloader.core.ids import as_ids, outside
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors, pick_kernels, time_kernels
@@ -56,7 +57,7 @@ class TimeRule:
             raise ConfigError(f"time_strategy is {self.strategy!r}; allowed: 'uniform', 'last'")
         if self.bound not in ("<", "<="):
             raise ConfigError(f"time_bound is {self.bound!r}; allowed: '<', '<='")
-        check_window(self.window)
+        require_window(self.window)
         if self.replace and self.strategy == "last":
             raise ConfigError(
                 "time_strategy='last' takes the latest edges and draws none, so that there is nothing to replace; use "
@@ -89,16 +90,6 @@ class TimeRule:
         ranks = rank_bounds(times, np.repeat(starts, 2), counts, bounds, is_inclusive=is_inclusive)
         starts += ranks[::2]
         degrees[:] = ranks[1::2] - ranks[::2]
-
-
-def check_window(window: object) -> None:
-    """Raise ConfigError where ``window`` is neither None nor a number of seconds from 1 to 2**63 - 1. Pure."""
-    if window is None:
-        return
-    if isinstance(window, bool | np.bool_) or not isinstance(window, int | np.integer):
-        raise ConfigError(f"time_window is {window!r}; it must be a whole number of seconds")
-    if not 1 <= window <= MAX_ENTRY:
-        raise ConfigError(f"time_window is {window}; it must be at least 1 second, and below 2**63")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

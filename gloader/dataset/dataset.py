@@ -303,6 +303,11 @@ class Dataset:
         return sum(table.topology_bytes for table in self.edge_tables.values())
 
     @property
+    def time_bytes(self) -> int:
+        """Bytes of the times of edges; of all relations."""
+        return sum(table.time_bytes for table in self.edge_tables.values())
+
+    @property
     def feature_bytes(self) -> int:
         """Bytes of all feature rows as stored; of all types."""
         return sum(table.feature_bytes for table in self.node_tables.values())
@@ -355,9 +360,9 @@ class Dataset:
         """Return ``values`` (N, ...), one per node of the labelled type; see `NodeTable.in_original_order`."""
         return self.labelled.in_original_order(values)
 
-    def load_graph(self) -> CscGraph:
+    def load_graph(self, *, times: bool = True) -> CscGraph:
         """Return the topology of a homogeneous dataset in memory; see `EdgeTable.load_graph`."""
-        return self._edges.load_graph()
+        return self._edges.load_graph(times=times)
 
     def load_hetero_graph(self) -> HeteroGraph:
         """Return the topology of all relations, read into memory whole and verified; one relation if homogeneous.

@@ -78,9 +78,14 @@ class EdgeTable:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes of indptr, indices, edge weights and times: of all that sampling reads."""
-        names = ("indptr", "indices", "edge_weight", "edge_time")
+        """Bytes of indptr, indices and edge weights."""
+        names = ("indptr", "indices", "edge_weight")
         return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
+
+    @property
+    def time_bytes(self) -> int:
+        """Bytes of the times of the edges, which are held beside the topology by those that look at them."""
+        return self.arrays["edge_time"].num_bytes if self.has_times else 0
 
     @property
     def has_weights(self) -> bool:
@@ -125,8 +130,12 @@ class EdgeTable:
             raise wrong_value(self._arrays.path("edge_time"), "edge_time", message)
         return times
 
-    def load_graph(self) -> CscGraph:
+    def load_graph(self, *, times: bool = True) -> CscGraph:
         """Return the edges, read into memory whole and verified; `open_topology` reads what is larger page by page.
+
+        Parameters
+        ----------
+        times : with the times of the edges, where they have some
 
         Raises
         ------
@@ -135,13 +144,16 @@ class EdgeTable:
         StoreOpenError
             Another dataset took the place of this one.
         GraphError
-            An id is no node, offsets do not ascend, or a weight is not a finite number of at least 0.
+            An id is no node, offsets do not ascend, a weight is not a finite number of at least 0, or times do not
+            ascend in the list of a node.
         """
         weight = self._arrays.load("edge_weight") if self.has_weights else None
+        indptr = self._arrays.load("indptr")
         return CscGraph(
-            indptr=self._arrays.load("indptr"),
+            indptr=indptr,
             indices=self._arrays.load("indices"),
             edge_weight=weight,
+            edge_time=self.load_times(indptr) if times else None,
             num_sources=self.num_sources,
             validate=False,
         )

@@ -23,7 +23,7 @@ from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.read.paged_array import PagedArray, PagedScan, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -41,11 +41,14 @@ FEW_BYTES: Final = 64 * 2**20
 _PAGED_SHARE: Final = 1 / 2
 _BOUNCE_BYTES: Final = 2 * 2**20  # what is read passes through it: room for 512 requests of a page
 _EDGES: Final = ("indices", "edge_weight")
+_TIMES: Final = "edge_time"
 _LIST_EDGES: Final = 1 << 18  # edges of lists that are asked for at a time
 
 
 @contextmanager
-def open_topology(dataset: AnyEdges, *, max_bytes: int, io: IoMode = "auto") -> Iterator[Topology]:
+def open_topology(
+    dataset: AnyEdges, *, max_bytes: int, io: IoMode = "auto", times: bool = False
+) -> Iterator[Topology]:
     """Open the topology of ``dataset`` for the length of a ``with`` block.
 
     One of up to ``max_bytes`` is read into memory, verified once. Of a larger one, indptr is, in a quarter of its bytes
@@ -57,6 +60,7 @@ def open_topology(dataset: AnyEdges, *, max_bytes: int, io: IoMode = "auto") -> 
     dataset : of one type, or a relation, whose topology it is
     max_bytes : memory that it may take; the offsets of the nodes and page checksums are held in any case
     io : how pages are read
+    times : with the times of the edges, where they have some
 
     Raises
     ------
@@ -66,17 +70,20 @@ def open_topology(dataset: AnyEdges, *, max_bytes: int, io: IoMode = "auto") -> 
     ChecksumError, GraphError
         What was read is not what was written, or is no graph.
     """
-    if dataset.topology_bytes <= max_bytes:
-        yield dataset.load_graph()
+    if _size(dataset, times=times) <= max_bytes:
+        yield dataset.load_graph(times=times)
         return
+    names = [*_EDGES, _TIMES] if times else _EDGES
     with ExitStack() as stack:
         with dataset.as_opened():
-            topology = _open_paged(dataset, int(_PAGED_SHARE * max_bytes), io, stack)
+            topology = _open_paged(dataset, int(_PAGED_SHARE * max_bytes), io, stack, names=names)
         yield topology
 
 
 @contextmanager
-def open_hetero_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto") -> Iterator[HeteroGraph]:
+def open_hetero_topology(
+    dataset: Dataset, *, max_bytes: int, io: IoMode = "auto", times: bool = False
+) -> Iterator[HeteroGraph]:
     """Open the topologies of all relations of ``dataset`` for the length of a ``with`` block.
 
     Those that `held_relations` names are read into memory, verified once. Of the others edges are read page by page, as
@@ -88,6 +95,7 @@ def open_hetero_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto
     dataset : whose relations they are; one of a single type has one
     max_bytes : memory that they may take; the offsets of the nodes and page checksums are held in any case
     io : how pages are read
+    times : as of `open_topology`
 
     Raises
     ------
@@ -95,7 +103,7 @@ def open_hetero_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto
         As `open_topology`.
     """
     tables = dataset.edge_tables
-    sizes = {relation: table.topology_bytes for relation, table in tables.items()}
+    sizes = {relation: _size(table, times=times) for relation, table in tables.items()}
     held = held_relations(sizes, max_bytes=max_bytes)
     left = max_bytes - sum(sizes[relation] for relation in held)
     paged_bytes = sum(size for relation, size in sizes.items() if relation not in held)
@@ -104,7 +112,9 @@ def open_hetero_topology(dataset: Dataset, *, max_bytes: int, io: IoMode = "auto
         for relation, table in tables.items():
             # Smaller than a relation that is not held, as all of what is left is: such a one is read page by page.
             share = sizes[relation] if relation in held else left * sizes[relation] // paged_bytes
-            topologies[relation] = stack.enter_context(open_topology(table, max_bytes=share, io=io))
+            topologies[relation] = stack.enter_context(
+                open_topology(table, max_bytes=share, io=io, times=times)
+            )
         num_nodes = {name: nodes.num_nodes for name, nodes in dataset.node_tables.items()}
         yield HeteroGraph(num_nodes=num_nodes, relations=topologies)
 
@@ -129,8 +139,18 @@ def held_relations(sizes: Mapping[Relation, int], *, max_bytes: int) -> frozense
     return frozenset(held)
 
 
-def require_offsets(dataset: Dataset, *, budget_bytes: int) -> None:
+def _size(dataset: AnyEdges, *, times: bool) -> int:
+    return dataset.topology_bytes + (dataset.time_bytes if times else 0)
+
+
+def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False) -> None:
     """Refuse a budget that the offsets and page checksums of ``dataset`` exceed, before any of them is read.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    budget_bytes : of memory, for everything
+    times : whether the times of edges are read
 
     Raises
     ------
@@ -140,8 +160,9 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int) -> None:
     tables = dataset.edge_tables.values()
     num_nodes = sum(table.num_nodes for table in tables)
     offset_bytes = sum(compact_bytes(table.num_nodes) for table in tables)
+    names = [*_EDGES, _TIMES] if times else _EDGES
     page_bytes = sum(
-        8 * table.arrays[name].num_pages for table in tables for name in _EDGES if name in table.arrays
+        8 * table.arrays[name].num_pages for table in tables for name in names if name in table.arrays
     )
     needed = offset_bytes + page_bytes
     if needed > budget_bytes:
@@ -161,8 +182,9 @@ class PagedTopology:
     offsets : where the in-edges of each node begin, verified
     sources : the node that each edge comes from
     weights : the weight of each edge, if the graph has them
-    kept : the pages of both that are in memory
+    kept : the pages of all of these that are in memory
     num_sources : nodes that edges may come from
+    times : the time of each edge, if the graph has them
     """
 
     def __init__(
@@ -173,16 +195,16 @@ class PagedTopology:
         kept: KeptPages,
         *,
         num_sources: int,
+        times: PagedArray | None = None,
     ) -> None:
         self.num_sources = num_sources
         self.offsets = offsets
         self.sources = PagedValues(sources)
         self.weights = None if weights is None else PagedValues(weights)
+        self.times = None if times is None else PagedValues(times)
         self.kept_bytes = kept.num_bytes
-        arrays = [sources] if weights is None else [sources, weights]
-        self.held_bytes = (
-            offsets.num_bytes + self.kept_bytes + _BOUNCE_BYTES + sum(array.num_bytes for array in arrays)
-        )
+        arrays = sum(array.num_bytes for array in (sources, weights, times) if array is not None)
+        self.held_bytes = offsets.num_bytes + self.kept_bytes + _BOUNCE_BYTES + arrays
         self._num_edges = sources.length
 
     @property
@@ -274,11 +296,13 @@ def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: Id
         positions[i] = starts[node] + begin + i - offsets[node]
 
 
-def _open_paged(dataset: AnyEdges, kept_bytes: int, io: IoMode, stack: ExitStack) -> PagedTopology:
-    """Open the edges of ``dataset`` for reading; ``stack`` closes them."""
+def _open_paged(
+    dataset: AnyEdges, kept_bytes: int, io: IoMode, stack: ExitStack, *, names: Sequence[str]
+) -> PagedTopology:
+    """Open those of the arrays ``names`` that ``dataset`` has for reading; ``stack`` closes them."""
     root, os_io = dataset.root, dataset.os_io
     offsets = compact_offsets(_offset_pieces(dataset), dataset.num_nodes)
-    records = {name: dataset.arrays[name] for name in _EDGES if name in dataset.arrays}
+    records = {name: dataset.arrays[name] for name in names if name in dataset.arrays}
     kept = KeptPages(sum(record.num_pages for record in records.values()), max_bytes=kept_bytes)
     lane: ReadLane | None = None
     arrays: dict[str, PagedArray] = {}
@@ -307,8 +331,14 @@ def _open_paged(dataset: AnyEdges, kept_bytes: int, io: IoMode, stack: ExitStack
             first_page=first_page,
         )
         first_page += record.num_pages
-    weights, num_sources = arrays.get("edge_weight"), dataset.limits.num_sources
-    return PagedTopology(offsets, arrays["indices"], weights, kept, num_sources=num_sources)
+    return PagedTopology(
+        offsets,
+        arrays["indices"],
+        arrays.get("edge_weight"),
+        kept,
+        num_sources=dataset.limits.num_sources,
+        times=arrays.get(_TIMES),
+    )
 
 
 def _offset_pieces(dataset: AnyEdges) -> Iterator[IdArray]:

@@ -14,7 +14,16 @@ from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.table_rows import distinct_rows, rows_of
-from gloader.samplers import HeteroGraph, call_bytes, hetero_call_bytes, hetero_map_bytes, node_map_bytes
+from gloader.samplers import (
+    HeteroGraph,
+    TemporalSampler,
+    call_bytes,
+    hetero_call_bytes,
+    hetero_map_bytes,
+    node_map_bytes,
+    temporal_call_bytes,
+    temporal_map_bytes,
+)
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
 from gloader.ssd_store.read.extents import num_pages
 from gloader.types import CollectiveFanouts, HeteroBatch
@@ -207,6 +216,8 @@ def _map_bytes(spec: str, work: Workload, edges: int) -> int:
             for name in graph.node_types
         }
         return hetero_map_bytes(spec, graph, found)
+    if isinstance(work.sampler, TemporalSampler):
+        return temporal_map_bytes(_batch_rows(work) + edges)
     return node_map_bytes(spec, num_nodes=graph.num_nodes, found=_batch_rows(work) + edges)
 
 
@@ -221,4 +232,8 @@ def _call_bytes(spec: str, work: Workload, batch: AnyBatch) -> int:
             return 0
         is_collective = isinstance(work.fanouts, CollectiveFanouts)
         return hetero_call_bytes(spec, graph, batch, is_collective=is_collective)
-    return 0 if isinstance(graph, HeteroGraph) else call_bytes(spec, graph, batch)
+    if isinstance(graph, HeteroGraph):
+        return 0
+    if isinstance(work.sampler, TemporalSampler):
+        return temporal_call_bytes(graph, batch)
+    return call_bytes(spec, graph, batch)

@@ -11,7 +11,7 @@ import numpy as np
 from gloader.core.units import format_bytes
 from gloader.device import has_triton, upload_topology
 from gloader.errors import ConfigError
-from gloader.samplers import CscGraph, HeteroGraph, MergedBlockSampler, NeighborSampler
+from gloader.samplers import CscGraph, HeteroGraph, MergedBlockSampler, NeighborSampler, TemporalSampler
 from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ def _require_form(
             "one rank loads for all of this machine, and hands batches on in the host's memory: give each rank its own "
             "loader with sharing='private'"
         )
+    if isinstance(sampler, TemporalSampler):
+        raise _Refused("seeds that ask at a time are sampled on the CPU alone")
     if not isinstance(sampler, NeighborSampler | MergedBlockSampler) or _is_weighted(sampler):
         raise _Refused("of the samplers, 'neighbor' alone runs there")
     if not isinstance(topology, CscGraph):

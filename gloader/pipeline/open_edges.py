@@ -19,6 +19,7 @@ from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.table_files import feature_rows
 from gloader.pipeline.tiers import SweepTier
 from gloader.samplers import (
+    TIMED_SWEEP_REFUSAL,
     LaborSampler,
     MergedBlockSampler,
     MergedHeteroBlockSampler,
@@ -77,6 +78,7 @@ def open_spill_folder(
     memory = settings.memory
     is_large = dataset.topology_bytes > topology_share(budget_bytes)
     may_sweep = memory.topology == "sweep" or (memory.topology == "auto" and is_large)
+    may_sweep = may_sweep and not settings.sampling.is_temporal
     if memory.features == "ram" and not may_sweep:
         return None
     edge_bytes = max(dataset.topology_bytes, _LEAST_EDGE_BYTES) if may_sweep else 0
@@ -108,14 +110,15 @@ def choose_edge_home(
     BudgetError, ConfigError
         As `choose_home` and `require_offsets`.
     """
+    is_temporal = settings.sampling.is_temporal
     choice = choose_home(
         settings.memory.topology,
-        topology_bytes=dataset.topology_bytes,
+        topology_bytes=dataset.topology_bytes + (dataset.time_bytes if is_temporal else 0),
         budget_bytes=budget_bytes,
         obstacle=_obstacle(settings.sampling, spill),
     )
     if choice.home != "ram":
-        require_offsets(dataset, budget_bytes=budget_bytes)
+        require_offsets(dataset, budget_bytes=budget_bytes, times=is_temporal)
     return choice
 
 
@@ -256,7 +259,10 @@ def open_sweeps(
 
 def _obstacle(sampling: SamplingSettings, spill: SpillFolder | None) -> SweepObstacle | None:
     """Return what keeps edges from being swept, whatever the batches are like."""
-    if (refusal := hetero_sweep_refusal(sampling.sampler, sampling.fanouts)) is not None:
+    refusal = hetero_sweep_refusal(sampling.sampler, sampling.fanouts)
+    if sampling.is_temporal:
+        refusal = TIMED_SWEEP_REFUSAL
+    if refusal is not None:
         return SweepObstacle(reason=refusal[0], remedy=refusal[1])
     return NO_FOLDER if spill is None else None
 

@@ -109,7 +109,9 @@ def test_rows_become_what_they_are_expanded_to() -> None:
 def test_what_gives_no_batch_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"batch_size 11 is larger than the 10 edges; lower batch_size"):
         RowOrder(num_items=10, batch_size=11, seed=0)
-    with pytest.raises(ConfigError, match=r"seed_blocks is 2; rows of a table have no neighbours: it must be 1"):
+    with pytest.raises(
+        ConfigError, match=r"seed_blocks is 2; rows of a table have no neighbours: it must be 1"
+    ):
         RowOrder(num_items=10, batch_size=5, seed=0, seed_blocks=2)
     with pytest.raises(SeedError, match=r"1 edges give 2 ranks no batch; they would wait forever"):
         RowOrder(num_items=1, batch_size=1, seed=0, world_size=2)
