@@ -18,13 +18,15 @@ from gloader.ssd_store.cost.strategy import IoRates
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.spill.folder import SpillFolder
+from gloader.testing.excluded_edges import edges_to_exclude
 from gloader.testing.hetero_sampler_suite import hetero_batch_bytes, make_hetero_graph
-from gloader.types import BatchId
+from gloader.types import BatchId, BatchSeeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.samplers import HeteroGraph
+    from gloader.types import AnySeeds
 
 RATES = IoRates(
     random_reads_per_s=1e5, read_bytes_per_s=1e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1e9
@@ -86,10 +88,22 @@ def seeds_of(index: int, graph: HeteroGraph) -> np.ndarray:
     return random.permutation(graph.type_starts[-1])[:50]
 
 
-def wavefront(passes: HeteroPasses, sampler: Any, graph: HeteroGraph, num_batches: int) -> list[Any]:
+def given_of(index: int, graph: HeteroGraph, spec: str) -> AnySeeds:
+    """Of every other batch of uniform picks some edges are excluded."""
+    seeds = seeds_of(index, graph)
+    if index % 2 == 0 or not spec.startswith("neighbor"):
+        return seeds
+    parts = graph.relations.values()
+    excluded = tuple(edges_to_exclude(of, np.arange(of.num_nodes), index) for of in parts)  # type: ignore[arg-type]
+    return BatchSeeds(nodes=seeds, excluded=excluded)
+
+
+def wavefront(
+    passes: HeteroPasses, sampler: Any, graph: HeteroGraph, num_batches: int, spec: str = "neighbor"
+) -> list[Any]:
     """Sample batches by passes that each serve hops of several superbatches, and give back what is done with."""
     num_hops, size = sampler.rule.num_hops, 3
-    batches = [(BatchId(epoch=1, index=b), seeds_of(b, graph)) for b in range(num_batches)]
+    batches = [(BatchId(epoch=1, index=b), given_of(b, graph, spec)) for b in range(num_batches)]
     waiting: list[list[tuple[int, Any]]] = []
     brought: dict[int, list[tuple[HeteroHops, int]]] = {b: [] for b in range(num_batches)}
     found = {}
@@ -130,9 +144,9 @@ def test_batches_are_those_of_the_sampler_in_memory(
     spec: str, layout: str, way: Any, path: Path, tmp_path: Path
 ) -> None:
     with opened(path, tmp_path, spec=spec, layout=layout, way=way) as (passes, sampler, graph, folder):
-        found = wavefront(passes, sampler, graph, 8)
+        found = wavefront(passes, sampler, graph, 8, spec)
         expected = [
-            hetero_batch_bytes(sampler.sample(BatchId(epoch=1, index=b), seeds_of(b, graph)))
+            hetero_batch_bytes(sampler.sample(BatchId(epoch=1, index=b), given_of(b, graph, spec)))
             for b in range(8)
         ]
         assert found == expected

@@ -32,15 +32,17 @@ from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.faults import Corruption, FaultyOS
 from gloader.testing.sampler_suite import batch_bytes
-from gloader.types import BatchId
+from gloader.types import BatchId, BatchSeeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.dataset.picked_passes import PickedHops
     from gloader.samplers.sweeping import Frontier
+    from gloader.types import AnySeeds
 
 NUM_NODES, HUB = 4000, 60_000
+MOST_EDGES = 100_000  # that are excluded: there are a few more
 WAYS = ["direct", "merged", "full", None]
 RATES = IoRates(
     random_reads_per_s=1e5, read_bytes_per_s=1e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1e9
@@ -103,10 +105,19 @@ def seeds_of(index: int, num_nodes: int) -> np.ndarray:
     return np.random.default_rng(index).permutation(num_nodes)[: min(60, num_nodes)]
 
 
+def given_of(index: int, num_nodes: int) -> AnySeeds:
+    """Every other batch has the hub, and excludes some edges."""
+    seeds = seeds_of(index, num_nodes)
+    if index % 2 == 0 or num_nodes != NUM_NODES:
+        return seeds
+    excluded = np.flatnonzero(np.random.default_rng(index).random(MOST_EDGES) < 0.15 * index)
+    return BatchSeeds(nodes=np.append(seeds[seeds != 17], 17), excluded=(excluded,))
+
+
 def wavefront(passes: PickedPasses, sampler: Any, num_batches: int, num_nodes: int) -> list[dict[str, bytes]]:
     """Sample batches by passes that each serve a hop of two superbatches, and give back what is done with."""
     num_hops, size = sampler.rule.num_hops, 3
-    batches = [(BatchId(epoch=1, index=b), seeds_of(b, num_nodes)) for b in range(num_batches)]
+    batches = [(BatchId(epoch=1, index=b), given_of(b, num_nodes)) for b in range(num_batches)]
     waiting: list[list[tuple[int, Frontier]]] = []
     brought: dict[int, list[tuple[PickedHops, int]]] = {b: [] for b in range(num_batches)}
     found = {}
@@ -153,7 +164,13 @@ def test_batches_are_those_of_a_sampler_in_memory(
         found = wavefront(passes, sampler, 7, NUM_NODES)
         assert folder.used_bytes == 0
     for b, batch in enumerate(found):
-        assert batch == batch_bytes(sampler.sample(BatchId(epoch=1, index=b), seeds_of(b, NUM_NODES)))
+        given = given_of(b, NUM_NODES)
+        sampled = sampler.sample(BatchId(epoch=1, index=b), given)
+        assert batch == batch_bytes(sampled)
+        if isinstance(given, BatchSeeds):
+            taken = np.concatenate([block.edge_ids for block in sampled.blocks])
+            assert not np.isin(taken, given.excluded[0]).any()
+            assert not np.array_equal(sampled.nodes, sampler.sample(sampled.id, given.nodes).nodes)
 
 
 def test_a_graph_without_edges_has_frontiers_that_want_nothing(
