@@ -34,7 +34,8 @@ class _Beside:
 
     def draw(self, number: int, bound: int, places: IdArray, out: IdArray) -> None:
         """Write draw ``number``, below ``bound``, of the negatives at ``places`` into ``out`` (Q,), there."""
-        link_kernels.draw_ends(self.key, self.rows, self.owners, self.numbers, places, number, bound, out)
+        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+            link_kernels.draw_ends(self.key, self.rows, self.owners, self.numbers, places, number, bound, out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
