@@ -175,8 +175,7 @@ def extent_of(dataset: Dataset) -> Extent:
     return Extent(
         num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},
         relations=tuple(relation for relation, table in tables if table.num_edges),
-        target=dataset.labelled.name,
-        num_outputs=dataset.labelled.num_nodes,
+        outputs={dataset.labelled.name: dataset.labelled.num_nodes},
     )
 
 

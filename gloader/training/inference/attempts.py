@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.device import Device
-    from gloader.training.inference.activations import MadeRows
 
 logger = logging.getLogger("gloader")
 
@@ -29,11 +28,12 @@ class OnADevice(Protocol):
 
 
 PlacedT = TypeVar("PlacedT", bound=OnADevice)
+MadeT = TypeVar("MadeT")
 
 
 def in_less_memory(
-    place: Callable[[int], PlacedT], run: Callable[[PlacedT, ExitStack], MadeRows], stack: ExitStack
-) -> MadeRows:
+    place: Callable[[int], PlacedT], run: Callable[[PlacedT, ExitStack], MadeT], stack: ExitStack
+) -> MadeT:
     """Return what ``run`` does; after a device ran out of memory, in half of it.
 
     Parameters

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +17,7 @@ from gloader.training.inference.attempts import in_less_memory
 from gloader.training.inference.hetero_placement import HeteroGiven, place_types
 from gloader.training.inference.hetero_plan import Extent, plan_types
 from gloader.training.inference.hetero_run import HeteroRun
-from gloader.training.inference.results import iter_rows
+from gloader.training.inference.results import EmbeddedRows, iter_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.models import HeteroNetwork
     from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.training.inference.activations import MadeRows
     from gloader.types import FeatureSource, IdArray
 
     Progress = Callable[[float], None]
@@ -104,14 +106,59 @@ class HeteroInference:
         """
         return self._rows(network, num_layers, node_type, nodes, order, on_progress, is_last=False)
 
-    def require_memory(self, network: HeteroNetwork, *, num_outputs: int) -> None:
-        """Raise BudgetError where `logits` of so many nodes would not fit the budget; nothing is read."""
-        extent = self.extent(num_outputs=num_outputs)
+    @contextmanager
+    def embedded(
+        self, network: HeteroNetwork, *, on_progress: Progress = lambda _: None
+    ) -> Iterator[dict[str, EmbeddedRows]]:
+        """Open the output of ``network`` for all nodes of each of its targets, by type, computed in one pass.
+
+        The network is in evaluation mode, and torch keeps no gradients, until it is closed.
+
+        Parameters
+        ----------
+        network, on_progress : as of `logits`
+
+        Raises
+        ------
+        BudgetError, ConfigError, ThreadStartError
+            As of `logits`.
+        """
+        counts = self._all_outputs(network)
+        with self._made(
+            network, len(network.layers), {name: range(n) for name, n in counts.items()}, on_progress
+        ) as (made):
+            yield {
+                name: EmbeddedRows(
+                    rows,
+                    num_rows=counts[name],
+                    kept_dim=network.layers[-1].out_dim,
+                    width=network.out_dim,
+                    leave=None if network.mlp is None else partial(_leave, network),
+                )
+                for name, rows in made.items()
+            }
+
+    def require_memory(self, network: HeteroNetwork, *, num_outputs: int | None) -> None:
+        """Raise BudgetError where it would not fit the budget; nothing is read.
+
+        Parameters
+        ----------
+        network : computes
+        num_outputs : nodes that `logits` are wanted of; None: what `embedded` gives is wanted
+        """
+        extent = (
+            self._given().extent(self._all_outputs(network))
+            if num_outputs is None
+            else self.extent(num_outputs=num_outputs)
+        )
         plan_types(network.layers, extent, budget_bytes=self.memory_budget_bytes)
 
     def extent(self, *, num_outputs: int) -> Extent:
         """Return how much there is to compute from for so many nodes of the target type."""
-        return self._given().extent(self.target, num_outputs=num_outputs)
+        return self._given().extent({self.target: num_outputs})
+
+    def _all_outputs(self, network: HeteroNetwork) -> dict[str, int]:
+        return {name: self.graph.num_nodes[name] for name in network.schema.targets}
 
     def _given(self) -> HeteroGiven:
         return HeteroGiven(
@@ -132,6 +179,20 @@ class HeteroInference:
         *,
         is_last: bool,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
+        with self._made(network, num_layers, {node_type: nodes}, on_progress) as made:
+            width = network.layers[num_layers - 1].out_dim
+            for positions, rows in iter_rows(made[node_type], num_rows=len(nodes), width=width, order=order):
+                yield positions, _leave(network, rows) if is_last else rows
+
+    @contextmanager
+    def _made(
+        self,
+        network: HeteroNetwork,
+        num_layers: int,
+        nodes: Mapping[str, IdArray | range],
+        on_progress: Progress,
+    ) -> Iterator[dict[str, MadeRows]]:
+        """Open what the layer number ``num_layers`` makes of ``nodes`` of each type."""
         # Before a thread computes: its first call must not happen in two threads at once.
         settle_vector_math()
         was_training = network.training
@@ -139,17 +200,18 @@ class HeteroInference:
         try:
             with torch.no_grad(), ExitStack() as stack:
                 given = self._given()
-                extent = given.extent(node_type, num_outputs=len(nodes))
-                made = in_less_memory(
+                extent = given.extent({name: len(wanted) for name, wanted in nodes.items()})
+                yield in_less_memory(
                     lambda share: place_types(network, given, extent, num_layers=num_layers, share=share),
                     lambda placed, attempt: HeteroRun(placed, self.scratch, attempt).all_layers(
                         nodes, on_progress
                     ),
                     stack,
                 )
-                place = next(network.parameters()).device
-                width = network.layers[num_layers - 1].out_dim
-                for positions, rows in iter_rows(made, num_rows=len(nodes), width=width, order=order):
-                    yield positions, network.leave(rows.to(place)).cpu() if is_last else rows
         finally:
             network.train(was_training)
+
+
+def _leave(network: HeteroNetwork, rows: torch.Tensor) -> torch.Tensor:
+    """Return the output for ``rows`` (n, width) that leave the last layer, on the host."""
+    return network.leave(rows.to(next(network.parameters()).device)).cpu()

@@ -53,14 +53,13 @@ class HeteroGiven:
     budget_bytes: int  # of host memory
     device: Device | None  # None: that of the network
 
-    def extent(self, target: str, *, num_outputs: int) -> Extent:
-        """Return how much there is, where rows of the type ``target`` are wanted."""
+    def extent(self, outputs: Mapping[str, int]) -> Extent:
+        """Return how much there is, where so many rows of each target are wanted."""
         relations = self.graph.relations.items()
         return Extent(
             num_nodes=self.graph.num_nodes,
             relations=tuple(relation for relation, topology in relations if topology.num_edges),
-            target=target,
-            num_outputs=num_outputs,
+            outputs=outputs,
         )
 
 

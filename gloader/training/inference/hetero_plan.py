@@ -45,8 +45,7 @@ class Extent:
 
     num_nodes: Mapping[str, int]  # of each type, in order
     relations: tuple[Relation, ...]  # those with edges
-    target: str  # the type whose rows are wanted
-    num_outputs: int  # how many of them; the last layer computes no others
+    outputs: Mapping[str, int]  # rows that are wanted of each target; the last layer computes no others
 
     def needed(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
         """Return the types that are needed after each number of layers, 0 to ``num_layers``: see `Schema.reaching`."""
@@ -64,7 +63,7 @@ class Extent:
     @property
     def _schema(self) -> Schema:
         return Schema(
-            num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=(self.target,)
+            num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=tuple(self.outputs)
         )
 
 
@@ -137,7 +136,7 @@ def device_bytes_of_types(layers: Sequence[HeteroLayer], extent: Extent) -> int:
 def _host_room(extent: Extent, budget_bytes: int) -> Room:
     # Each type may have files open for what is read of it and what is written.
     files = min(budget_bytes // 8, FILE_BYTES * max(1, len(extent.num_nodes) // 2))
-    results = (OUTPUT_BYTES + _ORDER_BYTES) * extent.num_outputs
+    results = (OUTPUT_BYTES + _ORDER_BYTES) * sum(extent.outputs.values())
     return Room(budget_bytes, MAX_BUFFER_BYTES, fixed=files + results)
 
 
@@ -235,7 +234,7 @@ def _plan(layers: Sequence[HeteroLayer], extent: Extent, memory: _Memory) -> tup
     inputs: dict[str, int] = {}  # bytes near the tables, of each type of the layer below
     for layer, types in zip(layers, needed[1:], strict=True):
         is_last = len(plans) == len(layers) - 1
-        rows = {name: extent.num_outputs if is_last else extent.num_nodes[name] for name in types}
+        rows = {name: (extent.outputs if is_last else extent.num_nodes)[name] for name in types}
         sizes = {name: FLOAT_BYTES * layer.out_dim * count for name, count in rows.items()}
         homes = memory.homes(sizes, is_last=is_last)
         near = {name: size for name, size in sizes.items() if homes[name] == "near"}

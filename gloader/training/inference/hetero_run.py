@@ -78,8 +78,8 @@ class HeteroRun:
         self._device = placed.device
         self._room = OutputRoom(scratch, placed.device, stack)
 
-    def all_layers(self, nodes: IdArray, on_progress: Progress) -> MadeRows:
-        """Return the activations of the last layer for ``nodes`` of its type, in host memory or on the SSD."""
+    def all_layers(self, nodes: Mapping[str, IdArray | range], on_progress: Progress) -> dict[str, MadeRows]:
+        """Return the activations of the last layer for ``nodes`` of each target, in host memory or on the SSD."""
         placed = self._placed
         num_slabs = sum(len(plan.slabs) for plans in placed.plans for plan in plans.values())
         done = 0
@@ -90,7 +90,7 @@ class HeteroRun:
             made = {}
             for number, (node_type, plan) in enumerate(plans.items()):
                 everyone = range(self._num_nodes[node_type])
-                wanted = nodes if depth == placed.num_layers - 1 else everyone
+                wanted = nodes[node_type] if depth == placed.num_layers - 1 else everyone
                 targets = Targets(wanted, len(everyone), self._device.place)
                 outputs = made[node_type] = self._room.open(
                     f"layer-{depth}-{number}", plan, num_rows=len(targets), width=layer.out_dim
@@ -109,9 +109,12 @@ class HeteroRun:
                 for name in [name for name in inputs if name not in later]:
                     inputs.pop(name).close()
             inputs = dict(made)
-        result = made[placed.extent.target]
-        assert isinstance(result, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
-        return result
+        results: dict[str, MadeRows] = {}
+        for node_type in nodes:
+            result = made[node_type]
+            assert isinstance(result, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
+            results[node_type] = result
+        return results
 
     def _make(self, step: _Step, columns: slice, outputs: LayerOutputs) -> None:
         """Make the columns of all rows of a type."""

@@ -8,7 +8,7 @@ Where rows come from, where edges come from and where activations stay follows f
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.inference.outputs import OutputRoom
 from gloader.training.inference.overlap import fetch_behind, num_ahead
 from gloader.training.inference.placement import Given, place_inference
-from gloader.training.inference.results import iter_rows
+from gloader.training.inference.results import EmbeddedRows, iter_rows
 from gloader.training.inference.row_stream import DeviceRows, stream_rows
 from gloader.training.process import release_freed_memory
 
@@ -121,30 +121,50 @@ class LayerwiseInference:
     def _rows(
         self, model: GraphNetwork, nodes: IdArray, order: IdArray | None, on_progress: Progress
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        # Before a thread computes: its first call must not happen in two threads at once.
-        settle_vector_math()
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad(), ExitStack() as stack:
-                made = self._compute(model, nodes, on_progress, stack)
-                width = model.layers[-1].out_dim
-                yield from iter_rows(made, num_rows=len(nodes), width=width, order=order)
-        finally:
-            model.train(was_training)
+        with self._made(model, nodes, on_progress) as made:
+            yield from iter_rows(made, num_rows=len(nodes), width=model.layers[-1].out_dim, order=order)
 
-    def require_memory(self, model: GraphNetwork, *, num_outputs: int) -> None:
-        """Raise BudgetError where `logits` of so many nodes would not fit the budget; nothing is read."""
+    @contextmanager
+    def embedded(
+        self, model: GraphNetwork, *, on_progress: Progress = lambda _: None
+    ) -> Iterator[EmbeddedRows]:
+        """Open the output of ``model`` for all nodes.
+
+        The network is in evaluation mode, and torch keeps no gradients, until it is closed.
+
+        Parameters
+        ----------
+        model, on_progress : as of `logits`
+
+        Raises
+        ------
+        BudgetError, ThreadStartError
+            As of `logits`.
+        """
+        num_nodes, width = self.graph.num_nodes, model.layers[-1].out_dim
+        with self._made(model, range(num_nodes), on_progress) as made:
+            yield EmbeddedRows(made, num_rows=num_nodes, kept_dim=width, width=width)
+
+    def require_memory(self, model: GraphNetwork, *, num_outputs: int | None) -> None:
+        """Raise BudgetError where it would not fit the budget; nothing is read.
+
+        Parameters
+        ----------
+        model : computes
+        num_outputs : nodes that `logits` are wanted of; None: what `embedded` gives is wanted
+        """
         plan_inference(
             model.layers,
             num_nodes=self.graph.num_nodes,
-            num_outputs=num_outputs,
+            num_outputs=self.graph.num_nodes if num_outputs is None else num_outputs,
             budget_bytes=self.memory_budget_bytes,
         )
 
-    def _compute(
-        self, model: GraphNetwork, nodes: IdArray, on_progress: Progress, stack: ExitStack
-    ) -> MadeRows:
+    @contextmanager
+    def _made(self, model: GraphNetwork, nodes: IdArray | range, on_progress: Progress) -> Iterator[MadeRows]:
+        """Open what the last layer makes of ``nodes``."""
+        # Before a thread computes: its first call must not happen in two threads at once.
+        settle_vector_math()
         given = Given(
             graph=self.graph,
             features=self.features,
@@ -152,11 +172,17 @@ class LayerwiseInference:
             tier=self.tier,
             device=self.device,
         )
-        return in_less_memory(
-            lambda share: place_inference(model, given, num_outputs=len(nodes), share=share),
-            lambda placed, attempt: _Run(self, placed, attempt).all_layers(nodes, on_progress),
-            stack,
-        )
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad(), ExitStack() as stack:
+                yield in_less_memory(
+                    lambda share: place_inference(model, given, num_outputs=len(nodes), share=share),
+                    lambda placed, attempt: _Run(self, placed, attempt).all_layers(nodes, on_progress),
+                    stack,
+                )
+        finally:
+            model.train(was_training)
 
 
 class _Run:
@@ -168,7 +194,7 @@ class _Run:
         self._device = placed.device
         self._room = OutputRoom(job.scratch, placed.device, stack)
 
-    def all_layers(self, nodes: IdArray, on_progress: Progress) -> MadeRows:
+    def all_layers(self, nodes: IdArray | range, on_progress: Progress) -> MadeRows:
         """Return the activations of the last layer for ``nodes``, in host memory or on the SSD."""
         plans = self._placed.plans
         steps = 2 * sum(len(plan.slabs) for plan in plans)

@@ -86,14 +86,14 @@ def matrices(seed: int) -> dict[str, np.ndarray]:
     return {name: random.normal(size=(SIZES[name], dim)).astype(np.float32) for name, dim in DIMS.items()}
 
 
-def typed_network(name: str, seed: int = 0, *, num_layers: int = 3) -> HeteroNetwork:
-    schema = Schema(
-        num_nodes=SIZES, feature_dims={"author": 0, **DIMS}, relations=RELATIONS, targets=("paper",)
-    )
+def typed_network(
+    name: str, seed: int = 0, *, num_layers: int = 3, targets: tuple[str, ...] = ("paper",), **form
+) -> HeteroNetwork:
+    schema = Schema(num_nodes=SIZES, feature_dims={"author": 0, **DIMS}, relations=RELATIONS, targets=targets)
     config = ModelConfig(name=name, hidden=H, heads=2, batch_norm=True)  # type: ignore[arg-type]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        network = build_hetero_model(config, schema, out_dim=3, num_layers=num_layers)
+        network = build_hetero_model(config, schema, num_layers=num_layers, **{"out_dim": 3} | form)
         for module in network.modules():
             if isinstance(module, torch.nn.BatchNorm1d):
                 torch.nn.init.uniform_(module.running_mean, -1, 1)
@@ -113,8 +113,7 @@ def extent_of(graph: HeteroGraph, *, num_outputs: int) -> Extent:
     return Extent(
         num_nodes=SIZES,
         relations=tuple(key for key, topology in graph.relations.items() if topology.num_edges),
-        target="paper",
-        num_outputs=num_outputs,
+        outputs={"paper": num_outputs},
     )
 
 
@@ -174,6 +173,59 @@ def test_activations_of_any_type_and_layer_are_those_of_the_whole_graph(node_typ
         parts = list(job.activations(network, num_layers, node_type, nodes, **further))
         found = torch.cat([part for _, part in parts])
         torch.testing.assert_close(found, rows[order], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("budget", ["small", 1 << 20])
+def test_embeddings_of_every_target_are_open_for_reads_in_any_order(
+    name, budget, private_tmpdir: Path
+) -> None:
+    """As of users and items, between which links are scored."""
+    graph, x = typed_graph(4, 200), matrices(4)
+    targets = ("author", "paper")
+    network = typed_network(name, targets=targets, out_dim=H, has_head=False)
+    expected = dense_rows(network, graph, x, num_layers=3)
+    budget = 2 * SMALL_BUDGETS[name] if budget == "small" else budget
+    job = inference(graph, x, budget)
+    job.require_memory(network, num_outputs=None)
+    with job.embedded(network) as embedded:
+        assert tuple(embedded) == targets
+        assert bool(list(private_tmpdir.glob("gloader-infer-*"))) == (budget < 1 << 20)
+        for node_type, rows in embedded.items():
+            assert (rows.num_rows, rows.width) == (SIZES[node_type], H)
+            order = np.random.default_rng(1).integers(0, rows.num_rows, 20)
+            found = np.empty((20, H), np.float32)
+            rows.take(order, found)
+            np.testing.assert_allclose(found, expected[node_type][order].float(), atol=1e-5, rtol=1e-4)
+            rows.read(2, 7, found[:5])
+            np.testing.assert_allclose(found[:5], expected[node_type][2:7].float(), atol=1e-5, rtol=1e-4)
+    assert network.training
+    assert list(private_tmpdir.glob("gloader-infer-*")) == []
+
+
+@pytest.mark.parametrize("name", ["rsage", "rgat"])
+def test_what_a_head_makes_of_all_nodes_is_open_too(name) -> None:
+    graph, x = typed_graph(4, 200), matrices(4)
+    network = typed_network(name)
+    found = np.empty((4, 3), np.float32)
+    with inference(graph, x, 1 << 20).embedded(network) as embedded:
+        embedded["paper"].take(np.array([7, 0, 59, 7]), found)
+        expected = dense_logits(network, graph, x)
+        np.testing.assert_allclose(found, expected[[7, 0, 59, 7]].float(), atol=1e-5, rtol=1e-4)
+        embedded["paper"].read(56, 60, found)
+    np.testing.assert_allclose(found, expected[56:].float(), atol=1e-5, rtol=1e-4)
+
+
+def test_both_ends_are_computed_in_one_pass() -> None:
+    graph, x = typed_graph(5, 200), matrices(5)
+    features = {name: CountedFeatures(rows) for name, rows in x.items()}
+    network = typed_network("rsage", num_layers=1, targets=("author", "paper"), out_dim=H, has_head=False)
+    job = HeteroInference(graph=graph, features=features, target="paper", memory_budget_bytes=1 << 20)
+    with job.embedded(network):
+        pass
+    # Papers: for the table to authors, for their own rows and the table of one relation at once, for that of the other.
+    assert (features["paper"].counts == 3).all()
+    assert (features["institute"].counts == 1).all()
 
 
 class CountedFeatures(RamFeatures):

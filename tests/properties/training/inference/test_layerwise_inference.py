@@ -165,6 +165,32 @@ def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(num_la
     assert all(module.training for module in model.modules())
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("budget", [SMALL_BUDGET, 1_000_000])
+def test_embeddings_of_all_nodes_are_open_for_reads_in_any_order(name, budget, private_tmpdir: Path) -> None:
+    graph, model = _graph(6, 400, 0.3), _model(name, add_self_loops=True, seed=6)
+    x = np.random.default_rng(6).normal(size=(N, F)).astype(np.float32)
+    with torch.no_grad():
+        expected = model.eval()(torch.tensor(x), [_whole(graph)] * 3).numpy()
+    model.train()
+    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget)
+    job.require_memory(model, num_outputs=None)
+    with job.embedded(model) as rows:
+        assert (rows.num_rows, rows.width) == (N, C)
+        assert len(list(private_tmpdir.glob("gloader-infer-*"))) == (budget == SMALL_BUDGET)
+        found = np.empty((N, C), np.float32)
+        for start in range(0, N, 7):
+            rows.read(start, min(start + 7, N), found[start : start + 7])
+        np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-4)
+        wanted = np.array([59, 3, 3, 0])
+        taken = np.empty((4, C), np.float32)
+        rows.take(wanted, taken)
+        np.testing.assert_array_equal(taken, found[wanted])
+    assert model.training
+    assert torch.is_grad_enabled()
+    assert list(private_tmpdir.glob("gloader-infer-*")) == []
+
+
 def test_the_small_budgets_do_use_slabs_the_disk_and_several_pieces() -> None:
     layers = _model("graphsage", add_self_loops=True, seed=0).layers
     first, *_ = plan_inference(layers, num_nodes=N, num_outputs=N, budget_bytes=4_000)

@@ -54,13 +54,13 @@ FINE_LAYERS = [Layer(F, step=1), Layer(H, step=1)]
 
 
 def extent(num_outputs: int) -> Extent:
-    return Extent(num_nodes=NUM_NODES, relations=RELATIONS, target="paper", num_outputs=num_outputs)
+    return Extent(num_nodes=NUM_NODES, relations=RELATIONS, outputs={"paper": num_outputs})
 
 
 def many_sources(num_outputs: int) -> Extent:
     """Few nodes are made of many: tables are larger than what comes of them."""
     counts = {"paper": 10_000, "author": 60_000, "institute": 90_000, "field": 0}
-    return Extent(num_nodes=counts, relations=RELATIONS, target="paper", num_outputs=num_outputs)
+    return Extent(num_nodes=counts, relations=RELATIONS, outputs={"paper": num_outputs})
 
 
 def held_bytes(layers, given: Extent, plans, *, is_near) -> int:
@@ -69,7 +69,7 @@ def held_bytes(layers, given: Extent, plans, *, is_near) -> int:
     for depth, (layer, types) in enumerate(zip(layers, plans, strict=True)):
         made = {}
         for name, plan in types.items():
-            rows = given.num_outputs if depth == len(plans) - 1 else given.num_nodes[name]
+            rows = (given.outputs if depth == len(plans) - 1 else given.num_nodes)[name]
             made[name] = 4 * rows * H if is_near(plan) else 0
             width = plan.slabs[0].stop
             into = {key: conv for key, conv in layer.relations.items() if key[2] == name}
