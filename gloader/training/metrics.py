@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
-from gloader.types import HeteroReadyBatch
+from gloader.training.objective import NODE_CLASSES
+from gloader.types import HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.training.group import RankGroup
-    from gloader.types import AnyReadyBatch
+    from gloader.training.objective import Objective
+    from gloader.types import Delivered
 
 _OF_EACH = ("epoch", "batches")  # the same on every rank
 _OF_THE_SLOWEST = ("seconds", "retrieval_s")
@@ -26,19 +28,24 @@ class EpochRecord:
     """One line of ``metrics.jsonl``."""
 
     epoch: int
-    loss: float  # mean over the seeds
+    loss: float  # mean over the seeds, or the edges that are predicted
     train_acc: float
-    valid_acc: float | None  # None: this epoch was not evaluated
+    valid_acc: float | None  # or what ``metric`` says; None: this epoch was not evaluated
     lr: float
     seconds: float  # of training
     evaluate_seconds: float
     rows_per_second: float
     bottleneck: str  # what the epoch waited for, a sentence
     stats: EpochStats
+    metric: str = "acc"  # what validation measures: the line says ``valid_<metric>``
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON object, the statistics flattened into it."""
-        record = {name: getattr(self, name) for name in self.__slots__ if name != "stats"}
+        record = {
+            name.replace("valid_acc", f"valid_{self.metric}"): getattr(self, name)
+            for name in self.__slots__
+            if name not in ("stats", "metric")
+        }
         stats = {
             name: value for name, value in asdict(self.stats).items() if name not in ("epoch", "seconds")
         }
@@ -50,7 +57,14 @@ class EpochRecord:
 class RunningMetrics:
     """Loss and accuracy over the batches of one epoch so far, kept on the device until they are asked for."""
 
-    def __init__(self, device: torch.device, *, saved: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        objective: Objective = NODE_CLASSES,
+        saved: dict[str, float] | None = None,
+    ) -> None:
+        self._objective = objective
         saved = saved or {"loss_sum": 0.0, "correct": 0.0, "seeds": 0.0, "rows": 0.0, "seconds": 0.0}
         self._loss_sum = torch.tensor(saved["loss_sum"], dtype=torch.float64, device=device)
         self._correct = torch.tensor(saved["correct"], dtype=torch.float64, device=device)
@@ -59,20 +73,20 @@ class RunningMetrics:
         # A resumed epoch goes on counting where it was interrupted.
         self._started = time.perf_counter() - saved["seconds"]
 
-    def add(self, batch: AnyReadyBatch, logits: torch.Tensor, loss: torch.Tensor) -> None:
+    def add(self, batch: Delivered, logits: torch.Tensor, loss: torch.Tensor) -> None:
         """Count one batch.
 
         Parameters
         ----------
         batch : gives the labels, and the numbers of seeds and rows
-        logits : (B, classes) of its seeds
-        loss : mean over the seeds
+        logits : (B, classes) of its seeds, or whatever the objective takes
+        loss : mean over the seeds, or whatever the objective counts
         """
         # Stays on the device: `item` in every step would wait for the GPU. In float32 the sum of a long
         # epoch would lose the last digits of each loss.
-        num_seeds = len(batch.y)
+        num_seeds = self._objective.count(batch)
         self._loss_sum += loss.detach().double() * num_seeds
-        self._correct += (logits.detach().argmax(dim=1) == batch.y).sum()
+        self._correct += self._objective.right(logits.detach(), batch)
         self._seeds += num_seeds
         self._rows += _num_rows(batch)
 
@@ -117,8 +131,10 @@ class RunningMetrics:
         }
 
 
-def _num_rows(batch: AnyReadyBatch) -> int:
+def _num_rows(batch: Delivered) -> int:
     """Return how many feature rows the batch brought."""
+    if isinstance(batch, LinkBatch):
+        return _num_rows(batch.batch)
     if isinstance(batch, HeteroReadyBatch):
         return sum(len(rows) for rows in batch.x.values() if rows.shape[1])
     return len(batch.nodes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from torch.nn import functional
 
 from gloader.config import Autocast, GradCompress
 from gloader.errors import ConfigError
 from gloader.models import HeteroNetwork
 from gloader.training.learned_rows import average_rows
-from gloader.types import HeteroReadyBatch
+from gloader.training.objective import NODE_CLASSES
+from gloader.types import LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gloader.config import StepConfig
     from gloader.training.group import RankGroup
     from gloader.training.model_spec import AnyNetwork
-    from gloader.types import AnyReadyBatch
+    from gloader.training.objective import Objective
+    from gloader.types import Delivered
 
 # Rank 2, as in the paper (Vogels et al., NeurIPS'19).
 _POWERSGD_RANK = 2
@@ -35,9 +36,19 @@ class Replica:
     ----------
     model : on its device
     num_steps : of the whole run
+    objective : the loss
     """
 
-    def __init__(self, model: AnyNetwork, config: StepConfig, group: RankGroup, *, num_steps: int) -> None:
+    def __init__(
+        self,
+        model: AnyNetwork,
+        config: StepConfig,
+        group: RankGroup,
+        *,
+        num_steps: int,
+        objective: Objective = NODE_CLASSES,
+    ) -> None:
+        self._objective = objective
         self._autocast = config.autocast
         self._group = group
         self._tables = tuple(model.embs.values()) if isinstance(model, HeteroNetwork) else ()
@@ -52,12 +63,12 @@ class Replica:
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
-    def forward(self, batch: AnyReadyBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits (B, classes) and the mean loss over the B seeds, both float32."""
-        return logits_and_loss(self._network, batch, self._autocast)
+    def forward(self, batch: Delivered) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the outputs of the network, such as logits (B, classes), and their mean loss, both float32."""
+        return logits_and_loss(self._network, batch, self._autocast, self._objective)
 
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
-        """Compute the gradients of the mean loss over the seeds of all ranks.
+        """Compute the gradients of the mean loss over the seeds, or whatever is predicted, of all ranks.
 
         Ranks are averaged. Only in the last step of an epoch may they have different numbers of seeds: there a rank
         counts by its seeds.
@@ -79,21 +90,26 @@ class Replica:
 
 
 def logits_and_loss(
-    network: Callable[..., torch.Tensor], batch: AnyReadyBatch, autocast: Autocast
+    network: Callable[..., torch.Tensor],
+    batch: Delivered,
+    autocast: Autocast,
+    objective: Objective = NODE_CLASSES,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits (B, classes) and the mean loss over the B seeds, both float32.
+    """Return logits (B, classes), or scores (P,) of pairs, and their mean loss, both float32.
 
     Parameters
     ----------
-    network : from features and blocks to logits, or from a batch of several types
+    network : from features and blocks to logits, or from a batch of several types or of links
     batch : on the network's device
     autocast : precision of the layers; the loss is computed in float32
+    objective : the loss
     """
-    with torch.autocast(batch.y.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
-        logits = network(batch) if isinstance(batch, HeteroReadyBatch) else network(batch.x, batch.blocks)
+    labels = batch.labels if isinstance(batch, LinkBatch) else batch.y
+    with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
+        logits = network(batch.x, batch.blocks) if isinstance(batch, ReadyBatch) else network(batch)
     # The softmax and the sums of the loss lose too much in bfloat16.
     logits = logits.float()
-    return logits, functional.cross_entropy(logits, batch.y)
+    return logits, objective.loss(logits, batch)
 
 
 def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:

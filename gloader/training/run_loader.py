@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 
@@ -14,28 +14,18 @@ from gloader.models import HeteroNetwork
 from gloader.training.inference.hetero_placement import device_bytes_for_types
 from gloader.training.inference.hetero_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
-from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import RunBudget, share_budget
-from gloader.training.step_memory import (
-    largest,
-    parameter_bytes,
-    probe_batches,
-    probe_hetero_batches,
-    step_bytes,
-)
+from gloader.training.step_memory import largest, parameter_bytes, step_bytes
 
 if TYPE_CHECKING:
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.device import Device
-    from gloader.loader import HeteroLoader, Loader
     from gloader.pipeline.device_room import DryRun
     from gloader.training.group import RankGroup
-    from gloader.training.model_spec import AnyModelSpec
+    from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch
-
-    AnyLoader: TypeAlias = Loader | HeteroLoader
 
 # Of a device's free memory, at most a quarter is left to evaluations: every batch gains by the rows that it holds
 # otherwise, and narrower slabs only cost an evaluation more passes.
@@ -48,7 +38,7 @@ class LoaderFactory(Protocol):
     def __call__(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return a loader over the training nodes."""
+        """Return a loader over what is trained on."""
         ...
 
 
@@ -58,7 +48,7 @@ class RunLoader:
 
     dataset: Dataset
     settings: TrainSettings
-    spec: AnyModelSpec
+    task: Task
     group: RankGroup
     device: torch.device
     is_traced: bool
@@ -100,15 +90,17 @@ class RunLoader:
         # On a GPU, the model and its steps take none of the host's memory.
         if self.device.type != "cpu":
             return share_budget(total_bytes=total, parameter_bytes=0, step_bytes=0)
-        spec, ranks = self.spec, self.group.most_local
-        probe = probe_hetero_batches if isinstance(spec, HeteroModelSpec) else probe_batches
-        batch = largest(probe(self.dataset, self.settings.loader.sampling))
+        spec, ranks = self.task.spec, self.group.most_local
+        batch = largest(self.task.probe(self.settings.loader.sampling))
         return share_budget(
             total_bytes=total,
             parameter_bytes=ranks * parameter_bytes(spec),
             step_bytes=0
             if batch is None
-            else ranks * step_bytes(spec, batch, autocast=self.settings.step.autocast),
+            else ranks
+            * step_bytes(
+                spec, batch, autocast=self.settings.step.autocast, objective=self.task.objective
+            ),
         )
 
     def _is_too_small(self, failure: Exception | None) -> bool:
@@ -136,9 +128,9 @@ class RunLoader:
         """Return a step of the network on a GPU, by which its free memory is measured; None without a GPU."""
         if self.device.type == "cpu" or self.settings.loader.device.device_cache != "auto":
             return None
-        model = self.spec.build().to(self.device)
-        autocast = self.settings.step.autocast
-        step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast)[1])
+        model = self.task.spec.build().to(self.device)
+        autocast, objective = self.settings.step.autocast, self.task.objective
+        step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast, objective)[1])
         # The first rank evaluates; the rank with the least room counts for all of a machine.
         if not self.group.is_first:
             return step

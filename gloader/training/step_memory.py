@@ -16,6 +16,7 @@ from gloader.pipeline.transfer import to_device_block
 from gloader.samplers.make import make_sampler
 from gloader.samplers.make_hetero import make_hetero_sampler
 from gloader.training.model_spec import HeteroModelSpec, ModelSpec
+from gloader.training.objective import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
 from gloader.types import BatchId, Block, HeteroBatch, HeteroReadyBatch, ReadyBatch, SampledBatch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gloader.config import Autocast, SamplingSettings
     from gloader.dataset import Dataset
     from gloader.training.model_spec import AnyModelSpec
+    from gloader.training.objective import Objective
     from gloader.types import AnyBatch, AnyReadyBatch
 
 # Batches of an epoch differ by some percent in size; the share for a step has room for more.
@@ -71,7 +73,13 @@ def probe_hetero_batches(dataset: Dataset, sampling: SamplingSettings) -> list[H
         ]
 
 
-def step_bytes(spec: AnyModelSpec, batch: AnyBatch, *, autocast: Autocast = "none") -> int:
+def step_bytes(
+    spec: AnyModelSpec,
+    batch: AnyBatch,
+    *,
+    autocast: Autocast = "none",
+    objective: Objective = NODE_CLASSES,
+) -> int:
     """Return the most bytes that a forward and backward pass over ``batch`` holds beside the weights and the batch.
 
     A step over a much smaller batch of the same proportions is taken and measured. What a step holds grows by the
@@ -83,13 +91,14 @@ def step_bytes(spec: AnyModelSpec, batch: AnyBatch, *, autocast: Autocast = "non
     spec : the network
     batch : topology of the step, of a kind that the network takes
     autocast : precision of the forward and backward pass
+    objective : the loss
     """
     # A full step here would take the memory that is still to be shared out; a small one shows its proportions. Learned
     # rows are no weights here: a step holds gradients of those that it looks at, as many as the batch has nodes.
     weights = parameter_bytes(_with_rows(spec, {}))
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
     shrunk = max(1, 4 * _num_inputs(spec, batch) // smaller)
-    measured = _measure(spec, batch, autocast, shrunk=shrunk)
+    measured = _measure(spec, batch, autocast, objective, shrunk=shrunk)
     return measured if shrunk == 1 else weights + shrunk * measured
 
 
@@ -127,14 +136,16 @@ def _with_rows(spec: AnyModelSpec, counts: Mapping[str, int]) -> AnyModelSpec:
     return replace(spec, schema=replace(spec.schema, num_nodes=num_nodes))
 
 
-def _measure(spec: AnyModelSpec, batch: AnyBatch, autocast: Autocast, *, shrunk: int) -> int:
+def _measure(
+    spec: AnyModelSpec, batch: AnyBatch, autocast: Autocast, objective: Objective, *, shrunk: int
+) -> int:
     with private_randomness(_CPU):
         ready = _shrunk_batch(spec, batch, shrunk)
         model = _with_rows(spec, _row_counts(ready)).build()
         # What is held beside the step is counted by the run's budget already.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
         with LiveBytes(given) as live:
-            _, loss = logits_and_loss(model, ready, autocast)
+            _, loss = logits_and_loss(model, ready, autocast, objective)
             loss.backward()  # type: ignore[no-untyped-call]
     return live.peak_bytes
 

@@ -12,13 +12,12 @@ import torch
 
 import gloader
 from gloader.errors import ConfigError
-from gloader.loader import HeteroLoader, Loader
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.group import RankGroup
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.model_spec import HeteroModelSpec, spec_of
+from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.optimizer import check_optim
 from gloader.training.own_device import require_own_gpu, resolve_device
 from gloader.training.process import own_cores, private_randomness
@@ -28,6 +27,7 @@ from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, su
 from gloader.training.run_folder import RunFolder
 from gloader.training.run_identity import decisive_settings
 from gloader.training.run_loader import RunLoader
+from gloader.training.task import NodeTask
 from gloader.training.tensorboard import TensorBoardReporter
 from gloader.training.trainer import Trainer, TrainRecipe
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
     from gloader.training.evaluate import Inference
-    from gloader.training.model_spec import AnyModelSpec
     from gloader.training.run_budget import RunBudget
-    from gloader.training.run_loader import AnyLoader, LoaderFactory
+    from gloader.training.run_loader import LoaderFactory
+    from gloader.training.task import AnyLoader, Task
     from gloader.training.trainer import Outcome
 
 
@@ -111,12 +111,12 @@ def fit(
     group = RankGroup.current()
     settings = _resolved(settings, dataset)
     recorded = _recorded(settings, dataset)
-    spec = spec_of(settings, dataset)
+    task = NodeTask.of(settings, dataset)
     # Before anything is written or opened: ranks that differ would wait in collectives that do not match.
     _agree_on(group, recorded, files)
     _check(settings, files)
     check_step(settings.step, world_size=group.world_size)
-    _check_compile(settings, spec)
+    _check_compile(settings, task)
     target = resolve_device(device, local_rank=group.local_rank)
     require_own_gpu(group, target, asked=device)
     folder = None if files.out is None else RunFolder(files.out)
@@ -149,8 +149,8 @@ def fit(
                 resume=files.resume,
                 trace=files.trace if number == 0 and group.is_first else None,
                 reporter=listener,
-                loader_factory=loader_factory or _loader_of(spec),
-                spec=spec,
+                loader_factory=loader_factory or task.open_loader,
+                task=task,
                 peak=peak,
             )
             with group.lost_rank_errors(), group.watching():
@@ -176,7 +176,7 @@ class _TrainingRun:
     trace: Path | None
     reporter: Reporter
     loader_factory: LoaderFactory
-    spec: AnyModelSpec
+    task: Task
     peak: PeakMemory
 
     def run(self, number: int) -> RunResult:
@@ -187,7 +187,7 @@ class _TrainingRun:
         opening = RunLoader(
             dataset=self.dataset,
             settings=self.settings,
-            spec=self.spec,
+            task=self.task,
             group=self.group,
             device=self.device,
             is_traced=self.trace is not None,
@@ -269,7 +269,7 @@ class _TrainingRun:
     def _trainer(self, loader: AnyLoader, budget: RunBudget) -> Trainer:
         return Trainer(
             recipe=TrainRecipe(
-                spec=self.spec,
+                task=self.task,
                 optim=self.settings.optim,
                 step=self.settings.step,
                 seed=self.settings.loader.sampling.seed,
@@ -287,7 +287,7 @@ class _TrainingRun:
 
     def _inference(self, loader: AnyLoader, budget: RunBudget) -> Inference:
         scratch = None if self.folder is None else self.folder.root
-        if isinstance(loader, HeteroLoader):
+        if isinstance(self.task.spec, HeteroModelSpec):
             return HeteroInference(
                 graph=loader.graph,
                 features=loader.features,
@@ -348,11 +348,6 @@ class _TrainingRun:
         return name_strategy(asked, [report.choice.strategy for report in loader.reports])
 
 
-def _loader_of(spec: AnyModelSpec) -> LoaderFactory:
-    """Return what opens loaders whose batches the model takes."""
-    return HeteroLoader.from_settings if isinstance(spec, HeteroModelSpec) else Loader.from_settings
-
-
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
     """Raise ConfigError on every rank where they were given different settings."""
     versions = {"gloader": gloader.__version__, "torch": torch.__version__}
@@ -389,10 +384,10 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
         )
 
 
-def _check_compile(settings: TrainSettings, spec: AnyModelSpec) -> None:
+def _check_compile(settings: TrainSettings, task: Task) -> None:
     # Measured: two minutes for an epoch of seven batches. Relations are empty in some batches and not in others, and
     # torch compiles anew for each such case.
-    if settings.step.compile and isinstance(spec, HeteroModelSpec):
+    if settings.step.compile and isinstance(task.spec, HeteroModelSpec):
         raise ConfigError(
             f"--compile is for models of graphs of one node type, and {settings.model.name!r} is for several; leave it "
             "out"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.training.checkpoint.save import Checkpoint
-from gloader.training.evaluate import accuracy
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
 from gloader.training.optimizer import build_optimizer, learning_rate
 from gloader.training.process import all_cores, release_freed_memory, seed_torch
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.training.evaluate import Inference
     from gloader.training.group import RankGroup
-    from gloader.training.model_spec import AnyModelSpec
     from gloader.training.run_folder import RunFolder
-    from gloader.training.run_loader import AnyLoader
-    from gloader.types import AnyReadyBatch, IdArray
+    from gloader.training.task import AnyLoader, Split, Task
+    from gloader.types import Delivered
 
 # A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
 _REPORT_EVERY_S = 0.1
@@ -50,7 +48,7 @@ class Outcome:
 class TrainRecipe:
     """The settings that decide what a network becomes, beside its batches."""
 
-    spec: AnyModelSpec
+    task: Task
     optim: OptimConfig  # checked, as is ``step``
     step: StepConfig
     seed: int  # of the initial weights and of dropout
@@ -68,11 +66,11 @@ class Trainer:
 
     Parameters
     ----------
-    recipe : network, optimisation, precision and seed
-    dataset : whose splits are evaluated
+    recipe : task, optimisation, precision and seed
+    dataset : what checkpoints belong to
     group : the ranks that train together
-    loader : over the training nodes, for this rank
-    inference : for all neighbours of the validation and test nodes; needed on the first rank alone
+    loader : over what is trained on, for this rank
+    inference : for all neighbours of what is evaluated; needed on the first rank alone
     device : holds the network
     folder : receives metrics and checkpoints; None: nothing is written
     reporter : hears of batches, epochs and evaluations
@@ -96,7 +94,8 @@ class Trainer:
         reporter: Reporter,
     ) -> None:
         self._recipe = recipe
-        self._spec, self._optim, self._seed = recipe.spec, recipe.optim, recipe.seed
+        self._task, self._spec = recipe.task, recipe.task.spec
+        self._optim, self._seed = recipe.optim, recipe.seed
         self._dataset = dataset
         self._group = group
         self._loader = loader
@@ -106,13 +105,17 @@ class Trainer:
         self._reporter = reporter
         # Before anything that draws: the weights depend on the seed alone, on every rank.
         seed_torch(recipe.seed, _INIT, device=device)
-        self._model = recipe.spec.build().to(device)
+        self._model = self._spec.build().to(device)
         # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
         # before DDP waits.
         group.run_on_first(self._require_inference)
         with group.lost_rank_errors():
             self._replica = Replica(
-                self._model, recipe.step, group, num_steps=recipe.optim.epochs * len(loader)
+                self._model,
+                recipe.step,
+                group,
+                num_steps=recipe.optim.epochs * len(loader),
+                objective=self._task.objective,
             )
         self._optimizer = build_optimizer(recipe.optim, self._model.parameters())
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
@@ -158,7 +161,7 @@ class Trainer:
             self._folder.start_metrics(record.to_json() for record in self._progress.epochs)
         while not self._is_finished():
             record = self._train_epoch(self.next_epoch)
-            self._progress = self._progress.after(record)
+            self._progress = self._progress.after(record, is_error=self._task.is_error)
             if self._progress.best_epoch == record.epoch:
                 self._best_weights = self._weights()
             if self._folder is not None and self._group.is_first:
@@ -193,8 +196,7 @@ class Trainer:
         """Raise BudgetError where evaluation would not fit its budget."""
         if self._inference is None:
             raise ConfigError("the first rank evaluates; give its trainer an inference")
-        num_outputs = max(len(self._dataset.valid), len(self._dataset.test))
-        self._inference.require_memory(self._model, num_outputs=num_outputs)
+        self._task.require_memory(self._model, self._inference)
 
     def _is_finished(self) -> bool:
         patience = self._optim.patience
@@ -222,10 +224,13 @@ class Trainer:
             rows_per_second=rows_per_second,
             bottleneck=bottleneck,
             stats=stats,
+            metric=self._task.metric,
         )
 
     def _train_batches(self, epoch: int) -> RunningMetrics:
-        metrics = RunningMetrics(self._device, saved=self._progress.partial_of(self._group))
+        metrics = RunningMetrics(
+            self._device, objective=self._task.objective, saved=self._progress.partial_of(self._group)
+        )
         reported = time.perf_counter()
         for batch in self._loader:
             index = batch.id.index
@@ -253,14 +258,14 @@ class Trainer:
         self._optimizer.zero_grad()
         release_freed_memory()
 
-    def _step(self, batch: AnyReadyBatch, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    def _step(self, batch: Delivered, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
         # A rank's dropout is its own; without ranks the address is the one that single runs always had.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         logits, loss = self._replica.forward(batch)
         # Or the gradients would be added to those of the step before.
         self._optimizer.zero_grad()
-        self._replica.backward(loss, num_seeds=len(batch.y), is_last=is_last)
+        self._replica.backward(loss, num_seeds=self._task.objective.count(batch), is_last=is_last)
         self._optimizer.step()
         return logits, loss
 
@@ -271,26 +276,23 @@ class Trainer:
 
         def validate() -> list[float | None]:
             started = time.perf_counter()
-            valid_acc = self._accuracy(self._dataset.valid)
+            valid_acc = self._score("valid")
             return [valid_acc, time.perf_counter() - started]
 
         # One measurement for all: patience and the best epoch are decided alike on every rank.
         valid_acc, seconds = self._group.run_on_first(validate)
         return valid_acc, seconds or 0.0
 
-    def _accuracy(self, nodes: IdArray) -> float | None:
+    def _score(self, split: Split) -> float | None:
         if self._inference is None:
             return None
-        labels = self._dataset.labels_of(nodes)
         with all_cores(self._group, self._device):
-            return accuracy(
-                self._model, self._inference, nodes, labels, on_progress=self._reporter.on_evaluate
-            )
+            return self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
 
     def _test(self) -> Outcome:
-        # The test nodes are looked at once, with the weights that validation chose.
+        # What is for the test is looked at once, with the weights that validation chose.
         self._model.load_state_dict(self._best_weights)
-        test_acc = self._group.run_on_first(lambda: self._accuracy(self._dataset.test))
+        test_acc = self._group.run_on_first(lambda: self._score("test"))
         progress = self._progress
         return Outcome(
             best_epoch=progress.best_epoch,
@@ -346,11 +348,11 @@ class _Progress:
         total = {name: sum(part[name] for part in self.partial) for name in self.partial[0]}
         return total | {"seconds": max(part["seconds"] for part in self.partial)}
 
-    def after(self, record: EpochRecord) -> _Progress:
+    def after(self, record: EpochRecord, *, is_error: bool) -> _Progress:
         """Return the progress with one more epoch; without validation the last epoch is the best."""
-        valid = record.valid_acc
+        valid, best = record.valid_acc, self.best_valid
         # Strictly better: of equal epochs the earliest counts, whatever came later.
-        is_better = self.best_valid is None or (valid is not None and valid > self.best_valid)
+        is_better = best is None or (valid is not None and (valid < best if is_error else valid > best))
         return _Progress(
             epochs=(*self.epochs, record),
             best_epoch=record.epoch if is_better else self.best_epoch,
