@@ -4,6 +4,7 @@ from gloader.models.build import build_model
 from gloader.models.build_hetero import HETERO_MODELS, build_hetero_model
 from gloader.models.decoders import DECODERS, Decoder, DotDecoder, MlpDecoder, build_decoder
 from gloader.models.hetero_network import HeteroNetwork
+from gloader.models.link_network import LinkNetwork, encoder_of
 from gloader.models.network import GraphNetwork
 from gloader.models.schema import Schema
 
@@ -14,9 +15,11 @@ __all__ = [
     "DotDecoder",
     "GraphNetwork",
     "HeteroNetwork",
+    "LinkNetwork",
     "MlpDecoder",
     "Schema",
     "build_decoder",
     "build_hetero_model",
     "build_model",
+    "encoder_of",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from gloader.config import ModelConfig
 from gloader.errors import ConfigError
@@ -11,7 +11,9 @@ from gloader.models import (
     HETERO_MODELS,
     GraphNetwork,
     HeteroNetwork,
+    LinkNetwork,
     Schema,
+    build_decoder,
     build_hetero_model,
     build_model,
 )
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
+
+LinkTarget = Literal["pairs", "classes", "values"]
 
 _FORMER_NAMES: Final = {"num_classes": "out_dim"}  # of the entries of a checkpoint
 
@@ -35,6 +39,11 @@ class ModelSpec:
     out_dim: int  # of the logits, or of embeddings
     num_layers: int
     add_self_loops: bool
+
+    @property
+    def encoder(self) -> ModelSpec:
+        """The network that makes rows of nodes: this one."""
+        return self
 
     def build(self) -> GraphNetwork:
         """Return the network, freshly initialised."""
@@ -57,6 +66,11 @@ class HeteroModelSpec:
     num_layers: int
     has_head: bool = True  # that of rsage and rgat; embeddings have none
 
+    @property
+    def encoder(self) -> HeteroModelSpec:
+        """The network that makes rows of nodes: this one."""
+        return self
+
     def build(self) -> HeteroNetwork:
         """Return the network, freshly initialised."""
         return build_hetero_model(
@@ -68,13 +82,41 @@ class HeteroModelSpec:
         )
 
 
-AnyModelSpec: TypeAlias = ModelSpec | HeteroModelSpec
-AnyNetwork: TypeAlias = GraphNetwork | HeteroNetwork
+EncoderSpec: TypeAlias = ModelSpec | HeteroModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """A network for pairs of nodes."""
+
+    encoder: EncoderSpec
+    ends: tuple[str, str]  # types of the sources and of the destinations
+    decoder: str
+    decoder_layers: int
+    learns: LinkTarget  # whether a pair is an edge; or which class it has, or which value
+    num_outputs: int = 1  # classes
+
+    def build(self) -> LinkNetwork:
+        """Return the network, freshly initialised."""
+        encoder, config = self.encoder.build(), self.encoder.config
+        decoder = build_decoder(
+            self.decoder,
+            dim=self.encoder.out_dim,
+            hidden=config.hidden,
+            dropout=config.dropout,
+            layers=self.decoder_layers,
+            num_outputs=self.num_outputs,
+        )
+        return LinkNetwork(encoder, decoder, ends=self.ends)
+
+
+AnyModelSpec: TypeAlias = EncoderSpec | LinkSpec
+AnyNetwork: TypeAlias = GraphNetwork | HeteroNetwork | LinkNetwork
 
 
 def spec_of(
     settings: TrainSettings, dataset: Dataset, *, targets: tuple[str, ...] | None = None
-) -> AnyModelSpec:
+) -> EncoderSpec:
     """Return what fixes the model of a run.
 
     Parameters
@@ -134,6 +176,8 @@ def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schem
 def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     """Return ``spec`` as JSON values, which `parse_spec` reads. Pure."""
     content = asdict(spec)
+    if isinstance(spec, LinkSpec):
+        return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
     if isinstance(spec, HeteroModelSpec):
         # Pairs: the order of types is part of the model, and JSON objects promise none.
         content["schema"] = {
@@ -159,6 +203,28 @@ def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
     TypeError, ValueError, ConfigError
         It is malformed.
     """
+    if "encoder" in content:
+        return _parse_link_spec(content, file)
+    return _parse_encoder_spec(content, file)
+
+
+def _parse_link_spec(content: Mapping[str, Any], file: Path) -> LinkSpec:
+    if {field.name for field in fields(LinkSpec)} != set(content):
+        raise TypeError(f"the model of links in {file} has the wrong entries: {sorted(content)}")
+    source, destination = content["ends"]
+    if content["learns"] not in get_args(LinkTarget):
+        raise TypeError(f"the model of links in {file} learns {content['learns']!r}")
+    return LinkSpec(
+        encoder=_parse_encoder_spec(content["encoder"], file),
+        ends=(str(source), str(destination)),
+        decoder=str(content["decoder"]),
+        decoder_layers=int(content["decoder_layers"]),
+        learns=content["learns"],
+        num_outputs=int(content["num_outputs"]),
+    )
+
+
+def _parse_encoder_spec(content: Mapping[str, Any], file: Path) -> EncoderSpec:
     kind = HeteroModelSpec if "schema" in content else ModelSpec
     content = {_FORMER_NAMES.get(name, name): value for name, value in content.items()}
     known = {field.name: field.default for field in fields(kind)}

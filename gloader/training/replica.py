@@ -8,7 +8,7 @@ import torch
 
 from gloader.config import Autocast, GradCompress
 from gloader.errors import ConfigError
-from gloader.models import HeteroNetwork
+from gloader.models import HeteroNetwork, encoder_of
 from gloader.training.learned_rows import average_rows
 from gloader.training.objective import NODE_CLASSES
 from gloader.types import LinkBatch, ReadyBatch
@@ -51,7 +51,7 @@ class Replica:
         self._objective = objective
         self._autocast = config.autocast
         self._group = group
-        self._tables = tuple(model.embs.values()) if isinstance(model, HeteroNetwork) else ()
+        self._tables = tuple(_learned_rows(model).values())
         # DDP inside, compilation outside: torch then splits the graph at DDP's buckets.
         network: torch.nn.Module = model
         if not group.is_alone:
@@ -116,9 +116,8 @@ def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> Dis
     # Imported by ranks alone: it brings torch's compiler, 70 MB and a second.
     from torch.nn.parallel import DistributedDataParallel
 
-    if isinstance(model, HeteroNetwork):
+    if names := list(_learned_rows(model)):
         # DDP would send whole tables, of which a step looks at few rows: see `average_rows`.
-        names = [f"embs.{name}" for name in model.embs]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]  # noqa: SLF001 - no public name
     network = DistributedDataParallel(model)
     match config.grad_compress:
@@ -141,6 +140,15 @@ def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> Dis
         case "none":
             pass
     return network
+
+
+def _learned_rows(model: AnyNetwork) -> dict[str, torch.Tensor]:
+    """Return the tables of learned rows, by the names of the model's parameters."""
+    encoder = encoder_of(model)
+    if not isinstance(encoder, HeteroNetwork):
+        return {}
+    tables = set(encoder.embs.values())
+    return {name: parameter for name, parameter in model.named_parameters() if parameter in tables}
 
 
 def _require_compiler() -> None:

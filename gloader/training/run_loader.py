@@ -10,7 +10,7 @@ import torch
 from gloader.device import dry_step, open_device
 from gloader.errors import BudgetError, RankError
 from gloader.memory.available import default_budget_bytes
-from gloader.models import HeteroNetwork
+from gloader.models import HeteroNetwork, encoder_of
 from gloader.training.inference.hetero_placement import device_bytes_for_types
 from gloader.training.inference.hetero_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
@@ -98,9 +98,7 @@ class RunLoader:
             step_bytes=0
             if batch is None
             else ranks
-            * step_bytes(
-                spec, batch, autocast=self.settings.step.autocast, objective=self.task.objective
-            ),
+            * step_bytes(spec, batch, autocast=self.settings.step.autocast, objective=self.task.objective),
         )
 
     def _is_too_small(self, failure: Exception | None) -> bool:
@@ -131,13 +129,14 @@ class RunLoader:
         model = self.task.spec.build().to(self.device)
         autocast, objective = self.settings.step.autocast, self.task.objective
         step = dry_step(model, lambda batch: logits_and_loss(model, batch, autocast, objective)[1])
+        encoder = encoder_of(model)
         # The first rank evaluates; the rank with the least room counts for all of a machine.
         if not self.group.is_first:
             return step
         needed = (
-            device_bytes_for_types(model.layers, extent_of(self.dataset))
-            if isinstance(model, HeteroNetwork)
-            else device_bytes_needed(model.layers, num_nodes=self.dataset.num_nodes)
+            device_bytes_for_types(encoder.layers, extent_of(self.dataset))
+            if isinstance(encoder, HeteroNetwork)
+            else device_bytes_needed(encoder.layers, num_nodes=self.dataset.num_nodes)
         )
         return with_evaluation(step, needed, open_device(self.device))
 

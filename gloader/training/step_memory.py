@@ -15,20 +15,28 @@ from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topol
 from gloader.pipeline.transfer import to_device_block
 from gloader.samplers.make import make_sampler
 from gloader.samplers.make_hetero import make_hetero_sampler
-from gloader.training.model_spec import HeteroModelSpec, ModelSpec
+from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
 from gloader.training.objective import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
-from gloader.types import BatchId, Block, HeteroBatch, HeteroReadyBatch, ReadyBatch, SampledBatch
+from gloader.types import (
+    BatchId,
+    Block,
+    HeteroBatch,
+    HeteroReadyBatch,
+    LinkBatch,
+    ReadyBatch,
+    SampledBatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gloader.config import Autocast, SamplingSettings
     from gloader.dataset import Dataset
-    from gloader.training.model_spec import AnyModelSpec
+    from gloader.training.model_spec import AnyModelSpec, EncoderSpec
     from gloader.training.objective import Objective
-    from gloader.types import AnyBatch, AnyReadyBatch
+    from gloader.types import AnyBatch, Delivered
 
 # Batches of an epoch differ by some percent in size; the share for a step has room for more.
 _PROBE_BATCHES = 3
@@ -121,6 +129,7 @@ def _size(batch: AnyBatch) -> int:
 
 def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     """Return how many numbers the network's first layer is given."""
+    spec = spec.encoder
     if isinstance(spec, ModelSpec):
         return spec.in_dim * sum(map(len, batch.node_arrays))
     dims = spec.schema.feature_dims.values()
@@ -130,6 +139,12 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
 
 def _with_rows(spec: AnyModelSpec, counts: Mapping[str, int]) -> AnyModelSpec:
     """Return ``spec`` with so many nodes of each type, or one: tables of learned rows as large as is needed."""
+    if isinstance(spec, LinkSpec):
+        return replace(spec, encoder=_encoder_with_rows(spec.encoder, counts))
+    return _encoder_with_rows(spec, counts)
+
+
+def _encoder_with_rows(spec: EncoderSpec, counts: Mapping[str, int]) -> EncoderSpec:
     if isinstance(spec, ModelSpec):
         return spec
     num_nodes = {name: max(1, counts.get(name, 1)) for name in spec.schema.num_nodes}
@@ -150,15 +165,36 @@ def _measure(
     return live.peak_bytes
 
 
-def _shrunk_batch(spec: AnyModelSpec, batch: AnyBatch, shrunk: int) -> AnyReadyBatch:
-    """Return a batch with one ``shrunk``-th of the nodes and edges, and features of zeros."""
+def _shrunk_batch(spec: AnyModelSpec, batch: AnyBatch, shrunk: int) -> Delivered:
+    """Return a batch with one ``shrunk``-th of the nodes, edges and pairs, and features of zeros."""
+    if isinstance(spec, LinkSpec):
+        return _small_links(spec, batch, shrunk)
     if isinstance(spec, HeteroModelSpec):
         return _small_hetero_batch(spec, cast("HeteroBatch", batch), shrunk)
     return _small_batch(spec, cast("SampledBatch", batch), shrunk)
 
 
-def _row_counts(ready: AnyReadyBatch) -> dict[str, int]:
+def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
+    inner = _shrunk_batch(spec.encoder, batch, shrunk)
+    assert not isinstance(inner, LinkBatch)  # noqa: S101 - by its spec
+    links = batch.links
+    num_pairs, num_positives = (
+        (1, 1) if links is None else (-(-n // shrunk) for n in (len(links.pairs), links.num_positives))
+    )
+    dtype = torch.int64 if spec.learns == "classes" else torch.float32
+    return LinkBatch(
+        batch=inner,
+        # Which pairs they are does not matter here.
+        pairs=torch.zeros(num_pairs, 2, dtype=torch.int64),
+        labels=torch.zeros(num_pairs, dtype=dtype),
+        edge_ids=np.zeros(num_pairs, np.int64),
+        num_positives=num_positives,
+    )
+
+
+def _row_counts(ready: Delivered) -> dict[str, int]:
     """Return how many nodes of each type are in a batch of several."""
+    ready = ready.batch if isinstance(ready, LinkBatch) else ready
     nodes = ready.nodes if isinstance(ready, HeteroReadyBatch) else {}
     return {name: len(ids) for name, ids in nodes.items()}
 
@@ -195,8 +231,10 @@ def _small_hetero_batch(spec: HeteroModelSpec, batch: HeteroBatch, shrunk: int) 
     )
 
 
-def _tensors(ready: AnyReadyBatch) -> list[torch.Tensor]:
+def _tensors(ready: Delivered) -> list[torch.Tensor]:
     """Return what ``ready`` is made of."""
+    if isinstance(ready, LinkBatch):
+        return [*_tensors(ready.batch), ready.pairs, ready.labels]
     if isinstance(ready, HeteroReadyBatch):
         blocks = [block for hop in ready.blocks for block in hop.values()]
         inputs = list(ready.x.values())

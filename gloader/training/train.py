@@ -285,9 +285,10 @@ class _TrainingRun:
             reporter=self.reporter,
         )
 
-    def _inference(self, loader: AnyLoader, budget: RunBudget) -> Inference:
+    def _inference(self, loader: Any, budget: RunBudget) -> Inference:
+        # What a loader has of graph and features is of the kind that its batches are, and these what the model takes.
         scratch = None if self.folder is None else self.folder.root
-        if isinstance(self.task.spec, HeteroModelSpec):
+        if isinstance(self.task.spec.encoder, HeteroModelSpec):
             return HeteroInference(
                 graph=loader.graph,
                 features=loader.features,
@@ -387,7 +388,7 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def _check_compile(settings: TrainSettings, task: Task) -> None:
     # Measured: two minutes for an epoch of seven batches. Relations are empty in some batches and not in others, and
     # torch compiles anew for each such case.
-    if settings.step.compile and isinstance(task.spec, HeteroModelSpec):
+    if settings.step.compile and isinstance(task.spec.encoder, HeteroModelSpec):
         raise ConfigError(
             f"--compile is for models of graphs of one node type, and {settings.model.name!r} is for several; leave it "
             "out"
