@@ -27,7 +27,11 @@ _IDENTITY: Final = np.empty(0, dtype=np.int64)  # an order that changes nothing
 
 
 def batch_step(
-    actions: Actions, nodes: NDArray[np.integer], order: NDArray[np.integer] | None = None
+    actions: Actions,
+    nodes: NDArray[np.integer],
+    order: NDArray[np.integer] | None = None,
+    *,
+    num_places: int | None = None,
 ) -> CacheStep:
     """Return the step that ``actions`` (U,) encodes for a batch of ``nodes`` (U,). Pure.
 
@@ -39,6 +43,7 @@ def batch_step(
     nodes : (U,) in the order of the actions: the batch's own, or ascending if the plan is of a `Trace`
     order : (U,) int32 or int64, ``argsort`` of the batch's nodes if these were sorted: what happens to
         ``nodes[p]`` is said of position ``order[p]``. Positions are ascending without it, ``miss_row`` with it
+    num_places : places of the batch; more than U where it has a node more than once, of which ``order`` names one
 
     Raises
     ------
@@ -55,9 +60,10 @@ def batch_step(
         )
     # One array for all six: how long each gets is known after the pass.
     out = np.empty((6, num), dtype=np.int64)
-    hits, misses, admits = _expand(np.ascontiguousarray(nodes), actions, mapped, out)
+    places = num if num_places is None else num_places
+    hits, misses, admits = _expand(np.ascontiguousarray(nodes), actions, mapped, places, out)
     if hits < 0:
-        raise PlanError(f"the order of a batch of {num} nodes names positions outside 0..{num - 1}")
+        raise PlanError(f"the order of a batch of {num} nodes names positions outside 0..{places - 1}")
     hit_pos, hit_slot, miss_pos, miss_row, admit_pos, admit_slot = out
     return CacheStep(
         hit_pos=hit_pos[:hits],
@@ -74,6 +80,7 @@ def _expand(
     nodes: NDArray[np.integer],
     actions: Actions,
     order: NDArray[np.integer],
+    num_places: int,
     out: NDArray[np.int64],
 ) -> tuple[int, int, int]:
     """Write the six arrays of the step to ``out`` (6, U); return hits, misses and admissions.
@@ -96,7 +103,7 @@ def _expand(
         position = np.int64(place)
         if is_mapped:
             position = np.int64(order[place])
-            if position < 0 or position >= num:
+            if position < 0 or position >= num_places:
                 return -1, 0, 0
         if action >= 0:
             hit_pos[hits] = position

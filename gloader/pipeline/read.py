@@ -58,7 +58,12 @@ class ReadMisses:
         with self._instruments.working("read", batch.sampled.id) as work:
             work.note(superbatch=superbatch.number)
             for number, (staged, rows) in enumerate(zip(superbatch.tables, batch.tables, strict=True)):
-                step = batch_step(staged.plan.batch_actions(job.index), rows.ascending, rows.order)
+                step = batch_step(
+                    staged.plan.batch_actions(job.index),
+                    rows.ascending,
+                    rows.order,
+                    num_places=len(rows.rows),
+                )
                 with self._feedback.device.using() as use:
                     read = staged.misses.read_into(job.index, step.miss_row, x[number], at=step.miss_pos)
                 staged.misses.release(job.index)
