@@ -206,4 +206,17 @@ ROWS: tuple[Row, ...] = (
         "a hostile graph.yaml or typed record, from the command line",
         "one line, nothing run or written",
     ),
+    Row(
+        "M1",
+        "a bit flipped in, or the end cut off, any file of links or edge columns",
+        "told by file and row",
+    ),
+    Row("M2", "ids, positions, labels or order of times that cannot be", "one sentence with file and row"),
+    Row("M3", "labels, times or negatives of links of another length", "one sentence, nothing committed"),
+    Row(
+        "M4",
+        "a hostile record of links or edge columns",
+        "FormatError or VersionError, no file outside is named",
+    ),
+    Row("M5", "any system call fails while links are written or read", "a typed error or the right rows"),
 )

@@ -78,8 +78,8 @@ class TakeOver(Create):
 
 
 def write_typed(folder: Path, rows: np.ndarray, *, overwrite: bool = False, os_io: OsIO = REAL_OS) -> None:
-    """Write a dataset of two types, one of them without nodes, and of a relation: arrays that lie in folders."""
-    relation, count = ("author", "writes", "paper"), len(rows)
+    """Write a dataset of two types, one of them without nodes, of a relation and links: arrays that lie in folders."""
+    relation, count = ("paper", "cites", "paper"), len(rows)
     with Dataset.create_hetero(
         folder / "s",
         name="typed",
@@ -98,10 +98,14 @@ def write_typed(folder: Path, rows: np.ndarray, *, overwrite: bool = False, os_i
             column.append(np.zeros(count + 1, np.int64))
         with edges.indices(0, "int32") as column:
             column.append(np.empty(0, np.int32))
+        with edges.edge_time(0) as column:
+            column.append(np.empty(0, np.int64))
+        with writer.links("train", relation=relation).pairs(count) as pairs:
+            pairs.append(np.repeat([[0, 1, -1, -1]], count, axis=0))
 
 
 class OverwriteTyped:
-    """A dataset of several types in the place of an old one."""
+    """A dataset of several types, with a link table, in the place of an old one."""
 
     before, after = "old", "new"
 
