@@ -15,7 +15,7 @@ from gloader.device import CpuDevice, has_triton, open_device
 from gloader.errors import ConfigError
 from gloader.pipeline import open_device_sampler as module
 from gloader.pipeline.open_device_sampler import open_device_sampler
-from gloader.samplers import CscGraph, make_sampler
+from gloader.samplers import CscGraph, make_sampler, make_temporal_sampler
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
@@ -107,6 +107,20 @@ def test_what_cannot_be_sampled_there_is_refused_or_sampled_here(
     found, text = _open("auto", **changed)
     assert found is None
     assert text == "" or text.startswith("sampling: on the CPU: ")
+
+
+def test_seeds_that_ask_at_a_time_are_sampled_here(gpu: Device) -> None:
+    graph = CscGraph(indptr=GRAPH.indptr, indices=GRAPH.indices, edge_time=np.zeros(400, np.int64))
+    _, probe = _make()
+    options: dict[str, Any] = {"topology": graph, "probe": probe, "room_bytes": 10**6, "all_rows_bytes": None}
+    sampler = make_temporal_sampler(graph, [2, 2])
+    with pytest.raises(
+        ConfigError, match="sampling_device='cuda': seeds that ask at a time are sampled on the CPU alone;"
+    ):
+        open_device_sampler("cuda", gpu, sampler, serves_ranks=False, **options)
+    found, text = open_device_sampler("auto", gpu, sampler, serves_ranks=False, **options)
+    assert found is None
+    assert text == "sampling: on the CPU: seeds that ask at a time are sampled on the CPU alone"
 
 
 def test_without_triton_nothing_is_sampled_there(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

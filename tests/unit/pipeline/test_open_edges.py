@@ -119,6 +119,55 @@ def test_samplers_that_look_at_all_candidates_are_not_swept(
     assert sampler in found.reason
 
 
+def test_edges_of_seeds_that_ask_at_a_time_are_not_swept(dataset: gloader.Dataset, tmp_path: Path) -> None:
+    settings = LoaderSettings.of(
+        fanouts=(3, 3),
+        batch_size=20,
+        topology="sweep",
+        time_strategy="last",
+        features="ram",
+        spill_dir=tmp_path,
+        spill_budget="10MB",
+    )
+    with pytest.raises(ConfigError) as caught:
+        choose_edge_home(dataset, settings, None, budget_bytes=10**6)
+    assert str(caught.value) == (
+        "topology='sweep' is not possible, as a node that is asked for at a time looks its edges up in the times of "
+        "its list before it takes one; use time_strategy='none', or topology='direct', or 'ram' where the memory "
+        "budget holds 19.2 KB of edges"
+    )
+    found = choose_edge_home(dataset, settings.changed(topology="auto"), None, budget_bytes=10**4)
+    assert found.home == "direct"
+    assert found.reason.startswith(
+        "half of the memory budget cannot hold it, and a node that is asked for at a time"
+    )
+    with ExitStack() as stack:
+        assert open_spill_folder(dataset, settings, stack, budget_bytes=10**4) is None
+
+
+def test_times_count_where_seeds_ask_at_one(dataset: gloader.Dataset, tmp_path: Path) -> None:
+    with gloader.Dataset.create(tmp_path / "timed", name="d", num_nodes=NODES, num_classes=2) as writer:
+        graph = dataset.load_graph()
+        with writer.indptr() as column:
+            column.append(graph.indptr)
+        with writer.indices(EDGES, "int32") as column:
+            column.append(graph.indices)
+        with writer.edge_time(EDGES) as column:
+            column.append(np.zeros(EDGES, np.int64))
+        with writer.features(2, "float32") as column:
+            column.append(np.zeros((NODES, 2), np.float32))
+        writer.labels(np.zeros(NODES, np.int64))
+        writer.splits(train=np.arange(9), valid=np.arange(9, 12), test=np.arange(12, NODES))
+    timed = gloader.Dataset.open(tmp_path / "timed")
+    settings = LoaderSettings.of(fanouts=(3, 3), batch_size=20)
+    size = dataset.topology_bytes
+    for strategy, expected in (("none", size), ("uniform", size + 8 * EDGES)):
+        asked = settings.changed(time_strategy=strategy)  # type: ignore[typeddict-item]
+        assert choose_edge_home(timed, asked, None, budget_bytes=2 * expected).home == "ram"
+        found = choose_edge_home(timed, asked, None, budget_bytes=2 * expected - 2)
+        assert (found.home, found.topology_bytes) == ("direct", expected)
+
+
 @pytest.mark.parametrize(
     ("features", "topology", "budget", "has_folder"),
     [

@@ -15,6 +15,7 @@ from unit.samplers.test_uniformity import assert_fits
 
 from gloader.errors import ConfigError, GraphError, SeedError
 from gloader.samplers import CscGraph, NeighborSampler, TemporalSampler, make_temporal_sampler
+from gloader.samplers.time_search import rank_bounds
 from gloader.testing.sampler_suite import GraphOnDisk, batch_bytes, require_same
 from gloader.types import BatchId, BatchSeeds, Block, Links, SampledBatch
 
@@ -357,6 +358,23 @@ def test_times_that_cannot_be_are_refused_with_the_graph(times: Any, message: st
     indptr, indices = np.array([0, 2, 3]), np.array([0, 1, 1], np.int32)
     with pytest.raises(GraphError, match=message):
         CscGraph(indptr=indptr, indices=indices, edge_time=times)
+
+
+@pytest.mark.parametrize(("position", "time", "bound"), [(3750, 50, 150), (1250, 120, 50), (300, 101, 50)])
+def test_a_time_of_a_long_list_that_does_not_fit_those_around_it_is_refused(
+    position: int, time: int, bound: int
+) -> None:
+    times = np.full(5000, 100)
+    times[position] = time  # 2,500 is looked at first, then 3,750 or 1,250; the rest is read whole
+    graph = CscGraph(
+        indptr=np.array([0, 5000]), indices=np.zeros(5000, np.int32), edge_time=times, validate=False
+    )
+    values = GraphOnDisk(graph).times
+    assert values is not None
+    with pytest.raises(
+        GraphError, match=rf"edge_time\[{position}\] = {time} is less than one before it among .* behind"
+    ):
+        rank_bounds(values, np.array([0]), np.array([5000]), np.array([bound]), is_inclusive=True)
 
 
 def test_times_ascend_within_each_list_alone() -> None:
