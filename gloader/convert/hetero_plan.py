@@ -9,6 +9,7 @@ from gloader.convert.csc.edge_spill import NO_COLUMNS, EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import edge_columns, plan_csc
 from gloader.convert.derive.derived import averaged_edges, derivation_order, feature_dims
 from gloader.convert.derive.mean_plan import plan_means
+from gloader.convert.edge_rows import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
 from gloader.convert.hetero_source import MeanOf
 from gloader.convert.options import EdgeRules
 from gloader.convert.prepare_plan import (
@@ -72,6 +73,7 @@ def plan_hetero(
         The feature dtype cannot be stored.
     """
     check_stored_dtype(options.dtype)
+    check_stored_dtype(options.edge_dtype)
     dims = feature_dims(source)
     resident = _resident_bytes(source)
     widest = max((CHUNK_COPIES * _row_bytes(nodes, dims) for nodes in source.nodes), default=0)
@@ -88,14 +90,19 @@ def plan_hetero(
         for nodes in source.nodes
         if nodes.features is not None
     }
+    edge_rows = [_edge_rows(source, each, options, budget_bytes=free) for each in relations]
     peaks = [sort.peak_bytes for sort in sorts]
+    peaks += [rows.memory_bytes for rows in edge_rows]
     peaks += [
         CHUNK_COPIES * chunks[nodes.name] * _row_bytes(nodes, dims)
         for nodes in source.nodes
         if nodes.name in chunks
     ]
     means = [_plan_mean(source, nodes, dims, budget_bytes=free) for nodes, _ in derivation_order(source)]
-    scratch = [_scratch_bytes(each, sort) for each, sort in zip(relations, sorts, strict=True)]
+    scratch = [
+        max(_scratch_bytes(each, sort) + rows.number_bytes, rows.scratch_bytes)
+        for each, sort, rows in zip(relations, sorts, edge_rows, strict=True)
+    ]
     return HeteroPlan(
         budget_bytes=budget_bytes,
         memory_bytes=resident + max([*peaks, *(memory for memory, _ in means)], default=0),
@@ -157,8 +164,31 @@ def _columns(each: PlannedRelation) -> EdgeColumns:
 
 
 def _max_edges(each: PlannedRelation) -> int:
-    given = each.source.edges.num_edges or 0
-    return given * (2 if each.rules.symmetrize else 1) + each.ends.num_nodes * each.rules.self_loops
+    return most_edges(each.source.edges.num_edges or 0, each.rules, each.ends.num_nodes)
+
+
+def _edge_rows(
+    source: HeteroSource, each: PlannedRelation, options: PrepareOptions, *, budget_bytes: int
+) -> EdgeRowPlan:
+    rows = each.source.edge_features
+    if rows is None:
+        return NO_EDGE_ROWS
+    return plan_edge_rows(
+        rows,
+        most_edges(rows.num_rows, each.rules, each.ends.num_nodes),
+        dtype=options.edge_dtype,
+        rules=each.rules,
+        budget_bytes=budget_bytes,
+        where=source.where(each.source),
+    )
+
+
+def _edge_feature_bytes(each: PlannedRelation, dtype: str) -> int:
+    rows = each.source.edge_features
+    if rows is None:
+        return 0
+    num_edges = most_edges(rows.num_rows, each.rules, each.ends.num_nodes)
+    return stored_feature_bytes(num_edges, rows.dim, dtype)
 
 
 def _edge_bytes(each: PlannedRelation) -> int:
@@ -179,8 +209,13 @@ def _dataset_bytes(
         for nodes in source.nodes
         if nodes.name in dims
     )
+    features += sum(_edge_feature_bytes(each, options.edge_dtype) for each in relations)
+    columns = sum(
+        2 * (each.source.edge_features is not None) + each.source.edges.has_times for each in relations
+    )
     labels = source.labels.nbytes + source.splits.num_bytes
-    return on_disk(edges + features + labels, num_arrays=4 + 2 * len(source.nodes) + 3 * len(relations))
+    num_arrays = 4 + 2 * len(source.nodes) + 3 * len(relations) + columns
+    return on_disk(edges + features + labels, num_arrays=num_arrays)
 
 
 def _scratch_bytes(each: PlannedRelation, sort: CscPlan) -> int:

@@ -7,12 +7,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from gloader.convert.csc.external_csc import CscReport, build_csc
 from gloader.convert.csc.scratch_csc import ScratchCsc
 from gloader.convert.derive.derived import averaged_edges, derivation_order
 from gloader.convert.derive.mean_plan import plan_means
 from gloader.convert.derive.mean_rows import MeanRows
 from gloader.convert.derive.stored_rows import StoredColumn, stored_column
+from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
 from gloader.convert.hetero_plan import HeteroPlan, plan_hetero
 from gloader.convert.hetero_source import MeanOf
 from gloader.convert.options import EdgeRules
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gloader.convert.csc.external_csc import CscReport
     from gloader.convert.hetero_source import HeteroSource, NodeSource
     from gloader.convert.options import PrepareOptions
     from gloader.convert.progress import PrepareProgress
@@ -55,6 +56,8 @@ class RelationReport:
 
     num_edges: int  # stored
     edges_read: int  # from the source
+    has_edge_times: bool
+    edge_feature_dim: int  # 0: edges have no features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class HeteroPrepareReport:
     labelled: str
     feature_dtype: str
     seconds: float
-    edge_seconds: float
+    edge_seconds: float  # with the features of edges
     feature_seconds: float  # of given and of derived ones
     dataset_bytes: int  # on disk
     spilled_bytes: int  # temporary edges that went through the disk
@@ -122,7 +125,8 @@ def prepare_typed(
     BudgetError
         The memory budget is too small; says needed and allowed.
     GraphError
-        An edge is out of its types' ranges, a weight is not a finite number of at least 0, or a name cannot be stored.
+        An edge is out of its types' ranges, a weight is not a finite number of at least 0, a time is beyond those that
+        are stored, or a name cannot be stored.
     StoreExistsError, StoreLockedError, StoreWriteError
         ``out`` exists, is being created by another process, or the disk refuses or has no room.
     """
@@ -144,7 +148,7 @@ def prepare_typed(
             format_bytes(plan.dataset_bytes),
             format_bytes(plan.scratch_bytes),
         )
-        edges = [_write_edges(each, writer, plan, progress) for each in relations]
+        edges = [_write_edges(each, writer, plan, options, progress) for each in relations]
         edges_done = time.perf_counter()
         _FeatureWriter(source, writer, plan, options.dtype, progress).write()
         features_done = time.perf_counter()
@@ -155,7 +159,7 @@ def prepare_typed(
         path=out,
         node_types={nodes.name: _type_report(nodes, plan) for nodes in source.nodes},
         relations={
-            relation_text(each.relation): RelationReport(num_edges=sort.num_edges, edges_read=sort.edges_read)
+            relation_text(each.relation): _relation_report(each, sort)
             for each, sort in zip(relations, edges, strict=True)
         },
         labelled=source.labelled,
@@ -178,6 +182,7 @@ def _recorded(relations: tuple[PlannedRelation, ...], options: PrepareOptions) -
         "add_reverse": options.add_reverse,
         "dtype": options.dtype,
         "order": options.order,
+        **recorded_dtype(options, *(each.source.edge_features for each in relations)),
     }
 
 
@@ -189,11 +194,25 @@ def _type_report(nodes: NodeSource, plan: HeteroPlan) -> TypeReport:
     )
 
 
+def _relation_report(each: PlannedRelation, sort: CscReport) -> RelationReport:
+    rows = each.source.edge_features
+    return RelationReport(
+        num_edges=sort.num_edges,
+        edges_read=sort.edges_read,
+        has_edge_times=each.source.edges.has_times,
+        edge_feature_dim=0 if rows is None else rows.dim,
+    )
+
+
 def _write_edges(
-    each: PlannedRelation, writer: HeteroDatasetWriter, plan: HeteroPlan, progress: PrepareProgress
+    each: PlannedRelation,
+    writer: HeteroDatasetWriter,
+    plan: HeteroPlan,
+    options: PrepareOptions,
+    progress: PrepareProgress,
 ) -> CscReport:
-    return build_csc(
-        each.source.edges,
+    return write_edges(
+        FeaturedEdges(edges=each.source.edges, features=each.source.edge_features, dtype=options.edge_dtype),
         writer.edges(each.relation),
         ends=each.ends,
         rules=each.rules,

@@ -53,6 +53,7 @@ class PrepareOptions:
         False  # typed sources: a relation back behind each that has no other; its name gets "rev_"
     )
     dtype: str = "float32"  # of the stored features: float32, float16, bfloat16 or int8
+    edge_dtype: str = "float32"  # of the stored features of edges, likewise
     order: OrderName = "none"  # of the nodes: as in the source, by falling out-degree, or by community
     memory_budget_bytes: int | None = None  # None: half of the free memory
     overwrite: bool = False

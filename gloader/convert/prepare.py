@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, overload
 
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.csc.external_csc import CscReport, build_csc
+from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
 from gloader.convert.hetero_prepare import HeteroPrepareReport, prepare_typed
 from gloader.convert.hetero_source import AnySource, HeteroSource
 from gloader.convert.order.ordered_rows import ordered_rows
@@ -28,6 +28,7 @@ from gloader.ssd_store.write.disk_errors import require_free_space
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gloader.convert.csc.external_csc import CscReport
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.order.row_order import RowOrder
     from gloader.convert.source import Source
@@ -43,12 +44,15 @@ class PrepareReport:
     num_nodes: int
     num_edges: int  # stored
     edges_read: int  # from the source
+    has_edge_times: bool
+    edge_feature_dim: int  # 0: edges have no features
+    edge_feature_dtype: str | None  # None: likewise
     feature_dim: int
     feature_dtype: str
     order: OrderName
     seconds: float
     order_seconds: float  # spent on finding the order
-    edge_seconds: float
+    edge_seconds: float  # with the features of edges
     feature_seconds: float
     dataset_bytes: int  # on disk
     spilled_bytes: int  # temporary edges that went through the disk
@@ -117,7 +121,8 @@ def prepare(
     ShapeError, SourceError, BudgetError, ConfigError
         As `plan_source`; also where a stream turns out shorter, longer or malformed.
     GraphError
-        An edge names a node that does not exist, or has a weight that is not a finite number of at least 0.
+        An edge names a node that does not exist, has a weight that is not a finite number of at least 0, or a time that
+        is beyond those that are stored.
     StoreExistsError, StoreLockedError, StoreWriteError
         ``out`` exists, is being created by another process, or the disk refuses.
     """
@@ -137,7 +142,9 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         overwrite=options.overwrite,
         metadata={
             "source": source.origin,
-            "options": asdict(options.rules) | {"dtype": options.dtype, "order": options.order},
+            "options": asdict(options.rules)
+            | {"dtype": options.dtype, "order": options.order}
+            | recorded_dtype(options, source.edge_features),
             "has_self_loops": options.self_loops,
         },
     ) as writer:
@@ -159,6 +166,9 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         num_nodes=source.num_nodes,
         num_edges=edges.num_edges,
         edges_read=edges.edges_read,
+        has_edge_times=source.edges.has_times,
+        edge_feature_dim=0 if source.edge_features is None else source.edge_features.dim,
+        edge_feature_dtype=None if source.edge_features is None else options.edge_dtype,
         feature_dim=source.features.dim,
         feature_dtype=options.dtype,
         seconds=time.perf_counter() - started,
@@ -215,8 +225,8 @@ def _write_edges(
     options: PrepareOptions,
     progress: PrepareProgress,
 ) -> CscReport:
-    return build_csc(
-        source.edges,
+    return write_edges(
+        FeaturedEdges(edges=source.edges, features=source.edge_features, dtype=options.edge_dtype),
         writer,
         ends=EdgeEnds.of(source.num_nodes, source.edge_origin),
         rules=options.rules,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.edge_spill import EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import edge_columns, plan_csc
+from gloader.convert.edge_rows import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
 from gloader.convert.order.ordered_rows import spill_dtype
 from gloader.convert.order.row_order import ORDER_NODE_BYTES
 from gloader.core.units import format_bytes
@@ -70,6 +71,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
             f"nodes cannot be put in order {options.order!r}; allowed: {', '.join(ORDER_NODE_BYTES)}"
         )
     check_stored_dtype(options.dtype)
+    check_stored_dtype(options.edge_dtype)
     resident = _resident_bytes(source, options)
     row_bytes = source.features.dim * max(4, source.features.dtype.itemsize)
     is_ordered = options.order != "none"
@@ -89,6 +91,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         rules=options.rules,
         budget_bytes=free,
     )
+    edge_rows = _edge_rows(source, options, budget_bytes=free)
     # Edges are done before features begin, so that each has the whole. Rows that change places share it between
     # the chunk that is read and the range that is put in order.
     for_chunks = free // 2 if is_ordered else free
@@ -99,14 +102,16 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         range_bytes = range_rows * _ordered_row_bytes(source, options)
     return PreparePlan(
         budget_bytes=budget_bytes,
-        memory_bytes=resident + max(sort.peak_bytes, copies * chunk_rows * row_bytes + range_bytes),
+        memory_bytes=resident
+        + max(sort.peak_bytes, edge_rows.memory_bytes, copies * chunk_rows * row_bytes + range_bytes),
         edge_budget_bytes=free,
         chunk_edges=sort.chunk_edges,
         chunk_rows=chunk_rows,
         range_rows=range_rows,
         dataset_bytes=_dataset_bytes(source, options),
         scratch_bytes=max(
-            _edge_scratch_bytes(source, options, held_bytes=sort.held_bytes),
+            _edge_scratch_bytes(source, options, held_bytes=sort.held_bytes) + edge_rows.number_bytes,
+            edge_rows.scratch_bytes,
             source.num_nodes * _spilled_row_bytes(source, options) if range_rows < source.num_nodes else 0,
         ),
     )
@@ -159,13 +164,34 @@ def _range_rows(source: Source, options: PrepareOptions, budget_bytes: int) -> i
 
 
 def _max_edges(source: Source, options: PrepareOptions) -> int:
-    given = source.edges.num_edges or 0
-    return given * (2 if options.symmetrize else 1) + source.num_nodes * options.self_loops
+    return most_edges(source.edges.num_edges or 0, options.rules, source.num_nodes)
 
 
 def _columns(source: Source, options: PrepareOptions) -> EdgeColumns:
     rows = source.edge_features
     return edge_columns(source.edges, options.rules, num_rows=None if rows is None else rows.num_rows)
+
+
+def _edge_rows(source: Source, options: PrepareOptions, *, budget_bytes: int) -> EdgeRowPlan:
+    rows = source.edge_features
+    if rows is None:
+        return NO_EDGE_ROWS
+    return plan_edge_rows(
+        rows,
+        most_edges(rows.num_rows, options.rules, source.num_nodes),
+        dtype=options.edge_dtype,
+        rules=options.rules,
+        budget_bytes=budget_bytes,
+        where=source.origin,
+    )
+
+
+def _edge_feature_bytes(source: Source, options: PrepareOptions) -> int:
+    rows = source.edge_features
+    if rows is None:
+        return 0
+    num_edges = most_edges(rows.num_rows, options.rules, source.num_nodes)
+    return stored_feature_bytes(num_edges, rows.dim, options.edge_dtype)
 
 
 def _edge_bytes(source: Source) -> int:
@@ -181,7 +207,8 @@ def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
     # An offset and a label per node, int64 each; in another order also the id of the source.
     per_node = 16 if options.order == "none" else 24
     arrays = features + edges + per_node * num_nodes + source.splits.num_bytes
-    return on_disk(arrays, num_arrays=10)
+    columns = (source.edge_features is not None) * 2 + source.edges.has_times
+    return on_disk(arrays + _edge_feature_bytes(source, options), num_arrays=10 + columns)
 
 
 def _edge_scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:

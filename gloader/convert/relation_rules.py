@@ -130,6 +130,7 @@ def _reverses(source: HeteroSource, planned: Sequence[PlannedRelation]) -> list[
         back = RelationSource(
             relation=reverse,
             edges=ReversedEdges(edges=each.source.edges),
+            edge_features=each.source.edge_features,
             edge_file=each.source.edge_file,
         )
         added.append(PlannedRelation(source=back, ends=_ends(source, back), rules=each.rules))

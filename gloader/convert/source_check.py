@@ -15,7 +15,7 @@ from gloader.errors import ConfigError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from gloader.convert.hetero_source import HeteroSource
-    from gloader.convert.source import FeatureStream, Source
+    from gloader.convert.source import EdgeStream, FeatureStream, Source
     from gloader.types import IdArray
 
 
@@ -25,7 +25,7 @@ def check_source(source: Source) -> None:
     Raises
     ------
     ShapeError
-        Features or labels are not one per node, or a feature row has no columns.
+        Features or labels are not one per node, features of edges not one per edge, or a row has no columns.
     SourceError
         A label is no class, or the splits are malformed.
     ConfigError
@@ -33,6 +33,7 @@ def check_source(source: Source) -> None:
     """
     _check_counts(source.num_nodes, source.num_classes, source.origin)
     _check_features(source.features, source.num_nodes, source.origin)
+    _check_edge_features(source.edges, source.edge_features, source.origin)
     _check_labels(source.labels, source.num_nodes, source.num_classes, source.origin)
     check_splits(source.splits, source.labels, where=source.origin)
 
@@ -61,6 +62,8 @@ def check_hetero(source: HeteroSource) -> None:
     for nodes in source.nodes:
         if nodes.features is not None and not isinstance(nodes.features, MeanOf):
             _check_features(nodes.features, nodes.num_nodes, f"{source.origin}, node type {nodes.name!r}")
+    for each in source.relations:
+        _check_edge_features(each.edges, each.edge_features, source.where(each))
     derivation_order(source)
     count = source.num_nodes_of(source.labelled)
     where = f"{source.origin}, node type {source.labelled!r}"
@@ -82,6 +85,16 @@ def _check_features(features: FeatureStream, num_nodes: int, where: str) -> None
         raise ShapeError(f"{where}: features have {features.num_rows} rows for {num_nodes} nodes")
     if features.dim < 1:
         raise ShapeError(f"{where}: features have {features.dim} columns; at least 1 is needed")
+
+
+def _check_edge_features(edges: EdgeStream, features: FeatureStream | None, where: str) -> None:
+    if features is None:
+        return
+    # What is only known when the edges have been read is checked then.
+    if edges.num_edges is not None and features.num_rows != edges.num_edges:
+        raise ShapeError(f"{where}: edge features have {features.num_rows} rows for {edges.num_edges} edges")
+    if features.dim < 1:
+        raise ShapeError(f"{where}: edge features have {features.dim} columns; at least 1 is needed")
 
 
 def _check_labels(labels: IdArray, num_nodes: int, num_classes: int, where: str) -> None:

@@ -91,6 +91,7 @@ class CscReport:
     edges_read: int
     num_edges: int  # written
     spilled_bytes: int
+    num_numbered: int = 0  # the largest number of an edge plus one; 0: no numbers were asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +104,13 @@ class EdgeNumbers:
     @classmethod
     def of(cls, path: Path, num_rows: int) -> EdgeNumbers:
         """Return a receiver whose file will be ``path``."""
-        dtype = np.dtype(np.int32 if num_rows < 2**31 else np.int64)
+        dtype = np.dtype(f"i{cls.bytes_of(num_rows)}")
         return cls(array=TemporaryArray(path=path, dtype=dtype), num_rows=num_rows)
+
+    @staticmethod
+    def bytes_of(num_rows: int) -> int:
+        """Return the bytes of a number. Pure."""
+        return 4 if num_rows < 2**31 else 8
 
 
 def edge_columns(edges: EdgeStream, rules: EdgeRules, *, num_rows: int | None) -> EdgeColumns:
@@ -116,7 +122,7 @@ def edge_columns(edges: EdgeStream, rules: EdgeRules, *, num_rows: int | None) -
     rules : what happens to the edges
     num_rows : of features of edges in the source; None: there are none
     """
-    number_bytes = 0 if num_rows is None else 4 if num_rows < 2**31 else 8
+    number_bytes = 0 if num_rows is None else EdgeNumbers.bytes_of(num_rows)
     # Of parallel edges the first one's time is kept, and which is the first only numbers tell.
     if num_rows is None and edges.has_times and rules.merges:
         number_bytes = 8
@@ -235,9 +241,9 @@ def build_csc(
             max_edges=plan.chunk_edges,
             is_numbered=columns.number_bytes > 0,
         )
-        if numbers is not None:
-            chunks = _with_rows(chunks, numbers.num_rows, ends.where)
-        read = _deal_out(chunks, spill, edges.num_edges, progress)
+        read, numbered = _deal_out(
+            chunks, spill, edges.num_edges, numbers=numbers, where=ends.where, progress=progress
+        )
         ranges = SortedRanges(
             spill=spill,
             num_nodes=ends.num_nodes,
@@ -247,7 +253,9 @@ def build_csc(
         )
         written = None if numbers is None else numbers.array
         num_edges = _write(ranges, sink, int(spill.counts.sum()), written, scratch, progress)
-        return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
+        return CscReport(
+            edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes, num_numbered=numbered
+        )
     finally:
         spill.close()
 
@@ -275,31 +283,29 @@ def _sorted_edge_bytes(num_sources: int, columns: EdgeColumns, rules: EdgeRules)
     return out + max(merge, by_time)
 
 
-def _with_rows(
-    chunks: Iterator[tuple[int, EdgeChunk]], num_rows: int, where: str
-) -> Iterator[tuple[int, EdgeChunk]]:
-    """Pass on chunks whose edges have numbers of less than ``num_rows``."""
-    for count, chunk in chunks:
-        last = -1 if chunk.number is None else int(chunk.number.max(initial=-1))
-        if last >= num_rows:
-            raise ShapeError(
-                f"{where}: edge {last} (counted from 0) has no edge features; there are {num_rows} rows"
-            )
-        yield count, chunk
-
-
 def _deal_out(
     chunks: Iterator[tuple[int, EdgeChunk]],
     spill: EdgeSpill,
     num_edges: int | None,
+    *,
+    numbers: EdgeNumbers | None,
+    where: str,
     progress: PrepareProgress,
-) -> int:
-    done = 0
+) -> tuple[int, int]:
+    """Return how many edges were read, and the largest number plus one."""
+    done = numbered = 0
     for count, chunk in chunks:
+        if numbers is not None and chunk.number is not None:
+            numbered = max(numbered, int(chunk.number.max(initial=-1)) + 1)
+            if numbered > numbers.num_rows:
+                raise ShapeError(
+                    f"{where}: edge {numbers.num_rows} (counted from 0) has no edge features; there are "
+                    f"{numbers.num_rows} rows"
+                )
         spill.append(chunk)
         done += count
         progress.advance("reading edges", done, num_edges, "edges")
-    return done
+    return done, numbered
 
 
 def _write(

@@ -1,12 +1,12 @@
-"""Feature rows in a new order, within a memory budget: dealt out to ranges of new ids, then put in order by range.
+"""Feature rows in a new order, within a memory budget: dealt out to ranges of places, then put in order by range.
 
 Both passes read and write in long stretches; no row is read or written alone. The rows of a range arrive in the order
-of their original ids, so that nothing but the rows has to be kept.
+of the source, so that nothing but the rows has to be kept.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.order.row_order import RowOrder
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
@@ -29,29 +28,56 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 4 << 20
 
 
+class RowMoves(Protocol):
+    """Where the rows of a source go: each to one place, to several, or to none."""
+
+    @property
+    def num_rows(self) -> int:
+        """Places; one that no row goes to gets zeros."""
+        ...
+
+    def targets(self, first: int, stop: int) -> tuple[IdArray | None, IdArray]:
+        """Return which of the rows ``first`` ... ``stop - 1`` go where.
+
+        Asked for one range after another, from the first row to the last.
+
+        Returns
+        -------
+        rows : (n,) ascending, counted from ``first``; None: each of them, once
+        places : (n,) that they go to
+        """
+        ...
+
+    def arrivals(self, first: int, stop: int) -> IdArray:
+        """Return those of places ``first`` ... ``stop - 1`` that rows go to, counted from ``first``, as they come."""
+        ...
+
+
 def ordered_rows(
     features: FeatureStream,
-    order: RowOrder,
+    order: RowMoves,
     *,
     dtype: str,
     chunk_rows: int,
     range_rows: int,
     scratch: Path,
     progress: PrepareProgress,
+    step: str = "ordering features",
 ) -> Iterator[NDArray[Any]]:
-    """Yield the rows of ``features`` in the order of the new ids, ``range_rows`` of them at a time.
+    """Yield the rows of ``features`` in the order of their new places, ``range_rows`` of them at a time.
 
     An array is only good until the next.
 
     Parameters
     ----------
-    features : (N, F) rows by original id, read once
-    order : new ids and original ids of the nodes
+    features : (N, F) rows in the order of the source, read once
+    order : where they go
     dtype : that the rows will be stored as; they are cast to it here, except to int8
     chunk_rows : rows read at a time
-    range_rows : rows put in order at a time; N or more: all of them, in memory
+    range_rows : rows put in order at a time; as many as there are places, or more: all of them, in memory
     scratch : an existing folder for temporary files
-    progress : receives the step "ordering features"
+    progress : receives the step
+    step : what it is called
 
     Raises
     ------
@@ -62,35 +88,38 @@ def ordered_rows(
     StoreWriteError
         The disk refuses a temporary file.
     """
-    num_rows, dim = features.num_rows, features.dim
+    num_rows, num_places = features.num_rows, order.num_rows
     stored = spill_dtype(dtype)
-    ranges = range(0, num_rows, range_rows)
+    ranges = range(0, num_places, range_rows)
     paths = [scratch / f"rows-{number:05d}" for number in range(len(ranges))]
-    out = np.empty((min(range_rows, num_rows), dim), stored)
+    out = np.zeros((min(range_rows, num_places), features.dim), stored)
     done = 0
     try:
         for chunk in features.chunks(chunk_rows):
             if done + chunk.shape[0] > num_rows:
                 raise ShapeError(f"the features have more rows than the {num_rows} that were announced")
             rows = _cast(chunk, dtype, done)
-            new_ids = order.new_ids[done : done + rows.shape[0]]
-            if len(ranges) == 1:
-                out[new_ids] = rows
-            else:
-                _deal_out(rows, (new_ids // range_rows).astype(np.uint16), paths)
+            which, places = order.targets(done, done + rows.shape[0])
             done += rows.shape[0]
-            progress.advance("ordering features", done, num_rows, "rows")
+            moved = rows if which is None else rows[which]
+            if len(ranges) == 1:
+                out[places] = moved
+            else:
+                _deal_out(moved, (places // range_rows).astype(np.uint16), paths)
+            progress.advance(step, done, num_rows, "rows")
         if done < num_rows:
             raise ShapeError(f"the features end after {done} of {num_rows} rows: row {done} is missing")
         if len(ranges) == 1:
             yield out
             return
         for first, path in zip(ranges, paths, strict=True):
-            part = out[: min(range_rows, num_rows - first)]
-            # Rows were dealt out in order of their original ids: sorting these says which row came when.
-            arrival = np.argsort(order.original_ids[first : first + part.shape[0]])
-            _collect(path, arrival, part)
-            path.unlink()
+            part = out[: min(range_rows, num_places - first)]
+            arrival = order.arrivals(first, first + part.shape[0])
+            if arrival.shape[0] < part.shape[0]:
+                part[:] = 0
+            if arrival.shape[0]:
+                _collect(path, arrival, part)
+                path.unlink()
             yield part
     finally:
         for path in paths:
@@ -125,10 +154,11 @@ def _deal_out(rows: NDArray[Any], range_of: NDArray[np.uint16], paths: list[Path
 
 def _collect(path: Path, arrival: IdArray, out: NDArray[Any]) -> None:
     """Read all rows of ``path``, the i-th of them to ``out[arrival[i]]``."""
+    count = arrival.shape[0]
     step = max(1, _PIECE_BYTES // max(1, out.shape[1] * out.itemsize))
-    buffer = np.empty((min(step, out.shape[0]), out.shape[1]), out.dtype)
+    buffer = np.empty((min(step, count), out.shape[1]), out.dtype)
     with path.open("rb", buffering=0) as file:
-        for start in range(0, out.shape[0], step):
-            piece = buffer[: out.shape[0] - start]
+        for start in range(0, count, step):
+            piece = buffer[: count - start]
             read_bytes(file.fileno(), piece.view(np.uint8).reshape(-1).data, path)
             out[arrival[start : start + step]] = piece

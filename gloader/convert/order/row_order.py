@@ -37,6 +37,20 @@ class RowOrder:
         new_ids[original_ids] = np.arange(original_ids.shape[0], dtype=np.int64)
         return cls(new_ids=new_ids, original_ids=original_ids)
 
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.new_ids.shape[0])
+
+    def targets(self, first: int, stop: int) -> tuple[None, IdArray]:
+        """Return where rows ``first`` ... ``stop - 1`` go; see `RowMoves`. Pure."""
+        return None, self.new_ids[first:stop]
+
+    def arrivals(self, first: int, stop: int) -> IdArray:
+        """Return the places ``first`` ... ``stop - 1`` in the order in which rows come; see `RowMoves`. Pure."""
+        # Rows are dealt out in order of their original ids: sorting these says which row came when.
+        return np.argsort(self.original_ids[first:stop])
+
 
 def find_order(
     source: Source,

@@ -1,0 +1,244 @@
+"""Features of edges on their way into a dataset: from the order of the source to that of the lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gloader.convert.csc.external_csc import ChunkWriter, CscSink, EdgeNumbers, build_csc
+from gloader.convert.order.edge_moves import DEAL_BYTES, PAIR_BYTES, EdgeMoves
+from gloader.convert.order.ordered_rows import ordered_rows, spill_dtype
+from gloader.convert.readers.float_chunks import float_chunks
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.csc.edge_rules import EdgeEnds
+    from gloader.convert.csc.external_csc import CscReport
+    from gloader.convert.options import EdgeRules, PrepareOptions
+    from gloader.convert.progress import PrepareProgress
+    from gloader.convert.source import EdgeStream, FeatureStream
+
+# Bytes of feature rows read at a time, and copies of them alive at once: as read, as float32, as stored, by range.
+_CHUNK_BYTES = 4 << 20
+_CHUNK_COPIES = 4
+# Files that rows, and what is known of their places, are dealt out to; all are written in turns.
+_MAX_RANGES = 4096
+# Sorting the numbers of a range: a number, its position, and what the sort takes beside them.
+_ROW_SORT_BYTES = 24
+_DEAL_POSITIONS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRowPlan:
+    """Memory and disk that putting features of edges in order takes, and the shares of its parts."""
+
+    chunk_rows: int  # feature rows read at a time
+    range_rows: int  # feature rows put in order at a time
+    range_edges: int  # edges of the source whose positions are in memory at a time
+    deal_positions: int  # positions looked at at a time
+    memory_bytes: int  # at most
+    number_bytes: int  # on disk, of the numbers of the edges: from the sort of the edges on
+    scratch_bytes: int  # on disk, at most, while rows are put in order; these included
+
+
+NO_EDGE_ROWS: Final = EdgeRowPlan(
+    chunk_rows=0,
+    range_rows=0,
+    range_edges=0,
+    deal_positions=0,
+    memory_bytes=0,
+    number_bytes=0,
+    scratch_bytes=0,
+)
+
+
+def plan_edge_rows(
+    features: FeatureStream, num_edges: int, *, dtype: str, rules: EdgeRules, budget_bytes: int, where: str
+) -> EdgeRowPlan:
+    """Divide a memory budget between the parts of putting the features of edges in order. Pure.
+
+    Parameters
+    ----------
+    features : (E_s, F_e) in the order of the source; its sizes count, nothing is read
+    num_edges : of the dataset, or as many as there may be
+    dtype : that the rows will be stored as
+    rules : what happens to the edges
+    budget_bytes : memory that it stays within
+    where : the source, for messages
+
+    Raises
+    ------
+    BudgetError
+        The smallest useful buffers do not fit; says needed and allowed.
+    """
+    row_bytes = features.dim * max(4, features.dtype.itemsize)
+    places = 2 if rules.symmetrize else 1  # of an edge
+    stored = features.dim * spill_dtype(dtype).itemsize
+    # Half for the rows of a range, a quarter for a chunk of them, and a quarter for where they go.
+    least_range = max(1, -(-num_edges // _MAX_RANGES)) * (stored + _ROW_SORT_BYTES)
+    least_chunk = places * _CHUNK_COPIES * row_bytes
+    least_moves = max(1, -(-features.num_rows // _MAX_RANGES)) * places * PAIR_BYTES
+    needed = max(2 * least_range, 4 * least_chunk, 4 * least_moves)
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"{where}: putting the features of {num_edges} edges in order takes at least {format_bytes(needed)}; the "
+            f"memory budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
+        )
+    chunk = max(1, min(_CHUNK_BYTES, budget_bytes // 4 // _CHUNK_COPIES) // (places * row_bytes))
+    chunk_rows = min(chunk, max(1, features.num_rows))
+    range_rows = max(1, min(num_edges, budget_bytes // 2 // (stored + _ROW_SORT_BYTES)))
+    range_edges = max(1, min(features.num_rows, budget_bytes // 4 // (places * PAIR_BYTES), 2**32 - 1))
+    dealt = max(1, min(_DEAL_POSITIONS, num_edges, budget_bytes // DEAL_BYTES))
+    is_spilled, is_dealt_out = range_rows < num_edges, range_edges < features.num_rows
+    held = (
+        range_rows * (stored + _ROW_SORT_BYTES)
+        + chunk_rows * places * _CHUNK_COPIES * row_bytes
+        + range_edges * places * PAIR_BYTES
+    )
+    number = EdgeNumbers.bytes_of(features.num_rows)
+    pair = 8 if num_edges < 2**32 else 12
+    return EdgeRowPlan(
+        chunk_rows=chunk_rows,
+        range_rows=range_rows,
+        range_edges=range_edges,
+        deal_positions=dealt,
+        memory_bytes=max(held, dealt * DEAL_BYTES),
+        number_bytes=num_edges * number,
+        scratch_bytes=num_edges * (number + stored * is_spilled + pair * is_dealt_out),
+    )
+
+
+class EdgeSink(CscSink, Protocol):
+    """Receives the edges of one relation with their features; a dataset's writers are some."""
+
+    def edge_features(self, num_edges: int, dim: int, dtype: str) -> AbstractContextManager[ChunkWriter]:
+        """Return the writer of the (E, F_e) features, in the order of the lists."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeaturedEdges:
+    """The edges of a source with their features."""
+
+    edges: EdgeStream
+    features: FeatureStream | None  # in the order of the edges; None: they have none
+    dtype: str  # that the features are stored as
+
+
+def write_edges(
+    given: FeaturedEdges,
+    sink: EdgeSink,
+    *,
+    ends: EdgeEnds,
+    rules: EdgeRules,
+    budget_bytes: int,
+    scratch: Path,
+    progress: PrepareProgress,
+) -> CscReport:
+    """Write edges by their destinations, as `build_csc` does, and behind them their features.
+
+    The reverse of an edge has its features, and parallel edges that become one have those of the first in the source;
+    those of a loop that was added are 0.
+
+    Parameters
+    ----------
+    given : of the source; each stream is read once
+    sink : receives all arrays
+    ends, rules, budget_bytes, scratch, progress : as of `build_csc`
+
+    Raises
+    ------
+    GraphError, BudgetError, StoreWriteError
+        As `build_csc`.
+    ShapeError
+        There are not as many rows of features as edges.
+    FeatureValueError
+        A value cannot be stored.
+    """
+    features, dtype = given.features, given.dtype
+    numbers = None if features is None else EdgeNumbers.of(scratch / "edge-numbers", features.num_rows)
+    report = build_csc(
+        given.edges,
+        sink,
+        ends=ends,
+        rules=rules,
+        budget_bytes=budget_bytes,
+        scratch=scratch,
+        numbers=numbers,
+        progress=progress,
+    )
+    if features is None or numbers is None:
+        return report
+    # A stream that leaves edges out gives them numbers of its own, among which the last ones may be missing.
+    if report.num_numbered == report.edges_read and report.edges_read != features.num_rows:
+        raise ShapeError(
+            f"{ends.where}: edge features have {features.num_rows} rows for {report.edges_read} edges"
+        )
+    plan = plan_edge_rows(
+        features, report.num_edges, dtype=dtype, rules=rules, budget_bytes=budget_bytes, where=ends.where
+    )
+    done, total = 0, 4 * features.dim * report.num_edges
+    try:
+        with sink.edge_features(report.num_edges, features.dim, dtype) as column:
+            for chunk in _rows(features, numbers, plan, report.num_edges, dtype, scratch, progress):
+                column.append(chunk)
+                done += 4 * chunk.size
+                progress.advance("writing edge features", done, total, "bytes")
+    finally:
+        numbers.array.remove()
+    return report
+
+
+def _rows(
+    features: FeatureStream,
+    numbers: EdgeNumbers,
+    plan: EdgeRowPlan,
+    num_edges: int,
+    dtype: str,
+    scratch: Path,
+    progress: PrepareProgress,
+) -> Iterator[NDArray[Any]]:
+    """Yield the rows in the order of the lists."""
+    moves = EdgeMoves(
+        numbers=numbers.array,
+        num_rows=num_edges,
+        num_edges=features.num_rows,
+        folder=scratch,
+        range_edges=plan.range_edges,
+        deal_positions=plan.deal_positions,
+    )
+    # Lists that come as they are stored, such as those of a CSC, leave nothing to move.
+    if moves.are_in_place():
+        yield from float_chunks(features, plan.chunk_rows)
+        return
+    try:
+        moves.deal_out(progress)
+        yield from ordered_rows(
+            features,
+            moves,
+            dtype=dtype,
+            chunk_rows=plan.chunk_rows,
+            range_rows=plan.range_rows,
+            scratch=scratch,
+            progress=progress,
+            step="ordering edge features",
+        )
+    finally:
+        moves.close()
+
+
+def most_edges(given: int, rules: EdgeRules, num_nodes: int) -> int:
+    """Return how many edges ``given`` ones are at most, after ``rules``. Pure."""
+    return given * (2 if rules.symmetrize else 1) + num_nodes * rules.self_loops
+
+
+def recorded_dtype(options: PrepareOptions, *features: FeatureStream | None) -> dict[str, str]:
+    """Return what a commit record says of the dtype of edge features: nothing where no edges have any. Pure."""
+    return {} if all(rows is None for rows in features) else {"edge_dtype": options.edge_dtype}
