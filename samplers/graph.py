@@ -416,27 +416,14 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
 
 
 def _check_times(indptr: IdArray, edge_time: NDArray[np.int64] | None) -> None:
-    message = None if edge_time is None else describe_unsorted_time(indptr, edge_time)
-    if message is not None:
-        raise GraphError(message)
-
-
-def describe_unsorted_time(indptr: IdArray, edge_time: NDArray[np.int64]) -> str | None:
-    """Return which time is the first that does not ascend in the list of its node; None: none is. Pure.
-
-    The order of edges of equal times is the graph's own.
-
-    Parameters
-    ----------
-    indptr : (N + 1,) of a graph, checked
-    edge_time : (E,) of its edges
-    """
+    """Check that times ascend in the list of each node; the order of edges of equal times is the graph's own."""
+    if edge_time is None:
+        return
     for first in range(0, indptr.shape[0] - 1, CHUNK):
         at = first_descent_in_lists(indptr, edge_time, first, min(first + CHUNK, indptr.shape[0] - 1))
         if at >= 0:
             node = int(np.searchsorted(indptr, at, side="right")) - 1
-            return (
+            raise GraphError(
                 f"edge_time[{at}] = {edge_time[at]} is less than {edge_time[at - 1]} before it, among the in-edges of "
                 f"node {node}: the list of each node must be sorted by time"
             )
-    return None

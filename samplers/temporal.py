@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gloader.errors import ConfigError
 from gloader.samplers.arguments import checked_hops, checked_seed, checked_seeds
+from gloader.samplers.exclusion import NOTHING_EXCLUDED, excluded_edges
 from gloader.samplers.hops import checked_total
 from gloader.samplers.merged import MergedBatch, merge_hops
 from gloader.samplers.rng import layer_key
-from gloader.samplers.timed_hops import (
-    MAX_ENTRY,
-    TimedHops,
-    excluded_positions,
-    timed_seeds,
-    tree_entries,
-)
+from gloader.samplers.timed_hops import MAX_ENTRY, TimedHops, timed_seeds, tree_entries
 from gloader.samplers.workspace import WorkspacePool
 from gloader.types import SampledBatch
 
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
 
     from gloader.config import Layout
     from gloader.samplers.graph import Topology
-    from gloader.samplers.timed_hops import TimeRule
+    from gloader.samplers.timed_hops import TimedSeeds, TimeRule
     from gloader.types import AnySeeds, BatchId, Block, IdArray
 
 
@@ -96,6 +90,7 @@ class TemporalSampler:
         ------
         SeedError
             Seeds have no times, or not one each, or these are no integers; seeds are no integers or out of range.
+            Excluded positions do not ascend, or are none of the graph.
         ConfigError
             The batch would have 2**31 nodes or edges in a hop, or entries beyond int64.
         GraphError
@@ -103,15 +98,15 @@ class TemporalSampler:
             an entry that cannot be; the message names the position.
         """
         if self.layout == "merged":
-            merged = self.sample_merged(batch_id, seeds)
-            return replace(merged.to_blocks(), links=timed_seeds(seeds)[0].links)
-        nodes, hops, counts = self._sample(batch_id, seeds, is_merged=False)
+            return self.sample_merged(batch_id, seeds).to_blocks()
+        given = timed_seeds(seeds)
+        nodes, hops, counts = self._sample(batch_id, given, is_merged=False)
         return SampledBatch(
             id=batch_id,
             nodes=nodes,
             num_seeds=counts[1],
             blocks=tuple(reversed(hops)),  # a model starts at the hop that lies farthest from the seeds
-            links=timed_seeds(seeds)[0].links,
+            links=given.links,
         )
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
@@ -119,17 +114,17 @@ class TemporalSampler:
 
         Parameters and errors are those of `sample`.
         """
-        return merge_hops(batch_id, *self._sample(batch_id, seeds, is_merged=True))
+        given = timed_seeds(seeds)
+        return merge_hops(batch_id, *self._sample(batch_id, given, is_merged=True), links=given.links)
 
     def _sample(
-        self, batch_id: BatchId, seeds: AnySeeds, *, is_merged: bool
+        self, batch_id: BatchId, seeds: TimedSeeds, *, is_merged: bool
     ) -> tuple[IdArray, list[Block], list[int]]:
         """Return the nodes, the hops, next to the seeds first, and 0, the seeds, and the nodes known after each hop."""
-        given, asked = timed_seeds(seeds)
         num_nodes = self.graph.num_nodes
-        roots = checked_seeds(given.nodes, num_nodes)
+        roots = checked_seeds(seeds.nodes, num_nodes)
         entries = tree_entries(np.arange(len(roots), dtype=np.int64), roots, num_nodes)
-        edges = excluded_positions(given.excluded, self.graph)
+        edges = (excluded_edges(seeds.excluded, self.graph) or NOTHING_EXCLUDED).positions
         hops: list[Block] = []
         num_edges = 0
         with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
@@ -139,7 +134,7 @@ class TemporalSampler:
             for hop in range(len(self.fanouts)):
                 # Merged: those that the hop before found. Layered: everyone.
                 here = range(counts[-2] if is_merged else 0, counts[-1])
-                self._hops.fetch(work, here, asked, edges)
+                self._hops.fetch(work, here, seeds.times, edges)
                 key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
                 hops.append(self._hops.sample_hop(work, batch_id, hop, here, key, edges))
                 counts.append(hops[-1].num_src)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from gloader.config import require_window
-from gloader.core.ids import as_ids, outside
+from gloader.core.ids import as_ids
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors, pick_kernels, time_kernels
 from gloader.samplers.arguments import MAX_LOCAL
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from gloader.config import TimeBound
     from gloader.samplers.graph import EdgeValues, Topology
     from gloader.samplers.workspace import Workspace
-    from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray
+    from gloader.types import AnySeeds, BatchId, Block, IdArray, Links, LocalArray
 
 MAX_ENTRY = 2**63 - 1  # entries are int64
 _EARLIEST = np.iinfo(np.int64).min
-NO_EDGES: IdArray = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +209,18 @@ class TimedHops:
         return entries
 
 
-def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
-    """Return ``seeds``, and the time of each (B,) int64. Pure.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSeeds:
+    """Seeds that ask at a time, which was checked."""
+
+    nodes: IdArray  # (B,) as they were given
+    times: IdArray  # (B,) int64 seconds
+    excluded: tuple[IdArray, ...]  # as of `BatchSeeds`
+    links: Links | None
+
+
+def timed_seeds(seeds: AnySeeds) -> TimedSeeds:
+    """Return ``seeds`` after a look at their times. Pure.
 
     Raises
     ------
@@ -233,7 +242,7 @@ def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
         raise SeedError(
             f"{len(times)} times for {len(seeds.nodes)} seeds; each seed asks at a time of its own"
         )
-    return seeds, times
+    return TimedSeeds(nodes=seeds.nodes, times=times, excluded=seeds.excluded, links=seeds.links)
 
 
 def tree_entries(trees: IdArray, nodes: IdArray, num_nodes: int) -> IdArray:
@@ -256,27 +265,3 @@ def tree_entries(trees: IdArray, nodes: IdArray, num_nodes: int) -> IdArray:
             "int64 can number; lower the batch size"
         )
     return trees * num_nodes + nodes
-
-
-def excluded_positions(excluded: tuple[IdArray, ...], graph: Topology) -> IdArray:
-    """Return the positions (X,) that no hop takes, of a graph of one relation. Pure.
-
-    Raises
-    ------
-    SeedError
-        There are arrays of several relations, positions do not ascend, or one is not in the graph.
-    """
-    if len(excluded) > 1:
-        raise SeedError(
-            f"excluded edges of {len(excluded)} relations in a graph of 1; pass one array, or () for none"
-        )
-    if not excluded:
-        return NO_EDGES
-    ids = as_ids(excluded[0], noun="excluded edges", error=SeedError)
-    if (ids[1:] <= ids[:-1]).any():
-        raise SeedError("excluded edges are not ascending; pass the sorted distinct positions")
-    if len(bad := outside(ids, graph.num_edges)):
-        raise SeedError(
-            f"{len(bad)} excluded edges are not in 0..{graph.num_edges - 1}, among them {bad[:5].tolist()}"
-        )
-    return ids
