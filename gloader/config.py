@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.os_io import StrPath
 
-ModelName = Literal["graphsage", "gcn", "gat", "mlp", "rsage", "rgcn", "rgat"]
+ModelName = Literal["graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat"]
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 TopologyHome = Literal["auto", "ram", "sweep", "direct"]
@@ -68,7 +68,8 @@ class ModelConfig:
     """The network."""
 
     name: Annotated[ModelName, Parameter(name="model")] = "graphsage"
-    """Which network; mlp ignores the edges. Graphs of several types take rsage, rgcn or rgat."""
+    """Which network; gat and gine look at features of edges, mlp ignores the edges. Graphs of several types take rsage,
+    rgcn or rgat."""
     hidden: Count = 256
     """Width of the hidden layers."""
     dropout: Share = 0.5

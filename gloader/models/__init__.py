@@ -1,6 +1,6 @@
-"""GraphSAGE, GCN, GAT and an MLP on sampled blocks; R-SAGE, R-GCN and R-GAT on those of several types; decoders."""
+"""GraphSAGE, GCN, GAT, GINE and an MLP on sampled blocks; R-SAGE, R-GCN, R-GAT on those of several types; decoders."""
 
-from gloader.models.build import build_model
+from gloader.models.build import build_model, takes_edge_features
 from gloader.models.build_hetero import HETERO_MODELS, build_hetero_model
 from gloader.models.decoders import DECODERS, Decoder, DotDecoder, MlpDecoder, build_decoder
 from gloader.models.hetero_network import HeteroNetwork
@@ -22,4 +22,5 @@ __all__ = [
     "build_hetero_model",
     "build_model",
     "encoder_of",
+    "takes_edge_features",
 ]

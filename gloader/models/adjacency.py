@@ -19,17 +19,26 @@ class Adjacency:
     indptr : (D + 1,) int32 or int64, from 0 to E
     indices : (E,) of the same dtype, the source of each edge
     num_src : number of sources
+    features : (E, F_e) float32 of the edges; None: they have none, or nobody looks at them
     """
 
-    def __init__(self, indptr: torch.Tensor, indices: torch.Tensor, *, num_src: int) -> None:
+    def __init__(
+        self,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        *,
+        num_src: int,
+        features: torch.Tensor | None = None,
+    ) -> None:
         self.indptr = indptr
         self.indices = indices
         self.num_src = num_src
+        self.features = features
 
     @classmethod
     def of_block(cls, block: DeviceBlock) -> Adjacency:
         """Return the edges of ``block``. Shares its tensors."""
-        return cls(block.indptr, block.indices, num_src=block.num_src)
+        return cls(block.indptr, block.indices, num_src=block.num_src, features=block.edge_x)
 
     @property
     def num_dst(self) -> int:
@@ -40,6 +49,12 @@ class Adjacency:
     def num_edges(self) -> int:
         """E."""
         return int(self.indices.shape[0])
+
+    @property
+    def wanted_features(self) -> torch.Tensor:
+        """(E, F_e), which who asks knows to be there."""
+        assert self.features is not None  # noqa: S101 - a layer that looks at them is given them
+        return self.features
 
     @cached_property
     def counts(self) -> torch.Tensor:

@@ -27,6 +27,7 @@ def attend(
     *,
     importance: torch.Tensor | None = None,
     has_loops: bool = True,
+    edge_terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the mean row of each destination's sources, weighted by the softmax of each head's scores.
 
@@ -40,6 +41,8 @@ def attend(
     edges : E edges into the first D nodes
     importance : (E,) how many edges each stands for in the softmax; None: one
     has_loops : a destination is one more source of itself
+    edge_terms : (E, heads) what each edge adds to its scores; with loops (E + D, heads), behind them what those add;
+        None: nothing
 
     Returns
     -------
@@ -48,14 +51,17 @@ def attend(
     if not has_loops and not edges.num_edges:
         # Operations of torch take no empty edges. The sums are 0, and so are the gradients, which are there.
         nothing = rows[:0].sum().to(scores.dtype) + scores[:0].sum()
+        nothing = nothing if edge_terms is None else nothing + edge_terms.sum()
         return nothing.expand(scores.shape[1], edges.num_dst, rows.shape[-1])
     # Kernels are not for float64, which only tests of gradients have. A compiler fuses the operations by itself.
     kernels = (
         attention_kernels(rows.device)
-        if scores.dtype == torch.float32 and not torch.compiler.is_compiling()
+        if scores.dtype == torch.float32 and edge_terms is None and not torch.compiler.is_compiling()
         else None
     )
-    return (kernels or attend_in_torch)(rows.contiguous(), scores, edges, importance, has_loops)
+    if kernels is not None:
+        return kernels(rows.contiguous(), scores, edges, importance, has_loops)
+    return attend_in_torch(rows.contiguous(), scores, edges, importance, has_loops, edge_terms)
 
 
 def attend_between(
@@ -102,14 +108,17 @@ def attend_in_torch(
     edges: Adjacency,
     importance: torch.Tensor | None,
     has_loops: bool,
+    edge_terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return what `attend` does, by operations of torch; the kernels' twin.
 
     Parameters
     ----------
-    rows, scores, edges, importance, has_loops : as of `attend`; ``rows`` contiguous
+    rows, scores, edges, importance, has_loops, edge_terms : as of `attend`; ``rows`` contiguous
     """
-    result: torch.Tensor = _Attention.apply(rows, scores, edges, importance, has_loops)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+        rows, scores, edges, importance, has_loops, edge_terms
+    )
     return result
 
 
@@ -160,7 +169,10 @@ def _trial(attend_by: Callable[..., torch.Tensor], place: torch.device) -> tuple
 
 
 def edge_scores(
-    sources: torch.Tensor, destinations: torch.Tensor, ends: tuple[torch.Tensor, torch.Tensor]
+    sources: torch.Tensor,
+    destinations: torch.Tensor,
+    ends: tuple[torch.Tensor, torch.Tensor],
+    terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the score of each edge, (E, heads).
 
@@ -168,8 +180,11 @@ def edge_scores(
     ----------
     sources, destinations : (nodes, heads) scores as such
     ends : source and destination of each edge, both (E,)
+    terms : (E, heads) what each edge adds; None: nothing
     """
     total = sources.index_select(0, ends[0]).add_(destinations.index_select(0, ends[1]))
+    if terms is not None:
+        total.add_(terms)
     return functional.leaky_relu_(total, NEGATIVE_SLOPE)
 
 
@@ -200,11 +215,12 @@ class _Attention(torch.autograd.Function):
         edges: Adjacency,
         importance: torch.Tensor | None,
         has_loops: bool,
+        edge_terms: torch.Tensor | None,
     ) -> torch.Tensor:
         num_dst, num_edges, heads = edges.num_dst, edges.num_edges, scores.shape[1]
         # The loops stand behind all edges, where one operation takes both, and are added on by slices.
         dst, src = edges.pairs_and_loops if has_loops else edges.pairs
-        slopes = edge_scores(scores[..., 0], scores[..., 1], (src, dst))
+        slopes = edge_scores(scores[..., 0], scores[..., 1], (src, dst), edge_terms)
         # Shifted by their maximum no exponential overflows. The shift cancels out of the softmax, and so does its
         # gradient.
         top = reduce_edges(slopes[:num_edges], edges, by="max")
@@ -275,7 +291,8 @@ class _Attention(torch.autograd.Function):
                 # All heads of an edge lie in one bag.
                 at_dst = torch.add(dst.index_select(0, order).unsqueeze(1), number.t(), alpha=num_dst)
                 grad_rows = _bags(grad, at_dst, (bounds[:-1] * heads).unsqueeze(0), ordered)[0]
-        return grad_rows, torch.stack((grad_src, grad_dst), dim=2), None, None, None
+        grad_terms = grad_edges if ctx.needs_input_grad[5] else None
+        return grad_rows, torch.stack((grad_src, grad_dst), dim=2), None, None, None, grad_terms
 
 
 def _of_heads(rows: torch.Tensor, src: torch.Tensor, number: torch.Tensor) -> torch.Tensor:

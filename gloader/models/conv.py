@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from gloader.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from torch import nn
 
     from gloader.models.adjacency import Adjacency
     from gloader.types import DeviceBlock
@@ -35,12 +39,24 @@ class Conv(Protocol):
     """One graph convolution, on a sampled block and, in two steps, on all in-edges of any nodes.
 
     The two steps are for graphs whose features exceed memory: `project` is dense and is streamed over
-    the nodes in order; `propagate` then needs only the projected table. Both work on a range of output
-    columns, so that the table can be made as narrow as memory asks.
+    the nodes in order; `propagate` then needs only the projected table. Both work on a range of
+    columns, so that the table can be made as narrow as memory asks: of the output, or, where a layer ends in a head
+    that needs all columns at once, of what the head takes, which is as wide as the input.
     """
 
     in_dim: int
     out_dim: int
+    edge_dim: int  # width of the features of edges that it looks at; 0: it looks at none
+
+    @property
+    def head(self) -> nn.Module | None:
+        """What is left to do for each row that `propagate` made; None: nothing."""
+        ...
+
+    @property
+    def edge_floats(self) -> int:
+        """Floats per edge that `propagate` holds beside features and a few scores."""
+        ...
 
     def __call__(self, x: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
         """Return (D, out_dim) for ``x`` (U, in_dim), whose first D rows are the destinations."""
@@ -48,11 +64,11 @@ class Conv(Protocol):
 
     @property
     def column_step(self) -> int:
-        """Output columns come in multiples of this."""
+        """Columns come in multiples of this."""
         ...
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Floats per node in each part of the table that ``num_columns`` output columns need."""
+        """Floats per node in each part of the table that ``num_columns`` columns need."""
         ...
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
@@ -62,7 +78,7 @@ class Conv(Protocol):
         ----------
         x : (n, in_dim) their inputs
         degree : (n,) float32, their in-degrees
-        columns : output columns, a multiple of `column_step`
+        columns : a multiple of `column_step`
         """
         ...
 
@@ -81,11 +97,36 @@ class Conv(Protocol):
         table : of all nodes, made by `project`
         nodes : (n,) int64
         pieces : one or more adjacencies with n destinations each, which together hold every in-edge once, with
-            sources that index the table
+            sources that index the table, and with features where the layer looks at them
         degree : (n,) float32, in-degrees of ``nodes``
         columns : those of the table
         """
         ...
+
+
+def made_dim(conv: Conv) -> int:
+    """Return the width of what `Conv.propagate` makes: of the output, or of what the head takes. Pure."""
+    return conv.out_dim if conv.head is None else conv.in_dim
+
+
+def edge_features_of(block: DeviceBlock, edge_dim: int) -> torch.Tensor:
+    """Return the features of the edges of ``block``, (E, edge_dim).
+
+    Raises
+    ------
+    ConfigError
+        It has none, or of another width.
+    """
+    if block.edge_x is None:
+        raise ConfigError(
+            f"the model looks at {edge_dim} features of every edge and the batch has none; "
+            f"use a dataset with edge features and a loader with edge_features='auto'"
+        )
+    if block.edge_x.shape[1] != edge_dim:
+        raise ConfigError(
+            f"the batch has {block.edge_x.shape[1]} features of every edge and the model looks at {edge_dim}"
+        )
+    return block.edge_x
 
 
 def multiplies_first(

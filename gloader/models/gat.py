@@ -11,7 +11,7 @@ from torch.nn import functional
 from gloader.models.adjacency import Adjacency
 from gloader.models.aggregate import sum_neighbors
 from gloader.models.attention import NEGATIVE_SLOPE, attend, edge_scores, reduce_edges
-from gloader.models.conv import gather_cost, multiplies_first
+from gloader.models.conv import edge_features_of, gather_cost, multiplies_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +26,9 @@ class GatConv(nn.Module):
     An edge with an importance weight w counts as w edges in the softmax: both of its sums are then estimates
     without bias of those over all neighbours (their ratio is a consistent one).
 
+    With features of edges, those of PyG's ``GATConv(edge_dim=...)``: each adds a score of its own. That of a node to
+    itself is then the mean over its in-edges (its estimate, where edges have been sampled).
+
     Parameters
     ----------
     in_dim, out_dim : F and H; with ``concat`` a head has H / heads columns, else each has H and the heads
@@ -33,14 +36,24 @@ class GatConv(nn.Module):
     heads : number of heads
     concat : whether the heads are laid side by side or averaged
     add_self_loops : a node also attends to itself, which is never left to sampling
+    edge_dim : width of the features of an edge; 0: they are not looked at
     """
 
     def __init__(
-        self, in_dim: int, out_dim: int, *, heads: int, concat: bool, add_self_loops: bool = True
+        self,
+        in_dim: int,
+        out_dim: int,
+        *,
+        heads: int,
+        concat: bool,
+        add_self_loops: bool = True,
+        edge_dim: int = 0,
     ) -> None:
         super().__init__()
         self.in_dim = in_dim
         self.out_dim = out_dim
+        self.edge_dim = edge_dim
+        self.head = None
         self.heads = heads
         self.concat = concat
         self.add_self_loops = add_self_loops
@@ -51,9 +64,20 @@ class GatConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_dim))
         for weight in (self.lin.weight, self.att_src, self.att_dst):
             glorot(weight)
+        if edge_dim:
+            self.lin_edge = nn.Linear(edge_dim, heads * self.head_dim, bias=False)
+            self.att_edge = nn.Parameter(torch.empty(1, heads, self.head_dim))
+            for weight in (self.lin_edge.weight, self.att_edge):
+                glorot(weight)
 
     def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
-        """Return (D, out_dim) for ``x`` (U, in_dim)."""
+        """Return (D, out_dim) for ``x`` (U, in_dim).
+
+        Raises
+        ------
+        ConfigError
+            It looks at the features of edges, and those of ``block`` have none, or of another width.
+        """
         edges = Adjacency.of_block(block)
         weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)
         scores = self._scores(x, weights)
@@ -68,7 +92,14 @@ class GatConv(nn.Module):
             num_heads=self.heads,
         )
         rows = self.lin(x).view(-1, self.heads, self.head_dim) if project_first else x
-        result = attend(rows, scores, edges, importance=block.edge_weight, has_loops=self.add_self_loops)
+        result = attend(
+            rows,
+            scores,
+            edges,
+            importance=block.edge_weight,
+            has_loops=self.add_self_loops,
+            edge_terms=self._edge_terms(block, edges) if self.edge_dim else None,
+        )
         return self._join(result if project_first else result @ weights.transpose(1, 2)) + self.bias
 
     def _scores(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -87,9 +118,36 @@ class GatConv(nn.Module):
             scores = functional.linear(x.to(vectors.dtype), vectors.view(-1, self.in_dim))
         return scores.view(-1, self.heads, 2)
 
+    def _edge_terms(self, block: DeviceBlock, edges: Adjacency) -> torch.Tensor:
+        """Return what each edge adds to its scores (E, heads); behind them, (E + D, heads), what loops do."""
+        terms = self._edge_scores(edge_features_of(block, self.edge_dim), slice(None))
+        if not self.add_self_loops:
+            return terms
+        weight = block.edge_weight
+        if weight is None:
+            loops = reduce_edges(terms, edges, by="sum") / edges.counts.clamp(min=1.0).unsqueeze(1)
+        else:
+            total = reduce_edges(weight.unsqueeze(1), edges, by="sum")
+            loops = reduce_edges(terms * weight.unsqueeze(1), edges, by="sum")
+            loops = loops / total.clamp(min=torch.finfo(total.dtype).tiny)
+        return torch.cat((terms, loops))
+
+    def _edge_scores(self, features: torch.Tensor, heads: slice) -> torch.Tensor:
+        """Return the scores (E, heads) of ``features`` (E, edge_dim), in the precision of the parameters."""
+        with torch.autocast(features.device.type, enabled=False):
+            # As of `_scores`.
+            weights = self.lin_edge.weight.view(self.heads, self.head_dim, self.edge_dim)[heads]
+            vectors = self.att_edge[:, heads].transpose(0, 1) @ weights
+            return functional.linear(features.to(vectors.dtype), vectors.squeeze(1))
+
     def _join(self, results: torch.Tensor) -> torch.Tensor:
         """Return (n, columns) of the ``results`` (heads, n, head_dim)."""
         return results.transpose(0, 1).flatten(1) if self.concat else results.mean(dim=0)
+
+    @property
+    def edge_floats(self) -> int:
+        """What its features add to the scores of an edge, and room for it beside them."""
+        return 2 * self.heads if self.edge_dim else 0
 
     @property
     def column_step(self) -> int:
@@ -98,6 +156,10 @@ class GatConv(nn.Module):
 
     def _heads_of(self, num_columns: int) -> int:
         return num_columns // self.head_dim if self.concat else self.heads
+
+    def _head_range(self, columns: slice) -> slice:
+        first = columns.start // self.head_dim if self.concat else 0
+        return slice(first, first + self._heads_of(columns.stop - columns.start))
 
     def table_widths(self, num_columns: int) -> tuple[int, ...]:
         """The projection of each head, and both scores of all heads."""
@@ -111,8 +173,7 @@ class GatConv(nn.Module):
         ----------
         x, degree, columns : as for `Conv.project`
         """
-        first = columns.start // self.head_dim
-        heads = slice(first, first + self._heads_of(columns.stop - columns.start))
+        heads = self._head_range(columns)
         weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)[heads]
         values = functional.linear(x, weights.flatten(0, 1)).view(len(x), -1, self.head_dim)
         scores = [(values * attention[:, heads]).sum(2) for attention in (self.att_src, self.att_dst)]
@@ -123,7 +184,7 @@ class GatConv(nn.Module):
         table: Table,
         nodes: torch.Tensor,
         pieces: Iterable[Adjacency],
-        degree: torch.Tensor,  # noqa: ARG002 - a softmax needs no degree
+        degree: torch.Tensor,
         columns: slice,
     ) -> torch.Tensor:
         """Return the attention over all in-edges; the softmax is carried from piece to piece.
@@ -134,7 +195,11 @@ class GatConv(nn.Module):
         """
         *values, scores_src, scores_dst = table
         scores_dst = scores_dst[nodes]
-        if self.add_self_loops:
+        heads = self._head_range(columns)
+        # The score of a loop that knows features is there when all edges were seen: such a loop comes last.
+        loop_comes_last = self.add_self_loops and self.edge_dim > 0
+        loop_terms = torch.zeros_like(scores_dst)
+        if self.add_self_loops and not loop_comes_last:
             top = functional.leaky_relu(scores_src[nodes] + scores_dst, NEGATIVE_SLOPE)
             total = torch.ones_like(top)
             sums = [value[nodes] for value in values]
@@ -144,7 +209,10 @@ class GatConv(nn.Module):
             sums = [value.new_zeros(len(nodes), self.head_dim) for value in values]
         # A softmax in pieces: when a piece has a larger score, what was added up before is scaled down to it.
         for edges in pieces:
-            scores = edge_scores(scores_src, scores_dst, (edges.indices, edges.dst))
+            terms = self._edge_scores(edges.wanted_features, heads) if self.edge_dim else None
+            if loop_comes_last and terms is not None:
+                loop_terms += reduce_edges(terms, edges, by="sum")
+            scores = edge_scores(scores_src, scores_dst, (edges.indices, edges.dst), terms)
             before, top = top, torch.maximum(top, reduce_edges(scores, edges, by="max"))
             decay = (before - top).exp_()
             powers = scores.sub_(top.index_select(0, edges.dst)).exp_()
@@ -153,6 +221,14 @@ class GatConv(nn.Module):
             for head, value in enumerate(values):
                 found = sum_neighbors(value, edges, powers[:, head].contiguous())
                 sums[head] = found.addcmul_(sums[head], decay[:, head, None])
+        if loop_comes_last:
+            loop_terms /= degree.clamp(min=1.0).unsqueeze(1)
+            loops = functional.leaky_relu(scores_src[nodes] + scores_dst + loop_terms, NEGATIVE_SLOPE)
+            before, top = top, torch.maximum(top, loops)
+            decay, powers = (before - top).exp_(), loops.sub_(top).exp_()
+            total = (total * decay).add_(powers)
+            for head, value in enumerate(values):
+                sums[head] = (value[nodes] * powers[:, head, None]).addcmul_(sums[head], decay[:, head, None])
         total = total.clamp(min=torch.finfo(total.dtype).tiny)
         return self._join(torch.stack(sums) / total.t().unsqueeze(2)) + self.bias[columns]
 

@@ -37,6 +37,9 @@ class GcnConv(nn.Module):
         super().__init__()
         self.in_dim = in_dim
         self.out_dim = out_dim
+        self.edge_dim = 0
+        self.head = None
+        self.edge_floats = 0
         self.add_self_loops = add_self_loops
         self.lin = nn.Linear(in_dim, out_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(out_dim))

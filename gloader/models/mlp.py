@@ -23,6 +23,9 @@ class DenseConv(nn.Module):
         super().__init__()
         self.in_dim = in_dim
         self.out_dim = out_dim
+        self.edge_dim = 0
+        self.head = None
+        self.edge_floats = 0
         self.lin = nn.Linear(in_dim, out_dim)
 
     def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:

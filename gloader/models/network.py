@@ -62,6 +62,12 @@ class GraphNetwork(nn.Module):
             x = conv(self.enter(depth, x), block)
         return x
 
+    def finish(self, depth: int, made: torch.Tensor) -> torch.Tensor:
+        """Return the output of layer ``depth`` for rows (n, width) that its `Conv.propagate` made."""
+        head = self.layers[depth].head
+        found: torch.Tensor = made if head is None else head(made)
+        return found
+
     def enter(self, depth: int, x: torch.Tensor) -> torch.Tensor:
         """Return what layer ``depth`` sees of the output ``x`` (n, width) of the layer below it."""
         if depth == 0:

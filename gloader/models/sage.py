@@ -26,6 +26,9 @@ class SageConv(nn.Module):
         super().__init__()
         self.in_dim = in_dim
         self.out_dim = out_dim
+        self.edge_dim = 0
+        self.head = None
+        self.edge_floats = 0
         self.lin_l = nn.Linear(in_dim, out_dim)
         self.lin_r = nn.Linear(in_dim, out_dim, bias=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:
 # From 6 columns to 32 a layer multiplies first, from 64 to 5 it aggregates first.
 @pytest.mark.parametrize(("in_dim", "hidden"), [(6, 32), (64, 8)])
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
-@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "gine"])
 def test_logits_and_gradients_are_those_of_float32_but_for_rounding(
     graph: CscGraph, name: str, sampler: str, in_dim: int, hidden: int
 ) -> None:
@@ -64,11 +65,13 @@ def test_logits_and_gradients_are_those_of_float32_but_for_rounding(
     assert sampler == "neighbor" or batch.blocks[0].edge_weight is not None
     degree = torch.from_numpy(graph.in_degrees(batch.nodes)).float()
     blocks = [to_device_block(block, degree, torch.device("cpu")) for block in batch.blocks]
+    edge_x = torch.randn(graph.num_edges, 3, generator=torch.Generator().manual_seed(3))
+    blocks = [replace(block, edge_x=edge_x[block.edge_ids]) for block in blocks]
     x = torch.randn(len(batch.nodes), in_dim, generator=torch.Generator().manual_seed(1))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = ModelConfig(name=name, hidden=hidden, heads=4, dropout=0.0)
-        model = build_model(config, in_dim=in_dim, out_dim=5, num_layers=2)
+        model = build_model(config, in_dim=in_dim, out_dim=5, num_layers=2, edge_dim=3)
     exact, exact_gradient = _step(model, x, blocks, is_reduced=False)
     logits, gradient = _step(model, x, blocks, is_reduced=True)
     assert gradient.isfinite().all()

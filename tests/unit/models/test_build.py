@@ -1,23 +1,35 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from gloader.config import ModelConfig
 from gloader.errors import ConfigError
-from gloader.models import build_model
+from gloader.models import build_model, takes_edge_features
 
-NAMES = ("graphsage", "gcn", "gat", "mlp")
+NAMES = ("graphsage", "gcn", "gat", "gine", "mlp")
+FE = 4
 
 
-def _build(num_layers: int = 2, **settings):
-    return build_model(ModelConfig(**settings), in_dim=6, out_dim=3, num_layers=num_layers)
+def _build(num_layers: int = 2, *, edge_dim: int = FE, **settings):
+    return build_model(ModelConfig(**settings), in_dim=6, out_dim=3, num_layers=num_layers, edge_dim=edge_dim)
+
+
+def _told(block):
+    """Return ``block`` with features of its edges."""
+    generator = torch.Generator().manual_seed(0)
+    return replace(block, edge_x=torch.randn(block.indices.shape[0], FE, generator=generator))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_logits_have_a_row_per_seed_and_a_column_per_class(name, batch_norm, make_block) -> None:
-    blocks = [make_block([0, 2, 3, 3], [3, 4, 1], num_src=5), make_block([0, 1, 2], [2, 0], num_src=3)]
+    blocks = [
+        _told(make_block([0, 2, 3, 3], [3, 4, 1], num_src=5)),
+        _told(make_block([0, 1, 2], [2, 0], num_src=3)),
+    ]
     model = _build(name=name, hidden=8, batch_norm=batch_norm)
     logits = model(torch.randn(5, 6), blocks)
     assert logits.shape == (2, 3)
@@ -27,8 +39,49 @@ def test_logits_have_a_row_per_seed_and_a_column_per_class(name, batch_norm, mak
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hops_without_edges_still_give_finite_logits(name, make_block) -> None:
-    empty = make_block([0, 0, 0], [], num_src=2)
-    assert torch.isfinite(_build(name=name, hidden=8)(torch.randn(2, 6), [empty, empty])).all()
+    empty = _told(make_block([0, 0, 0], [], num_src=2))
+    model = _build(name=name, hidden=8)
+    logits = model(torch.randn(2, 6), [empty, empty])
+    assert torch.isfinite(logits).all()
+    logits.sum().backward()
+    assert all(name == "mlp" or parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_of_edges_change_what_a_model_that_takes_them_says(name, make_block) -> None:
+    blocks = [_told(make_block([0, 2, 3], [1, 0, 1], num_src=2))] * 2
+    others = [replace(block, edge_x=2 * block.edge_x) for block in blocks]
+    model, x = _build(name=name, hidden=8, dropout=0.0), torch.randn(2, 6)
+    assert torch.equal(model(x, blocks), model(x, others)) != takes_edge_features(name)
+
+
+def test_attention_works_without_features_of_edges(make_block) -> None:
+    plain = make_block([0, 2, 3], [1, 0, 1], num_src=2)
+    model, x = _build(name="gat", hidden=8, dropout=0.0, edge_dim=0), torch.randn(2, 6)
+    assert torch.equal(model(x, [plain] * 2), model(x, [_told(plain)] * 2))
+    assert not any("edge" in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["gat", "gine"])
+def test_a_batch_without_the_features_that_a_model_takes_is_refused(name, make_block) -> None:
+    plain, model, x = (
+        make_block([0, 2, 3], [1, 0, 1], num_src=2),
+        _build(name=name, hidden=8),
+        torch.randn(2, 6),
+    )
+    with pytest.raises(
+        ConfigError, match="looks at 4 features of every edge and the batch has none; use a dataset"
+    ):
+        model(x, [plain] * 2)
+    with pytest.raises(ConfigError, match="the batch has 5 features of every edge and the model looks at 4"):
+        model(x, [replace(plain, edge_x=torch.zeros(3, 5))] * 2)
+
+
+def test_a_sum_of_what_edges_say_is_refused_where_they_say_nothing() -> None:
+    with pytest.raises(
+        ConfigError, match="model 'gine' adds up what features of edges say, and there are none"
+    ):
+        _build(name="gine", edge_dim=0)
 
 
 def test_an_mlp_sees_no_edge(make_block) -> None:
@@ -48,7 +101,10 @@ def test_the_wrong_number_of_blocks_is_refused(make_block) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "transformer"}, "model 'transformer' is not known; allowed: graphsage, gcn, gat, mlp"),
+        (
+            {"name": "transformer"},
+            "model 'transformer' is not known; allowed: graphsage, gcn, gat, gine, mlp",
+        ),
         ({"hidden": 0}, "hidden is 0; a model needs at least 1"),
         ({"heads": -1}, "heads is -1; a model needs at least 1"),
         ({"dropout": 1.0}, "dropout is 1.0; allowed: 0 up to"),

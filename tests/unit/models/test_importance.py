@@ -15,6 +15,7 @@ import torch
 
 from gloader.models.gat import GatConv
 from gloader.models.gcn import GcnConv
+from gloader.models.gine import GineConv
 from gloader.models.sage import SageConv
 from gloader.pipeline.transfer import to_device_block
 from gloader.samplers import CscGraph, NeighborSampler, make_sampler
@@ -36,7 +37,17 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
     ("fastgcn", 25, {}),
     ("fastgcn", 25, {"adjacency": "gcn"}),
 ]
-CONVS: dict[str, Callable[[int, int], Any]] = {"graphsage": SageConv, "gcn": GcnConv}
+FE = 2
+
+
+def gine_sum(in_dim: int, _: int) -> GineConv:
+    """The sum of a GINE layer; what follows it is no linear function."""
+    conv = GineConv(in_dim, in_dim, edge_dim=FE, hidden=1, batch_norm=False)
+    conv.nn = torch.nn.Identity()
+    return conv
+
+
+CONVS: dict[str, Callable[[int, int], Any]] = {"graphsage": SageConv, "gcn": GcnConv, "gine": gine_sum}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +65,11 @@ def graph() -> CscGraph:
 
 def device_block(graph: CscGraph, batch: SampledBatch) -> DeviceBlock:
     degree = torch.from_numpy(graph.in_degrees(batch.nodes)).float()
-    return to_device_block(batch.blocks[0], degree, torch.device("cpu"))
+    edge_x = torch.from_numpy(np.random.default_rng(4).normal(size=(graph.num_edges, FE))).float()
+    block = batch.blocks[0]
+    return replace(
+        to_device_block(block, degree, torch.device("cpu")), edge_x=edge_x[torch.from_numpy(block.edge_ids)]
+    )
 
 
 def outputs(conv: Any, graph: CscGraph, sampler: Any, *, draws: int, strip: bool = False) -> np.ndarray:
@@ -104,7 +119,14 @@ def test_without_the_weights_the_mean_is_elsewhere(
 
 @pytest.mark.parametrize("name", ["labor", "ladies", "fastgcn", "weighted", "neighbor"])
 @pytest.mark.parametrize(
-    "conv", [SageConv(DIM, DIM), GcnConv(DIM, DIM), GatConv(DIM, DIM, heads=1, concat=True)]
+    "conv",
+    [
+        SageConv(DIM, DIM),
+        GcnConv(DIM, DIM),
+        GatConv(DIM, DIM, heads=1, concat=True),
+        GatConv(DIM, DIM, heads=1, concat=True, edge_dim=FE),
+        GineConv(DIM, DIM, edge_dim=FE, hidden=4, batch_norm=False),
+    ],
 )
 def test_a_sample_of_everything_is_the_full_aggregate(graph: CscGraph, name: str, conv: Any) -> None:
     full = outputs(conv, graph, NeighborSampler(graph, [-1]), draws=1)
@@ -136,6 +158,23 @@ def test_attention_counts_an_edge_as_often_as_it_stands_for(make_block) -> None:
     once = make_block([0, 2], [1, 2], num_src=3, src_degree=[4, 0, 0])
     weighted = replace(once, edge_weight=torch.tensor([3.0, 1.0]))
     repeated = make_block([0, 4], [1, 1, 1, 2], num_src=3, src_degree=[4, 0, 0])
+    torch.testing.assert_close(conv(x, weighted), conv(x, repeated))
+    assert not torch.allclose(conv(x, weighted), conv(x, once))
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        GatConv(DIM, DIM, heads=3, concat=False, edge_dim=FE),
+        GatConv(DIM, DIM, heads=1, concat=True, add_self_loops=False, edge_dim=FE),
+        gine_sum(DIM, DIM),
+    ],
+)
+def test_what_an_edge_says_counts_as_often_as_it_stands_for(conv, make_block) -> None:
+    x, told = torch.randn(3, DIM), torch.randn(2, FE)
+    once = replace(make_block([0, 2], [1, 2], num_src=3), edge_x=told)
+    weighted = replace(once, edge_weight=torch.tensor([3.0, 1.0]))
+    repeated = replace(make_block([0, 4], [1, 1, 1, 2], num_src=3), edge_x=told[[0, 0, 0, 1]])
     torch.testing.assert_close(conv(x, weighted), conv(x, repeated))
     assert not torch.allclose(conv(x, weighted), conv(x, once))
 
