@@ -36,6 +36,7 @@ class MergedBatch:
         None  # (num_edges,) full-graph edges each stands for; None: all alike
     )
     links: Links | None = None  # as of `SampledBatch`
+    trees: LocalArray | None = None  # as of `SampledBatch`
 
     @property
     def edge_index(self) -> LocalArray:
@@ -63,6 +64,7 @@ class MergedBatch:
             num_seeds=self.num_seeds,
             blocks=tuple(reversed(blocks)),
             links=self.links,
+            trees=self.trees,
         )
 
     def _first_hops(self, *, num_dst: int, num_src: int, num_edges: int) -> Block:
@@ -83,6 +85,7 @@ def merge_hops(
     num_nodes: Sequence[int],
     *,
     links: Links | None = None,
+    trees: LocalArray | None = None,
 ) -> MergedBatch:
     """Join the hops of a batch; the destinations of hop l are the nodes ``num_nodes[l]:num_nodes[l + 1]``. Pure.
 
@@ -93,6 +96,7 @@ def merge_hops(
     hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
     num_nodes : (L + 2,) 0, then the nodes known before each hop, then U
     links : what is predicted of the seeds
+    trees : (U,) the seed that each node was found for, where each has nodes of its own
     """
     joined = join_hops(hops, num_nodes)
     return MergedBatch(
@@ -106,6 +110,7 @@ def merge_hops(
         num_sampled_edges=joined.num_sampled_edges,
         edge_weight=joined.edge_weight,
         links=links,
+        trees=trees,
     )
 
 

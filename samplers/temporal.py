@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.config import Layout
     from gloader.samplers.graph import Topology
     from gloader.samplers.timed_hops import TimedSeeds, TimeRule
-    from gloader.types import AnySeeds, BatchId, Block, IdArray
+    from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray
 
 
 class TemporalSampler:
@@ -100,13 +100,14 @@ class TemporalSampler:
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
         given = timed_seeds(seeds)
-        nodes, hops, counts = self._sample(batch_id, given, is_merged=False)
+        nodes, trees, hops, counts = self._sample(batch_id, given, is_merged=False)
         return SampledBatch(
             id=batch_id,
             nodes=nodes,
             num_seeds=counts[1],
             blocks=tuple(reversed(hops)),  # a model starts at the hop that lies farthest from the seeds
             links=given.links,
+            trees=trees,
         )
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
@@ -115,12 +116,13 @@ class TemporalSampler:
         Parameters and errors are those of `sample`.
         """
         given = timed_seeds(seeds)
-        return merge_hops(batch_id, *self._sample(batch_id, given, is_merged=True), links=given.links)
+        nodes, trees, hops, counts = self._sample(batch_id, given, is_merged=True)
+        return merge_hops(batch_id, nodes, hops, counts, links=given.links, trees=trees)
 
     def _sample(
         self, batch_id: BatchId, seeds: TimedSeeds, *, is_merged: bool
-    ) -> tuple[IdArray, list[Block], list[int]]:
-        """Return the nodes, the hops, next to the seeds first, and 0, the seeds, and the nodes known after each hop."""
+    ) -> tuple[IdArray, LocalArray, list[Block], list[int]]:
+        """Return nodes, trees, hops, next to the seeds first, and 0, the seeds, and the nodes known after each hop."""
         num_nodes = self.graph.num_nodes
         roots = checked_seeds(seeds.nodes, num_nodes)
         entries = tree_entries(np.arange(len(roots), dtype=np.int64), roots, num_nodes)
@@ -141,5 +143,5 @@ class TemporalSampler:
                 num_edges += hops[-1].num_edges
                 if is_merged:  # one list of all edges
                     checked_total(num_edges, hop, batch_id, self.fanouts)
-            nodes = work.nodes[: counts[-1]] % num_nodes
-        return nodes, hops, counts
+            trees, nodes = np.divmod(work.nodes[: counts[-1]], num_nodes)
+        return nodes, trees.astype(np.int32), hops, counts

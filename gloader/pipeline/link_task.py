@@ -123,11 +123,8 @@ class LinkTask:
             has_times=settings.sampling.time_strategy != "none",
             negative_table=negative_table,
         )
-        where = (
-            f"{format_bytes(held)} held"
-            if held
-            else f"{format_bytes(self.table.num_bytes)} read by each batch"
-        )
+        size = format_bytes(self.table.num_bytes)
+        where = f"{size} held" if self.table.num_bytes <= left else f"rows of {size} are read by each batch"
         text = (
             f"links: {order.num_items:,} edges of {self.table.name!r} ({relation_text(self.table.relation)}, {where}), "
             f"negatives {self.negatives or 'none'}, excluded {self._excluded}"

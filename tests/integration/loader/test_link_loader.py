@@ -171,7 +171,7 @@ def test_a_table_that_does_not_fit_is_read_by_each_batch(
         expected = [link_contents(batch) for batch in loader]
     monkeypatch.setattr(link_task, "_HELD_SHARE", 0.0)
     with _open(linked, memory_budget="4GB", epochs=1) as loader:
-        assert "read by each batch" in loader.explain()
+        assert "rows of 20 KB are read by each batch" in loader.explain()
         assert [link_contents(batch) for batch in loader] == expected
 
 
@@ -203,15 +203,14 @@ def test_no_edge_is_as_late_as_its_seed(linked: LinkedGraph, place: str, strateg
         for batch in loader:
             ready = _ready(batch)
             check_rows(linked, ready)
-            times = np.repeat(linked.times[batch.edge_ids[: batch.num_positives]], 1)
+            count = batch.num_positives
+            times = linked.times[batch.edge_ids[:count]]
             pairs = batch.pairs.numpy()
             asked = np.zeros(ready.num_seeds, np.int64)
-            asked[pairs[: len(times), 0]] = times
-            asked[pairs[: len(times), 1]] = times
-            asked[pairs[len(times) :, 1]] = np.tile(times, len(pairs) // len(times) - 1)
-            assert np.array_equal(
-                ready.nodes[pairs[: len(times)]], linked.pairs[batch.edge_ids[: len(times)], :2]
-            )
+            for column in (0, 1):
+                asked[pairs[:count, column]] = times
+                asked[pairs[count:, column]] = np.repeat(times, len(pairs) // count - 1)
+            assert np.array_equal(ready.nodes[pairs[:count]], linked.pairs[batch.edge_ids[:count], :2])
             # Every node of a tree has its seed's time: followed from the seeds outwards.
             of_node = np.full(len(ready.nodes), -1, np.int64)
             of_node[: ready.num_seeds] = asked
