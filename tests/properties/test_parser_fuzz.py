@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import shutil
 import zipfile
@@ -43,7 +44,9 @@ from gloader.errors import CheckpointError, GloaderError
 from gloader.report.sections import read_sections
 from gloader.ssd_store.cost import profile
 from gloader.ssd_store.format.manifest import (
+    EDGE_COLUMNS_FEATURE,
     FOLDERS_FEATURE,
+    LINKS_FEATURE,
     ArrayRecord,
     Manifest,
     parse_manifest,
@@ -53,7 +56,7 @@ from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.training.checkpoint.save import load_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 pytestmark = [
@@ -265,26 +268,36 @@ def manifest() -> bytes:
     return seal_manifest(body)
 
 
-def typed_manifest() -> bytes:
+def typed_manifest(
+    more: Mapping[str, tuple[int, ...]] = {}, said: Mapping[str, Any] = {}, features: tuple[str, ...] = ()
+) -> bytes:
     shapes = {"labels": (4,), "train": (2,), "valid": (1,), "test": (1,)}
     shapes = {f"nodes/paper/{name}": shape for name, shape in shapes.items()}
-    shapes |= {"relations/a__to__paper/indptr": (5,), "relations/a__to__paper/indices": (3,)}
+    shapes |= {"relations/a__to__paper/indptr": (5,), "relations/a__to__paper/indices": (3,), **more}
     records = {
         name: ArrayRecord(
             name=name,
             file=f"{name}.npy",
             dtype="int64",
             shape=shape,
-            num_bytes=8 * shape[0],
+            num_bytes=8 * math.prod(shape),
             digest="0" * 16,
             pages_file=f"{name}.pages",
         )
         for name, shape in shapes.items()
     }
     schema = checked_schema({"paper": 4, "a": 2}, [("a", "to", "paper")])
-    metadata = {"name": "d", "num_classes": 3, **schema.to_metadata()}
-    features = (FOLDERS_FEATURE,)
-    return Manifest(kind="hetero", arrays=records, metadata=metadata, required_features=features).to_bytes()
+    metadata = {"name": "d", "num_classes": 3, **schema.to_metadata(), **said}
+    required = (FOLDERS_FEATURE, *features)
+    return Manifest(kind="hetero", arrays=records, metadata=metadata, required_features=required).to_bytes()
+
+
+def linked_manifest() -> bytes:
+    links = {name: {"relation": "a:to:paper", "reverse": None, "in_graph": 2} for name in ("train", "valid")}
+    more: dict[str, tuple[int, ...]] = {"links/train/labels": (4,), "links/train/negatives": (4, 3)}
+    more |= {f"links/{name}/pairs": (4, 4) for name in links}
+    more |= {"relations/a__to__paper/edge_time": (3,)}
+    return typed_manifest(more, {"links": links}, (LINKS_FEATURE, EDGE_COLUMNS_FEATURE))
 
 
 def read_typed(path: Path) -> None:
@@ -297,6 +310,11 @@ def read_typed(path: Path) -> None:
         assert (path.parent / record.file).resolve().is_relative_to(path.parent.resolve())
     for source, _, destination in dataset.relations:
         assert {source, destination} <= set(dataset.node_types)
+    for table in dataset.link_tables.values():
+        assert {table.relation, table.reverse_relation or table.relation} <= set(dataset.relations)
+        assert 0 <= table.in_graph <= table.num_rows
+        assert table.num_bytes >= 32 * table.num_rows
+    assert all(table.has_times <= ("edge_time" in table.arrays) for table in dataset.edge_tables.values())
 
 
 def sealed(data: bytes, chance: Random) -> bytes:
@@ -505,6 +523,7 @@ TARGETS = {
         "a.json", manifest, lambda path: parse_manifest(path.read_bytes(), path), sealed
     ),
     "typed record": Target("a.json", typed_manifest, read_typed, sealed),
+    "record with links": Target("a.json", linked_manifest, read_typed, sealed),
     "npy": Target("a.npy", npy, read_npy),
     "npz": Target("a.npz", lambda: array_bytes(np.savez_compressed, x=np.arange(40)), read_npz, mutated_zip),
     "csv": Target("a.csv", csv, read_table),

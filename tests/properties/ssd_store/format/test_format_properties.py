@@ -99,24 +99,26 @@ PARTS = st.text(alphabet="ab_.-/~A0\\\0é ", max_size=8) | st.sampled_from(
 
 @pytest.mark.reliability("H4")
 @given(
-    st.tuples(st.sampled_from(["nodes", "relations"]), PARTS, PARTS).map("/".join)
+    st.tuples(st.sampled_from(["nodes", "relations", "links"]), PARTS, PARTS).map("/".join)
     | st.lists(PARTS, max_size=5).map("/".join)
     | st.text(max_size=20)
 )
 @example("relations/a__b/x")
 @example("relations/a__b__c/x")
 @example("nodes/a__b/x")
-def test_a_name_is_a_file_in_the_folder_or_in_that_of_a_type_or_relation(name):
+@example("links/a__b/x")
+@example("links/a/x")
+def test_a_name_is_a_file_in_the_folder_or_in_that_of_a_type_relation_or_link_table(name):
     """An oracle that takes paths apart says the same, and no accepted name leads out of the folder."""
     *folders, last = name.split("/")
-    spelled = ["nodes"] if len(folders) == 2 and "__" not in folders[1] else ["relations"]
+    spelled = ["nodes", "links"] if len(folders) == 2 and "__" not in folders[1] else ["relations"]
     is_right = is_plain_name(last) and (
         not folders
         or (
             len(folders) == 2
-            and folders[0] == spelled[0]
-            and (folders[0] == "nodes" or folders[1].count("__") >= 2)
-            and len(folders[1]) <= (100 if folders[0] == "nodes" else 240)
+            and folders[0] in spelled
+            and (folders[0] != "relations" or folders[1].count("__") >= 2)
+            and len(folders[1]) <= (240 if folders[0] == "relations" else 100)
             and all(
                 is_plain_name(folders[1][at : at + 100].strip("-.") or ".")
                 for at in range(0, len(folders[1]), 50)
@@ -134,9 +136,12 @@ def test_a_name_is_a_file_in_the_folder_or_in_that_of_a_type_or_relation(name):
 
 
 @pytest.mark.reliability("H4")
-@given(st.sampled_from(["file", "pages_file"]), st.lists(PARTS, max_size=5).map("/".join))
-def test_a_record_in_a_folder_names_its_own_files(key, value):
-    name = "nodes/paper/labels"
+@given(
+    st.sampled_from(["nodes/paper/labels", "links/train/pairs"]),
+    st.sampled_from(["file", "pages_file"]),
+    st.lists(PARTS, max_size=5).map("/".join),
+)
+def test_a_record_in_a_folder_names_its_own_files(name, key, value):
     record = {
         "file": f"{name}.npy",
         "dtype": "int64",
@@ -145,11 +150,14 @@ def test_a_record_in_a_folder_names_its_own_files(key, value):
         "digest": "0" * 16,
         "pages_file": f"{name}.pages",
     }
-    body = {**valid_body(), "required_features": ["array-folders"]}
+    required = ["array-folders", "link-tables"]
+    body = {**valid_body(), "required_features": required}
     parse_manifest(seal_manifest({**body, "arrays": {name: record}}), "x")
-    with pytest.raises(FormatError, match="array-folders"):
-        parse_manifest(seal_manifest({**body, "arrays": {name: record}, "required_features": []}), "x")
-    with pytest.raises(FormatError, match=r"its files must be nodes/paper/labels\.npy"):
+    for feature in required[: 2 if name.startswith("links") else 1]:
+        left = [each for each in required if each != feature]
+        with pytest.raises(FormatError, match=feature):
+            parse_manifest(seal_manifest({**body, "arrays": {name: record}, "required_features": left}), "x")
+    with pytest.raises(FormatError, match=rf"its files must be {name}\.npy"):
         parse_manifest(seal_manifest({**body, "arrays": {name: {**record, key: value}}}), "x")
 
 
