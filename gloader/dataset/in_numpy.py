@@ -29,7 +29,7 @@ def homogeneous_arrays(nodes: NodeTable, edges: EdgeTable, links: Mapping[str, L
     columns = {
         "edge_weight": graph.edge_weight,
         "edge_features": None if edges.feature_rows is None else edges.feature_rows.all_rows(),
-        "edge_time": edges.load_times(graph.indptr),
+        "edge_time": graph.edge_time,
         "links": {name: _links(table) for name, table in links.items()} or None,
     }
     return arrays | {name: column for name, column in columns.items() if column is not None}
@@ -50,7 +50,7 @@ def hetero_arrays(
     weights = {relation: graph.edge_weight for relation, graph in graphs.items()}
     labelled = next(table for table in nodes.values() if table.has_labels)
     features = {relation: table.feature_rows for relation, table in edges.items()}
-    times = {relation: table.load_times(graphs[relation].indptr) for relation, table in edges.items()}
+    times = {relation: graph.edge_time for relation, graph in graphs.items()}
     columns: dict[str, dict[Any, Any]] = {
         "edge_features": {relation: rows.all_rows() for relation, rows in features.items() if rows},
         "edge_time": {relation: time for relation, time in times.items() if time is not None},

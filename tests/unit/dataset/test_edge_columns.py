@@ -71,7 +71,7 @@ def test_tables_of_features_are_numbered_types_first(tmp_path: Path) -> None:
     buys, bought = typed.edge_tables[BUYS], typed.edge_tables[BOUGHT]
     assert (buys.has_edge_features, buys.has_times, buys.feature_rows) == (False, False, None)
     assert (bought.has_edge_features, bought.has_times) == (True, True)
-    assert bought.topology_bytes == 8 * 41 + 4 * 280 + 8 * 280
+    assert (bought.topology_bytes, bought.time_bytes) == (8 * 41 + 4 * 280, 8 * 280)
     arrays = typed.to_numpy()
     np.testing.assert_array_equal(arrays["edge_features"].pop(BOUGHT), edges[BOUGHT].features)
     np.testing.assert_array_equal(arrays["edge_time"].pop(BOUGHT), edges[BOUGHT].times)
