@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
 
 from gloader.convert.csc.external_csc import ChunkWriter, CscSink, EdgeNumbers, build_csc
 from gloader.convert.order.edge_moves import DEAL_BYTES, PAIR_BYTES, EdgeMoves
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from gloader.convert.csc.external_csc import CscReport
     from gloader.convert.options import EdgeRules, PrepareOptions
     from gloader.convert.progress import PrepareProgress
-    from gloader.convert.source import EdgeStream, FeatureStream
+    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
 
 # Bytes of feature rows read at a time, and copies of them alive at once: as read, as float32, as stored, by range.
 _CHUNK_BYTES = 4 << 20
@@ -132,6 +135,62 @@ class FeaturedEdges:
     dtype: str  # that the features are stored as
 
 
+class NumberedEdges:
+    """An edge stream whose edges have numbers, by which their rows of features are found; a stream of edges itself.
+
+    Parameters
+    ----------
+    edges : those of a stream that leaves some out have their numbers
+    num_rows : of features
+    where : what holds the edges, for messages
+    """
+
+    def __init__(self, edges: EdgeStream, num_rows: int, where: str) -> None:
+        self._edges = edges
+        self._num_rows = num_rows
+        self._where = where
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges; None: unknown until they are read."""
+        return self._edges.num_edges
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self._edges.has_weights
+
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        return self._edges.has_times
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time.
+
+        Raises
+        ------
+        ShapeError
+            There are more edges than rows, or, of a stream that leaves none out, fewer.
+        """
+        done, are_all = 0, True
+        for chunk in self._edges.chunks(max_edges):
+            count = chunk.src.shape[0]
+            if chunk.number is None:
+                chunk = replace(chunk, number=np.arange(done, done + count, dtype=np.int64))  # noqa: PLW2901 - as it goes on
+            else:
+                are_all = False
+            done += count
+            if chunk.number is not None and chunk.number.max(initial=-1) >= self._num_rows:
+                raise ShapeError(
+                    f"{self._where}: edge {self._num_rows} (counted from 0) has no edge features; there are "
+                    f"{self._num_rows} rows"
+                )
+            yield chunk
+        if are_all and done != self._num_rows:
+            raise ShapeError(f"{self._where}: edge features have {self._num_rows} rows for {done} edges")
+
+
 def write_edges(
     given: FeaturedEdges,
     sink: EdgeSink,
@@ -162,32 +221,28 @@ def write_edges(
     FeatureValueError
         A value cannot be stored.
     """
-    features, dtype = given.features, given.dtype
-    numbers = None if features is None else EdgeNumbers.of(scratch / "edge-numbers", features.num_rows)
-    report = build_csc(
-        given.edges,
-        sink,
+    sort = partial(
+        build_csc,
+        sink=sink,
         ends=ends,
         rules=rules,
         budget_bytes=budget_bytes,
         scratch=scratch,
-        numbers=numbers,
         progress=progress,
     )
-    if features is None or numbers is None:
-        return report
-    # A stream that leaves edges out gives them numbers of its own, among which the last ones may be missing.
-    if report.num_numbered == report.edges_read and report.edges_read != features.num_rows:
-        raise ShapeError(
-            f"{ends.where}: edge features have {features.num_rows} rows for {report.edges_read} edges"
-        )
-    plan = plan_edge_rows(
-        features, report.num_edges, dtype=dtype, rules=rules, budget_bytes=budget_bytes, where=ends.where
-    )
-    done, total = 0, 4 * features.dim * report.num_edges
+    features, dtype = given.features, given.dtype
+    if features is None:
+        return sort(given.edges)
+    numbers = EdgeNumbers.of(scratch / "edge-numbers", features.num_rows)
     try:
-        with sink.edge_features(report.num_edges, features.dim, dtype) as column:
-            for chunk in _rows(features, numbers, plan, report.num_edges, dtype, scratch, progress):
+        report = sort(NumberedEdges(given.edges, features.num_rows, ends.where), numbers=numbers)
+        count = report.num_edges
+        plan = plan_edge_rows(
+            features, count, dtype=dtype, rules=rules, budget_bytes=budget_bytes, where=ends.where
+        )
+        done, total = 0, 4 * features.dim * count
+        with sink.edge_features(count, features.dim, dtype) as column:
+            for chunk in _rows(features, numbers, plan, count, dtype, scratch, progress):
                 column.append(chunk)
                 done += 4 * chunk.size
                 progress.advance("writing edge features", done, total, "bytes")

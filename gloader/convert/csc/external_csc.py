@@ -19,7 +19,7 @@ from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRange, SortedRa
 from gloader.convert.csc.temporary_array import TemporaryArray
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.core.units import format_bytes
-from gloader.errors import BudgetError, ShapeError
+from gloader.errors import BudgetError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,6 @@ class CscReport:
     edges_read: int
     num_edges: int  # written
     spilled_bytes: int
-    num_numbered: int = 0  # the largest number of an edge plus one; 0: no numbers were asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +216,6 @@ def build_csc(
     ------
     GraphError
         An id is out of range, a weight is not a finite number of at least 0, or a time is beyond those that are stored.
-    ShapeError
-        There are more edges than ``numbers`` has rows for.
     BudgetError
         The budget is too small for the smallest useful buffers.
     StoreWriteError
@@ -241,9 +238,7 @@ def build_csc(
             max_edges=plan.chunk_edges,
             is_numbered=columns.number_bytes > 0,
         )
-        read, numbered = _deal_out(
-            chunks, spill, edges.num_edges, numbers=numbers, where=ends.where, progress=progress
-        )
+        read = _deal_out(chunks, spill, edges.num_edges, progress)
         ranges = SortedRanges(
             spill=spill,
             num_nodes=ends.num_nodes,
@@ -253,9 +248,7 @@ def build_csc(
         )
         written = None if numbers is None else numbers.array
         num_edges = _write(ranges, sink, int(spill.counts.sum()), written, scratch, progress)
-        return CscReport(
-            edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes, num_numbered=numbered
-        )
+        return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
     finally:
         spill.close()
 
@@ -287,25 +280,14 @@ def _deal_out(
     chunks: Iterator[tuple[int, EdgeChunk]],
     spill: EdgeSpill,
     num_edges: int | None,
-    *,
-    numbers: EdgeNumbers | None,
-    where: str,
     progress: PrepareProgress,
-) -> tuple[int, int]:
-    """Return how many edges were read, and the largest number plus one."""
-    done = numbered = 0
+) -> int:
+    done = 0
     for count, chunk in chunks:
-        if numbers is not None and chunk.number is not None:
-            numbered = max(numbered, int(chunk.number.max(initial=-1)) + 1)
-            if numbered > numbers.num_rows:
-                raise ShapeError(
-                    f"{where}: edge {numbers.num_rows} (counted from 0) has no edge features; there are "
-                    f"{numbers.num_rows} rows"
-                )
         spill.append(chunk)
         done += count
         progress.advance("reading edges", done, num_edges, "edges")
-    return done, numbered
+    return done
 
 
 def _write(
