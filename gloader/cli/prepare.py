@@ -1,7 +1,7 @@
 """`gloader prepare`: a source turned into a dataset directory."""
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +9,8 @@ from cyclopts import Group, Parameter
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.views.screen import Screen, facts
-from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
+from gloader.convert.links.shares import edge_shares
+from gloader.convert.options import OrderName, PrepareOptions, SourceOptions, SplitBy
 from gloader.convert.registry import SOURCE_FORMS, open_source
 from gloader.core.flag_values import Size
 from gloader.core.units import format_bytes, format_seconds
@@ -38,11 +39,19 @@ class PrepareFlags:
     """Give every node exactly one self loop."""
     deduplicate: Annotated[bool, Parameter(negative=())] = False
     """Merge parallel edges; their weights add up."""
+    edge_split: str | None = None
+    """Deal the edges out to link tables train, valid and test, such as 80/10/10; the last two leave the graph."""
+    edge_split_by: SplitBy = "random"
+    """By a hash of the pair and --seed, or the earliest edges first."""
+    edge_split_relation: str | None = None
+    """Several types: the relation whose edges are split, such as author:writes:paper."""
+    edge_table: Annotated[list[str], Parameter(negative=())] = field(default_factory=list)
+    """A link table, NAME=FILE or NAME@RELATION=FILE: Parquet or CSV of src, dst, perhaps label and time, or a .npy."""
     overwrite: Annotated[bool, Parameter(negative=())] = False
     """Replace the dataset at OUT, in one step, when the new one is complete."""
 
-    def options(self) -> PrepareOptions:
-        """Return the options of the conversion."""
+    def options(self, seed: int = 0) -> PrepareOptions:
+        """Return the options of the conversion; ``seed`` is the key of a random edge split."""
         return PrepareOptions(
             symmetrize=tuple(self.symmetrize) if isinstance(self.symmetrize, list) else self.symmetrize,
             add_reverse=self.add_reverse,
@@ -50,6 +59,11 @@ class PrepareFlags:
             deduplicate=self.deduplicate,
             dtype=self.dtype,
             order=self.order,
+            edge_split=None if self.edge_split is None else edge_shares(self.edge_split),
+            edge_split_by=self.edge_split_by,
+            edge_split_relation=self.edge_split_relation,
+            edge_split_seed=seed if self.edge_split is not None else 0,
+            edge_tables=tuple(self.edge_table),
             memory_budget_bytes=self.memory_budget,
             overwrite=self.overwrite,
         )
@@ -69,7 +83,7 @@ class SourceFlags:
     root: Path | None = None
     """ogb: the folder that holds, or will hold, the downloaded data."""
     seed: int = 0
-    """Key of random splits and of synthetic graphs that name none."""
+    """Key of random splits, of edges too, and of synthetic graphs that name none."""
 
     def options(self, memory_budget: int | None) -> SourceOptions:
         """Return the options of the source."""
@@ -112,7 +126,7 @@ def prepare(
     screen = Screen.open(is_json=output.json)
     opened = open_source(source, of_source.options(conversion.memory_budget))
     with convert_view(screen) as progress:
-        report = convert(opened, out, conversion.options(), progress=progress)
+        report = convert(opened, out, conversion.options(of_source.seed), progress=progress)
     if not output.json:
         described = _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
         screen.console.print(facts(described))
@@ -127,6 +141,7 @@ def _describe(report: "PrepareReport") -> dict[str, str]:
     return {
         "nodes": f"{report.num_nodes:,}{moved}",
         "edges": _edges(report),
+        **_links(report),
         "features": f"{report.feature_dim:,} x {report.feature_dtype}",
         "on disk": format_bytes(report.dataset_bytes),
         "time": f"{format_seconds(report.seconds)} ({ordered}edges {format_seconds(report.edge_seconds)}, "
@@ -147,6 +162,7 @@ def _describe_typed(report: "HeteroPrepareReport") -> dict[str, str]:
     return {
         **types,
         **relations,
+        **_links(report),
         "on disk": format_bytes(report.dataset_bytes),
         "time": f"{format_seconds(report.seconds)} (edges {format_seconds(report.edge_seconds)}, "
         f"features {format_seconds(report.feature_seconds)})",
@@ -158,6 +174,13 @@ def _edges(counts: "PrepareReport | RelationReport") -> str:
     # Rules may add edges as well as merge them: the number read is worth saying only where it differs.
     dropped = counts.edges_read - counts.num_edges
     return f"{counts.num_edges:,}" + ("" if dropped == 0 else f" from {counts.edges_read:,} read")
+
+
+def _links(report: "PrepareReport | HeteroPrepareReport") -> dict[str, str]:
+    return {
+        f"links {name}": f"{found.num_rows:,} of {found.relation}, {found.in_graph:,} of them in the graph"
+        for name, found in report.links.items()
+    }
 
 
 def _budget(report: "PrepareReport | HeteroPrepareReport") -> str:

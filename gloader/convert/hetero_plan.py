@@ -11,6 +11,8 @@ from gloader.convert.derive.derived import averaged_edges, derivation_order, fea
 from gloader.convert.derive.mean_plan import plan_means
 from gloader.convert.edge_rows import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
 from gloader.convert.hetero_source import MeanOf
+from gloader.convert.links.sizes import link_sizes
+from gloader.convert.links.tables import split_edges
 from gloader.convert.options import EdgeRules
 from gloader.convert.prepare_plan import (
     CHECK_BYTES,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.csc.external_csc import CscPlan
     from gloader.convert.hetero_source import HeteroSource, NodeSource
+    from gloader.convert.links.sizes import LinkSizes
     from gloader.convert.options import PrepareOptions
     from gloader.convert.relation_rules import PlannedRelation
 
@@ -98,6 +101,12 @@ def plan_hetero(
         for nodes in source.nodes
         if nodes.name in chunks
     ]
+    links = link_sizes(
+        source.links,
+        split_edges(source, options),
+        num_nodes=max((nodes.num_nodes for nodes in source.nodes), default=0),
+        budget_bytes=free,
+    )
     means = [_plan_mean(source, nodes, dims, budget_bytes=free) for nodes, _ in derivation_order(source)]
     scratch = [
         max(_scratch_bytes(each, sort) + rows.number_bytes, rows.scratch_bytes)
@@ -105,12 +114,13 @@ def plan_hetero(
     ]
     return HeteroPlan(
         budget_bytes=budget_bytes,
-        memory_bytes=resident + max([*peaks, *(memory for memory, _ in means)], default=0),
+        memory_bytes=resident
+        + max([*peaks, links.memory_bytes, *(memory for memory, _ in means)], default=0),
         free_bytes=free,
         chunk_rows=chunks,
         dims=dims,
-        dataset_bytes=_dataset_bytes(source, relations, dims, options),
-        scratch_bytes=max([*scratch, *(disk for _, disk in means)], default=0),
+        dataset_bytes=_dataset_bytes(source, relations, dims, options, links),
+        scratch_bytes=max([*scratch, links.scratch_bytes, *(disk for _, disk in means)], default=0),
     )
 
 
@@ -202,6 +212,7 @@ def _dataset_bytes(
     relations: Sequence[PlannedRelation],
     dims: Mapping[str, int],
     options: PrepareOptions,
+    links: LinkSizes,
 ) -> int:
     edges = sum(_max_edges(each) * _edge_bytes(each) + 8 * (each.ends.num_nodes + 1) for each in relations)
     features = sum(
@@ -214,8 +225,8 @@ def _dataset_bytes(
         2 * (each.source.edge_features is not None) + each.source.edges.has_times for each in relations
     )
     labels = source.labels.nbytes + source.splits.num_bytes
-    num_arrays = 4 + 2 * len(source.nodes) + 3 * len(relations) + columns
-    return on_disk(edges + features + labels, num_arrays=num_arrays)
+    num_arrays = 4 + 2 * len(source.nodes) + 3 * len(relations) + columns + links.num_arrays
+    return on_disk(edges + features + labels + links.dataset_bytes, num_arrays=num_arrays)
 
 
 def _scratch_bytes(each: PlannedRelation, sort: CscPlan) -> int:

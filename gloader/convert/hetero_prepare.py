@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from gloader.convert.csc.scratch_csc import ScratchCsc
@@ -15,6 +15,9 @@ from gloader.convert.derive.stored_rows import StoredColumn, stored_column
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
 from gloader.convert.hetero_plan import HeteroPlan, plan_hetero
 from gloader.convert.hetero_source import MeanOf
+from gloader.convert.links.stored_csc import KeptTopology
+from gloader.convert.links.tables import planned_tables, split_source, with_tables
+from gloader.convert.links.write import write_tables
 from gloader.convert.options import EdgeRules
 from gloader.convert.readers.float_chunks import float_chunks
 from gloader.convert.relation_rules import PlannedRelation, plan_relations
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.csc.external_csc import CscReport
+    from gloader.convert.edge_rows import EdgeSink
     from gloader.convert.hetero_source import HeteroSource, NodeSource
+    from gloader.convert.links.write import LinkReport
     from gloader.convert.options import PrepareOptions
     from gloader.convert.progress import PrepareProgress
 
@@ -75,6 +80,7 @@ class HeteroPrepareReport:
     dataset_bytes: int  # on disk
     spilled_bytes: int  # temporary edges that went through the disk
     budget_bytes: int
+    links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
 
 
 def plan_typed_source(
@@ -93,6 +99,12 @@ def plan_typed_source(
     GloaderError
         As `prepare_typed`, as far as it is known before anything is read.
     """
+    return _plan(with_tables(source, options), out, options)
+
+
+def _plan(
+    source: HeteroSource, out: Path, options: PrepareOptions
+) -> tuple[HeteroPlan, tuple[PlannedRelation, ...]]:
     check_hetero(source)
     relations = plan_relations(source, options)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
@@ -131,7 +143,8 @@ def prepare_typed(
         ``out`` exists, is being created by another process, or the disk refuses or has no room.
     """
     started = time.perf_counter()
-    plan, relations = plan_typed_source(source, out, options)
+    source = with_tables(source, options)
+    plan, relations = _plan(source, out, options)
     with HeteroDatasetWriter(
         out,
         name=source.name,
@@ -148,7 +161,21 @@ def prepare_typed(
             format_bytes(plan.dataset_bytes),
             format_bytes(plan.scratch_bytes),
         )
-        edges = [_write_edges(each, writer, plan, options, progress) for each in relations]
+        if options.edge_split is not None:
+            source = split_source(source, options, budget_bytes=plan.free_bytes, progress=progress)
+            relations = plan_relations(source, options)
+        graphs = {each.relation: KeptTopology(writer.edges(each.relation)) for each in relations}
+        edges = [
+            _write_edges(each, graphs[each.relation], writer.scratch, plan, options, progress)
+            for each in relations
+        ]
+        links = write_tables(
+            planned_tables(source, list(graphs)),
+            writer,
+            graphs,
+            budget_bytes=plan.free_bytes,
+            progress=progress,
+        )
         edges_done = time.perf_counter()
         _FeatureWriter(source, writer, plan, options.dtype, progress).write()
         features_done = time.perf_counter()
@@ -170,6 +197,7 @@ def prepare_typed(
         dataset_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
         spilled_bytes=sum(sort.spilled_bytes for sort in edges),
         budget_bytes=plan.budget_bytes,
+        links=links,
     )
 
 
@@ -183,6 +211,7 @@ def _recorded(relations: tuple[PlannedRelation, ...], options: PrepareOptions) -
         "dtype": options.dtype,
         "order": options.order,
         **recorded_dtype(options, *(each.source.edge_features for each in relations)),
+        **options.recorded_split,
     }
 
 
@@ -206,18 +235,19 @@ def _relation_report(each: PlannedRelation, sort: CscReport) -> RelationReport:
 
 def _write_edges(
     each: PlannedRelation,
-    writer: HeteroDatasetWriter,
+    sink: EdgeSink,
+    scratch: Path,
     plan: HeteroPlan,
     options: PrepareOptions,
     progress: PrepareProgress,
 ) -> CscReport:
     return write_edges(
         FeaturedEdges(edges=each.source.edges, features=each.source.edge_features, dtype=options.edge_dtype),
-        writer.edges(each.relation),
+        sink,
         ends=each.ends,
         rules=each.rules,
         budget_bytes=plan.free_bytes,
-        scratch=writer.scratch,
+        scratch=scratch,
         progress=_Named(progress, relation_text(each.relation)),
     )
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from gloader.convert.links.link_source import LinkSource
     from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, Splits
     from gloader.types import IdArray, Relation
 
@@ -62,6 +63,7 @@ class HeteroSource:
     labels: IdArray  # (N,) of the labelled type, -1 where unlabelled
     splits: Splits  # ids within the labelled type
     resident_bytes: int = 0  # memory that the streams hold besides their chunks
+    links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
 
     def num_nodes_of(self, node_type: str) -> int:
         """Return the number of nodes of a type.

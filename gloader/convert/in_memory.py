@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.in_memory_hetero import MASKS, arrays_source, mask, to_hetero_data, to_heterograph
+from gloader.convert.links.array_tables import array_tables
+from gloader.convert.links.shares import edge_shares
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
@@ -60,7 +62,10 @@ def write_numpy(
     indptr, indices : (N + 1,) and (E,), the in-neighbours of each node
     edge_weight : (E,) real numbers of at least 0; left out: unweighted
     train, valid, test : ids or masks; all three or none, which splits the labelled nodes 60/20/20
-    symmetrize, self_loops, deduplicate, dtype, order, memory_budget, overwrite : of the preparation; see
+    links : link tables by name, each a mapping of "edge_index" (2, n) and perhaps "labels" (n,), "times" (n,) and
+        "negatives" (n, k) destinations
+    edge_split : shares of train, valid and test, such as (0.8, 0.1, 0.1), to which the edges are dealt out by ``seed``
+    symmetrize, self_loops, deduplicate, dtype, order, edge_split_by, memory_budget, overwrite : of the preparation; see
         `PrepareOptions`
 
     Raises
@@ -88,8 +93,9 @@ def write_numpy(
         features=ArrayFeatures(rows=rows),
         labels=classes,
         splits=found.splits(len(rows)) or random_splits(classes, seed=seed),
+        links=array_tables(arrays_and_options.pop("links", None) or {}),
     )
-    _write(source, path, arrays_and_options)
+    _write(source, path, arrays_and_options, seed=seed)
 
 
 def write_hetero(
@@ -123,8 +129,11 @@ def write_hetero(
     name : a short name for people; left out: the folder's
     feature_dtype : of the stored features: float32, float16, bfloat16 or int8
     add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) that has no reverse, behind all others
+    links : link tables by name, as of `write_numpy`, each with its "relation", and perhaps the "reverse" that leads
+        back, where there are several
+    edge_split : shares of train, valid and test, to which the edges of ``edge_split_relation`` are dealt out
     symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once
-    deduplicate, memory_budget, overwrite : of the preparation; see `PrepareOptions`
+    deduplicate, edge_split_by, memory_budget, overwrite : of the preparation; see `PrepareOptions`
 
     Raises
     ------
@@ -149,6 +158,7 @@ def write_hetero(
             each if isinstance(each, str) else relation_text(each) for each in given
         )
     splits = {name: options.pop(name, None) for name in _SPLITS}
+    seed = options.pop("seed")
     source = arrays_source(
         name=options.pop("name", Path(path).name),
         edges=edges,
@@ -157,9 +167,10 @@ def write_hetero(
         features=features or {},
         edge_weight=edge_weight or {},
         splits={f"{name}_idx": ids for name, ids in splits.items() if ids is not None},
-        seed=options.pop("seed"),
+        seed=seed,
     )
-    _write(source, path, options, num_classes=options.pop("num_classes", None))
+    source = replace(source, links=array_tables(options.pop("links", None) or {}))
+    _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
 
 
 def write_pyg(
@@ -184,7 +195,7 @@ def write_pyg(
 
     make = hetero_source if is_hetero(data) else data_source
     source = make(data, name=Path(path).name, origin="pyg", where="data", seed=seed, is_mapped=True)
-    _write(source, path, options, num_classes=num_classes)
+    _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
 def write_dgl(
@@ -209,7 +220,7 @@ def write_dgl(
 
     make = graph_source if graph.is_homogeneous else hetero_source
     source = make(graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed)
-    _write(source, path, options, num_classes=num_classes)
+    _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
 def to_pyg(arrays: Mapping[str, Any]) -> Any:
@@ -282,6 +293,7 @@ def _write(
     options: Mapping[str, Any],
     *,
     num_classes: int | None = None,
+    seed: int = 0,
 ) -> None:
     settings = dict(options)
     if (budget := settings.pop("memory_budget", None)) is not None:
@@ -289,6 +301,9 @@ def _write(
     known = PrepareOptions.__dataclass_fields__
     if unknown := sorted(set(settings) - set(known)):
         raise ConfigError(f"unknown options {unknown}; choose from memory_budget, {', '.join(known)}")
+    if settings.get("edge_split") is not None:
+        settings["edge_split"] = edge_shares(settings["edge_split"])
+        settings.setdefault("edge_split_seed", seed)
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
     prepare(source, Path(path), PrepareOptions(**settings))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - flags are made of these classes at run time
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gloader.memory.available import default_budget_bytes
 
+if TYPE_CHECKING:
+    from gloader.convert.links.shares import EdgeShares
+
 OrderName: TypeAlias = Literal["none", "degree", "community"]
+SplitBy: TypeAlias = Literal["random", "time"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,12 @@ class PrepareOptions:
     dtype: str = "float32"  # of the stored features: float32, float16, bfloat16 or int8
     edge_dtype: str = "float32"  # of the stored features of edges, likewise
     order: OrderName = "none"  # of the nodes: as in the source, by falling out-degree, or by community
+    # Of train, valid and test, which edges are dealt out to; the last two are left out of the graph. None: none are.
+    edge_split: EdgeShares | None = None
+    edge_split_by: SplitBy = "random"  # by a hash of the pair, or the earliest edges first
+    edge_split_relation: str | None = None  # typed sources: whose edges; None: those of the only one
+    edge_split_seed: int = 0
+    edge_tables: tuple[str, ...] = ()  # link tables that are given, NAME=FILE or NAME@RELATION=FILE
     memory_budget_bytes: int | None = None  # None: half of the free memory
     overwrite: bool = False
 
@@ -64,6 +74,19 @@ class PrepareOptions:
         return EdgeRules(
             symmetrize=bool(self.symmetrize), self_loops=self.self_loops, deduplicate=self.deduplicate
         )
+
+    @property
+    def recorded_split(self) -> dict[str, object]:
+        """What the commit record says of the edge split: nothing where there is none."""
+        if self.edge_split is None:
+            return {}
+        shares = "/".join(f"{100 * share:g}" for share in self.edge_split)
+        relation = (
+            {} if self.edge_split_relation is None else {"edge_split_relation": self.edge_split_relation}
+        )
+        by: dict[str, object] = {"edge_split": shares, "edge_split_by": self.edge_split_by}
+        seed = {"edge_split_seed": self.edge_split_seed} if self.edge_split_by == "random" else {}
+        return by | seed | relation
 
     @property
     def symmetrized(self) -> tuple[str, ...]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, overload
 
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
 from gloader.convert.hetero_prepare import HeteroPrepareReport, prepare_typed
 from gloader.convert.hetero_source import AnySource, HeteroSource
+from gloader.convert.links.stored_csc import KeptTopology
+from gloader.convert.links.tables import planned_tables, split_source, with_tables
+from gloader.convert.links.write import write_tables
 from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.order.renumber import renumbered
 from gloader.convert.order.row_order import find_order
@@ -20,6 +23,7 @@ from gloader.convert.readers.float_chunks import float_chunks
 from gloader.convert.source_check import check_source
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes
+from gloader.dataset.schema import EDGE
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.memory.available import default_budget_bytes
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.convert.csc.external_csc import CscReport
+    from gloader.convert.edge_rows import EdgeSink
+    from gloader.convert.links.write import LinkReport
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.order.row_order import RowOrder
     from gloader.convert.source import Source
@@ -57,6 +63,7 @@ class PrepareReport:
     dataset_bytes: int  # on disk
     spilled_bytes: int  # temporary edges that went through the disk
     budget_bytes: int
+    links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
 
 
 def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
@@ -79,8 +86,12 @@ def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePl
     StoreWriteError
         The disk has no room; says needed and free.
     ConfigError
-        The feature dtype cannot be stored.
+        The feature dtype cannot be stored, or a link table is not one.
     """
+    return _plan(with_tables(source, options), out, options)
+
+
+def _plan(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
     check_source(source)
     _refuse_options(source, options)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
@@ -133,7 +144,8 @@ def prepare(
 
 def _prepare(source: Source, out: Path, options: PrepareOptions, progress: PrepareProgress) -> PrepareReport:
     started = time.perf_counter()
-    plan = plan_source(source, out, options)
+    source = with_tables(source, options)
+    plan = _plan(source, out, options)
     with DatasetWriter(
         out,
         name=source.name,
@@ -144,18 +156,28 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
             "source": source.origin,
             "options": asdict(options.rules)
             | {"dtype": options.dtype, "order": options.order}
-            | recorded_dtype(options, source.edge_features),
+            | recorded_dtype(options, source.edge_features)
+            | options.recorded_split,
             "has_self_loops": options.self_loops,
         },
     ) as writer:
         _log_plan(source, plan)
+        source = split_source(source, options, budget_bytes=plan.edge_budget_bytes, progress=progress)
         order = _find_order(source, writer, plan, options, progress)
         order_done = time.perf_counter()
         # Edges, labels and splits get their new ids here; the rows of the features change places as they are written.
         if order is not None:
             source = renumbered(source, order)
             writer.original_ids(order.original_ids)
-        edges = _write_edges(source, writer, plan, options, progress)
+        graph = KeptTopology(writer)
+        edges = _write_edges(source, graph, writer.scratch, plan, options, progress)
+        links = write_tables(
+            planned_tables(source, [EDGE], new_ids=None if order is None else order.new_ids),
+            writer,
+            {EDGE: graph},
+            budget_bytes=plan.edge_budget_bytes,
+            progress=progress,
+        )
         edges_done = time.perf_counter()
         _write_features(source, order, writer, plan, options, progress)
         features_done = time.perf_counter()
@@ -176,9 +198,10 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         order_seconds=order_done - started,
         edge_seconds=edges_done - order_done,
         feature_seconds=features_done - edges_done,
-        dataset_bytes=sum(file.stat().st_size for file in out.iterdir()),
+        dataset_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
         spilled_bytes=edges.spilled_bytes,
         budget_bytes=plan.budget_bytes,
+        links=links,
     )
 
 
@@ -220,18 +243,19 @@ def _find_order(
 
 def _write_edges(
     source: Source,
-    writer: DatasetWriter,
+    sink: EdgeSink,
+    scratch: Path,
     plan: PreparePlan,
     options: PrepareOptions,
     progress: PrepareProgress,
 ) -> CscReport:
     return write_edges(
         FeaturedEdges(edges=source.edges, features=source.edge_features, dtype=options.edge_dtype),
-        writer,
+        sink,
         ends=EdgeEnds.of(source.num_nodes, source.edge_origin),
         rules=options.rules,
         budget_bytes=plan.edge_budget_bytes,
-        scratch=writer.scratch,
+        scratch=scratch,
         progress=progress,
     )
 

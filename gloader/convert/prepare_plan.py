@@ -9,12 +9,15 @@ from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.edge_spill import EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import edge_columns, plan_csc
 from gloader.convert.edge_rows import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
+from gloader.convert.links.sizes import link_sizes
+from gloader.convert.links.tables import split_edges
 from gloader.convert.order.ordered_rows import spill_dtype
 from gloader.convert.order.row_order import ORDER_NODE_BYTES
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
 
 if TYPE_CHECKING:
+    from gloader.convert.links.sizes import LinkSizes
     from gloader.convert.options import PrepareOptions
     from gloader.convert.source import Source
 
@@ -92,8 +95,14 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         budget_bytes=free,
     )
     edge_rows = _edge_rows(source, options, budget_bytes=free)
-    # Edges are done before features begin, so that each has the whole. Rows that change places share it between
-    # the chunk that is read and the range that is put in order.
+    links = link_sizes(
+        source.links,
+        split_edges(source, options),
+        num_nodes=source.num_nodes,
+        budget_bytes=free,
+    )
+    # Edges are done before link tables begin, and these before features, so that each has the whole. Rows that change
+    # places share it between the chunk that is read and the range that is put in order.
     for_chunks = free // 2 if is_ordered else free
     chunk_rows = max(1, min(CHUNK_BYTES, for_chunks // copies) // max(1, row_bytes))
     range_rows, range_bytes = source.num_nodes, 0
@@ -103,15 +112,21 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
     return PreparePlan(
         budget_bytes=budget_bytes,
         memory_bytes=resident
-        + max(sort.peak_bytes, edge_rows.memory_bytes, copies * chunk_rows * row_bytes + range_bytes),
+        + max(
+            sort.peak_bytes,
+            edge_rows.memory_bytes,
+            links.memory_bytes,
+            copies * chunk_rows * row_bytes + range_bytes,
+        ),
         edge_budget_bytes=free,
         chunk_edges=sort.chunk_edges,
         chunk_rows=chunk_rows,
         range_rows=range_rows,
-        dataset_bytes=_dataset_bytes(source, options),
+        dataset_bytes=_dataset_bytes(source, options, links),
         scratch_bytes=max(
             _edge_scratch_bytes(source, options, held_bytes=sort.held_bytes) + edge_rows.number_bytes,
             edge_rows.scratch_bytes,
+            links.scratch_bytes,
             source.num_nodes * _spilled_row_bytes(source, options) if range_rows < source.num_nodes else 0,
         ),
     )
@@ -200,15 +215,16 @@ def _edge_bytes(source: Source) -> int:
     return (4 if source.num_nodes < 2**31 else 8) + columns
 
 
-def _dataset_bytes(source: Source, options: PrepareOptions) -> int:
+def _dataset_bytes(source: Source, options: PrepareOptions, links: LinkSizes) -> int:
     num_nodes, dim = source.num_nodes, source.features.dim
     features = stored_feature_bytes(num_nodes, dim, options.dtype)
     edges = _max_edges(source, options) * _edge_bytes(source)
     # An offset and a label per node, int64 each; in another order also the id of the source.
     per_node = 16 if options.order == "none" else 24
     arrays = features + edges + per_node * num_nodes + source.splits.num_bytes
-    columns = (source.edge_features is not None) * 2 + source.edges.has_times
-    return on_disk(arrays + _edge_feature_bytes(source, options), num_arrays=10 + columns)
+    columns = (source.edge_features is not None) * 2 + source.edges.has_times + links.num_arrays
+    edge_features = _edge_feature_bytes(source, options)
+    return on_disk(arrays + edge_features + links.dataset_bytes, num_arrays=10 + columns)
 
 
 def _edge_scratch_bytes(source: Source, options: PrepareOptions, *, held_bytes: int) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gloader.convert.options import PrepareOptions
     from gloader.types import Relation
 
-_REVERSE = "rev_"
+REVERSE_PREFIX = "rev_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def plan_relations(source: HeteroSource, options: PrepareOptions) -> tuple[Plann
     planned = [
         PlannedRelation(
             source=each,
-            ends=_ends(source, each),
+            ends=relation_ends(source, each),
             rules=EdgeRules(
                 symmetrize=each.relation in both_ways,
                 self_loops=options.self_loops,
@@ -122,9 +122,11 @@ def _reverses(source: HeteroSource, planned: Sequence[PlannedRelation]) -> list[
     added = []
     for each in planned:
         first, name, last = each.relation
-        reverse = (last, _REVERSE + name, first)
+        reverse = (last, REVERSE_PREFIX + name, first)
         # A source may bring its own reverses, whose reverses are there, or relations that are their own.
-        is_reverse = name.startswith(_REVERSE) and (last, name.removeprefix(_REVERSE), first) in there
+        is_reverse = (
+            name.startswith(REVERSE_PREFIX) and (last, name.removeprefix(REVERSE_PREFIX), first) in there
+        )
         if each.rules.symmetrize or each.source.is_symmetric or is_reverse or reverse in there:
             continue
         back = RelationSource(
@@ -133,11 +135,12 @@ def _reverses(source: HeteroSource, planned: Sequence[PlannedRelation]) -> list[
             edge_features=each.source.edge_features,
             edge_file=each.source.edge_file,
         )
-        added.append(PlannedRelation(source=back, ends=_ends(source, back), rules=each.rules))
+        added.append(PlannedRelation(source=back, ends=relation_ends(source, back), rules=each.rules))
     return added
 
 
-def _ends(source: HeteroSource, each: RelationSource) -> EdgeEnds:
+def relation_ends(source: HeteroSource, each: RelationSource) -> EdgeEnds:
+    """Return the nodes that the edges of a relation join, and what holds them; raises SourceError for unknown types."""
     first, _, last = each.relation
     return EdgeEnds(
         num_nodes=source.num_nodes_of(last),

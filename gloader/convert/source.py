@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gloader.convert.links.link_source import LinkSource
     from gloader.types import IdArray
 
 
@@ -116,6 +117,7 @@ class Source:
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # where the edges come from, for messages
     resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
+    links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
 
     @property
     def edge_origin(self) -> str:

@@ -76,13 +76,14 @@ class LocatePlan:
         return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
 
-def plan_locate(num_nodes: int, *, budget_bytes: int) -> LocatePlan:
+def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = None) -> LocatePlan:
     """Divide a memory budget between the parts of a search. Pure.
 
     Parameters
     ----------
     num_nodes : of the larger end of the relation
     budget_bytes : memory that it stays within
+    num_rows : of the table; None: unknown
 
     Raises
     ------
@@ -101,14 +102,22 @@ def plan_locate(num_nodes: int, *, budget_bytes: int) -> LocatePlan:
     held = free // 8
     work = free - 2 * held
     node_bytes = max(_NODE_BYTES * least_nodes, work // 4)
+    most = budget_bytes if num_rows is None else num_rows
+    chunk = min(_MAX_CHUNK_ROWS, work // _CHUNK_BYTES)
+    join, ordered = (work - node_bytes) // _JOIN_BYTES, work // _ORDER_BYTES
     return LocatePlan(
-        chunk_rows=min(_MAX_CHUNK_ROWS, work // _CHUNK_BYTES),
+        chunk_rows=chunk,
         held_bytes=held,
-        join_rows=(work - node_bytes) // _JOIN_BYTES,
+        join_rows=join,
         list_edges=_PIECE_BYTES // 8,
-        range_rows=work // _ORDER_BYTES,
+        range_rows=ordered,
         bucket_nodes=node_bytes // _NODE_BYTES,
-        memory_bytes=budget_bytes,
+        memory_bytes=min(2 * held, 2 * most * SPILLED_ROW_BYTES)
+        + max(
+            min(chunk, most) * _CHUNK_BYTES,
+            _PIECE_BYTES + min(node_bytes, _NODE_BYTES * num_nodes) + min(join, most) * _JOIN_BYTES,
+            _PIECE_BYTES + min(ordered, most) * _ORDER_BYTES,
+        ),
     )
 
 
@@ -195,23 +204,23 @@ class LocatedRows:
     """The rows of one link table with their positions and reverse positions. A context manager; not thread-safe.
 
     Parallel edges are told apart: the k-th row of a pair has the k-th edge of that pair, and rows beyond the last edge
-    have the last. Owns its temporary files until ``close()``.
+    have the last. Rows are counted in the order of the table, or in that of their times where lists are in that order.
+    Owns its temporary files until ``close()``.
 
     Parameters
     ----------
     plan : of the memory
     scratch : an existing folder for temporary files
-    uses_times : the lists are in order of time, and so are the rows of a pair counted; False: in that of the table
     """
 
-    def __init__(self, plan: LocatePlan, scratch: Path, *, uses_times: bool = False) -> None:
+    def __init__(self, plan: LocatePlan, scratch: Path) -> None:
         self.num_rows = 0
         self.num_found = 0  # rows whose edge is in the graph
         self.num_reversed = 0  # rows whose edge is not, and the one that leads back is
         self.spilled_bytes = 0
         self._plan = plan
         self._scratch = scratch
-        self._uses_times = uses_times
+        self._uses_times = False
         self._range_rows = plan.range_rows
         self._spills: list[RowSpill] = []
 
@@ -250,6 +259,7 @@ class LocatedRows:
         StoreWriteError
             The disk refuses a temporary file.
         """
+        self._uses_times = graph.has_times and (back is None or back.has_times)
         rows = self._numbered(chunks)
         rows = self._looked_up(rows, graph, key=(_DESTINATION, _SOURCE), num_rows=num_rows)
         if back is None:
@@ -303,7 +313,7 @@ class LocatedRows:
             stop = min(graph.num_nodes, first + (1 << shift))
             yield from self._joined(spill, bucket, _Lists(graph, first, stop, self._plan.list_edges), key)
             spill.drop(bucket)
-        # What it holds goes before the next spill but one begins.
+        # What it holds goes before another spill but the next begins.
         spill.close()
 
     def _joined(self, spill: RowSpill, bucket: int, lists: _Lists, key: tuple[int, int]) -> Iterator[IdArray]:

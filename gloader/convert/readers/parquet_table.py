@@ -50,6 +50,14 @@ class ParquetTable:
         """Always."""
         return True
 
+    def is_integer(self, column: str) -> bool:
+        """Whether a column holds integers; raises as `open`."""
+        try:
+            with pq.ParquetFile(self.path) as file:
+                return bool(pa.types.is_integer(file.schema_arrow.field(column).type))
+        except _DAMAGED as error:
+            raise SourceError(f"{self.path} is truncated or corrupt: {error}") from error
+
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
         done = 0

@@ -21,8 +21,8 @@ Number: TypeAlias = Literal["int64", "float32", "float64"]
 TableError: TypeAlias = type[GraphError] | type[SourceError]
 Columns: TypeAlias = tuple[NDArray[Any], ...]
 
-_SOURCE_NAMES = ("src", "source", "from", "u", "row")
-_DESTINATION_NAMES = ("dst", "target", "destination", "to", "v", "col")
+SOURCE_NAMES = ("src", "source", "from", "u", "row")
+DESTINATION_NAMES = ("dst", "target", "destination", "to", "v", "col")
 _WEIGHT_NAMES = ("weight", "edge_weight", "w")
 _FEATURE: Number = "float32"
 
@@ -96,8 +96,8 @@ class TableEdges:
             raise SourceError(
                 f"{table.path} has columns {', '.join(names)}; an edge list has source, destination, perhaps weight"
             )
-        src, dst = _named(names, _SOURCE_NAMES), _named(names, _DESTINATION_NAMES)
-        weight = _named(names, _WEIGHT_NAMES)
+        src, dst = named_column(names, SOURCE_NAMES), named_column(names, DESTINATION_NAMES)
+        weight = named_column(names, _WEIGHT_NAMES)
         if src is None or dst is None:
             src, dst = names[:2] if names else ("c0", "c1")
             # A third column with a name of its own may be anything, such as a time.
@@ -201,6 +201,7 @@ def _joined(pieces: list[Columns]) -> Columns:
     )
 
 
-def _named(names: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
+def named_column(names: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
+    """Return the first of ``names`` that is one of ``wanted``, in any case; None: there is none. Pure."""
     by_lower = {name.lower(): name for name in names}
     return next((by_lower[name] for name in wanted if name in by_lower), None)

@@ -35,12 +35,12 @@ def expected(rows, edges, num_destinations):
     return found
 
 
-def stored(folder, edges, num_destinations, dtype=np.int32):
+def stored(folder, edges, num_destinations, dtype=np.int32, *, has_times=False):
     folder.mkdir()
     lists = [[edge[0] for edge in edges if edge[1] == node] for node in range(num_destinations)]
     np.save(folder / "indptr.npy", np.cumsum([0, *map(len, lists)]))
     np.save(folder / "indices.npy", np.array([each for part in lists for each in part], dtype))
-    return StoredCsc.open(folder / "indptr.npy", folder / "indices.npy")
+    return StoredCsc.open(folder / "indptr.npy", folder / "indices.npy", has_times=has_times)
 
 
 def chunks(rows, size):
@@ -69,10 +69,10 @@ def test_positions_are_those_of_a_dictionary(table, plan, size, uses_times):
     sources, destinations, edges, back, rows = table
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        graph = stored(folder / "there", edges, destinations)
-        reverse = stored(folder / "back", back, sources, np.int64)
+        graph = stored(folder / "there", edges, destinations, has_times=uses_times)
+        reverse = stored(folder / "back", back, sources, np.int64, has_times=uses_times)
         (folder / "scratch").mkdir()
-        with LocatedRows(plan, folder / "scratch", uses_times=uses_times) as located:
+        with LocatedRows(plan, folder / "scratch") as located:
             located.fill(chunks(rows, size), graph, reverse, num_rows=len(rows))
             found = [tuple(row) for part in located.rows() for row in part.tolist()]
         assert not list((folder / "scratch").iterdir())
