@@ -78,6 +78,10 @@ def _pointer(typingctx: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
+def _c_pointer(address: Any) -> ctypes.c_void_p:
+    return ctypes.c_void_p(int(address))  # ctypes takes no integers of numpy
+
+
 def _no_prefetch(array: Any, index: Any) -> None:
     """Do nothing: interpreted kernels have no cache lines to fetch."""
 
@@ -89,7 +93,7 @@ def _copy_slice(target: Any, to: Any, source: Any, start: Any, length: Any) -> N
 # NUMBA_DISABLE_JIT runs kernels as Python (the tests do so once), and an intrinsic has no Python body.
 prefetch = _no_prefetch if config.DISABLE_JIT else _prefetch
 copy_block = _copy_slice if config.DISABLE_JIT else _copy_block
-_as_pointer: Any = ctypes.c_void_p if config.DISABLE_JIT else _pointer
+_as_pointer: Any = _c_pointer if config.DISABLE_JIT else _pointer
 
 
 @njit(cache=True, nogil=True)
