@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,10 @@ def test_strict_negatives_are_equally_likely_among_those_that_are_no_edges() -> 
 
 
 # Node 0 leads to all but a few of 400: 64 attempts nearly never find one, and those that are left are counted.
-def test_strict_negatives_are_equally_likely_where_hardly_any_is_left() -> None:
+def test_strict_negatives_are_equally_likely_where_hardly_any_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(edge_lookup, "_MOST_NODES", 150)  # a graph that is looked through in parts
     graph = of_pairs(400, [(0, d) for d in range(1, 397)])
     table = links_of(graph, [(0, 3), (1, 2)])
     seeds = LinkSeeds(graph, table, negatives=Uniform(40, strict=True))
@@ -109,7 +113,10 @@ def test_strict_negatives_are_equally_likely_where_hardly_any_is_left() -> None:
 
 def test_strict_pairs_are_equally_likely_where_hardly_any_is_left() -> None:
     free = {(3, 1), (50, 1), (0, 7), (49, 48), (59, 59)}
-    graph = of_pairs(60, [(s, d) for s in range(60) for d in range(60) if (s, d) not in free])
+    # Some edges are there twice.
+    graph = of_pairs(
+        60, [(s, d) for s in range(60) for d in range(60) if (s, d) not in free] + [(4, 1), (9, 8)] * 5
+    )
     table = links_of(graph, [(1, 3)] * 10)
     seeds = LinkSeeds(graph, table, negatives=Binary(1.0, strict=True))
     pairs = np.concatenate([wrong_pairs(batch) for batch in batches(seeds, np.arange(10), 60)])
@@ -237,6 +244,20 @@ def test_a_held_out_edge_excludes_its_duplicates() -> None:
     table = HeldLinks(pairs=np.array([[0, 1, -1, -1]]))
     seeds = LinkSeeds(graph, table, negatives=Uniform(1), exclude="self", duplicates=True)
     assert [array.tolist() for array in seeds.of(FIRST, np.array([0])).excluded] == [[0, 1]]
+
+
+def test_duplicates_of_an_edge_and_of_the_one_that_leads_back_are_found() -> None:
+    graph = of_pairs(4, [(0, 1), (0, 1), (1, 0), (1, 0), (1, 0), (2, 1), (2, 0)])
+    for exclude, expected in (("self", {(0, 1): 2}), ("reverse", {(0, 1): 2, (1, 0): 3})):
+        seeds = LinkSeeds(
+            graph,
+            links_of(graph, [(0, 1)]),
+            negatives=Uniform(1),
+            exclude=exclude,  # type: ignore[arg-type]
+            duplicates=True,
+        )
+        (positions,) = seeds.of(FIRST, np.array([0])).excluded
+        assert Counter(edges_of(graph)[at] for at in positions.tolist()) == expected
 
 
 def test_more_duplicates_than_pairs_are_found() -> None:
