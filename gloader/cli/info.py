@@ -77,6 +77,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
                 "topology_bytes": table.topology_bytes,
                 "has_edge_weights": table.has_weights,
                 "has_edge_times": table.has_times,
+                "time_bytes": table.time_bytes,
                 "edge_feature_dim": rows.feature_dim if rows else 0,
                 "edge_feature_dtype": rows.feature_dtype if rows else None,
                 "edge_feature_bytes": rows.feature_bytes if rows else 0,

@@ -84,6 +84,7 @@ def test_info_says_the_same_to_programs(path: Path, capsys: pytest.CaptureFixtur
         "topology_bytes": 8 * 1001 + 4 * 2500,
         "has_edge_weights": False,
         "has_edge_times": False,
+        "time_bytes": 0,
         "edge_feature_dim": 0,
         "edge_feature_dtype": None,
         "edge_feature_bytes": 0,
