@@ -96,7 +96,7 @@ def merge_hops(
     hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
     num_nodes : (L + 2,) 0, then the nodes known before each hop, then U
     links : what is predicted of the seeds
-    trees : (U,) the seed that each node was found for, where each has nodes of its own
+    trees : (U,) the seed of each node, where seeds share none
     """
     joined = join_hops(hops, num_nodes)
     return MergedBatch(

@@ -122,7 +122,7 @@ class TemporalSampler:
     def _sample(
         self, batch_id: BatchId, seeds: TimedSeeds, *, is_merged: bool
     ) -> tuple[IdArray, LocalArray, list[Block], list[int]]:
-        """Return nodes, trees, hops, next to the seeds first, and 0, the seeds, and the nodes known after each hop."""
+        """Return the nodes, their trees, the hops, and how many nodes were known: 0, the seeds, those of each hop."""
         num_nodes = self.graph.num_nodes
         roots = checked_seeds(seeds.nodes, num_nodes)
         entries = tree_entries(np.arange(len(roots), dtype=np.int64), roots, num_nodes)

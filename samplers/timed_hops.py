@@ -83,9 +83,10 @@ class TimeRule:
             return
         # Both ends of a range side by side, so that what they share of a page is read once.
         bounds, counts = np.repeat(asked, 2), np.repeat(degrees, 2)
-        is_bounded = asked >= _EARLIEST + self.window  # else the window begins before all times
-        bounds[::2] -= np.where(is_bounded, self.window, 0)
-        counts[::2] *= is_bounded
+        bounds[::2] -= self.window
+        counts[::2] *= (
+            asked >= _EARLIEST + self.window
+        )  # else it begins before all times, and its bound has wrapped
         ranks = rank_bounds(times, np.repeat(starts, 2), counts, bounds, is_inclusive=is_inclusive)
         starts += ranks[::2]
         degrees[:] = ranks[1::2] - ranks[::2]

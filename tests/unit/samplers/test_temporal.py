@@ -126,6 +126,10 @@ def test_each_seed_has_a_tree_of_its_own_with_each_node_once() -> None:
     entries = list(zip(trees_of(batch), batch.nodes.tolist(), strict=True))
     assert len(set(entries)) == len(entries)
     assert entries[:4] == [(0, 5), (1, 5), (2, 5), (3, 9)]
+    assert batch.may_repeat
+    assert batch.trees is not None
+    assert batch.trees.dtype == np.int32
+    assert batch.trees.tolist() == trees_of(batch)
     assert len(set(batch.nodes.tolist())) < len(entries)
 
 
@@ -197,6 +201,35 @@ def test_each_edge_of_the_range_is_equally_likely(
     assert total.sum() == total[allowed].sum() == rounds * fanout
     expected = np.full(len(allowed), rounds * fanout / len(allowed))
     assert_fits(total[allowed], expected, variance_factor=(len(allowed) - fanout) / (len(allowed) - 1))
+
+
+@pytest.mark.parametrize("bound", ["<", "<="])
+@pytest.mark.parametrize("window", [None, 1, 5, 2**62, LATEST])
+def test_no_time_is_too_early_or_too_late(bound: Any, window: int | None) -> None:
+    ends = [-(2**63), -(2**63) + 1, -(2**63) + 5, -1, 0, 1, LATEST - 5, LATEST - 1, LATEST]
+    sampler = make_temporal_sampler(star(ends), [-1], bound=bound, window=window)
+    block = sampler.sample(FIRST, ask([0] * len(ends), ends)).blocks[0]
+    for number, asked in enumerate(ends):
+        first = -(2**64) if window is None else asked - window
+        expected = [
+            at
+            for at, time in enumerate(ends)
+            if (first <= time < asked if bound == "<" else first < time <= asked)
+        ]
+        assert block.edge_ids[block.indptr[number] : block.indptr[number + 1]].tolist() == expected
+
+
+@pytest.mark.parametrize("fanout", [-1, 3])
+def test_whatever_is_excluded_is_passed_over(fanout: int) -> None:
+    sampler = make_temporal_sampler(star(list(range(8))), [fanout], window=6, strategy="last")
+    for code in range(256):
+        excluded = [at for at in range(8) if code >> at & 1]
+        seeds = ask([0] * 10, np.arange(10), excluded=(np.array(excluded, dtype=np.int64),))
+        block = sampler.sample(FIRST, seeds).blocks[0]
+        for asked in range(10):
+            left = [at for at in range(max(asked - 6, 0), min(asked, 8)) if at not in excluded]
+            expected = left if fanout < 0 else left[max(len(left) - fanout, 0) :]
+            assert block.edge_ids[block.indptr[asked] : block.indptr[asked + 1]].tolist() == expected
 
 
 def test_excluded_edges_leave_the_fan_out_full() -> None:
