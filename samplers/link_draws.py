@@ -77,7 +77,7 @@ class NegativeDraws:
                 owners, numbers = np.repeat(np.arange(count), k), np.tile(np.arange(k), count)
                 beside = _Beside(key=key, rows=rows, owners=owners, numbers=numbers)
                 _, wrong = self._drawn(beside, found.sources[owners], strict=strict)
-                return positives.with_destinations(wrong.reshape(count, k))
+                return positives.with_destinations(wrong, owners)
             case Binary(_, strict):
                 num_pairs = self.negatives.num_pairs(count)
                 self._require_room(count, num_pairs)
@@ -158,12 +158,13 @@ class NegativeDraws:
             if found.negatives is None:
                 raise ConfigError(without_negatives(self.relation))
             self._require_room(len(rows), found.negatives.size)
-            return positives.with_destinations(found.negatives.astype(np.int64, copy=False))
+            wrong = found.negatives.astype(np.int64, copy=False).reshape(-1)
+            return positives.with_destinations(wrong, np.repeat(positives.owners, found.negatives.shape[1]))
         owners, drawn = positives.owners, np.empty(len(rows), dtype=np.int64)
         beside = _Beside(key=key, rows=rows, owners=owners, numbers=np.zeros_like(owners))
         beside.draw(0, self.given.num_rows, owners, drawn)
-        wrong = self.given.read(drawn)
-        return positives.with_pairs(wrong.sources, wrong.destinations, owners)
+        given = self.given.read(drawn)
+        return positives.with_pairs(given.sources, given.destinations, owners)
 
     def _require_room(self, num_positives: int, num_negatives: int) -> None:
         # Both ends of a pair may be seeds of their own.

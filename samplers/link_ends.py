@@ -21,7 +21,7 @@ class PairEnds:
     destinations: IdArray  # (D,) ids within the destination type, likewise
     source_places: IdArray  # (P,)
     destination_places: IdArray  # (P,)
-    owners: IdArray  # (P,) the positive that each pair is, or is beside: it has its time
+    owners: IdArray  # (P,) the positive that each pair is, or is beside: it asks at its time
 
     @classmethod
     def of(cls, found: LinkRows) -> PairEnds:
@@ -35,16 +35,14 @@ class PairEnds:
             owners=places,
         )
 
-    def with_destinations(self, wrong: IdArray) -> PairEnds:
-        """Return the positives and, for each, its source with each of its row of ``wrong`` (B, k)."""
-        count, k = wrong.shape
-        beside = np.repeat(self.owners, k)
+    def with_destinations(self, destinations: IdArray, owners: IdArray) -> PairEnds:
+        """Return the positives and pairs of the sources of ``owners`` (Q,) and ``destinations`` (Q,)."""
         return PairEnds(
             sources=self.sources,
-            destinations=np.concatenate([self.destinations, wrong.reshape(-1)]),
-            source_places=np.concatenate([self.source_places, beside]),
-            destination_places=np.arange(count * (1 + k)),
-            owners=np.concatenate([self.owners, beside]),
+            destinations=np.concatenate([self.destinations, destinations]),
+            source_places=np.concatenate([self.source_places, owners]),
+            destination_places=np.arange(len(self.owners) + len(owners)),
+            owners=np.concatenate([self.owners, owners]),
         )
 
     def with_pairs(self, sources: IdArray, destinations: IdArray, owners: IdArray) -> PairEnds:
@@ -73,12 +71,14 @@ class PairEnds:
             _, firsts = np.unique(np.stack([self.sources, times], axis=1), axis=0, return_index=True)
             firsts.sort()
         owners, wrong = np.nonzero(~is_positive[source_ranks[firsts]])
-        beside = firsts[owners]
+        beside, others = firsts[owners], destination_firsts[wrong]
+        if times is not None:  # each is asked at the time of its owner
+            return self.with_destinations(self.destinations[others], beside)
         return PairEnds(
             sources=self.sources,
             destinations=self.destinations,
             source_places=np.concatenate([self.source_places, beside]),
-            destination_places=np.concatenate([self.destination_places, destination_firsts[wrong]]),
+            destination_places=np.concatenate([self.destination_places, others]),
             owners=np.concatenate([self.owners, beside]),
         )
 
@@ -113,16 +113,22 @@ class EndNumbers:
             pairs[:, end] = ranks[place] - np.searchsorted(nodes, start)
         return nodes, pairs
 
-    def own_seeds(self, ends: PairEnds) -> tuple[IdArray, LocalArray]:
-        """Return the sources of all pairs, then their destinations, and the pairs (P, 2) likewise."""
-        num_pairs = len(ends.owners)
-        sources = ends.sources[ends.source_places] + self.source_start
-        destinations = ends.destinations[ends.destination_places] + self.destination_start
-        pairs = np.empty((num_pairs, 2), dtype=np.int32)
-        pairs[:, 0] = pairs[:, 1] = np.arange(num_pairs)
-        if self.source_start == self.destination_start:
-            pairs[:, 1] += num_pairs
-        return np.concatenate([sources, destinations]), pairs
+    def own_seeds(self, ends: PairEnds, times: IdArray) -> tuple[IdArray, LocalArray, IdArray]:
+        """Return all ends, sources first, each for itself, the pairs (P, 2) likewise, and when each end asks.
+
+        Parameters
+        ----------
+        ends : each of them of one positive and the negatives beside it
+        times : (B,) of the positives
+        """
+        sources, destinations = ends.sources + self.source_start, ends.destinations + self.destination_start
+        pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
+        pairs[:, 0], pairs[:, 1] = ends.source_places, ends.destination_places
+        if self.source_start == self.destination_start:  # of one type, whose seeds the sources are, too
+            pairs[:, 1] += len(sources)
+        owners = np.empty(len(sources) + len(destinations), dtype=np.int64)
+        owners[ends.source_places] = owners[len(sources) + ends.destination_places] = ends.owners
+        return np.concatenate([sources, destinations]), pairs, times[owners]
 
     @property
     def _starts(self) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class LinkSeeds:
         the edges that lead back
     duplicates : exclude with each of them all edges that have the same ends, whether it is in the graph itself or not
     seed : any integer; taken modulo 2**64
-    has_times : each end of a pair asks at the time of its row; else the seeds are the distinct ends
+    has_times : the ends of a pair ask at the time of its row; else the seeds are the distinct ends
     negative_table : whose rows are the negatives of `Table`; None: the ``negatives`` of ``table`` itself
 
     Raises
@@ -105,7 +105,8 @@ class LinkSeeds:
         """Return the seeds of the batch of ``rows`` (B,) of the table, in any order, with its pairs and labels.
 
         Pairs are the positives in the order of ``rows``, then the negatives. Without times the seeds are the distinct
-        ends, ascending as all nodes are numbered through; with them the sources of all pairs, then the destinations.
+        ends, ascending as all nodes are numbered through; with them the sources, then the destinations, each end
+        for itself: a positive and the negatives that have its source share it.
 
         Raises
         ------
@@ -122,8 +123,7 @@ class LinkSeeds:
         ends = self._draws.pairs(key, rows, found)
         times = None
         if self._has_times and found.times is not None:
-            nodes, pairs = self._numbers.own_seeds(ends)
-            times = np.tile(found.times[ends.owners], 2)
+            nodes, pairs, times = self._numbers.own_seeds(ends, found.times)
         else:
             nodes, pairs = self._numbers.distinct_seeds(ends)
         edge_ids = np.full(len(pairs), NO_EDGE, dtype=np.int64)

@@ -122,11 +122,16 @@ class LinkOracle:
         destinations = [starts[destination_type] + d for _, d, _ in pairs]
         times = None
         if self.has_times:
-            nodes = sources + destinations
             assert self.table.times is not None
-            times = [int(self.table.times[rows[i]]) for _, _, i in pairs] * 2
-            offset = len(pairs) if source_type == destination_type else 0
-            placed = [[i, offset + i] for i in range(len(pairs))]
+            # Negatives that have the source of their positive share it, as it asks at the same time.
+            shares = isinstance(self.negatives, Uniform | InBatch | Table) and self.negative_table is None
+            used = len(rows) if shares else len(pairs)
+            nodes = sources[:used] + destinations
+            of_pairs = [int(self.table.times[rows[i]]) for _, _, i in pairs]
+            times = of_pairs[:used] + of_pairs
+            offset = used if source_type == destination_type else 0
+            owners = [i if shares else at for at, (_, _, i) in enumerate(pairs)]
+            placed = [[owner, offset + at] for at, owner in enumerate(owners)]
         else:
             nodes = sorted({*sources, *destinations})
             names = [self.type_of(number) for number in nodes]

@@ -275,7 +275,7 @@ def test_in_batch_negatives_are_the_destinations_of_the_others_once() -> None:
     timed = LinkSeeds(graph, table, negatives=InBatch(), has_times=True).of(FIRST, np.arange(4))
     assert wrong_pairs(timed).tolist() == [[0, 6], [1, 5], [1, 7], [0, 6], [2, 6], [2, 7]]
     assert timed.times is not None
-    assert timed.times.tolist() == [4, 4, 5, 4, 4, 4, 4, 5, 4, 4] * 2
+    assert timed.times.tolist() == [4, 4, 5, 4, 4, 4, 5, 4, 4, 4, 4, 5, 4, 4]
 
 
 def test_a_batch_without_rows_is_empty() -> None:
