@@ -23,6 +23,7 @@ from gloader.core.flag_values import (
     AnyFanout,
     Count,
     Duration,
+    Names,
     Share,
     Size,
     SizeOrAuto,
@@ -54,6 +55,8 @@ Verify = Literal["read", "open", "off"]
 DeviceHotness = Literal["presampled", "vip", "degree"]
 SamplingDevice = Literal["auto", "cpu", "cuda"]
 Exclude = Literal["none", "self", "reverse"]
+TaskName = Literal["node", "link"]
+Decoder = Literal["dot", "mlp"]
 EdgeFeatures = Literal["auto", "none"]
 TimeStrategy = Literal["none", "uniform", "last"]
 TimeBound = Literal["<", "<="]
@@ -269,6 +272,33 @@ class StageSettings:
         return len(os.sched_getaffinity(0)) if self.threads is None else self.threads
 
 
+@Parameter(name="*", group=Group("Links", sort_key=10))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkConfig:
+    """What is predicted with --task link, and how; other runs have no use for it."""
+
+    edges: str = "train"
+    """Link table whose edges are trained on; --batch-size counts them."""
+    negatives: str = "uniform:1"
+    """Wrong edges beside each of them: uniform:5 (other destinations; uniform:5,strict: none that is an edge),
+    binary:1.0 (random pairs), in_batch (the destinations of the others), table:NAME, or none, where the table has
+    labels of its own."""
+    exclude: Exclude = "none"
+    """Edges that no message passes over while they are predicted: all may (none), not themselves (self), nor those
+    that lead back (reverse)."""
+    exclude_duplicates: bool = False
+    """Leave out what runs parallel to an excluded edge, too."""
+    decoder: Decoder = "dot"
+    """What makes a score of the embeddings of two nodes: their dot product, or a network on their product (mlp)."""
+    decoder_layers: Count = 3
+    """Layers of an mlp decoder."""
+    metric: str = "auto"
+    """hits@K, mrr or auc; as the given negatives are (auto): mrr for those of each edge, hits@50 for a table of them,
+    auc where none are given."""
+    eval_edges: Names | None = None
+    """Link tables to validate with and to test with; valid,test, where they are there, when not given."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSettings:
@@ -434,6 +464,8 @@ class TrainSettings:
     optim: OptimConfig = OptimConfig()
     step: StepConfig = StepConfig()
     loader: LoaderSettings = LoaderSettings()
+    task: TaskName = "node"
+    links: LinkConfig = LinkConfig()
     runs: int = 1  # networks that differ in their seed alone: run k uses the loader's seed + k
 
 

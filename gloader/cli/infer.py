@@ -19,23 +19,29 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from gloader.ssd_store.os_io import OsIO
     from gloader.training.predict import Embeddings
     from gloader.types import IdArray
 
 
-def infer(
+def infer(  # noqa: PLR0913 - each a flag
     *,
     dataset: str,
     checkpoint: Path,
     out: Path = Path("predictions.npy"),
     node_type: Annotated[str | None, Parameter(name="--type")] = None,
     layer: int | None = None,
+    pairs: Path | None = None,
     memory_budget: Size = None,
     device: str = "auto",
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
     """Predict the class of every node with a trained model, from all neighbours; or write what a layer makes of it.
+
+    A model of links (`gloader train --task link`) has no classes: the embeddings of all nodes are written, or with
+    --pairs the scores of given ones.
 
     Parameters
     ----------
@@ -48,7 +54,10 @@ def infer(
     node_type
         Nodes of this type; those that have labels when not given. Of others --layer says what is written.
     layer
-        Write what this layer makes of the nodes: 1 is next to the features. Classes when not given.
+        Write what this layer makes of the nodes: 1 is next to the features. Classes when not given, or of a model of
+        links what the last layer makes.
+    pairs
+        A .npy file of int64 pairs (n, 2), source and destination by their ids in the source: write their scores.
     memory_budget
         Memory that may be used, such as 8GB or 512MiB; half of what is free when not given.
     device
@@ -62,21 +71,24 @@ def infer(
     require_file_target(out)
     remove_dead_spills()
     opened = open_or_prepare(dataset, screen, memory_budget=memory_budget)
-    labelled = opened.labelled.name
-    chosen = labelled if node_type is None else node_type
-    if layer is None and chosen != labelled:
-        raise ConfigError(
-            f"classes are those of nodes of type {labelled!r}; give --layer for what a layer makes of nodes of type "
-            f"{chosen!r}"
-        )
+    given = None if pairs is None else read_pairs(pairs)
     compile_first(opened, None, says=screen.say)
 
     # After the kernels were compiled in another process: torch beside that would be too much.
     from gloader.training.checkpoint.save import load_checkpoint
+    from gloader.training.model_spec import LinkSpec
     from gloader.training.own_device import resolve_device
-    from gloader.training.predict import embed, predict
+    from gloader.training.predict import embed, embedded_type, predict
+    from gloader.training.predict_pairs import score_pairs
 
     loaded = replace(load_checkpoint(checkpoint), progress={})  # where training goes on is of no use here
+    is_of_links = isinstance(loaded.spec, LinkSpec)
+    chosen = node_type or ("" if given is not None else embedded_type(opened, loaded))
+    if layer is None and not is_of_links and chosen != opened.labelled.name:
+        raise ConfigError(
+            f"classes are those of nodes of type {opened.labelled.name!r}; give --layer for what a layer makes of "
+            f"nodes of type {chosen!r}"
+        )
     with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
         bar = bars.add_task("predicting", total=1.0)
         settings: Any = {
@@ -84,27 +96,43 @@ def infer(
             "device": resolve_device(device),
             "on_progress": lambda fraction: bars.update(bar, completed=fraction),
         }
-        if layer is None:
+        if given is not None:
+            scores = score_pairs(opened, loaded, given, **settings)
+            num_nodes, what = len(scores), "scores"
+            save_predictions(out, scores)
+        elif layer is None and not is_of_links:
+            what = "classes"
             predicted = predict(opened, loaded, **settings)
             num_nodes = len(predicted)
             # The dataset may hold its nodes in another order than the source.
             save_predictions(out, opened.in_original_order(predicted))
         else:
+            what = "embeddings" if layer is None else f"rows of layer {layer}"
             with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as made:
                 num_nodes = made.num_nodes
                 save_embeddings(out, made)
     of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
-    what = "classes" if layer is None else f"rows of layer {layer}"
-    screen.say(f"{what} of {num_nodes:,} nodes{of_type} in {out}")
+    of = f"{num_nodes:,} pairs" if given is not None else f"{num_nodes:,} nodes{of_type}"
+    screen.say(f"{what} of {of} in {out}")
     screen.result(
         {
             "out": str(out),
-            "num_nodes": num_nodes,
-            "type": chosen,
+            **({"num_pairs": num_nodes} if given is not None else {"num_nodes": num_nodes, "type": chosen}),
             "layer": layer,
             "dataset": str(opened.root),
         }
     )
+
+
+def read_pairs(path: Path) -> "IdArray":
+    """Return the pairs in a .npy file; ConfigError where it cannot be read as that."""
+    import numpy as np
+
+    try:
+        found: IdArray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"--pairs {path} cannot be read as a .npy file: {error}") from error
+    return found
 
 
 def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = None) -> None:
@@ -139,8 +167,8 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
         write_chunks_atomically(out, content(), os_io=os_io or REAL_OS)
 
 
-def save_predictions(out: Path, predicted: "IdArray", *, os_io: "OsIO | None" = None) -> None:
-    """Write ``predicted`` (N,) to the file ``out``, which is whole or not there.
+def save_predictions(out: Path, predicted: "NDArray[Any]", *, os_io: "OsIO | None" = None) -> None:
+    """Write ``predicted``, with a row for each node or pair, to the file ``out``, which is whole or not there.
 
     Raises
     ------

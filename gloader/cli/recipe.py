@@ -48,6 +48,7 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
         "fanouts": "fanout",
         "stall_timeout_s": "stall-timeout",
     },
+    "links": {},
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from gloader.config import TaskName
 from gloader.core.flag_values import SWITCH, Count
 
 
@@ -20,6 +21,8 @@ class RunFlags:
     """A YAML recipe whose keys are these flags; flags on the command line win over it."""
     out: Path | None = None
     """Folder of the results; runs/DATASET-MODEL-DATE-TIME when not given."""
+    task: TaskName = "node"
+    """What is predicted: the classes of nodes, or edges (link), which --edges and the flags beside it are for."""
     runs: Count = 1
     """Repetitions with seeds seed, seed+1, ...; the result is their mean and standard deviation."""
     resume: Annotated[bool, SWITCH] = False

@@ -13,6 +13,7 @@ from gloader.cli.views.convert import convert_view
 from gloader.cli.views.run import RunView, print_result
 from gloader.cli.views.screen import Screen
 from gloader.config import (
+    LinkConfig,
     LoaderSettings,
     ModelConfig,
     OptimConfig,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
+_LINKS = LinkConfig()
 
 
 def train(
@@ -38,6 +40,7 @@ def train(
     optim: OptimConfig = _OPTIM,
     step: StepConfig = _STEP,
     loader: LoaderSettings = _LOADER,
+    links: LinkConfig = _LINKS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
     """Train a model on a dataset, test it, and write the results.
@@ -50,7 +53,7 @@ def train(
     ----------
     run
         What is trained on, and where the results go.
-    model, optim, step, loader
+    model, optim, step, loader, links
         What is trained, and how; ``config.yaml`` records it.
     output
         How the command speaks.
@@ -61,7 +64,9 @@ def train(
     if launch.max_restarts and run.out is None:
         raise ConfigError("--max-restarts needs --out: a restarted run looks for its checkpoint there")
     _require_sampler(loader.sampling)
-    settings = TrainSettings(model=model, optim=optim, step=step, loader=loader, runs=run.runs)
+    settings = TrainSettings(
+        model=model, optim=optim, step=step, loader=loader, task=run.task, links=links, runs=run.runs
+    )
     with joined_ranks(launch, device=run.device, stall_timeout_s=loader.stages.stall_timeout_s) as group:
         screen = screen_of(group, Screen.open(is_json=output.json))
         budget = loader.memory.memory_budget
@@ -105,9 +110,9 @@ def _require_typed_run(run: RunFlags, settings: TrainSettings, dataset: "Dataset
         )
     resolve_fanouts(settings.loader.sampling.fanouts, dataset.relations)
     bare_bytes()  # before torch is imported, see `_fit`
-    from gloader.training.model_spec import spec_of
+    from gloader.training.train import task_of
 
-    spec_of(settings, dataset)
+    task_of(settings, dataset)
 
 
 def require_one_type(dataset: "Dataset", command: str, *, instead: str) -> None:

@@ -80,6 +80,10 @@ def _convert_fanouts(_type: Any, tokens: Sequence[Token]) -> Fanouts:
     return parse_fanouts(_text(tokens))
 
 
+def _convert_names(_type: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
+    return tuple(name.strip() for name in _text(tokens).split(","))
+
+
 # The command line puts "--FLAG is VALUE; " in front of what these say, see `gloader.cli.failure.describe`.
 def _require_count(_type: Any, value: Any) -> None:
     if value is not None and value < 1:
@@ -110,6 +114,9 @@ SizeOrShare = Annotated[int | float | None, Parameter(converter=_convert_share, 
 SizeOrAuto = Annotated[
     int | Literal["auto"],
     Parameter(converter=_convert_size_or_auto, n_tokens=1, metavar="SIZE|auto", show_choices=False),
+]
+Names = Annotated[
+    tuple[str, ...], Parameter(converter=_convert_names, n_tokens=1, negative=(), metavar="NAME,NAME")
 ]
 _FANOUT: Final[dict[str, Any]] = {
     "name": "fanout",

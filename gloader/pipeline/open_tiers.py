@@ -181,7 +181,7 @@ def _workload(
     is_swept: bool,
 ) -> Workload:
     threads = settings.stages.sampler_threads
-    sampler = _make_sampler(topology, order, settings)
+    sampler = sampler_for(topology, order, settings)
     probe = None
     if is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
         # A disk without room for so few is found out, and told of, where the passes are planned.
@@ -203,7 +203,8 @@ def _workload(
     )
 
 
-def _make_sampler(topology: Topology | HeteroGraph, order: AnyOrder, settings: LoaderSettings) -> AnySampler:
+def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: LoaderSettings) -> AnySampler:
+    """Return what samples the batches of a loader from ``topology``; ConfigError where it cannot."""
     sampling = settings.sampling
     if not isinstance(topology, HeteroGraph):
         hops = checked_hops(sampling.fanouts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.errors import MissingDependencyError
+from gloader.report.training import metric_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,8 @@ def draw_training(training: Training, path: Path | BinaryIO) -> None:
         matplotlib is not installed.
     """
     figure = _figure(width=11, height=3.2)
-    seconds, accuracy = figure.subplots(1, 2)
+    seconds, figures = figure.subplots(1, 2)
+    metric = metric_words(training.metric)
     numbers = [epoch.number for epoch in training.epochs]
     seconds.bar(numbers, [epoch.seconds for epoch in training.epochs], color=_OURS, label="training")
     below = [epoch.seconds for epoch in training.epochs]
@@ -74,14 +76,18 @@ def draw_training(training: Training, path: Path | BinaryIO) -> None:
         label="evaluation",
     )
     seconds.set(xlabel="epoch", ylabel="seconds")
-    accuracy.plot(
-        numbers, [epoch.train_acc for epoch in training.epochs], ".-", color=_OURS, label="training nodes"
+    figures.plot(
+        numbers,
+        [epoch.train_acc for epoch in training.epochs],
+        ".-",
+        color=_OURS,
+        label="training" if metric == "accuracy" else "training, accuracy",
     )
-    known = [(epoch.number, epoch.valid_acc) for epoch in training.epochs if epoch.valid_acc is not None]
+    known = [(epoch.number, epoch.valid) for epoch in training.epochs if epoch.valid is not None]
     if known:
-        accuracy.plot(*zip(*known, strict=True), ".-", color=_PEERS, label="validation nodes")
-    accuracy.set(xlabel="epoch", ylabel="accuracy")
-    for axes in (seconds, accuracy):
+        figures.plot(*zip(*known, strict=True), ".-", color=_PEERS, label="validation")
+    figures.set(xlabel="epoch", ylabel=metric)
+    for axes in (seconds, figures):
         _tidy(axes)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize="small")

@@ -28,6 +28,10 @@ _HEADER = (
 )
 
 
+_ACCURACY = "acc"
+_ERRORS = ("rmse",)  # metrics of which less is better
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
     """One line of ``metrics.jsonl``."""
@@ -37,7 +41,7 @@ class Epoch:
     evaluate_seconds: float
     loss: float
     train_acc: float
-    valid_acc: float | None
+    valid: float | None
     rows: int
     hit_rate: float
     bytes_read: int
@@ -51,7 +55,8 @@ class Training:
 
     name: str
     epochs: tuple[Epoch, ...]
-    test_acc: float | None  # None as long as the run was not finished, or without test nodes
+    metric: str  # what validation and the test measured: acc, or of links hits@K, mrr, auc
+    test: float | None  # None as long as the run was not finished, or without anything to test with
     facts: tuple[tuple[str, str], ...]
 
     def table(self) -> TextTable:
@@ -76,45 +81,59 @@ def read_training(folder: Path) -> Training:
     """
     path = folder / METRICS
     try:
-        epochs = tuple(_epoch(json.loads(line)) for line in path.read_text().splitlines())
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        metric = _metric_of(lines)
+        epochs = tuple(_epoch(line, metric) for line in lines)
         path = folder / "result.json"
         result = json.loads(path.read_text()) if path.exists() else {}
         return Training(
             name=folder.resolve().name,
             epochs=epochs,
-            test_acc=result.get("test_acc"),
-            facts=(*_last_figures(epochs), *_facts(result)),
+            metric=metric,
+            test=result.get(f"test_{metric}"),
+            facts=(*_last_figures(epochs, metric), *_facts(result, metric)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {error!r}") from error
 
 
-def _epoch(line: dict[str, Any]) -> Epoch:
+def _metric_of(lines: list[dict[str, Any]]) -> str:
+    """Return what validation measured, by the name that the lines have for it."""
+    names = (name.removeprefix("valid_") for line in lines for name in line if name.startswith("valid_"))
+    return next(names, _ACCURACY)
+
+
+def metric_words(metric: str) -> str:
+    """Return what people call a metric."""
+    return "accuracy" if metric == _ACCURACY else metric
+
+
+def _epoch(line: dict[str, Any], metric: str) -> Epoch:
     same = (
         "seconds",
         "evaluate_seconds",
         "loss",
         "train_acc",
-        "valid_acc",
         "hit_rate",
         "bytes_read",
         "bytes_written",
     )
     return Epoch(
         number=line["epoch"] + 1,
+        valid=line[f"valid_{metric}"],
         rows=line["rows_gathered"],
         bottleneck=line["bottleneck"],
         **{name: line[name] for name in same},
     )
 
 
-def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(result: dict[str, Any], metric: str) -> list[tuple[str, str]]:
     """Return what ``result.json`` says of the whole run; nothing while there is none."""
     if not result:
         return [("state", "not finished")]
-    test = result["test_acc"]
+    test = result[f"test_{metric}"]
     return [
-        ("test accuracy", "-" if test is None else f"{test:.4f}"),
+        (f"test {metric_words(metric)}", "-" if test is None else f"{test:.4f}"),
         ("features", f"{result['features']}, policy {result['policy']}, I/O {result['io_strategy']}"),
         ("rows from memory", f"{result['hit_rate']:.1%} of {result['rows_gathered']:,}"),
         *_tables(result),
@@ -145,16 +164,17 @@ def _edges(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [("edges", f"{read} read in {result['edge_passes']:,} passes, {written} written")]
 
 
-def _last_figures(epochs: tuple[Epoch, ...]) -> list[tuple[str, str]]:
+def _last_figures(epochs: tuple[Epoch, ...], metric: str) -> list[tuple[str, str]]:
     """Return what the epochs say of the whole run."""
     if not epochs:
         return []
-    valid = [epoch.valid_acc for epoch in epochs if epoch.valid_acc is not None]
+    valid = [epoch.valid for epoch in epochs if epoch.valid is not None]
+    best = min if metric in _ERRORS else max
     return [
         ("epochs", str(len(epochs))),
         ("median epoch", format_seconds(median(epoch.seconds for epoch in epochs))),
         ("last loss", f"{epochs[-1].loss:.4f}"),
-        ("best validation accuracy", f"{max(valid):.4f}" if valid else "-"),
+        (f"best validation {metric_words(metric)}", f"{best(valid):.4f}" if valid else "-"),
     ]
 
 
@@ -184,7 +204,7 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
         f"{epoch.seconds:.2f}",
         f"{epoch.loss:.4f}",
         f"{epoch.train_acc:.4f}",
-        "" if epoch.valid_acc is None else f"{epoch.valid_acc:.4f}",
+        "" if epoch.valid is None else f"{epoch.valid:.4f}",
         f"{epoch.rows:,}",
         f"{epoch.hit_rate:.1%}",
         format_bytes(epoch.bytes_read),

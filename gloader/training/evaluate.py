@@ -34,8 +34,25 @@ class Inference(Protocol):
         """
         ...
 
-    def require_memory(self, model: Any, /, *, num_outputs: int) -> None:
-        """Raise BudgetError where the logits of so many nodes would not fit the budget; nothing is read."""
+    @property
+    def memory_budget_bytes(self) -> int:
+        """Of host memory, for all that an evaluation holds beside the topology and the network."""
+        ...
+
+    def embedded(self, model: Any, /, *, on_progress: Callable[[float], None] = ...) -> Any:
+        """Open the output for all nodes until a block ends: an `EmbeddedRows`, or of several types one of each.
+
+        Parameters
+        ----------
+        model, on_progress : as of `logits`
+        """
+        ...
+
+    def require_memory(self, model: Any, /, *, num_outputs: int | None) -> None:
+        """Raise BudgetError where the logits of so many nodes, or with None the output for all nodes, would not fit.
+
+        Nothing is read.
+        """
         ...
 
 

@@ -130,10 +130,12 @@ class LinkJudge:
         total = 0.0
         for rows in self._chunks(table, scorer.rows_per_call()):
             found = scorer.score(rows.sources, rows.destinations)
+            labels = rows.labels
+            assert labels is not None  # noqa: S101 - looked at before training
             if self.metric.kind == "acc":
-                total += int(np.count_nonzero(found.argmax(axis=1) == rows.labels))
+                total += int(np.count_nonzero(found.argmax(axis=1) == labels))
             else:
-                total += float(np.square(found.astype(np.float64) - rows.labels).sum())
+                total += float(np.square(np.subtract(found, labels, dtype=np.float64)).sum())
         mean = total / table.num_rows
         return mean if self.metric.kind == "acc" else mean**0.5
 

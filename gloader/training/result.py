@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import resource
 import statistics
@@ -28,9 +29,14 @@ class RunResult:
 
     seed: int
     best_epoch: int
-    valid_acc: float | None  # None: the dataset has no validation nodes
+    valid_acc: float | None  # or what ``metric`` says; None: the dataset has nothing to validate with
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
+    task: str = "node"
+    metric: str = (
+        "acc"  # what the figures above are: the result says ``valid_<metric>`` and ``test_<metric>``
+    )
+    is_error: bool = False  # less of it is better
     seconds: float  # everything, evaluation and set-up included
     num_parameters: int
     features: str  # "ram" or "ssd"
@@ -50,13 +56,16 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
 
     ``*_std`` is the unbiased standard deviation over the runs, None for one run.
     """
+    metric = results[0].metric
     epochs = [epoch for result in results for epoch in result.epochs]
     stats = [epoch.stats for epoch in epochs]
     train_seconds = sum(epoch.seconds for epoch in epochs)
     stage_seconds: dict[str, float] = {stage: sum(s.stage_seconds[stage] for s in stats) for stage in STAGES}
     found: dict[str, Any] = {
-        **_mean_and_std("test_acc", [result.test_acc for result in results]),
-        **_mean_and_std("valid_acc", [result.valid_acc for result in results]),
+        "task": results[0].task,
+        "metric": metric,
+        **_mean_and_std(f"test_{metric}", [result.test_acc for result in results]),
+        **_mean_and_std(f"valid_{metric}", [result.valid_acc for result in results]),
         "best_epoch": [result.best_epoch for result in results],
         "epoch_seconds": [epoch.seconds for epoch in epochs],
         "evaluate_seconds": [epoch.evaluate_seconds for epoch in epochs],
@@ -84,10 +93,15 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "policy": results[0].policy,
         "io_strategy": results[0].io_strategy,
         "runs": [
-            {"seed": r.seed, "test_acc": r.test_acc, "valid_acc": r.valid_acc, "best_epoch": r.best_epoch}
+            {
+                "seed": r.seed,
+                f"test_{metric}": r.test_acc,
+                f"valid_{metric}": r.valid_acc,
+                "best_epoch": r.best_epoch,
+            }
             for r in results
         ],
-        "best_run": max(range(len(results)), key=lambda i: results[i].valid_acc or 0.0),
+        "best_run": max(range(len(results)), key=lambda i: _worth(results[i])),
         "versions": versions(),
     }
     tables = add_tables(s.tables for s in stats)
@@ -95,6 +109,13 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         return found
     hits = hits_by_table(stats)
     return found | {"tables": {name: counts | {"hit_rate": hits[name]} for name, counts in tables.items()}}
+
+
+def _worth(result: RunResult) -> float:
+    """Return what a run is chosen by among several."""
+    if result.valid_acc is None:
+        return -math.inf
+    return -result.valid_acc if result.is_error else result.valid_acc
 
 
 def name_strategy(asked: str, chosen: Sequence[str]) -> str:

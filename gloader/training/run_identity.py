@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from gloader.config import TrainSettings
 
 _FREE_OF_OPTIM = frozenset({"checkpoint_every"})  # when a run is saved does not change what it comes to
-_OF_THE_MODEL = frozenset({"dataset", "model", "hidden", "dropout", "batch_norm", "heads"})
+_OF_THE_MODEL = frozenset(
+    {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
+)
+# What runs of earlier versions, which had no such settings, did.
+_FORMER: dict[str, Any] = {
+    "task": "node",
+    "edge_features": "auto",
+    "time_strategy": "none",
+    "time_bound": "<",
+}
 
 
 def new_run_id() -> str:
@@ -43,7 +52,15 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
         "global_batch_size": sampling.pop("batch_size") * world_size,
         **sampling,
         "fanouts": plain_fanouts(settings.loader.sampling.fanouts),
+        **({"task": "link", **_of_links(settings)} if settings.task == "link" else {}),
     }
+
+
+def _of_links(settings: TrainSettings) -> dict[str, Any]:
+    values = asdict(settings.links)
+    # As JSON has it: a checkpoint of several ranks is read so.
+    names = values["eval_edges"]
+    return values | {"eval_edges": None if names is None else list(names)}
 
 
 def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done: int) -> list[str]:
@@ -54,6 +71,7 @@ def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done:
     saved, ours : `decisive_settings` of the saved run and of this one, and what else both name
     epochs_done : epochs that the saved run has behind it
     """
+    saved, ours = {**_FORMER, **saved}, {**_FORMER, **ours}
     names = [name for name in dict.fromkeys((*saved, *ours)) if saved.get(name) != ours.get(name)]
     return [name for name in names if name != "epochs" or _epochs_matter(saved, ours, epochs_done)]
 

@@ -19,6 +19,8 @@ from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, step_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.device import Device
@@ -91,7 +93,7 @@ class RunLoader:
         if self.device.type != "cpu":
             return share_budget(total_bytes=total, parameter_bytes=0, step_bytes=0)
         spec, ranks = self.task.spec, self.group.most_local
-        batch = largest(self.task.probe(self.settings.loader.sampling))
+        batch = largest(self.task.probe(self.settings.loader))
         return share_budget(
             total_bytes=total,
             parameter_bytes=ranks * parameter_bytes(spec),
@@ -134,7 +136,7 @@ class RunLoader:
         if not self.group.is_first:
             return step
         needed = (
-            device_bytes_for_types(encoder.layers, extent_of(self.dataset))
+            device_bytes_for_types(encoder.layers, extent_of(self.dataset, encoder.schema.targets))
             if isinstance(encoder, HeteroNetwork)
             else device_bytes_needed(encoder.layers, num_nodes=self.dataset.num_nodes)
         )
@@ -160,13 +162,13 @@ class RunLoader:
         return max(1, self.settings.loader.stages.sampler_threads // loaders)
 
 
-def extent_of(dataset: Dataset) -> Extent:
-    """Return what an evaluation of several types computes from."""
+def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
+    """Return what an evaluation of several types computes from, and that it computes all nodes of ``targets``."""
     tables = dataset.edge_tables.items()
     return Extent(
         num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},
         relations=tuple(relation for relation, table in tables if table.num_edges),
-        outputs={dataset.labelled.name: dataset.labelled.num_nodes},
+        outputs={name: dataset.node_tables[name].num_nodes for name in targets},
     )
 
 

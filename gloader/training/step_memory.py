@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gloader.core.order import EpochOrder
 from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
+from gloader.pipeline.open_tiers import sampler_for
+from gloader.pipeline.seed_order import order_rows
 from gloader.pipeline.transfer import to_device_block
 from gloader.samplers.make import make_sampler
 from gloader.samplers.make_hetero import make_hetero_sampler
@@ -32,8 +35,9 @@ from gloader.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gloader.config import Autocast, SamplingSettings
+    from gloader.config import Autocast, LoaderSettings, SamplingSettings
     from gloader.dataset import Dataset
+    from gloader.pipeline.link_task import LinkTask
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
     from gloader.training.objective import Objective
     from gloader.types import AnyBatch, Delivered
@@ -79,6 +83,28 @@ def probe_hetero_batches(dataset: Dataset, sampling: SamplingSettings) -> list[H
             sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))
             for i in range(min(_PROBE_BATCHES, order.num_batches))
         ]
+
+
+def probe_links(
+    dataset: Dataset, settings: LoaderSettings, links: LinkTask, *, is_typed: bool
+) -> list[AnyBatch]:
+    """Return what `probe_batches` does, of a loader of links.
+
+    Parameters
+    ----------
+    dataset : has the edges
+    settings : of the loader
+    links : what is predicted
+    is_typed : whether batches have several types
+    """
+    sampling = settings.sampling
+    order = order_rows(links.table.num_rows, sampling, rank=0, world_size=1)
+    opener = open_hetero_topology if is_typed else open_topology
+    with opener(dataset, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
+        order = links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
+        sampler = sampler_for(topology, order, settings)
+        ids = [BatchId(epoch=0, index=i) for i in range(min(_PROBE_BATCHES, order.num_batches))]
+        return [sampler.sample(batch_id, order.seeds_of(batch_id)) for batch_id in ids]
 
 
 def step_bytes(

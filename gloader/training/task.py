@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from gloader.loader import HeteroLoader, Loader
+from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.training.evaluate import accuracy
 from gloader.training.model_spec import HeteroModelSpec, spec_of
 from gloader.training.objective import NODE_CLASSES
@@ -14,7 +14,7 @@ from gloader.training.step_memory import probe_batches, probe_hetero_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.config import LoaderSettings, SamplingSettings, TrainSettings
+    from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.pipeline.device_room import DryRun
     from gloader.training.evaluate import Inference
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.training.objective import Objective
     from gloader.types import AnyBatch
 
-    AnyLoader: TypeAlias = Loader | HeteroLoader
+    AnyLoader: TypeAlias = Loader | HeteroLoader | LinkLoader
 
 Split = Literal["valid", "test"]
 ACCURACY: Final = "acc"
@@ -62,7 +62,7 @@ class Task(Protocol):
         """Return a loader over what is trained on."""
         ...
 
-    def probe(self, sampling: SamplingSettings) -> Sequence[AnyBatch]:
+    def probe(self, settings: LoaderSettings) -> Sequence[AnyBatch]:
         """Return first batches of such a loader, as samples of what a step takes."""
         ...
 
@@ -122,11 +122,11 @@ class NodeTask:
         kind = HeteroLoader if isinstance(self.spec, HeteroModelSpec) else Loader
         return kind.from_settings(dataset, settings, device_dry_run=device_dry_run)
 
-    def probe(self, sampling: SamplingSettings) -> Sequence[AnyBatch]:
+    def probe(self, settings: LoaderSettings) -> Sequence[AnyBatch]:
         """Return the first batches of its loader."""
         if isinstance(self.spec, HeteroModelSpec):
-            return probe_hetero_batches(self.dataset, sampling)
-        return probe_batches(self.dataset, sampling)
+            return probe_hetero_batches(self.dataset, settings.sampling)
+        return probe_batches(self.dataset, settings.sampling)
 
     def require_memory(self, model: Any, inference: Inference) -> None:
         """Raise BudgetError where the logits of a split would not fit."""

@@ -39,15 +39,15 @@ class TensorBoardReporter:
         """Add a point to every curve."""
         if self._writer is None:
             return
-        names = ("loss", "train_acc", "valid_acc", "lr", "seconds", "rows_per_second")
-        for name in names:
-            if (value := getattr(record, name)) is not None:
+        line = record.to_json()
+        for name in ("loss", "train_acc", f"valid_{record.metric}", "lr", "seconds", "rows_per_second"):
+            if (value := line[name]) is not None:
                 self._writer.add_scalar(name, value, record.epoch)
 
     def on_finish(self, result: RunResult, /) -> None:
         """Close the run's event file."""
         if self._writer is not None and result.test_acc is not None:
-            self._writer.add_scalar("test_acc", result.test_acc, result.best_epoch)
+            self._writer.add_scalar(f"test_{result.metric}", result.test_acc, result.best_epoch)
         self.close()
 
     def close(self) -> None:

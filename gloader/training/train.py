@@ -6,17 +6,21 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
 import gloader
+from gloader.config import TaskName
+from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
+from gloader.loader import LinkLoader
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.group import RankGroup
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.link_prediction import LinkPrediction
 from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.optimizer import check_optim
 from gloader.training.own_device import require_own_gpu, resolve_device
@@ -78,9 +82,9 @@ def fit(
 ) -> FitResult:
     """Train ``settings.runs`` networks, which differ in their seed alone, and test each at its best epoch.
 
-    The best epoch is the one with the highest accuracy on the validation nodes, the earliest where several
-    are; the last epoch where there are no validation nodes. The test nodes are looked at once, with those
-    weights.
+    The best epoch is the one with the highest accuracy on the validation nodes, or of links the best metric, the
+    earliest where several are; the last epoch where there is nothing to validate with. What is for the test is looked
+    at once, with those weights.
 
     Under an initialised process group all its ranks train together: every rank calls this with the same settings,
     the gradients are averaged, and the batch size is that of one rank. The memory and spill budgets are for all
@@ -111,7 +115,7 @@ def fit(
     group = RankGroup.current()
     settings = _resolved(settings, dataset)
     recorded = _recorded(settings, dataset)
-    task = NodeTask.of(settings, dataset)
+    task = task_of(settings, dataset)
     # Before anything is written or opened: ranks that differ would wait in collectives that do not match.
     _agree_on(group, recorded, files)
     _check(settings, files)
@@ -254,6 +258,9 @@ class _TrainingRun:
             valid_acc=outcome.valid_acc,
             test_acc=outcome.test_acc,
             epochs=outcome.epochs,
+            task=self.task.name,
+            metric=self.task.metric,
+            is_error=self.task.is_error,
             seconds=seconds,
             num_parameters=num_parameters,
             features=loader.memory_plan.features,
@@ -288,20 +295,27 @@ class _TrainingRun:
     def _inference(self, loader: Any, budget: RunBudget) -> Inference:
         # What a loader has of graph and features is of the kind that its batches are, and these what the model takes.
         scratch = None if self.folder is None else self.folder.root
-        if isinstance(self.task.spec.encoder, HeteroModelSpec):
+        spec = self.task.spec.encoder
+        if isinstance(spec, HeteroModelSpec):
             return HeteroInference(
                 graph=loader.graph,
-                features=loader.features,
-                target=self.dataset.labelled.name,
+                features={
+                    name: rows for name, rows in loader.features.items() if name in spec.schema.num_nodes
+                },
+                target=spec.schema.targets[0],
                 memory_budget_bytes=budget.phase_bytes,
                 scratch=scratch,
             )
+        (name,) = self.dataset.node_types
+        is_of_links = isinstance(
+            loader, LinkLoader
+        )  # which has what it holds by the names of types and relations
         return LayerwiseInference(
             graph=loader.graph,
-            features=loader.features,
+            features=loader.features[name] if is_of_links else loader.features,
             memory_budget_bytes=budget.phase_bytes,
             scratch=scratch,
-            tier=loader.device_tier,
+            tier=loader.device_tiers.get(name) if is_of_links else loader.device_tier,
         )
 
     def _resume(self, trainer: Trainer) -> None:
@@ -331,15 +345,15 @@ class _TrainingRun:
 
     def _explain_features(self, loader: AnyLoader) -> str:
         plan = loader.memory_plan
-        tables = [table for table in self.dataset.node_tables.values() if table.has_features]
+        tables = self.dataset.feature_rows(edges=self.settings.loader.sampling.edge_features != "none")
         if not tables:
             return "no features: no node type has any"
         if plan.features == "ram":
             return "features in memory"
         parts = []
         for table, cached in zip(tables, plan.cache_rows, strict=True):
-            share = 100 * cached / max(table.num_nodes, 1)
-            of = "" if self.dataset.kind == "homogeneous" else f" of {table.name}"
+            share = 100 * cached / max(table.num_rows, 1)
+            of = "" if len(tables) == 1 and self.dataset.kind == "homogeneous" else f" of {table.name}"
             parts.append(f"{cached:,} rows{of} ({share:.1f}%)")
         text = f"features on the SSD, {', '.join(parts)} cached, policy {self.settings.loader.memory.policy}"
         return f"{text}\n{FITS_IN_MEMORY}" if plan.would_fit else text
@@ -347,6 +361,12 @@ class _TrainingRun:
     def _io_strategy(self, loader: AnyLoader) -> str:
         asked = self.settings.loader.reading.io_strategy
         return name_strategy(asked, [report.choice.strategy for report in loader.reports])
+
+
+def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
+    """Return what a run of these settings learns; ConfigError where the dataset, or the model, is not for that."""
+    require_choice("task", settings.task, get_args(TaskName))
+    return (LinkPrediction if settings.task == "link" else NodeTask).of(settings, dataset)
 
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
@@ -407,11 +427,13 @@ def _resolved(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
 
 def _recorded(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     """Return the content of ``config.yaml``, which is a recipe of the command line."""
+    of_links = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
     return {
         "dataset": {"path": str(dataset.root), "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),
         "optim": asdict(settings.optim),
         **asdict(settings.step),
         "loader": settings.loader.recorded(),
+        **of_links,
         "runs": settings.runs,
     }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gloader.training.reporter import BatchReport, RunStart
     from gloader.training.result import RunResult
 
+_NO_SHARES = ("rmse",)  # metrics that are no share of anything
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
 
@@ -82,7 +83,7 @@ class RunView:
 
     def on_epoch(self, record: "EpochRecord", /) -> None:
         """Write the row of the epoch."""
-        valid = "-" if record.valid_acc is None else f"{100 * record.valid_acc:.2f}"
+        valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
         told = [record.bottleneck, edges_moved(record.stats), memory_by_table([record.stats])]
         found = "; ".join(filter(None, told))
         self._screen.say(
@@ -126,12 +127,14 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     result : the content of ``result.json``
     mlp : the same of an MLP without edges; None: none was trained
     """
-    rows = {"test accuracy": _accuracy(result, "test_acc")}
+    metric = result.get("metric", "acc")
+    said = "accuracy" if metric == "acc" else metric
+    rows = {f"test {said}": _measured(result, f"test_{metric}")}
     if mlp is not None:
-        rows["  of an MLP on the same features"] = _accuracy(mlp, "test_acc")
+        rows["  of an MLP on the same features"] = _measured(mlp, f"test_{metric}")
     seconds = result["epoch_seconds"]
     rows |= {
-        "validation accuracy": _accuracy(result, "valid_acc"),
+        f"validation {said}": _measured(result, f"valid_{metric}"),
         "epoch": f"{format_seconds(sum(seconds) / max(len(seconds), 1))} on average, "
         f"{format_count(result['seeds_per_second'])} seeds/s",
         "rows from memory": f"{100 * result['hit_rate']:.1f}% (features: {result['features']}, "
@@ -164,13 +167,19 @@ def _edges(result: Mapping[str, Any]) -> dict[str, str]:
     return {"edges from the SSD": f"{read} read in {result['edge_passes']:,} passes, {written} written"}
 
 
-def _accuracy(result: Mapping[str, Any], name: str) -> str:
+def _measured(result: Mapping[str, Any], name: str) -> str:
     # The deviation stands beside the mean where several runs were made.
-    value, deviation = result[name], result.get(f"{name}_std")
+    value, deviation, metric = result[name], result.get(f"{name}_std"), result.get("metric", "acc")
     if value is None:
         return "not evaluated"
-    spread = "" if deviation is None else f" +- {100 * deviation:.2f} over {len(result['runs'])} runs"
-    return f"{100 * value:.2f}%{spread}"
+    spread = ""
+    if deviation is not None:
+        spread = f" +- {_figure(deviation, metric)} over {len(result['runs'])} runs"
+    return f"{_figure(value, metric)}{'' if metric in _NO_SHARES else '%'}{spread}"
+
+
+def _figure(value: float, metric: str) -> str:
+    return f"{value:.4f}" if metric in _NO_SHARES else f"{100 * value:.2f}"
 
 
 def _memory(result: Mapping[str, Any]) -> str:

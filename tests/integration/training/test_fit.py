@@ -391,15 +391,16 @@ def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch
     def told(**settings):
         raise ToldError(settings["memory_budget_bytes"] + settings["graph"].held_bytes)
 
-    monkeypatch.setattr("gloader.training.predict.LayerwiseInference", told)
-    spec = SimpleNamespace(in_dim=communities.feature_dim, out_dim=communities.num_classes)
+    monkeypatch.setattr("gloader.training.open_model.LayerwiseInference", told)
+    spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     with pytest.raises(ToldError, match=r"^1000000$"):
         predict(communities, checkpoint=SimpleNamespace(spec=spec), memory_budget_bytes=10**6)
 
 
 def test_a_prediction_on_a_device_is_that_of_the_cpu(communities, monkeypatch) -> None:
-    model = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True).build()
-    checkpoint = SimpleNamespace(spec=SimpleNamespace(in_dim=6, out_dim=3), model=lambda: model)
+    spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
+    model = spec.build()
+    checkpoint = SimpleNamespace(spec=spec, model=lambda: model)
     expected = predict(communities, checkpoint)
     opened = []
     monkeypatch.setattr(

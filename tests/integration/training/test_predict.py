@@ -93,7 +93,7 @@ def features_of(dataset: Dataset) -> dict[str, np.ndarray]:
 def test_predictions_are_those_of_the_whole_graph(dataset, name, way, monkeypatch) -> None:
     budget = SMALL_BUDGET if way == "activations on the disk" else None
     if way == "edges on the disk":
-        monkeypatch.setattr("gloader.training.predict.topology_share", lambda _: 0)
+        monkeypatch.setattr("gloader.training.open_model.topology_share", lambda _: 0)
     on_disk: list[str] = []
     true = OutputRoom.open
 
@@ -197,7 +197,7 @@ def test_a_prediction_may_take_what_topology_and_weights_leave(dataset, monkeypa
     def told(**settings):
         raise ToldError(settings["memory_budget_bytes"] + settings["graph"].held_bytes + 2 * weight_bytes)
 
-    monkeypatch.setattr("gloader.training.predict.HeteroInference", told)
+    monkeypatch.setattr("gloader.training.open_model.HeteroInference", told)
     with pytest.raises(ToldError, match=r"^1000000$"):
         predict(dataset, checkpoint, memory_budget_bytes=10**6)
 

@@ -1,0 +1,293 @@
+"""The task of predicting links: which pairs are edges, or which label an edge has."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.negatives import parse_negatives
+from gloader.errors import ConfigError
+from gloader.loader import LinkLoader
+from gloader.models import encoder_of
+from gloader.pipeline.link_task import LinkTask
+from gloader.training.link_judge import LinkJudge, auto_metric
+from gloader.training.link_metrics import LinkMetric, parse_metric
+from gloader.training.link_scores import PairScorer
+from gloader.training.model_spec import HeteroModelSpec, LinkSpec, spec_of
+from gloader.training.objective import LINK_OBJECTIVES
+from gloader.training.process import eager_release
+from gloader.training.step_memory import probe_links
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gloader.config import LinkConfig, LoaderSettings, TrainSettings
+    from gloader.core.negatives import Negatives
+    from gloader.dataset import Dataset
+    from gloader.dataset.link_table import LinkTable
+    from gloader.pipeline.device_room import DryRun
+    from gloader.training.evaluate import Inference
+    from gloader.training.link_scores import NodeRows
+    from gloader.training.model_spec import LinkTarget
+    from gloader.training.objective import Objective
+    from gloader.training.task import Split
+    from gloader.types import AnyBatch
+
+logger = logging.getLogger("gloader")
+
+_DEFAULT_EVAL: Final = ("valid", "test")
+SCORING_SHARE: Final = 3 / 8  # of an evaluation's budget; a third of it may hold embeddings
+_ROWS_READ: Final = 1 << 16  # of a table whose labels are looked through
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPrediction:
+    """Edges of a link table are told from negatives that are drawn beside them, or their labels are learned.
+
+    Parameters
+    ----------
+    dataset : has the table
+    spec : the network
+    config : what is predicted, checked
+    negatives : of ``config``
+    measure : what validation and the test come to
+    judges : of the tables of each split that there are
+    """
+
+    dataset: Dataset
+    spec: LinkSpec
+    config: LinkConfig
+    negatives: Negatives | None
+    measure: LinkMetric
+    judges: Mapping[str, LinkJudge]
+
+    @classmethod
+    def of(cls, settings: TrainSettings, dataset: Dataset) -> LinkPrediction:
+        """Return the task of such a run.
+
+        Raises
+        ------
+        ConfigError
+            The dataset has no such tables, they do not fit one another or the settings, or the model does not take the
+            dataset.
+        """
+        config = settings.links
+        if not dataset.link_tables:
+            raise ConfigError(
+                f"{dataset.root} has no link tables, and --task link predicts the edges of one; make some with "
+                "`gloader prepare --edge-split 80/10/10`"
+            )
+        negatives, asked = parse_negatives(config.negatives), parse_metric(config.metric)
+        table = dataset.link_table(config.edges)
+        evaluated = _evaluated(dataset, config, table)
+        learns, num_outputs = _learned(table, negatives, evaluated.values())
+        measure = _measure(dataset, asked, learns, evaluated)
+        source, _, destination = table.relation
+        encoder = spec_of(settings, dataset, targets=(source, destination))
+        spec = LinkSpec(
+            encoder=encoder,
+            ends=(source, destination),
+            decoder=config.decoder,
+            decoder_layers=config.decoder_layers,
+            learns=learns,
+            num_outputs=num_outputs,
+        )
+        judges = {split: LinkJudge.of(dataset, found, measure) for split, found in evaluated.items()}
+        return cls(
+            dataset=dataset, spec=spec, config=config, negatives=negatives, measure=measure, judges=judges
+        )
+
+    @property
+    def name(self) -> str:
+        """Of the task."""
+        return "link"
+
+    @property
+    def objective(self) -> Objective:
+        """That of what is learned."""
+        return LINK_OBJECTIVES[self.spec.learns]
+
+    @property
+    def metric(self) -> str:
+        """Such as "hits@50"."""
+        return str(self.measure)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is that of values."""
+        return self.measure.is_error
+
+    def open_loader(
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+    ) -> LinkLoader:
+        """Return a loader over the edges of the table."""
+        return LinkLoader.from_settings(
+            dataset,
+            settings,
+            edges=self.config.edges,
+            negatives=self.negatives,
+            exclude=self.config.exclude,
+            exclude_duplicates=self.config.exclude_duplicates,
+            typed=isinstance(self.spec.encoder, HeteroModelSpec),
+            device_dry_run=device_dry_run,
+        )
+
+    def probe(self, settings: LoaderSettings) -> Sequence[AnyBatch]:
+        """Return the first batches of its loader."""
+        links = LinkTask.of(
+            self.dataset,
+            self.config.edges,
+            negatives=self.negatives,
+            exclude=self.config.exclude,
+            duplicates=self.config.exclude_duplicates,
+        )
+        return probe_links(
+            self.dataset, settings, links, is_typed=isinstance(self.spec.encoder, HeteroModelSpec)
+        )
+
+    def require_memory(self, model: Any, inference: Inference) -> None:
+        """Raise BudgetError where the embeddings of all nodes would not fit."""
+        inference.require_memory(encoder_of(model), num_outputs=None)
+
+    def score(
+        self, split: Split, model: Any, inference: Inference, on_progress: Callable[[float], None]
+    ) -> float | None:
+        """Return what the table of the split is judged to be."""
+        judge = self.judges.get(split)
+        if judge is None:
+            return None
+        budget = int(SCORING_SHARE * inference.memory_budget_bytes)
+        with pair_scorer(
+            model, inference, self.spec, budget_bytes=budget // 2, on_progress=on_progress
+        ) as scorer:
+            return judge.judge(scorer, budget_bytes=budget // 2)
+
+
+@contextmanager
+def pair_scorer(
+    model: Any,
+    inference: Inference,
+    spec: LinkSpec,
+    *,
+    budget_bytes: int,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> Iterator[PairScorer]:
+    """Compute the embeddings of all nodes, and open what scores pairs of them.
+
+    Parameters
+    ----------
+    model : a `LinkNetwork`; in evaluation mode until the scorer is closed
+    inference : graph, features and memory
+    spec : of the model
+    budget_bytes : for the scorer, beside the embeddings
+    on_progress : called with the share that is done, 0 to 1
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        # Blocks are large and of many sizes, see `predict_classes`.
+        with eager_release(), inference.embedded(model.encoder, on_progress=on_progress) as made:
+            sources, destinations = _of_ends(made, spec.ends)
+            yield PairScorer(
+                model.decoder,
+                sources,
+                destinations,
+                budget_bytes=budget_bytes,
+                place=next(model.parameters()).device,
+            )
+    finally:
+        model.train(was_training)
+
+
+def _of_ends(made: Any, ends: tuple[str, str]) -> tuple[NodeRows, NodeRows]:
+    """Return the embeddings of sources and of destinations, of a graph of one type or of several."""
+    if isinstance(made, dict):
+        return made[ends[0]], made[ends[1]]
+    return made, made
+
+
+def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[str, LinkTable]:
+    """Return the table of each split; those that nobody named may be missing."""
+    names = config.eval_edges
+    if names is not None and len(names) != len(_DEFAULT_EVAL):
+        raise ConfigError(
+            f"eval_edges names {len(names)} link tables: {', '.join(names)}; write two, to validate with and to test "
+            "with, such as valid,test"
+        )
+    found = {}
+    for split, name in zip(_DEFAULT_EVAL, names or _DEFAULT_EVAL, strict=True):
+        if names is None and name not in dataset.link_tables:
+            continue
+        other = found[split] = dataset.link_table(name)
+        if other.relation[::2] != table.relation[::2]:
+            raise ConfigError(
+                f"links {name!r} of {dataset.name} are of {':'.join(other.relation)}, and a network that learns "
+                f"{':'.join(table.relation)} knows no such pairs; name others with --eval-edges"
+            )
+        # By messages the network would be told what it is asked.
+        if other.in_graph:
+            logger.warning(
+                "%s of the %s edges of links %r are in the graph that messages are passed over: figures of them will "
+                "be too good; prepare the graph without them",
+                f"{other.in_graph:,}",
+                f"{other.num_rows:,}",
+                name,
+            )
+    return found
+
+
+def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> tuple[LinkTarget, int]:
+    """Return what of the edges is learned, and how many numbers tell it."""
+    if negatives is not None:
+        return "pairs", 1
+    tables = [table, *evaluated]
+    lacking = [each.name for each in tables if not each.has_labels]
+    if lacking:
+        raise ConfigError(
+            f"--negatives none learns the labels of edges, and links {lacking[0]!r} have none; draw negatives, such as "
+            "uniform:1"
+        )
+    if any(each.label_dtype != table.label_dtype for each in tables):
+        raise ConfigError(
+            f"labels are {', '.join(f'{each.label_dtype} of links {each.name!r}' for each in tables)}: classes (int64) "
+            "or values (float32), of all tables alike"
+        )
+    if table.label_dtype != "int64":
+        return "values", 1
+    lowest, highest = _label_range(tables)
+    if lowest < 0:
+        raise ConfigError(f"a label of the links is {lowest}; classes are 0 and above")
+    return "classes", max(2, highest + 1)
+
+
+def _label_range(tables: Sequence[LinkTable]) -> tuple[int, int]:
+    """Return the least and the highest class of all edges."""
+    lowest, highest = 0, 0
+    for table in tables:
+        with table.open(max_bytes=0) as rows:
+            for start in range(0, table.num_rows, _ROWS_READ):
+                labels = rows.read(np.arange(start, min(start + _ROWS_READ, table.num_rows))).labels
+                assert labels is not None  # noqa: S101 - the table has them
+                lowest, highest = min(lowest, int(labels.min())), max(highest, int(labels.max()))
+    return lowest, highest
+
+
+def _measure(
+    dataset: Dataset, asked: LinkMetric | None, learns: LinkTarget, evaluated: Mapping[str, LinkTable]
+) -> LinkMetric:
+    if learns != "pairs":
+        own = LinkMetric("acc" if learns == "classes" else "rmse")
+        if asked is not None:
+            raise ConfigError(
+                f"metric {asked} tells edges from negatives, and labels are learned with --negatives none: leave it "
+                f"out, and {own} is measured"
+            )
+        return own
+    if asked is not None:
+        return asked
+    first = next(iter(evaluated.values()), None)
+    return LinkMetric("auc") if first is None else auto_metric(dataset, first)

@@ -1,0 +1,186 @@
+"""A checkpoint's network, opened with what it computes from, for predictions of a whole dataset."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gloader.dataset.schema import relation_text
+from gloader.dataset.topology import (
+    held_relations,
+    open_hetero_topology,
+    open_topology,
+    require_offsets,
+)
+from gloader.errors import CheckpointError
+from gloader.memory.available import default_budget_bytes
+from gloader.memory.part_bytes import topology_share
+from gloader.models import HeteroNetwork, encoder_of
+from gloader.training.inference.hetero_inference import HeteroInference
+from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.model_spec import HeteroModelSpec, LinkSpec, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import torch
+
+    from gloader.dataset import Dataset
+    from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.model_spec import AnyModelSpec
+    from gloader.types import IdArray
+
+# Of the weights of a network for several types, whose learned rows may be large: in the checkpoint and in the network.
+_WEIGHT_COPIES: Final = 2
+_RING_BYTES: Final = 1 << 20  # of each type: rows are read in order, a few large reads ahead are enough
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """A network, and what it computes from."""
+
+    model: Any
+    inference: LayerwiseInference | HeteroInference
+
+    @property
+    def encoder(self) -> Any:
+        """The network without what makes scores of pairs."""
+        return encoder_of(self.model)
+
+    def activations(self, node_type: str, layer: int, nodes: IdArray, **options: Any) -> Any:
+        """Return an iterator over what a layer makes of ``nodes``."""
+        if isinstance(self.inference, HeteroInference):
+            return self.inference.activations(self.encoder, layer, node_type, nodes, **options)
+        return self.inference.activations(self.encoder, layer, nodes, **options)
+
+
+@contextmanager
+def open_model(
+    dataset: Dataset,
+    checkpoint: Checkpoint,
+    *,
+    budget_bytes: int | None,
+    device: str | torch.device,
+    scratch: Path | None,
+) -> Iterator[OpenedModel]:
+    """Open a checkpoint's network, and graph and features of ``dataset``, within a budget.
+
+    Parameters
+    ----------
+    dataset : what it computes from
+    checkpoint : the network, with its best weights
+    budget_bytes : for everything held, the topology included; None: half of what is free
+    device : computes
+    scratch : folder for activations that do not fit; None: the system's temporary folder
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint belongs to a dataset with other types, relations, features or classes.
+    BudgetError
+        The budget is too small for the offsets of the edges.
+    """
+    _require_fit(dataset, checkpoint.spec)
+    budget = default_budget_bytes() if budget_bytes is None else budget_bytes
+    is_typed = isinstance(checkpoint.spec.encoder, HeteroModelSpec)
+    open_by_kind = _open_types if is_typed else _open_one_type
+    with ExitStack() as stack:
+        yield open_by_kind(dataset, checkpoint, budget, device, scratch, stack)
+
+
+def _open_one_type(
+    dataset: Dataset,
+    checkpoint: Checkpoint,
+    budget: int,
+    device: str | torch.device,
+    scratch: Path | None,
+    stack: ExitStack,
+) -> OpenedModel:
+    share = topology_share(budget)
+    is_held = dataset.topology_bytes <= share
+    if not is_held:
+        require_offsets(dataset, budget_bytes=budget)
+    # Of edges that do not fit no page is kept: each layer reads all of them, in order.
+    topology = stack.enter_context(open_topology(dataset, max_bytes=share if is_held else 0))
+    features = stack.enter_context(dataset.open_features())
+    inference = LayerwiseInference(
+        graph=topology,
+        features=features,
+        memory_budget_bytes=budget - topology.held_bytes,
+        scratch=scratch,
+    )
+    return OpenedModel(model=checkpoint.model().to(device), inference=inference)
+
+
+def _open_types(
+    dataset: Dataset,
+    checkpoint: Checkpoint,
+    budget: int,
+    device: str | torch.device,
+    scratch: Path | None,
+    stack: ExitStack,
+) -> OpenedModel:
+    sizes = {relation: table.topology_bytes for relation, table in dataset.edge_tables.items()}
+    held = held_relations(sizes, max_bytes=topology_share(budget))
+    if len(held) < len(sizes):
+        require_offsets(dataset, budget_bytes=budget)
+    held_bytes = sum(sizes[relation] for relation in held)
+    graph = stack.enter_context(open_hetero_topology(dataset, max_bytes=held_bytes))
+    model = checkpoint.model()
+    encoder = encoder_of(model)
+    assert isinstance(encoder, HeteroNetwork)  # noqa: S101 - by its spec
+    tables = {name: dataset.node_tables[name] for name in encoder.layers[0].in_dims}
+    features = {
+        name: stack.enter_context(table.open_features(ring_bytes=_RING_BYTES))
+        for name, table in tables.items()
+        if table.has_features
+    }
+    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    inference = HeteroInference(
+        graph=graph,
+        features=features,
+        target=encoder.schema.targets[0],
+        memory_budget_bytes=budget - graph.held_bytes - _WEIGHT_COPIES * weight_bytes,
+        scratch=scratch,
+    )
+    return OpenedModel(model=model.to(device), inference=inference)
+
+
+def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
+    """Raise CheckpointError where the network is of another dataset."""
+    encoder = spec.encoder
+    # Embeddings are of no classes.
+    classes = encoder.out_dim if isinstance(spec, LinkSpec) else dataset.num_classes
+    if not isinstance(encoder, HeteroModelSpec):
+        if dataset.kind == "hetero":
+            raise CheckpointError(
+                f"the checkpoint is of a network for one node type; dataset {dataset.name} has "
+                f"{len(dataset.node_types)}"
+            )
+        if (encoder.in_dim, encoder.out_dim) != (dataset.feature_dim, classes):
+            raise CheckpointError(
+                f"the checkpoint maps {encoder.in_dim} features to {encoder.out_dim} classes; dataset "
+                f"{dataset.name} has {dataset.feature_dim} and {classes}"
+            )
+        return
+    theirs = encoder.schema
+    ours = schema_of(dataset, theirs.targets if isinstance(spec, LinkSpec) else None)
+    learned = [name for name, dim in theirs.feature_dims.items() if not dim]
+    for what, there, here in (
+        ("node types", ", ".join(theirs.num_nodes), ", ".join(ours.num_nodes)),
+        ("relations", *(", ".join(map(relation_text, known.relations)) for known in (theirs, ours))),
+        ("features of each type", dict(theirs.feature_dims), dict(ours.feature_dims)),
+        ("labelled type", ", ".join(theirs.targets), ", ".join(ours.targets)),
+        ("classes", encoder.out_dim, classes),
+        # Rows that were learned are of these very nodes.
+        (
+            "nodes of types without features",
+            *({name: known.num_nodes[name] for name in learned} for known in (theirs, ours)),
+        ),
+    ):
+        if there != here:
+            raise CheckpointError(
+                f"the checkpoint is of another dataset: its {what}: {there}; those of {dataset.name}: {here}"
+            )
