@@ -103,7 +103,8 @@ class EdgeMoves:
     def arrivals(self, first: int, stop: int) -> IdArray:
         """Return the places ``first`` ... ``stop - 1`` that rows go to, in the order in which they come."""
         numbers = self.numbers.read(first, stop)
-        order = np.argsort(numbers, kind="stable")
+        # The two places of an edge get the same row: either may come first.
+        order = np.argsort(numbers)
         # Places without an edge of the source have the least numbers.
         return order[int(np.count_nonzero(numbers < 0)) :]
 
@@ -113,7 +114,7 @@ class EdgeMoves:
             file.remove()
 
     def _load(self, number: int) -> None:
-        """Bring the pairs of range ``number`` into memory, by row and then by place."""
+        """Bring the pairs of range ``number`` into memory, by row."""
         if number == self._loaded:
             return
         self._loaded, self._rows, self._places = number, np.empty(0, np.int64), np.empty(0, np.int64)
@@ -125,7 +126,7 @@ class EdgeMoves:
         pairs = self._files[number].read(0, int(self._counts[number]))
         # A range is asked for once: rows come in order.
         self._files[number].remove()
-        order = np.argsort(pairs["row"], kind="stable")
+        order = np.argsort(pairs["row"])
         self._rows = pairs["row"][order].astype(np.int64)
         self._places = pairs["place"][order].astype(np.int64)
 

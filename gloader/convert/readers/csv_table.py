@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.tables import Columns, Number, TableError
 
+# As finely as numpy has them, so that none is rounded to a second unseen.
+_DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
 # As long as a line may be. The reader holds several of them, and each is several times as large as numbers.
 _BLOCK_BYTES = 1 << 20
 _DELIMITERS = (",", "\t", ";", " ")
@@ -105,6 +107,7 @@ class CsvTable:
         # pyarrow refuses an empty file, which is an empty table to us.
         if not self._has_rows():
             return
+        kinds = {name: self._kind(name, number) for name, number in columns.items()}
         reader = pacsv.open_csv(
             self.path,
             read_options=pacsv.ReadOptions(
@@ -113,21 +116,32 @@ class CsvTable:
             parse_options=pacsv.ParseOptions(delimiter=self.delimiter),
             # Without nulls of its own, pyarrow would take words such as "null" for missing numbers.
             convert_options=pacsv.ConvertOptions(
-                column_types={name: pa.type_for_alias(number) for name, number in columns.items()},
+                column_types=kinds,
                 include_columns=list(columns),
                 null_values=["", "nan", "NaN"],
             ),
         )
         with reader:
             for batch in reader:
-                for name, number in columns.items():
+                for name in columns:
                     # Floats become NaN where empty; integers have no such value.
-                    if number == "int64" and batch.column(name).null_count:
+                    if kinds[name] == pa.int64() and batch.column(name).null_count:
                         raise pa.ArrowInvalid(f"column {name} has empty fields")
-                yield tuple(
-                    batch.column(name).to_numpy(zero_copy_only=False).astype(number, copy=False)
-                    for name, number in columns.items()
-                )
+                yield tuple(_numbers(batch.column(name), columns[name]) for name in columns)
+
+    def _kind(self, name: str, number: Number) -> pa.DataType:
+        """Return the type as which a column is read: of times, the one that the first row's is."""
+        if number != "time":
+            return pa.type_for_alias(number)
+        with _text(self.path) as file:
+            lines = islice(_lines(file, self.path), self.skipped_lines, None)
+            row = next((fields for fields in csv.reader(lines, delimiter=self.delimiter) if fields), [])
+        field = dict(zip(self.names, row, strict=False)).get(name, "")
+        if _is_valid(field, pa.int64()):
+            return pa.int64()
+        if _is_number(field):
+            return pa.float64()
+        return _UTC_DATE if field.strip().endswith("Z") else _DATE
 
     def _has_rows(self) -> bool:
         with _text(self.path) as file:
@@ -137,6 +151,7 @@ class CsvTable:
     def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
         """Return the error for the first bad row, found by reading the text line by line."""
         # pyarrow's message does not always name the row, and never the line.
+        kinds = {name: self._kind(name, number) for name, number in columns.items()}
         with _text(self.path) as file:
             lines = islice(_lines(file, self.path), self.skipped_lines, None)
             rows = csv.reader(lines, delimiter=self.delimiter)
@@ -149,7 +164,7 @@ class CsvTable:
                     )
                 for name, number in columns.items():
                     field = fields[self.names.index(name)]
-                    if not _is_valid(field, number):
+                    if not _is_valid(field, kinds[name]):
                         return error(
                             f"{self.path}: row {row} (line {line}), column {shown(name)} is {shown(field)}; expected "
                             f"{_MEANING[number]}"
@@ -157,15 +172,25 @@ class CsvTable:
         return SourceError(f"{self.path} cannot be parsed: {failure}")
 
 
-_MEANING = {"int64": "a whole number below 2**63", "float32": "a number", "float64": "a number"}
+_MEANING = {
+    "int64": "a whole number below 2**63",
+    "float32": "a number",
+    "float64": "a number",
+    "time": "whole seconds, or in every row a date such as 2024-01-31 12:30:00",
+}
 
 
-def _is_valid(field: str, number: Number) -> bool:
-    if number != "int64":
-        return _is_number(field)
+def _numbers(column: pa.Array, number: Number) -> NDArray[np.generic]:
+    values: NDArray[np.generic] = column.to_numpy(zero_copy_only=False)
+    return values if number == "time" else values.astype(number, copy=False)
+
+
+def _is_valid(field: str, kind: pa.DataType) -> bool:
     try:
-        return -(2**63) <= int(field) < 2**63
-    except ValueError:
+        if pa.types.is_timestamp(kind):
+            return bool(pa.scalar(field.strip()).cast(kind).is_valid)
+        return -(2**63) <= int(field) < 2**63 if kind == pa.int64() else _is_number(field)
+    except (ValueError, pa.ArrowInvalid):
         return False
 
 

@@ -77,9 +77,10 @@ class ParquetTable:
             raise SourceError(f"{self.path} is truncated or corrupt: {failure}") from failure
 
     def _check_type(self, name: str, kind: pa.DataType, number: Number, error: TableError) -> None:
+        is_date = number == "time" and (pa.types.is_timestamp(kind) or pa.types.is_date(kind))
         is_fitting = pa.types.is_integer(kind) or (number != "int64" and pa.types.is_floating(kind))
-        if not is_fitting:
-            wanted = "integers" if number == "int64" else "numbers"
+        if not is_fitting and not is_date:
+            wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
             raise error(f"{self.path}: column {name!r} has type {kind}; it must hold {wanted}")
 
     def _check_nulls(self, columns: dict[str, Any], done: int, error: TableError) -> None:

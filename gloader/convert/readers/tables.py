@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gloader.convert.readers.edge_times import to_seconds
 from gloader.convert.readers.file_edges import with_inverse
 from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.source import EdgeChunk
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-Number: TypeAlias = Literal["int64", "float32", "float64"]
+# "time": whatever a file has of times, for `to_seconds`.
+Number: TypeAlias = Literal["int64", "float32", "float64", "time"]
 TableError: TypeAlias = type[GraphError] | type[SourceError]
 Columns: TypeAlias = tuple[NDArray[Any], ...]
 
@@ -71,6 +73,7 @@ class TableEdges:
     src: str  # column
     dst: str  # column
     weight: str | None = None  # column
+    time: str | None = None  # column
     known_edges: int | None = None  # rows, where something else than the table tells
     add_inverse: bool = False  # the reverse of each edge right behind it, as OGB does
 
@@ -120,8 +123,8 @@ class TableEdges:
 
     @property
     def has_times(self) -> bool:
-        """Never; `TimedEdges` adds them."""
-        return False
+        """Whether every chunk carries times."""
+        return self.time is not None
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
@@ -130,33 +133,47 @@ class TableEdges:
         first = 0
         # With the reverse edges a chunk is twice as large as what is read for it.
         num_read = max(1, max_edges // (1 + self.add_inverse))
-        for src, dst, *weight in regroup(self._read(), num_read):
+        columns = self._columns()
+        names = list(columns)
+        for arrays in regroup(self.table.read(columns, error=GraphError), num_read):
+            found = dict(zip(names, arrays, strict=True))
             chunk = EdgeChunk(
-                src=to_ids(src, first=first, where=f"{self.table.path}, column {self.src!r}"),
-                dst=to_ids(dst, first=first, where=f"{self.table.path}, column {self.dst!r}"),
-                weight=np.ascontiguousarray(weight[0], np.float32) if weight else None,
+                src=to_ids(found[self.src], first=first, where=self._where(self.src)),
+                dst=to_ids(found[self.dst], first=first, where=self._where(self.dst)),
+                weight=None if self.weight is None else np.ascontiguousarray(found[self.weight], np.float32),
+                time=(
+                    None
+                    if self.time is None
+                    else to_seconds(found[self.time], first=first, where=self._where(self.time))
+                ),
             )
-            first += src.shape[0]
+            first += chunk.src.shape[0]
             yield with_inverse(chunk) if self.add_inverse else chunk
 
-    def _read(self) -> Iterator[Columns]:
+    def _columns(self) -> dict[str, Number]:
         columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
         if self.weight is not None:
             columns[self.weight] = "float32"
-        return self.table.read(columns, error=GraphError)
+        if self.time is not None:
+            columns[self.time] = "time"
+        return columns
+
+    def _where(self, column: str) -> str:
+        return f"{self.table.path}, column {column!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFeatures:
-    """The feature rows of a table: a row is a node, a column is a feature."""
+    """The feature rows of a table: a row is a node, or an edge, and a column is a feature."""
 
     table: TableFile
     num_rows: int
+    columns: tuple[str, ...] | None = None  # None: all of them
 
     @property
     def dim(self) -> int:
         """F."""
-        return len(self.table.names)
+        return len(self._names)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -168,8 +185,12 @@ class TableFeatures:
         for columns in regroup(self._read(), max_rows):
             yield np.column_stack(columns).astype(np.float32, copy=False)
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.table.names if self.columns is None else self.columns
+
     def _read(self) -> Iterator[Columns]:
-        return self.table.read(dict.fromkeys(self.table.names, _FEATURE), error=SourceError)
+        return self.table.read(dict.fromkeys(self._names, _FEATURE), error=SourceError)
 
 
 def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
