@@ -8,7 +8,7 @@ import io
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -180,7 +180,7 @@ _MEANING = {
 }
 
 
-def _numbers(column: pa.Array, number: Number) -> NDArray[np.generic]:
+def _numbers(column: Any, number: Number) -> NDArray[np.generic]:
     values: NDArray[np.generic] = column.to_numpy(zero_copy_only=False)
     return values if number == "time" else values.astype(number, copy=False)
 
