@@ -170,7 +170,9 @@ def _edge_features(table: "EdgeTable") -> str:
 
 def _links(table: "LinkTable", *, is_typed: bool) -> str:
     said = [f"{table.num_rows:,}" + (f" of {':'.join(table.relation)}" if is_typed else "")]
-    said += [f"{table.in_graph:,} of them in the graph"]
+    # Of what is held out none should be: messages pass along them.
+    leak = ", where a model sees what it is to predict" if table.in_graph and table.name != "train" else ""
+    said += [f"{table.in_graph:,} of them in the graph{leak}"]
     said += [f"labels {table.label_dtype}"] if table.has_labels else []
     said += ["times"] if table.has_times else []
     said += [f"{table.negatives_per_row:,} negatives each"] if table.negatives_per_row else []

@@ -270,7 +270,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
         return locate.LocatePlan(**{name: getattr(plan, name) for name in plan.__slots__} | {"held_bytes": 0})
 
     monkeypatch.setattr("gloader.convert.links.write.plan_locate", spilling)
-    with pytest.raises(StoreWriteError, match="temporary data to .*by-destination-00000.rows failed"):
+    with pytest.raises(StoreWriteError, match=r"temporary data to .*by-destination-00000.rows failed"):
         run(tmp_path, ("train", file))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in", "t.parquet"]
 
@@ -470,7 +470,7 @@ def test_relations_that_are_not_said_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="relation 'likes' is none of made:tiny's relations"):
         typed(tmp_path, typed_graph(), edge_split=edge_shares("60/20/20"), edge_split_relation="likes")
     np.save(tmp_path / "w.npy", np.array([[0, 19, 20], [0, 29, 0]]))
-    with pytest.raises(GraphError, match="row 2 has source 20; ids must lie in 0..19"):
+    with pytest.raises(GraphError, match=r"row 2 has source 20; ids must lie in 0..19"):
         typed(tmp_path, typed_graph(), edge_tables=(f"t@writes={tmp_path / 'w.npy'}",))
 
 

@@ -80,7 +80,8 @@ def test_random_parts_do_not_leak(graph, rules, seed):
         try:
             made = dataset_of(folder, num_nodes, edges, edge_split=(0.5, 0.25, 0.25), seed=seed, **rules)
         except ConfigError as error:
-            assert "leaves the table" in str(error)  # of so few pairs one part may get none
+            if "leaves the table" not in str(error):  # of so few pairs one part may get none
+                raise
             return
         original = np.arange(num_nodes) if made.original_ids is None else made.original_ids
         tables = {
@@ -115,7 +116,8 @@ def test_parts_by_time_are_in_order_of_time(graph, data):
         try:
             made = timed_dataset(folder, num_nodes, edges, times)
         except ConfigError as error:
-            assert "leaves the table" in str(error)
+            if "leaves the table" not in str(error):
+                raise
             return
         parts = {name: read_table(made, name).times.tolist() for name in PARTS}
         rows = {name: rows_of(made, name) for name in PARTS}
