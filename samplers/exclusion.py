@@ -9,12 +9,13 @@ import numpy as np
 from gloader.core.ids import as_ids, outside
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors
-from gloader.samplers.exclusion_kernels import Excluded, find_destinations
+from gloader.samplers.exclusion_kernels import Excluded, group_by_node
 from gloader.types import BatchSeeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gloader.errors import GraphError
     from gloader.samplers.graph import Topology
     from gloader.samplers.hetero_graph import HeteroGraph
     from gloader.types import AnySeeds, IdArray
@@ -28,6 +29,8 @@ __all__ = [
     "seeds_of",
     "unexcluded_seeds",
 ]
+
+_NOBODY: IdArray = np.empty(0, dtype=np.int64)
 
 
 def seeds_of(seeds: AnySeeds) -> BatchSeeds:
@@ -75,13 +78,16 @@ def _unable(count: int, sampler: str, instead: str) -> ConfigError:
     )
 
 
-def excluded_edges(excluded: tuple[IdArray, ...], graph: Topology) -> Excluded | None:
+def excluded_edges(
+    excluded: tuple[IdArray, ...], graph: Topology, seeds: IdArray = _NOBODY
+) -> Excluded | None:
     """Return the edges that are excluded of a graph of one relation; None: none. Pure.
 
     Parameters
     ----------
     excluded : (X,) ascending positions of its one relation, or () for none
     graph : the topology, of which the offsets are read
+    seeds : (B,) nodes that most of these edges lead to; others are searched for
 
     Raises
     ------
@@ -93,11 +99,14 @@ def excluded_edges(excluded: tuple[IdArray, ...], graph: Topology) -> Excluded |
     if not excluded:
         return None
     _require_relations(excluded, 1)
-    return _of_relation(excluded[0], graph, "")
+    return _of_relation(excluded[0], graph, seeds)
 
 
 def excluded_of_relations(
-    excluded: tuple[IdArray, ...], graph: HeteroGraph, unable: Sequence[str | None]
+    excluded: tuple[IdArray, ...],
+    graph: HeteroGraph,
+    seeds: Sequence[IdArray],
+    unable: Sequence[str | None],
 ) -> tuple[Excluded | None, ...]:
     """Return the edges that are excluded of each relation (K,), None: none; () where none is at all. Pure.
 
@@ -105,6 +114,7 @@ def excluded_of_relations(
     ----------
     excluded : of each relation (X,) ascending positions, or () for none
     graph : the topology, of which the offsets are read
+    seeds : of each type, see `excluded_edges`
     unable : of each relation what its sampler is called, where it cannot exclude edges; None: it can
 
     Raises
@@ -117,13 +127,15 @@ def excluded_of_relations(
     if not excluded:
         return ()
     _require_relations(excluded, len(graph.relations))
+    seeds_of_type = dict(zip(graph.node_types, seeds, strict=True))
     found = []
     for positions, (relation, topology), sampler in zip(
         excluded, graph.relations.items(), unable, strict=True
     ):
         if sampler is not None and len(positions):
             raise _unable(len(positions), sampler, "the sampler 'neighbor'")
-        found.append(_of_relation(positions, topology, f" of relation {':'.join(relation)!r}"))
+        text = f" of relation {':'.join(relation)!r}"
+        found.append(_of_relation(positions, topology, seeds_of_type[relation[2]], text))
     return tuple(found) if any(of_relation is not None for of_relation in found) else ()
 
 
@@ -163,28 +175,34 @@ def _require_relations(excluded: tuple[IdArray, ...], num_relations: int) -> Non
         )
 
 
-def _of_relation(positions: IdArray, graph: Topology, of_relation: str) -> Excluded | None:
+def _of_relation(
+    positions: IdArray, graph: Topology, likely: IdArray, of_relation: str = ""
+) -> Excluded | None:
     ids = as_ids(positions, noun=f"excluded edges{of_relation}", error=SeedError)
     if len(ids) == 0:
         return None
-    descents = np.flatnonzero(ids[1:] <= ids[:-1])
-    if len(descents):
-        at = int(descents[0])
-        raise SeedError(
-            f"excluded edges{of_relation} are not ascending: {ids[at + 1]} follows {ids[at]}; pass the sorted distinct "
-            "positions"
-        )
+    ids = _read_only(ids)
+    nodes, begins = np.empty(len(ids), dtype=np.int64), np.empty(len(ids) + 1, dtype=np.int64)
+    count = group_by_node(graph.offsets, graph.num_nodes, graph.num_edges, ids, likely, nodes, begins)
+    if count < 0:
+        raise _bad_position(ids, -1 - count, graph, int(nodes[0]), of_relation)
+    return _excluded(nodes[:count], begins[: count + 1], ids)
+
+
+def _bad_position(
+    ids: IdArray, at: int, graph: Topology, node: int, of_relation: str
+) -> SeedError | GraphError:
+    """Return the error for ``ids[at]``, which cannot be, or whose node is none of a sound graph."""
     if len(bad := outside(ids, graph.num_edges)):
-        raise SeedError(
+        return SeedError(
             f"{len(bad)} excluded edges{of_relation} are not in 0..{graph.num_edges - 1}, among them {bad[:5].tolist()}"
         )
-    ids = _read_only(ids)
-    destinations = np.empty(len(ids), dtype=np.int64)
-    damaged = find_destinations(graph.offsets, graph.num_nodes, ids, destinations)
-    if damaged >= 0:
-        raise graph_errors.bad_degree(graph, int(destinations[damaged]))
-    firsts = np.flatnonzero(np.diff(destinations, prepend=-1))
-    return _excluded(destinations[firsts], np.append(firsts, len(ids)), ids)
+    if at and ids[at] <= ids[at - 1]:
+        return SeedError(
+            f"excluded edges{of_relation} are not ascending: {ids[at]} follows {ids[at - 1]}; pass the sorted distinct "
+            "positions"
+        )
+    return graph_errors.bad_degree(graph, node)
 
 
 def _excluded(nodes: IdArray, begins: IdArray, positions: IdArray) -> Excluded:
@@ -197,5 +215,4 @@ def _read_only(array: IdArray) -> IdArray:
     return view
 
 
-_NONE = np.empty(0, dtype=np.int64)
-NOTHING_EXCLUDED: Final = _excluded(_NONE, np.zeros(1, dtype=np.int64), _NONE)
+NOTHING_EXCLUDED: Final = _excluded(_NOBODY, np.zeros(1, dtype=np.int64), _NOBODY)

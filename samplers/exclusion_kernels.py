@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from numba import njit
 
-from gloader.core.offsets import Offsets, offset_at
+from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.rng import to_int
 
 if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
+
+_AHEAD = 32  # nodes between asking for an offset and reading it, see `pick_kernels`
+_NEAR = 8  # places that are looked at one by one, before the others are searched
+_FEW = 8  # excluded edges of a node that are passed over one by one
 
 
 class Excluded(NamedTuple):
@@ -29,33 +34,107 @@ class Excluded(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def find_destinations(offsets: Offsets, num_nodes: int, positions: IdArray, nodes: IdArray) -> int:
-    """Write the node that the edge at each of ``positions`` leads to, which are positions of the graph.
+def group_by_node(
+    offsets: Offsets,
+    num_nodes: int,
+    num_edges: int,
+    positions: IdArray,
+    likely: IdArray,
+    nodes: IdArray,
+    begins: IdArray,
+) -> int:
+    """Write the nodes that edges lead to, and where those of each begin.
+
+    Parameters
+    ----------
+    offsets, num_nodes, num_edges : of the graph
+    positions : (X,) of the edges, which should ascend
+    likely : nodes of the graph that most of them lead to: the rest is searched for
+    nodes : (X,) written
+    begins : (X + 1,) written
 
     Returns
     -------
     int
-        -1, or the first i whose edge is no node's: the graph is damaged.
+        How many nodes there are, or -1 - i: position i is not above the one before, not in the graph, or, with the node
+        in ``nodes[0]``, in no list of it.
     """
+    before = -1
     for i in range(positions.shape[0]):
-        nodes[i] = 0
-    # A step of all searches, then the next step: the reads of a step wait for the memory together.
-    left = num_nodes
-    while left > 1:
-        half = left // 2
-        for i in range(positions.shape[0]):
-            middle = nodes[i] + half
-            nodes[i] = middle if offset_at(offsets, middle) <= positions[i] else nodes[i]
-        left -= half
+        if positions[i] <= before or positions[i] >= num_edges:
+            return -1 - i
+        before = positions[i]
+    ends = np.full(positions.shape[0], -1, dtype=np.int64)
+    _look_in_lists(offsets, positions, likely, ends)
+    _search(offsets, num_nodes, positions, ends)
+    count = 0
     for i in range(positions.shape[0]):
-        if not offset_at(offsets, nodes[i]) <= positions[i] < offset_at(offsets, nodes[i] + 1):
-            return i
-    return -1
+        node = ends[i]
+        if count and nodes[count - 1] == node:
+            continue
+        is_behind = count == 0 or nodes[count - 1] < node
+        if not (is_behind and offset_at(offsets, node) <= positions[i] < offset_at(offsets, node + 1)):
+            nodes[0] = node
+            return -1 - i
+        nodes[count] = node
+        begins[count] = i
+        count += 1
+    begins[count] = positions.shape[0]
+    return count
 
 
 @njit(cache=True, nogil=True)
-def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, degrees: IdArray) -> None:
-    """Take the excluded edges off the degrees of the destinations ``first:last`` that have some.
+def _look_in_lists(offsets: Offsets, positions: IdArray, likely: IdArray, ends: IdArray) -> None:
+    """Write to ``ends`` which of ``likely`` the edge at each position leads to, if any."""
+    at, count, last = 0, positions.shape[0], likely.shape[0] - 1
+    for i in range(likely.shape[0]):
+        prefetch_offset(offsets, likely[min(i + _AHEAD, last)])
+        start, stop = offset_at(offsets, likely[i]), offset_at(offsets, likely[i] + 1)
+        # Of ascending nodes the next positions are never far.
+        near = min(at + _NEAR, count)
+        if at and positions[at - 1] >= start:
+            at = _lower_bound(positions, 0, at, start)
+        else:
+            while at < near and positions[at] < start:
+                at += 1
+            if at == near:
+                at = _lower_bound(positions, at, count, start)
+        while at < count and positions[at] < stop:
+            ends[at] = likely[i]
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def _lower_bound(positions: IdArray, first: int, last: int, position: int) -> int:
+    """Return the first place in ``positions[first:last]`` that is not below ``position``."""
+    while first < last:
+        middle = (first + last) // 2
+        if positions[middle] < position:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@njit(cache=True, nogil=True)
+def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray) -> None:
+    """Write to ``ends`` the node that each position leads to that has none yet."""
+    left = np.flatnonzero(ends < 0)
+    for i in left:
+        ends[i] = 0
+    # A step of all searches, then the next step: the reads of a step wait for the memory together.
+    span = num_nodes if left.shape[0] else 0
+    while span > 1:
+        half = span // 2
+        for i in left:
+            middle = ends[i] + half
+            ends[i] = middle if offset_at(offsets, middle) <= positions[i] else ends[i]
+        span -= half
+
+
+@njit(cache=True, nogil=True)
+def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, degrees: IdArray) -> int:
+    """Take the excluded edges off the degrees of the destinations ``first:last``; return how many nodes come later.
 
     Parameters
     ----------
@@ -64,9 +143,12 @@ def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, deg
     first, last : destinations
     degrees : (>= last,) written
     """
+    later = 0
     for at in range(local.shape[0]):
         if first <= local[at] < last:
             degrees[local[at]] -= excluded.begins[at + 1] - excluded.begins[at]
+        later += local[at] < 0 or local[at] >= last
+    return later
 
 
 @njit(cache=True, nogil=True)
@@ -84,13 +166,20 @@ def pass_over(
     for at in range(local.shape[0]):
         if first <= local[at] < last:
             row = local[at] - first
-            pass_over_node(excluded, at, edge_ids, indptr[row], indptr[row + 1])
+            pass_over_node(excluded, at, edge_ids, to_int(indptr[row]), to_int(indptr[row + 1]))
 
 
 @njit(cache=True, nogil=True)
 def pass_over_node(excluded: Excluded, at: int, edge_ids: IdArray, first: int, last: int) -> None:
     """Turn ranks into positions in ``edge_ids[first:last]``, which ``excluded.nodes[at]`` took."""
     positions, begin, end = excluded.positions, excluded.begins[at], excluded.begins[at + 1]
+    if end - begin <= _FEW:
+        # Without branches on values, several positions at a time.
+        for i in range(begin, end):
+            position = positions[i]
+            for j in range(first, last):
+                edge_ids[j] += to_int(edge_ids[j] >= position)
+        return
     for j in range(first, last):
         # How many are excluded up to there: the first of them that lies behind, itself counted without those before it.
         low, high = begin, end

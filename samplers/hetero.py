@@ -304,8 +304,8 @@ class RelationwiseSampler:
                 seeds, sampler="fan-outs of all relations together", instead="fan-outs of each relation"
             )
         unable = [sampler.unable_to_exclude for sampler in self.samplers]
-        excluded = excluded_of_relations(given.excluded, self.graph, unable)
-        return given, split_seeds(given.nodes, self._type_starts), excluded
+        parts = split_seeds(given.nodes, self._type_starts)
+        return given, parts, excluded_of_relations(given.excluded, self.graph, parts, unable)
 
     def _begin(
         self, work: HeteroWorkspace, parts: Sequence[IdArray], excluded: Sequence[Excluded | None]

@@ -64,8 +64,9 @@ class HeteroRule:
         """Return the frontier of hop 0: the seeds (B,), numbered through; raises as `RelationwiseSampler.sample`."""
         given = seeds_of(seeds)
         unable = [rule.unable_to_exclude for rule in self.rules]
-        excluded = excluded_of_relations(given.excluded, self._graph, unable)
-        parts = zip(self._graph.num_nodes.items(), split_seeds(given.nodes, self._type_starts), strict=True)
+        seeds_of_types = split_seeds(given.nodes, self._type_starts)
+        excluded = excluded_of_relations(given.excluded, self._graph, seeds_of_types, unable)
+        parts = zip(self._graph.num_nodes.items(), seeds_of_types, strict=True)
         return _joined(
             [
                 first_frontier(batch_id, part, num_nodes, noun=f"seeds of type {name!r}")

@@ -9,12 +9,12 @@ import numpy as np
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors, pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
+from gloader.samplers.exclusion import excluded_edges
 from gloader.types import BatchId, BatchSeeds, Block, IdArray, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gloader.samplers.exclusion import Excluded
     from gloader.samplers.graph import EdgeLists, Topology
     from gloader.samplers.workspace import FoundNodes, Workspace, WorkspacePool
 
@@ -36,8 +36,6 @@ def sample_layers(
     seeds: BatchSeeds,
     num_hops: int,
     sample_hop: SampleHop,
-    *,
-    excluded: Excluded | None = None,
 ) -> SampledBatch:
     """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
 
@@ -46,19 +44,21 @@ def sample_layers(
     graph : the topology
     pool : lends this call its scratch memory
     batch_id : the address of the batch, part of the random key
-    seeds : distinct node ids; none give an empty batch
+    seeds : distinct node ids; none give an empty batch. Degrees do not count excluded edges, and ``sample_hop`` passes
+        over them
     num_hops : L
     sample_hop : the sampler's own part
-    excluded : edges that no hop takes, which ``sample_hop`` passes over; None: none
 
     Raises
     ------
     SeedError
-        Seeds are no integers, out of range or repeat; the message lists up to five.
+        Seeds are no integers, out of range or repeat; the message lists up to five. Excluded positions do not
+        ascend, or are none of the graph.
     GraphError
         A graph that was not checked has an entry that cannot be; the message names the node and the position.
     """
     checked = checked_seeds(seeds.nodes, graph.num_nodes)
+    excluded = excluded_edges(seeds.excluded, graph, checked)
     blocks: list[Block] = []
     with np.errstate(over="ignore"), pool.lend() as work:  # interpreted hashes wrap around
         num_nodes = enter_seeds(work.sources, checked)

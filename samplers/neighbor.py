@@ -168,7 +168,6 @@ class NeighborSampler:
     ) -> SampledBatch:
         """Sample, or with ``drawn`` replay, layered blocks."""
         given = self._given(seeds)
-        excluded = excluded_edges(given.excluded, self.graph)
 
         def sample_layer(
             _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
@@ -176,9 +175,7 @@ class NeighborSampler:
             here = None if drawn is None else drawn[hop]
             return self.sample_hop(work, batch_id, hop, range(num_dst), self.hop_key(batch_id, hop), here)
 
-        return sample_layers(
-            self.graph, self._pool, batch_id, given, len(self.fanouts), sample_layer, excluded=excluded
-        )
+        return sample_layers(self.graph, self._pool, batch_id, given, len(self.fanouts), sample_layer)
 
     def _sample_merged(
         self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]] | None
@@ -186,7 +183,7 @@ class NeighborSampler:
         """Sample, or with ``drawn`` replay, merged hops."""
         graph, given = self.graph, self._given(seeds)
         checked = checked_seeds(given.nodes, graph.num_nodes)
-        excluded = excluded_edges(given.excluded, graph)
+        excluded = excluded_edges(given.excluded, graph, checked)
         hops: list[Block] = []
         num_edges = 0
         with np.errstate(over="ignore"), self._pool.lend() as work:

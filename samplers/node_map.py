@@ -50,7 +50,7 @@ class NodeMap(Protocol):
         ...
 
     def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local id of each of ``wanted`` (n,), nodes of the graph, to ``out`` (n,); -1: it has none."""
+        """Write the local ids of ``wanted`` (n,), nodes of the graph, to ``out`` (n,) where it is below 0; -1: none."""
         ...
 
 
@@ -96,7 +96,7 @@ class DenseMap:
         return total
 
     def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local id of each of ``wanted`` (n,), nodes of the graph, to ``out`` (n,); -1: it has none."""
+        """Write the local ids of ``wanted`` (n,), nodes of the graph, to ``out`` (n,) where it is below 0; -1: none."""
         relabel_kernels.find_dense(wanted, self._base, self._labels, out)
 
 
@@ -153,7 +153,7 @@ class HashMap:
         return total
 
     def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local id of each of ``wanted`` (n,), nodes of the graph, to ``out`` (n,); -1: it has none."""
+        """Write the local ids of ``wanted`` (n,), nodes of the graph, to ``out`` (n,) where it is below 0; -1: none."""
         relabel_kernels.find_hashed(wanted, self._base, self._keys, self._labels, self._shift, out)
 
     def _reserve(self, entered: IdArray, num_nodes: int) -> None:

@@ -10,7 +10,7 @@ from gloader.core.offsets import offset_at
 from gloader.core.value_kernels import first_outside
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import frontier_kernels, graph_errors
-from gloader.samplers.arguments import MAX_LOCAL
+from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
 from gloader.samplers.exclusion import excluded_edges, join_excluded, seeds_of
 from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.rng import layer_key, relation_key
@@ -70,8 +70,9 @@ class UniformPickRule:
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
         """Return the frontier of hop 0: the seeds (B,) in ascending order; raises as `Sampler.sample`."""
         given = seeds_of(seeds)
-        excluded = excluded_edges(given.excluded, self._graph)
-        return first_frontier(batch_id, given.nodes, self._graph.num_nodes, excluded=excluded)
+        checked = checked_seeds(given.nodes, self._graph.num_nodes)
+        excluded = excluded_edges(given.excluded, self._graph, checked)
+        return first_frontier(batch_id, checked, self._graph.num_nodes, excluded=excluded)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
         """Return the frontier of the next hop; that of hop L has in ``seen`` every node of the batch.

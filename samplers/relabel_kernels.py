@@ -102,9 +102,10 @@ def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray
 
 @njit(cache=True, nogil=True)
 def find_dense(wanted: IdArray, base: int, labels: LocalArray, out: IdArray) -> None:
-    """Write the local id of each of ``wanted``, which are nodes of the graph, to ``out``; -1: it has none."""
+    """Write the local id of each of ``wanted``, nodes of the graph, to ``out`` where it is below 0; -1: none."""
     for i in range(wanted.shape[0]):
-        out[i] = max(to_int(labels[wanted[i]]) - base, -1)
+        if out[i] < 0:
+            out[i] = max(to_int(labels[wanted[i]]) - base, -1)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -179,6 +180,8 @@ def find_hashed(
     """Do as `find_dense` with a hash table."""
     wrap = keys.shape[0] - 1
     for i in range(wanted.shape[0]):
+        if out[i] >= 0:
+            continue
         slot = _slot(wanted[i], shift)
         while labels[slot] >= base and keys[slot] != wanted[i]:
             slot = (slot + 1) & wrap

@@ -121,6 +121,7 @@ class Workspace:
 
     __slots__ = (
         "_found",
+        "_num_to_come",
         "candidates",
         "degrees",
         "excluded",
@@ -143,19 +144,22 @@ class Workspace:
         self.fetched = 0  # destinations whose starts and degrees are there
         self.excluded: Excluded | None = None  # edges that are not taken: degrees do not count them
         self.excluded_at: IdArray = np.empty(0, dtype=np.int64)  # local ids of their nodes; -1: not found yet
+        self._num_to_come = 0  # of these nodes, whose degrees still count them
 
     def begin(self, excluded: Excluded | None = None) -> None:
         """Begin a batch in which no hop takes the edges ``excluded``."""
         self.fetched = 0
         self.excluded = excluded
+        self._num_to_come = 0
         if excluded is not None:
-            self.excluded_at = np.empty(len(excluded.nodes), dtype=np.int64)
+            self._num_to_come = len(excluded.nodes)
+            self.excluded_at = np.full(len(excluded.nodes), -1, dtype=np.int64)
 
     def leave_out(self, first: int, last: int) -> None:
         """Take what is excluded off the degrees of the destinations ``first:last``, which were just fetched."""
-        if self.excluded is not None:
+        if self.excluded is not None and self._num_to_come:
             self._found.map.find(self.excluded.nodes, self.excluded_at)
-            lower_degrees(self.excluded, self.excluded_at, first, last, self.degrees)
+            self._num_to_come = lower_degrees(self.excluded, self.excluded_at, first, last, self.degrees)
 
     @property
     def nodes(self) -> IdArray:

@@ -285,13 +285,22 @@ def test_excluded_edges_of_relations_that_cannot_be() -> None:
                 ask(FIRST, without([3, 9], *excluded))
 
 
-def test_an_excluded_edge_of_no_node_is_a_damaged_graph() -> None:
-    indptr = np.array([0, 2, 0, 2, 4])
-    graph = CscGraph(indptr=indptr, indices=np.zeros(4, np.int32), validate=False)
-    excluded_edges((np.array([3]),), graph)
-    indptr[4] = 3
-    with pytest.raises(GraphError, match=r"the in-edges of node 3, is not a range within 0\.\.4"):
-        excluded_edges((np.array([3]),), graph)
+@pytest.mark.parametrize(
+    ("indptr", "likely", "edges", "node"),
+    [
+        ([0, 2, 0, 2, 3], [], [3], 3),
+        # Lists that overlap, and one that goes back: edges do not ascend by the nodes that they lead to.
+        ([0, 2, 4, 0, 2, 4], [3], [0, 1, 2], 1),
+    ],
+)
+def test_an_excluded_edge_of_no_node_is_a_damaged_graph(
+    indptr: list[int], likely: list[int], edges: list[int], node: int
+) -> None:
+    sound = np.array([*indptr[:-1], 4])
+    graph = CscGraph(indptr=sound, indices=np.zeros(4, np.int32), validate=False)
+    sound[-1] = indptr[-1]
+    with pytest.raises(GraphError, match=rf"the in-edges of node {node}, is not a range within 0\.\.4"):
+        excluded_edges((np.array(edges),), graph, np.array(likely, dtype=np.int64))
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -306,12 +315,16 @@ def test_the_nodes_that_excluded_edges_lead_to_are_found_in_any_graph(on_disk: b
             )
             positions = np.flatnonzero(random.random(held.num_edges) < 0.3)
             positions = np.union1d(positions, [0, held.num_edges - 1])
-            found = excluded_edges((positions,), GraphOnDisk(held) if on_disk else held)
-            assert found is not None
             owners = np.repeat(np.arange(num_nodes), degrees)[positions]
-            assert np.repeat(found.nodes, np.diff(found.begins)).tolist() == owners.tolist()
-            assert np.unique(owners).tolist() == found.nodes.tolist()
-            assert found.positions.tolist() == positions.tolist()
+            # Nobody, everybody, some in any order, and some in theirs are seeds.
+            shuffled = random.permutation(num_nodes)
+            few = shuffled[: num_nodes // 2]
+            for seeds in (shuffled[:0], np.sort(shuffled), few, np.sort(few)):
+                found = excluded_edges((positions,), GraphOnDisk(held) if on_disk else held, seeds)
+                assert found is not None
+                assert np.repeat(found.nodes, np.diff(found.begins)).tolist() == owners.tolist()
+                assert np.unique(owners).tolist() == found.nodes.tolist()
+                assert found.positions.tolist() == positions.tolist()
 
 
 def test_what_batches_exclude_is_joined() -> None:
