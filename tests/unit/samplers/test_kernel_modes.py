@@ -19,6 +19,7 @@ TESTS = [
     "tests/properties/samplers/test_importance_oracle.py",
     "tests/properties/samplers/test_pick_rule.py",
     "tests/properties/samplers/test_link_seeds_oracle.py",
+    "tests/properties/samplers/test_temporal_oracle.py",
 ]
 
 
@@ -46,4 +47,4 @@ def test_kernels_in_another_mode(mode: str, tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    assert "19 passed" in done.stdout
+    assert "20 passed" in done.stdout
