@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from gloader.distributed.seed_layout import PLAIN_SEEDS, SeedShape, seed_arrays
 from gloader.errors import RankError
 from gloader.types import AnyBatch, BatchId, Block, HeteroBatch, SampledBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
 
+    from gloader.distributed.seed_layout import ArrayKinds
     from gloader.types import Relation
 
 _ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides read whole lines
-
-ArrayKinds: TypeAlias = Iterator[tuple[type[np.generic], int]]  # dtype and length of one array after another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +90,24 @@ class BatchShape:
     num_nodes: int  # U
     num_seeds: int
     blocks: tuple[BlockShape, ...]
+    seeds: SeedShape = PLAIN_SEEDS
 
     @classmethod
     def of(cls, batch: SampledBatch) -> BatchShape:
         """Return the sizes of ``batch``."""
-        blocks = tuple(map(BlockShape.of, batch.blocks))
-        return cls(id=batch.id, num_nodes=len(batch.nodes), num_seeds=batch.num_seeds, blocks=blocks)
+        return cls(
+            id=batch.id,
+            num_nodes=len(batch.nodes),
+            num_seeds=batch.num_seeds,
+            blocks=tuple(map(BlockShape.of, batch.blocks)),
+            seeds=SeedShape.of(batch),
+        )
 
     def to_json(self) -> list[Any]:
         """Return the sizes as a JSON array."""
         # An array without names: it is sent with every batch.
         blocks = [block.to_json() for block in self.blocks]
-        return [self.id.epoch, self.id.index, self.num_nodes, self.num_seeds, blocks]
+        return [self.id.epoch, self.id.index, self.num_nodes, self.num_seeds, blocks, *self.seeds.to_json()]
 
     @classmethod
     def from_json(cls, sizes: object) -> BatchShape:
@@ -112,13 +119,14 @@ class BatchShape:
             It is none.
         """
         # Types compared as a list: the check of every batch costs no more than the unpacking.
-        if isinstance(sizes, list) and [type(size) for size in sizes] == [int, int, int, int, list]:
-            epoch, index, num_nodes, num_seeds, blocks = sizes
+        if isinstance(sizes, list) and [type(size) for size in sizes[:5]] == [int, int, int, int, list]:
+            epoch, index, num_nodes, num_seeds, blocks, *seeds = sizes
             return cls(
                 id=BatchId(epoch=epoch, index=index),
                 num_nodes=num_nodes,
                 num_seeds=num_seeds,
                 blocks=tuple(map(BlockShape.from_json, blocks)),
+                seeds=SeedShape.from_json(seeds),
             )
         raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
 
@@ -133,11 +141,12 @@ class BatchShape:
         return self.num_nodes
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes, degrees, then those of the blocks."""
+        """Yield the arrays: nodes, degrees, then those of the blocks, and what comes with the seeds."""
         yield np.int64, self.num_nodes
         yield np.float32, self.num_nodes
         for block in self.blocks:
             yield from block.arrays()
+        yield from self.seeds.arrays((self.num_nodes,))
 
     def read(
         self, memory: NDArray[np.uint8], types: BatchTypes | None = None
@@ -148,7 +157,16 @@ class BatchShape:
         views = _views(self.arrays(), memory)
         nodes, degrees = next(views), next(views)
         blocks = tuple(block.block(views) for block in self.blocks)
-        return SampledBatch(id=self.id, nodes=nodes, num_seeds=self.num_seeds, blocks=blocks), degrees
+        trees, links = self.seeds.read(views, 1)
+        sampled = SampledBatch(
+            id=self.id,
+            nodes=nodes,
+            num_seeds=self.num_seeds,
+            blocks=blocks,
+            links=links,
+            trees=None if trees is None else trees[0],
+        )
+        return sampled, degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +177,7 @@ class HeteroShape:
     num_nodes: tuple[int, ...]  # U of each type
     num_seeds: tuple[int, ...]
     hops: tuple[tuple[BlockShape, ...], ...]  # L, of every relation
+    seeds: SeedShape = PLAIN_SEEDS
 
     @classmethod
     def of(cls, batch: HeteroBatch) -> HeteroShape:
@@ -168,12 +187,14 @@ class HeteroShape:
             num_nodes=tuple(map(len, batch.node_arrays)),
             num_seeds=tuple(batch.num_seeds.values()),
             hops=tuple(tuple(map(BlockShape.of, hop.values())) for hop in batch.blocks),
+            seeds=SeedShape.of(batch),
         )
 
     def to_json(self) -> list[Any]:
         """Return the sizes as a JSON array."""
         hops = [[block.to_json() for block in hop] for hop in self.hops]
-        return [self.id.epoch, self.id.index, [*self.num_nodes], [*self.num_seeds], hops]
+        counts = [*self.num_nodes], [*self.num_seeds]
+        return [self.id.epoch, self.id.index, *counts, hops, *self.seeds.to_json()]
 
     @classmethod
     def from_json(cls, sizes: object) -> HeteroShape:
@@ -184,14 +205,15 @@ class HeteroShape:
         ValueError
             It is none.
         """
-        if isinstance(sizes, list) and [type(size) for size in sizes] == [int, int, list, list, list]:
-            epoch, index, num_nodes, num_seeds, hops = sizes
+        if isinstance(sizes, list) and [type(size) for size in sizes[:5]] == [int, int, list, list, list]:
+            epoch, index, num_nodes, num_seeds, hops, *seeds = sizes
             if {*map(type, chain(num_nodes, num_seeds))} <= {int} and {*map(type, hops)} <= {list}:
                 return cls(
                     id=BatchId(epoch=epoch, index=index),
                     num_nodes=tuple(num_nodes),
                     num_seeds=tuple(num_seeds),
                     hops=tuple(tuple(map(BlockShape.from_json, hop)) for hop in hops),
+                    seeds=SeedShape.from_json(seeds),
                 )
         raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
 
@@ -206,12 +228,13 @@ class HeteroShape:
         return 0
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes of each type, no degrees, then those of the blocks."""
+        """Yield the arrays: nodes of each type, no degrees, then those of the blocks, and what comes with the seeds."""
         for count in self.num_nodes:
             yield np.int64, count
         yield np.float32, 0
         for block in chain.from_iterable(self.hops):
             yield from block.arrays()
+        yield from self.seeds.arrays(self.num_nodes)
 
     def read(
         self, memory: NDArray[np.uint8], types: BatchTypes | None = None
@@ -225,8 +248,16 @@ class HeteroShape:
             {relation: block.block(views) for relation, block in zip(types.relations, hop, strict=True)}
             for hop in self.hops
         )
-        seeds = dict(zip(types.nodes, self.num_seeds, strict=True))
-        return HeteroBatch(id=self.id, nodes=nodes, num_seeds=seeds, blocks=blocks), degrees
+        trees, links = self.seeds.read(views, len(types.nodes))
+        sampled = HeteroBatch(
+            id=self.id,
+            nodes=nodes,
+            num_seeds=dict(zip(types.nodes, self.num_seeds, strict=True)),
+            blocks=blocks,
+            links=links,
+            trees=None if trees is None else dict(zip(types.nodes, trees, strict=True)),
+        )
+        return sampled, degrees
 
     def _required(self, types: BatchTypes | None) -> BatchTypes:
         """Return ``types`` where the batch is of these."""
@@ -278,6 +309,7 @@ def write_batch(
         arrays += [block.indptr, block.indices, block.edge_ids]
         if block.edge_weight is not None:
             arrays.append(block.edge_weight)
+    arrays += seed_arrays(sampled)
     # In the order of the shape's `arrays`, which `read_batch` follows too.
     for view, array in zip(_views(shape.arrays(), memory), arrays, strict=True):
         np.copyto(view, array, casting="no")

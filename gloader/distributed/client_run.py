@@ -185,10 +185,15 @@ class _Inbox:
 
 
 def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
-    """Return ``sampled`` with copies of the ids of its nodes and edges."""
+    """Return ``sampled`` with copies of the ids of its nodes and edges, and of its links."""
+    links = sampled.links
+    if links is not None:
+        links = replace(
+            links, pairs=links.pairs.copy(), labels=links.labels.copy(), edge_ids=links.edge_ids.copy()
+        )
     if isinstance(sampled, SampledBatch):
         blocks = tuple(replace(block, edge_ids=block.edge_ids.copy()) for block in sampled.blocks)
-        return replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks)
+        return replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks, links=links)
     return replace(
         sampled,
         nodes={name: ids.copy() for name, ids in sampled.nodes.items()},
@@ -196,6 +201,7 @@ def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
             {relation: replace(block, edge_ids=block.edge_ids.copy()) for relation, block in hop.items()}
             for hop in sampled.blocks
         ),
+        links=links,
     )
 
 

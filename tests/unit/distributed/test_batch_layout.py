@@ -7,12 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.distributed.batch_layout import BatchShape, read_batch, write_batch
+from gloader.distributed.batch_layout import BatchShape, parse_shape, read_batch, write_batch
+from gloader.distributed.client_run import _with_own_ids
+from gloader.errors import RankError
 from gloader.pipeline.gather import HostBatch
-from gloader.types import BatchId, Block, SampledBatch
+from gloader.types import BatchId, Block, Links, SampledBatch
 
 
-def _batch(sizes: list[tuple[int, int, int]], *, weighted: bool, num_nodes: int = 9) -> HostBatch:
+def _links(num_pairs: int, dtype: str) -> Links:
+    rng = np.random.Generator(np.random.Philox(2))
+    return Links(
+        pairs=rng.integers(0, 99, (num_pairs, 2)).astype(np.int32),
+        labels=rng.integers(0, 99, num_pairs).astype(dtype),
+        edge_ids=rng.integers(-1, 2**60, num_pairs),
+        num_positives=num_pairs // 3,
+    )
+
+
+LINKS = st.none() | st.builds(_links, st.integers(0, 50), st.sampled_from(["float32", "int64"]))
+
+
+def _batch(
+    sizes: list[tuple[int, int, int]],
+    *,
+    weighted: bool,
+    num_nodes: int = 9,
+    links: Links | None = None,
+    has_trees: bool = False,
+) -> HostBatch:
     rng = np.random.Generator(np.random.Philox(1))
     blocks = tuple(
         Block(
@@ -25,9 +47,16 @@ def _batch(sizes: list[tuple[int, int, int]], *, weighted: bool, num_nodes: int 
         )
         for num_src, num_dst, num_edges in sizes
     )
-    nodes = rng.integers(0, 2**60, num_nodes)
+    nodes = rng.integers(0, 2**60, num_nodes) // (2**58 if has_trees else 1)  # of trees, nodes repeat
     return HostBatch(
-        sampled=SampledBatch(id=BatchId(epoch=3, index=5), nodes=nodes, num_seeds=2, blocks=blocks),
+        sampled=SampledBatch(
+            id=BatchId(epoch=3, index=5),
+            nodes=nodes,
+            num_seeds=2,
+            blocks=blocks,
+            links=links,
+            trees=rng.integers(0, 2, num_nodes).astype(np.int32) if has_trees else None,
+        ),
         x=(np.zeros((num_nodes, 1), dtype=np.float32),),
         src_degree=rng.random(num_nodes, dtype=np.float32),
         superbatch=0,
@@ -39,15 +68,20 @@ def _arrays(batch: SampledBatch) -> list[Any]:
     found = [batch.nodes]
     for block in batch.blocks:
         found += [block.indptr, block.indices, block.edge_ids, block.edge_weight]
-    return found
+    links = batch.links
+    return [*found, batch.trees, *([] if links is None else [links.pairs, links.labels, links.edge_ids])]
 
 
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 200)), max_size=4),
     weighted=st.booleans(),
+    links=LINKS,
+    has_trees=st.booleans(),
 )
-def test_a_batch_comes_back_as_it_was(sizes: list[tuple[int, int, int]], weighted: bool) -> None:
-    host = _batch(sizes, weighted=weighted)
+def test_a_batch_comes_back_as_it_was(
+    sizes: list[tuple[int, int, int]], weighted: bool, links: Links | None, has_trees: bool
+) -> None:
+    host = _batch(sizes, weighted=weighted, links=links, has_trees=has_trees)
     shape = BatchShape.of(host.sampled)
     memory = np.full(shape.num_bytes + 8, 0xAB, dtype=np.uint8)
     write_batch(host.sampled, host.src_degree, shape, memory)
@@ -66,6 +100,38 @@ def test_a_batch_comes_back_as_it_was(sizes: list[tuple[int, int, int]], weighte
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(degrees, host.src_degree)
+    assert (found.links is None) == (links is None)
+    if found.links is not None and links is not None:
+        assert found.links.num_positives == links.num_positives
+
+
+def test_a_batch_of_nodes_has_the_sizes_that_it_had() -> None:
+    host = _batch([(3, 2, 5)], weighted=False)
+    assert BatchShape.of(host.sampled).to_json() == [3, 5, 9, 2, [[3, 2, 5, False]]]
+    linked = _batch([(3, 2, 5)], weighted=False, links=_links(4, "int64"))
+    assert BatchShape.of(linked.sampled).to_json() == [3, 5, 9, 2, [[3, 2, 5, False]], [4, 1, "int64"], False]
+
+
+def test_links_that_a_loop_keeps_hold_no_shared_memory() -> None:
+    host = _batch([], weighted=False, links=_links(4, "float32"))
+    shape = BatchShape.of(host.sampled)
+    memory = np.zeros(shape.num_bytes, dtype=np.uint8)
+    write_batch(host.sampled, host.src_degree, shape, memory)
+    own = _with_own_ids(read_batch(shape, memory)[0]).links
+    assert own is not None
+    assert host.sampled.links is not None
+    for name in ("pairs", "labels", "edge_ids"):
+        kept = getattr(own, name)
+        assert not np.shares_memory(kept, memory)
+        np.testing.assert_array_equal(kept, getattr(host.sampled.links, name))
+
+
+def test_labels_of_another_dtype_are_refused() -> None:
+    host = _batch([], weighted=False, links=_links(4, "float64"))
+    with pytest.raises(
+        TypeError, match=r"^labels of links have dtype float64; they must be float32 or int64$"
+    ):
+        BatchShape.of(host.sampled)
 
 
 def test_an_array_of_another_dtype_is_refused() -> None:
@@ -82,3 +148,35 @@ def test_an_array_of_another_dtype_is_refused() -> None:
 def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
     with pytest.raises(ValueError, match=r"not the sizes of a (batch|block)"):
         BatchShape.from_json(sizes)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        [None],
+        [None, False],
+        [[], True],
+        [[1, 1, "int64"]],
+        [[1, 1, "int64"], 0],
+        [[1, 1, "int64"], True, None],
+        [[1, 2, "int64"], False],
+        [[1, -1, "int64"], False],
+        [[-1, -1, "int64"], False],
+        [[True, 0, "int64"], False],
+        [[1, 1, "float64"], False],
+        [[1, 1, ["int64"]], False],
+        [{"num_pairs": 1}, False],
+    ],
+)
+@pytest.mark.parametrize("sizes", [[0, 0, 1, 1, []], [0, 0, [1], [1], []]])
+def test_what_are_no_sizes_of_links_is_refused(sizes: list[Any], seeds: list[Any]) -> None:
+    parse_shape([*sizes, [1, 1, "int64"], True])
+    with pytest.raises(ValueError, match=r"not the sizes of links"):
+        parse_shape([*sizes, *seeds])
+
+
+def test_links_that_are_longer_than_their_memory_are_refused() -> None:
+    shape = BatchShape.of(_batch([], weighted=False, links=_links(4, "float32")).sampled)
+    large = [*shape.to_json()[:5], [2**40, 0, "float32"], False]
+    with pytest.raises(RankError, match=r"sent a batch of \d+ B in"):
+        read_batch(parse_shape(large), np.zeros(shape.num_bytes, dtype=np.uint8))

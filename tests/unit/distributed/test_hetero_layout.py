@@ -20,7 +20,7 @@ from gloader.distributed.batch_layout import (
 )
 from gloader.distributed.client_run import _with_own_ids
 from gloader.errors import RankError
-from gloader.types import BatchId, Block, HeteroBatch, Relation
+from gloader.types import BatchId, Block, HeteroBatch, Links, Relation
 
 NO_DEGREES = np.empty(0, dtype=np.float32)
 NAMES = ("paper", "author", "term")
@@ -50,9 +50,20 @@ def _batches(draw: st.DrawFn) -> tuple[HeteroBatch, BatchTypes]:
             edge_weight=weights if draw(st.booleans()) else None,
         )
 
+    nodes = {name: rng.integers(0, 2**60, draw(COUNTS)) for name in names}
+    num_pairs = draw(COUNTS)
+    links = Links(
+        pairs=rng.integers(0, 99, (num_pairs, 2)).astype(np.int32),
+        labels=rng.integers(0, 99, num_pairs).astype(draw(st.sampled_from(["float32", "int64"]))),
+        edge_ids=rng.integers(-1, 2**60, num_pairs),
+        num_positives=num_pairs // 2,
+    )
+    trees = {name: rng.integers(0, 99, len(ids)).astype(np.int32) for name, ids in nodes.items()}
     batch = HeteroBatch(
         id=BatchId(epoch=draw(COUNTS), index=draw(COUNTS)),
-        nodes={name: rng.integers(0, 2**60, draw(COUNTS)) for name in names},
+        nodes=nodes,
+        links=links if draw(st.booleans()) else None,
+        trees=trees if draw(st.booleans()) else None,
         num_seeds={name: draw(COUNTS) for name in names},
         blocks=tuple({relation: block() for relation in relations} for _ in range(draw(st.integers(0, 3)))),
     )
@@ -63,7 +74,9 @@ def _arrays(batch: HeteroBatch) -> list[NDArray[Any] | None]:
     found: list[NDArray[Any] | None] = [*batch.node_arrays]
     for block in batch.all_blocks:
         found += [block.indptr, block.indices, block.edge_ids, block.edge_weight]
-    return found
+    found += [None] if batch.trees is None else [*batch.trees.values()]
+    links = batch.links
+    return [*found, *([None] if links is None else [links.pairs, links.labels, links.edge_ids])]
 
 
 @given(made=_batches())
@@ -79,6 +92,8 @@ def test_a_batch_of_several_types_comes_back_as_it_was(made: tuple[HeteroBatch, 
     assert isinstance(found, HeteroBatch)
     assert degrees.shape == (0,)
     assert (found.id, found.num_seeds, list(found.nodes)) == (batch.id, batch.num_seeds, list(batch.nodes))
+    assert list(found.trees or {}) == list(batch.trees or {})
+    assert (found.links and found.links.num_positives) == (batch.links and batch.links.num_positives)
     assert [list(hop) for hop in found.blocks] == [list(hop) for hop in batch.blocks]
     assert [(b.num_src, b.num_dst) for b in found.all_blocks] == [
         (b.num_src, b.num_dst) for b in batch.all_blocks

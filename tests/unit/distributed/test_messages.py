@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gloader.distributed import messages
 from gloader.distributed.batch_layout import BatchShape, BlockShape, HeteroShape
 from gloader.distributed.messages import Message, parse, to_json
+from gloader.distributed.seed_layout import LinkShape, SeedShape
 from gloader.errors import RankError
 from gloader.memory.plan import MemoryPlan
 from gloader.memory.sweep_plan import SweepPlan
@@ -23,9 +24,21 @@ BLOCKS = st.builds(BlockShape, num_src=SIZES, num_dst=SIZES, num_edges=SIZES, is
 IDS = st.builds(BatchId, epoch=SIZES, index=SIZES)
 COUNTS = st.lists(SIZES, max_size=3).map(tuple)
 HOPS = st.lists(st.lists(BLOCKS, max_size=3).map(tuple), max_size=3).map(tuple)
+LINKS = st.builds(
+    lambda pairs, others, dtype: LinkShape(num_pairs=pairs + others, num_positives=pairs, label_dtype=dtype),
+    SIZES,
+    SIZES,
+    st.sampled_from(["float32", "int64"]),
+)
+SEEDS = st.builds(SeedShape, links=st.none() | LINKS, has_trees=st.booleans())
 SHAPES = st.builds(
-    BatchShape, id=IDS, num_nodes=SIZES, num_seeds=SIZES, blocks=st.lists(BLOCKS, max_size=3).map(tuple)
-) | st.builds(HeteroShape, id=IDS, num_nodes=COUNTS, num_seeds=COUNTS, hops=HOPS)
+    BatchShape,
+    id=IDS,
+    num_nodes=SIZES,
+    num_seeds=SIZES,
+    blocks=st.lists(BLOCKS, max_size=3).map(tuple),
+    seeds=SEEDS,
+) | st.builds(HeteroShape, id=IDS, num_nodes=COUNTS, num_seeds=COUNTS, hops=HOPS, seeds=SEEDS)
 PLANS = st.builds(
     MemoryPlan,
     budget_bytes=SIZES,
