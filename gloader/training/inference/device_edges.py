@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gloader.device import Device
     from gloader.samplers import Topology
-    from gloader.training.inference.edge_pieces import PieceLimits, Span
+    from gloader.training.inference.edge_pieces import EdgeFeatures, PieceLimits, Span
     from gloader.training.inference.overlap import Sent
     from gloader.types import IdArray
 
@@ -44,13 +44,20 @@ class DeviceEdges:
         """Return the in-degrees of nodes ``start`` to ``stop``."""
         return self._indptr[start : stop + 1].diff().float()
 
-    def parts(self, targets: IdArray | range, limits: PieceLimits) -> Generator[Part]:
-        """Yield ``targets`` (n,) in consecutive parts."""
+    def parts(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None = None
+    ) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts.
+
+        Parameters
+        ----------
+        targets, limits, features : as of `Edges.parts`
+        """
         with ExitStack() as stack:
             sent = None
-            if self._indices is None:
+            if self._indices is None or features is not None:
                 # Its thread starts at the first piece that is asked for: a layer without edges asks for none.
-                sent = stack.enter_context(closing(self._send(targets, limits)))
+                sent = stack.enter_context(closing(self._send(targets, limits, features)))
             for span in iter_spans(self._graph, targets, limits):
                 ids = self._ids(span)
                 counts = self._counts(span, ids)
@@ -88,8 +95,16 @@ class DeviceEdges:
                 torch.cumsum(counts, 0, out=indptr[1:])
             else:
                 indptr = torch.arange(0, piece.num_edges + 1, piece.num_edges, device=self._device.place)
-            indices = self._held(piece, ids, counts, indptr) if sent is None else next(sent)[0]
-            yield Adjacency(indptr.to(indices.dtype), indices, num_src=self._graph.num_sources)
+            values = () if sent is None else next(sent)
+            if self._indices is not None:
+                values = (self._held(piece, ids, counts, indptr), *values)
+            indices, *told = values
+            yield Adjacency(
+                indptr.to(indices.dtype),
+                indices,
+                num_src=self._graph.num_sources,
+                features=told[0] if told else None,
+            )
 
     def _held(
         self, span: Span, ids: torch.Tensor, counts: torch.Tensor, indptr: torch.Tensor
@@ -102,13 +117,17 @@ class DeviceEdges:
         shift = (self._indptr[ids] - indptr[:-1]).repeat_interleave(counts, output_size=span.num_edges)
         return self._indices[shift + torch.arange(span.num_edges, device=self._device.place)]
 
-    def _send(self, targets: IdArray | range, limits: PieceLimits) -> Generator[tuple[torch.Tensor, ...]]:
-        scan = self._graph.sources.scan()
+    def _send(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None
+    ) -> Generator[tuple[torch.Tensor, ...]]:
+        """Send the sources of each piece, where the device has none of its own, and features that are asked for."""
+        scan = self._graph.sources.scan() if self._indices is None else None
 
         def send(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - pinned memory is the device's
-            sources = scan.lists(piece.starts, piece.counts)
+            sources = () if scan is None else (scan.lists(piece.starts, piece.counts),)
+            found = () if features is None else (features.of(piece),)
             with self._device.sending():
-                return self._device.upload((sources,)), self._device.mark()
+                return self._device.upload((*sources, *found)), self._device.mark()
 
         pieces = iter_pieces(self._graph, targets, limits)
         return send_ahead(pieces, send, self._device, name="infer-edges")

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from gloader.samplers import Topology
     from gloader.training.inference.overlap import Sent
-    from gloader.types import IdArray
+    from gloader.types import FeatureSource, IdArray
 
 _NODES_PER_CUT: Final = 1 << 16  # nodes whose degrees are looked at together
+_ROWS_PER_READ: Final = 1 << 14  # of the features of edges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,22 @@ class Part:
     pieces: Iterable[Adjacency]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeFeatures:
+    """The features of edges, as a layer is given them."""
+
+    source: FeatureSource  # (E, F_e): row i is that of the edge at position i
+
+    def of(self, piece: Span) -> NDArray[np.float32]:
+        """Read the features of a piece's edges, (num_edges, F_e)."""
+        found = np.empty((piece.num_edges, self.source.dim), dtype=np.float32)
+        # In portions, as ids and places of rows would take more memory than narrow rows do.
+        for first in range(0, len(found), _ROWS_PER_READ):
+            part = found[first : first + _ROWS_PER_READ]
+            self.source.read_into(piece.positions(first, first + len(part)), part)
+        return found
+
+
 class Edges(Protocol):
     """The in-edges of all nodes, for the device that computes."""
 
@@ -53,8 +70,17 @@ class Edges(Protocol):
         """Return the in-degrees of nodes ``start`` to ``stop`` as float32."""
         ...
 
-    def parts(self, targets: IdArray | range, limits: PieceLimits) -> Generator[Part]:
-        """Yield ``targets`` (n,) in consecutive parts."""
+    def parts(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None = None
+    ) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts.
+
+        Parameters
+        ----------
+        targets : nodes
+        limits : how much at once
+        features : that the pieces carry; read in the order of the pieces, each of them once; None: none
+        """
         ...
 
 
@@ -106,6 +132,18 @@ class Span:
         """Whether the nodes, and so their edges, lie one behind the other."""
         return bool((np.diff(self.nodes) == 1).all())
 
+    def positions(self, first: int, stop: int) -> IdArray:
+        """Return the positions of the span's edges number ``first`` to ``stop``, (stop - first,)."""
+        ends = np.cumsum(self.counts)
+        nodes = slice(
+            int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(ends, stop, side="left")) + 1
+        )
+        counts, before = self.counts[nodes], (ends - self.counts)[nodes]
+        taken = np.minimum(before + counts, stop) - np.maximum(before, first)
+        shift = np.repeat(self.starts[nodes] - before, taken)
+        found: IdArray = shift + np.arange(first, stop, dtype=np.int64)
+        return found
+
     def pieces(self, max_edges: int) -> Iterator[Span]:
         """Yield the span, or parts of a lone node with more than ``max_edges``; nothing where there are no edges."""
         if len(self.nodes) > 1:
@@ -146,35 +184,54 @@ class HostEdges:
         """Return the in-degrees of nodes ``start`` to ``stop``."""
         return torch.from_numpy(degrees_between(self._graph.offsets, start, stop).astype(np.float32))
 
-    def parts(self, targets: IdArray | range, limits: PieceLimits) -> Generator[Part]:
-        """Yield ``targets`` (n,) in consecutive parts."""
-        with closing(self._sources(targets, limits)) as sources:
+    def parts(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None = None
+    ) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts.
+
+        Parameters
+        ----------
+        targets, limits, features : as of `Edges.parts`
+        """
+        with closing(self._values(targets, limits, features)) as values:
             for span in iter_spans(self._graph, targets, limits):
                 yield Part(
                     nodes=torch.from_numpy(span.nodes),
                     degree=torch.from_numpy(span.counts.astype(np.float32)),
-                    pieces=(self._adjacency(piece, next(sources)) for piece in span.pieces(limits.max_edges)),
+                    pieces=(self._adjacency(piece, *next(values)) for piece in span.pieces(limits.max_edges)),
                 )
 
-    def _sources(self, targets: IdArray | range, limits: PieceLimits) -> Generator[NDArray[Any]]:
-        """Yield the sources of all pieces, one after another; nothing is read before the first is asked for."""
+    def _values(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None
+    ) -> Generator[tuple[torch.Tensor, ...]]:
+        """Yield the sources of all pieces, and their features where they are asked for, one after another.
+
+        Nothing is read before the first is asked for.
+        """
         scan = self._graph.sources.scan()
         pieces = iter_pieces(self._graph, targets, limits)
-        if isinstance(self._graph, CscGraph):
-            yield from (scan.lists(piece.starts, piece.counts) for piece in pieces)
+        if isinstance(self._graph, CscGraph) and features is None:
+            yield from ((_shared(scan.lists(piece.starts, piece.counts)),) for piece in pieces)
             return
         device = CpuDevice()
 
         def read(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - each piece has memory of its own
-            return (torch.from_numpy(scan.lists(piece.starts, piece.counts)),), device.mark()
+            sources = _shared(scan.lists(piece.starts, piece.counts))
+            found = () if features is None else (torch.from_numpy(features.of(piece)),)
+            return (sources, *found), device.mark()
 
-        with closing(send_ahead(pieces, read, device, name="infer-edges")) as ahead:
-            for (sources,) in ahead:
-                yield sources.numpy()
+        yield from send_ahead(pieces, read, device, name="infer-edges")
 
-    def _adjacency(self, span: Span, sources: NDArray[Any]) -> Adjacency:
-        # torch shares no memory that is read-only, as a graph's is.
-        sources = sources if sources.flags.writeable else sources.copy()
-        indptr = np.zeros(len(span.nodes) + 1, dtype=sources.dtype)
+    def _adjacency(
+        self, span: Span, sources: torch.Tensor, features: torch.Tensor | None = None
+    ) -> Adjacency:
+        indptr = np.zeros(len(span.nodes) + 1, dtype=sources.numpy().dtype)
         np.cumsum(span.counts, out=indptr[1:])
-        return Adjacency(torch.from_numpy(indptr), torch.from_numpy(sources), num_src=self._graph.num_sources)
+        return Adjacency(
+            torch.from_numpy(indptr), sources, num_src=self._graph.num_sources, features=features
+        )
+
+
+def _shared(sources: NDArray[Any]) -> torch.Tensor:
+    # torch shares no memory that is read-only, as a graph's is.
+    return torch.from_numpy(sources if sources.flags.writeable else sources.copy())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
+from gloader.models.conv import made_dim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,11 @@ DEVICE_EDGE_BYTES = (
 )
 # On the host: its position, twice, where lists are gathered; its source, and three pieces of sources on their way.
 SENT_EDGE_BYTES = 48
+# Of the features of an edge: that are computed on and read ahead; on a device three pieces; on the host those that are
+# read, and three pieces on their way.
+_FEATURE_COPIES = 2
+_DEVICE_FEATURE_COPIES = 3
+_SENT_FEATURE_COPIES = 4
 # So many columns keep the passes over the inputs few; narrower ones are possible.
 REASONABLE_COLUMNS = 16
 
@@ -36,7 +42,7 @@ REASONABLE_COLUMNS = 16
 class LayerPlan:
     """How one layer is computed for its output rows."""
 
-    slabs: tuple[slice, ...]  # ranges of output columns, one pass over the inputs each
+    slabs: tuple[slice, ...]  # ranges of the columns that are made, one pass over the inputs each
     rows_per_read: int  # input rows projected at once
     rows_per_piece: int  # output rows propagated at once, at most
     edges_per_piece: int  # in-edges propagated at once
@@ -71,7 +77,7 @@ def plan_inference(
     input_bytes = 0  # of the activations below that are held in memory
     for depth, conv in enumerate(convs):
         rows = num_nodes if depth < len(convs) - 1 else num_outputs
-        output_bytes = rows * conv.out_dim * FLOAT_BYTES
+        output_bytes = rows * made_dim(conv) * FLOAT_BYTES
         # A third: the outputs, the inputs below them and the table share what is left.
         is_on_disk = output_bytes > left // 3
         held = input_bytes + (0 if is_on_disk else output_bytes)
@@ -79,13 +85,13 @@ def plan_inference(
         if width is None:
             raise _too_small(conv, num_nodes, left - held, budget_bytes)
         # Two buffers of inputs and the entered copy, beside the projected row.
-        row_bytes = FLOAT_BYTES * (3 * conv.in_dim + sum(conv.table_widths(width)))
+        row_bytes = FLOAT_BYTES * (3 * _entered_floats(convs, depth) + sum(conv.table_widths(width)))
         plans.append(
             LayerPlan(
                 slabs=_slabs(conv, width),
                 rows_per_read=max(1, buffers // 2 // row_bytes),
                 rows_per_piece=max(1, buffers // 4 // (4 * FLOAT_BYTES * width)),
-                edges_per_piece=max(1, buffers // 4 // EDGE_BYTES),
+                edges_per_piece=max(1, buffers // 4 // (EDGE_BYTES + edge_bytes(conv, _FEATURE_COPIES))),
                 is_on_disk=is_on_disk,
             )
         )
@@ -150,6 +156,24 @@ def with_device_buffers(num_bytes: int) -> int:
     return min(num_bytes + num_bytes // 3 + 4, num_bytes + MAX_DEVICE_BUFFER_BYTES)
 
 
+def read_dim(convs: Sequence[Conv], depth: int) -> int:
+    """Return the width of the rows that layer ``depth`` reads: features, or what the layer below made. Pure."""
+    return made_dim(convs[depth - 1]) if depth else convs[0].in_dim
+
+
+def edge_bytes(conv: Conv, feature_copies: int) -> int:
+    """Return what an edge of a piece takes more because ``conv`` looks at its features. Pure."""
+    return FLOAT_BYTES * (feature_copies * conv.edge_dim + conv.edge_floats)
+
+
+def _entered_floats(convs: Sequence[Conv], depth: int) -> int:
+    """Return the width of a row on its way into layer ``depth``, whatever is the widest. Pure."""
+    # A head has a width of its own between its layers, and that of what it makes: as wide as a hidden row, mostly.
+    has_head = depth > 0 and convs[depth - 1].head is not None
+    width = max(read_dim(convs, depth), convs[depth].in_dim)
+    return 2 * width if has_head else width
+
+
 class Room:
     """Memory of a kind: buffers, and what is left for all else."""
 
@@ -171,21 +195,26 @@ def _plan_on_device(
     input_bytes = 0  # of the activations below that the device holds
     for depth, conv in enumerate(convs):
         is_last = depth == len(convs) - 1
-        output_bytes = (num_outputs if is_last else num_nodes) * conv.out_dim * FLOAT_BYTES
+        output_bytes = (num_outputs if is_last else num_nodes) * made_dim(conv) * FLOAT_BYTES
         # Those of the last layer are the result, which is asked for in host memory.
         is_on_device = keeps_activations and not is_last and output_bytes <= device.left // 3
         held = input_bytes + (output_bytes if is_on_device else 0)
         width = _slab_width(conv, num_nodes, device.left - held)
         if width is None:
             return None
-        row_bytes = FLOAT_BYTES * (DEVICE_ROW_COPIES * conv.in_dim + sum(conv.table_widths(width)))
+        row_bytes = FLOAT_BYTES * (
+            DEVICE_ROW_COPIES * _entered_floats(convs, depth) + sum(conv.table_widths(width))
+        )
         plans.append(
             LayerPlan(
                 slabs=_slabs(conv, width),
                 # On the host there are three buffers, for the inputs of a layer first and its outputs then, and pieces.
                 rows_per_read=max(
                     1,
-                    min(device.buffers // 2 // row_bytes, host.buffers // 4 // (FLOAT_BYTES * conv.in_dim)),
+                    min(
+                        device.buffers // 2 // row_bytes,
+                        host.buffers // 4 // (FLOAT_BYTES * read_dim(convs, depth)),
+                    ),
                 ),
                 rows_per_piece=max(
                     1,
@@ -197,8 +226,10 @@ def _plan_on_device(
                 edges_per_piece=max(
                     1,
                     min(
-                        device.buffers // 4 // DEVICE_EDGE_BYTES,
-                        host.buffers // 4 // SENT_EDGE_BYTES,
+                        device.buffers // 4 // (DEVICE_EDGE_BYTES + edge_bytes(conv, _DEVICE_FEATURE_COPIES)),
+                        host.buffers
+                        // 4
+                        // (SENT_EDGE_BYTES + _SENT_FEATURE_COPIES * FLOAT_BYTES * conv.edge_dim),
                     ),
                 ),
                 # Half: the inputs below share what is left.
@@ -211,19 +242,20 @@ def _plan_on_device(
 
 
 def _slabs(conv: Conv, width: int) -> tuple[slice, ...]:
-    return tuple(slice(start, min(start + width, conv.out_dim)) for start in range(0, conv.out_dim, width))
+    num_columns = made_dim(conv)
+    return tuple(slice(start, min(start + width, num_columns)) for start in range(0, num_columns, width))
 
 
 def _columns(conv: Conv, num_columns: int) -> int:
     """Return ``num_columns``, rounded up to what the layer can be cut into."""
     step = conv.column_step
-    return min(-(-num_columns // step) * step, conv.out_dim)
+    return min(-(-num_columns // step) * step, made_dim(conv))
 
 
 def _slab_width(conv: Conv, num_nodes: int, left: int) -> int | None:
-    """Return the most output columns whose table fits ``left`` bytes; None if the narrowest does not."""
+    """Return the most columns whose table fits ``left`` bytes; None if the narrowest does not."""
     # The widest first: every slab less saves a pass over the inputs.
-    for width in range(conv.out_dim, 0, -conv.column_step):
+    for width in range(made_dim(conv), 0, -conv.column_step):
         if num_nodes * sum(conv.table_widths(width)) * FLOAT_BYTES <= left:
             return width
     return None

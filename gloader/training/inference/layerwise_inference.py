@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from gloader.device.mkl_first_call import settle_vector_math
+from gloader.errors import ConfigError
+from gloader.models.conv import made_dim
 from gloader.training.inference.activations import RamRows, SsdRows
 from gloader.training.inference.attempts import in_less_memory
-from gloader.training.inference.edge_pieces import PieceLimits
-from gloader.training.inference.layer_plan import plan_inference
+from gloader.training.inference.edge_pieces import EdgeFeatures, PieceLimits
+from gloader.training.inference.layer_plan import plan_inference, read_dim
 from gloader.training.inference.outputs import OutputRoom
 from gloader.training.inference.overlap import fetch_behind, num_ahead
 from gloader.training.inference.placement import Given, place_inference
@@ -62,6 +64,7 @@ class LayerwiseInference:
         folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
     tier : what a loader's device holds and reads in place; used where it is the network's device
     device : computes; defaults to that of the network
+    edge_features : (E, F_e), in the order of the edges; read in that order, beside them, by layers that look at them
     """
 
     graph: Topology
@@ -70,6 +73,7 @@ class LayerwiseInference:
     scratch: Path | None = None
     tier: DeviceTier | None = None
     device: Device | None = None
+    edge_features: FeatureSource | None = None
 
     def logits(
         self, model: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
@@ -88,6 +92,8 @@ class LayerwiseInference:
         ------
         BudgetError
             The budget is too small for the narrowest table; raised before anything is read.
+        ConfigError
+            The network looks at features of edges, and there are none, or of another width.
         ThreadStartError
             The system allows no more threads.
         """
@@ -113,7 +119,7 @@ class LayerwiseInference:
 
         Raises
         ------
-        BudgetError, ThreadStartError
+        BudgetError, ConfigError, ThreadStartError
             As of `logits`.
         """
         return self._rows(model.below(num_layers), nodes, order, on_progress)
@@ -122,7 +128,9 @@ class LayerwiseInference:
         self, model: GraphNetwork, nodes: IdArray, order: IdArray | None, on_progress: Progress
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         with self._made(model, nodes, on_progress) as made:
-            yield from iter_rows(made, num_rows=len(nodes), width=model.layers[-1].out_dim, order=order)
+            width = made_dim(model.layers[-1])
+            for positions, rows in iter_rows(made, num_rows=len(nodes), width=width, order=order):
+                yield positions, _finished(model, rows)
 
     @contextmanager
     def embedded(
@@ -138,12 +146,18 @@ class LayerwiseInference:
 
         Raises
         ------
-        BudgetError, ThreadStartError
+        BudgetError, ConfigError, ThreadStartError
             As of `logits`.
         """
-        num_nodes, width = self.graph.num_nodes, model.layers[-1].out_dim
+        last, num_nodes = model.layers[-1], self.graph.num_nodes
         with self._made(model, range(num_nodes), on_progress) as made:
-            yield EmbeddedRows(made, num_rows=num_nodes, kept_dim=width, width=width)
+            yield EmbeddedRows(
+                made,
+                num_rows=num_nodes,
+                kept_dim=made_dim(last),
+                width=last.out_dim,
+                leave=None if last.head is None else partial(_finished, model),
+            )
 
     def require_memory(self, model: GraphNetwork, *, num_outputs: int | None) -> None:
         """Raise BudgetError where it would not fit the budget; nothing is read.
@@ -165,6 +179,7 @@ class LayerwiseInference:
         """Open what the last layer makes of ``nodes``."""
         # Before a thread computes: its first call must not happen in two threads at once.
         settle_vector_math()
+        self._require_edge_features(model)
         given = Given(
             graph=self.graph,
             features=self.features,
@@ -184,12 +199,29 @@ class LayerwiseInference:
         finally:
             model.train(was_training)
 
+    def _require_edge_features(self, model: GraphNetwork) -> None:
+        found = 0 if self.edge_features is None else self.edge_features.dim
+        for conv in model.layers:
+            if conv.edge_dim not in (0, found):
+                raise ConfigError(
+                    f"the network looks at {conv.edge_dim} features of every edge; the graph has {found}"
+                )
+
+
+def _finished(model: GraphNetwork, rows: torch.Tensor) -> torch.Tensor:
+    """Return the output for ``rows`` (n, width) that the last layer made, on the host."""
+    last = len(model.layers) - 1
+    if model.layers[last].head is None:
+        return rows
+    return model.finish(last, rows.to(next(model.parameters()).device)).cpu()
+
 
 class _Run:
     """One pass through all layers. What it opens is closed by ``stack``."""
 
     def __init__(self, job: LayerwiseInference, placed: Placement, stack: ExitStack) -> None:
         self._num_nodes = job.graph.num_nodes
+        self._edge_features = None if job.edge_features is None else EdgeFeatures(source=job.edge_features)
         self._placed = placed
         self._device = placed.device
         self._room = OutputRoom(job.scratch, placed.device, stack)
@@ -202,7 +234,7 @@ class _Run:
         inputs: AnyRows = self._placed.inputs
         for depth, (conv, plan) in enumerate(zip(self._placed.model.layers, plans, strict=True)):
             targets = nodes if depth == len(plans) - 1 else range(self._num_nodes)
-            outputs = self._room.open(f"layer-{depth}", plan, num_rows=len(targets), width=conv.out_dim)
+            outputs = self._room.open(f"layer-{depth}", plan, num_rows=len(targets), width=made_dim(conv))
             # Each slab reads all inputs again: more I/O, in order, instead of a table that does not fit.
             for columns in plan.slabs:
                 table = self._project(depth, conv, inputs, plan, columns)
@@ -226,13 +258,14 @@ class _Run:
         chunks = stream_rows(
             inputs,
             self._device,
-            shape=(self._num_nodes, conv.in_dim),
+            shape=(self._num_nodes, read_dim(self._placed.model.layers, depth)),
             rows_per_read=plan.rows_per_read,
             buffers=lambda: self._buffers,
         )
         with closing(chunks):
             for start, x in chunks:
-                entered = self._placed.model.enter(depth, x)
+                below = x if depth == 0 else self._placed.model.finish(depth - 1, x)
+                entered = self._placed.model.enter(depth, below)
                 # Of the whole graph, as in training, where blocks carry it.
                 degree = self._placed.edges.degree(start, start + len(x))
                 for part, values in zip(table, conv.project(entered, degree, columns), strict=True):
@@ -250,7 +283,8 @@ class _Run:
     ) -> None:
         limits = PieceLimits(max_edges=plan.edges_per_piece, max_rows=plan.rows_per_piece)
         with ExitStack() as stack:
-            parts = stack.enter_context(closing(self._placed.edges.parts(targets, limits)))
+            features = self._edge_features if conv.edge_dim else None
+            parts = stack.enter_context(closing(self._placed.edges.parts(targets, limits, features)))
             chunks = (conv.propagate(table, part.nodes, part.pieces, part.degree, columns) for part in parts)
             if isinstance(outputs, DeviceRows):
                 outputs.write_slab(columns, chunks)
@@ -264,9 +298,9 @@ class _Run:
         plans, layers = self._placed.plans, self._placed.model.layers
         num_values = max(
             max(
-                min(plan.rows_per_read, self._num_nodes) * conv.in_dim,
+                min(plan.rows_per_read, self._num_nodes) * read_dim(layers, depth),
                 min(plan.rows_per_piece, self._num_nodes) * plan.slabs[0].stop,
             )
-            for plan, conv in zip(plans, layers, strict=True)
+            for depth, plan in enumerate(plans)
         )
         return [self._device.host_buffer(4 * num_values) for _ in range(num_ahead(self._device))]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gloader.config import ModelConfig
-from gloader.errors import BudgetError
+from gloader.errors import BudgetError, ConfigError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
@@ -28,7 +28,8 @@ from gloader.training.inference.outputs import SCRATCH_PREFIX
 from gloader.types import DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
-NAMES = ("graphsage", "gcn", "gat", "mlp")
+FE = 3  # features of an edge
+NAMES = ("graphsage", "gcn", "gat", "mlp", "gat with edges", "gine with edges")
 SMALL_BUDGET = 9_200  # activations go to the disk, and every layer still fits
 
 
@@ -49,15 +50,39 @@ def _whole(graph: CscGraph) -> DeviceBlock:
         src_degree=torch.tensor(np.diff(graph.indptr)).float(),
         num_src=N,
         num_dst=N,
+        edge_x=torch.tensor(_edge_matrix(graph)),
+    )
+
+
+def _edge_matrix(graph: CscGraph) -> NDArray[np.float32]:
+    return np.random.default_rng(2).normal(size=(graph.num_edges, FE)).astype(np.float32)
+
+
+def _job(
+    name: str, graph: CscGraph, x: NDArray[np.float32], budget: int, device: Gpu | None = None
+) -> LayerwiseInference:
+    return LayerwiseInference(
+        graph=graph,
+        features=RamFeatures(x),
+        memory_budget_bytes=budget,
+        device=device,
+        edge_features=RamFeatures(_edge_matrix(graph)) if name.endswith("edges") else None,
     )
 
 
 def _model(name: str, *, add_self_loops: bool, seed: int):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        config = ModelConfig(name=name, hidden=H, heads=2, batch_norm=True)
-        model = build_model(config, in_dim=F, out_dim=C, num_layers=3, add_self_loops=add_self_loops)
-    for norm in model.norms:
+        config = ModelConfig(name=name.split(maxsplit=1)[0], hidden=H, heads=2, batch_norm=True)
+        model = build_model(
+            config,
+            in_dim=F,
+            out_dim=C,
+            num_layers=3,
+            add_self_loops=add_self_loops,
+            edge_dim=FE if name.endswith("edges") else 0,
+        )
+    for norm in (module for module in model.modules() if isinstance(module, torch.nn.BatchNorm1d)):
         norm.running_mean.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
         norm.running_var.uniform_(0.5, 2, generator=torch.Generator().manual_seed(seed))
     return model
@@ -103,7 +128,7 @@ def _check(
     with torch.no_grad():
         expected = model.eval()(torch.tensor(x), [_whole(graph)] * 3)[nodes]
     model.train()
-    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget, device=device)
+    job = _job(name, graph, x, budget, device)
     try:
         found = [logits for _, logits in job.logits(model, wanted)]
     except BudgetError:
@@ -147,10 +172,11 @@ def test_equals_it_with_activations_on_the_ssd_and_leaves_nothing_there(name, pr
     assert list(private_tmpdir.glob("gloader-infer-*")) == []
 
 
+@pytest.mark.parametrize("name", ["graphsage", "gine with edges"])
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 @pytest.mark.parametrize("budget", [SMALL_BUDGET, 1_000_000])
-def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(num_layers, budget) -> None:
-    graph, model = _graph(5, 400, 0.3), _model("graphsage", add_self_loops=True, seed=5)
+def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(name, num_layers, budget) -> None:
+    graph, model = _graph(5, 400, 0.3), _model(name, add_self_loops=True, seed=5)
     x = np.random.default_rng(5).normal(size=(N, F)).astype(np.float32)
     order = np.random.default_rng(6).permutation(N)
     rows = torch.tensor(x)
@@ -159,7 +185,7 @@ def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(num_la
         for depth, conv in enumerate(model.layers[:num_layers]):
             rows = conv(model.enter(depth, rows), _whole(graph))
     model.train()
-    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget)
+    job = _job(name, graph, x, budget)
     found = list(job.activations(model, num_layers, np.arange(N), order=order))
     torch.testing.assert_close(torch.cat([part for _, part in found]), rows[order], atol=2e-5, rtol=1e-4)
     assert all(module.training for module in model.modules())
@@ -173,7 +199,7 @@ def test_embeddings_of_all_nodes_are_open_for_reads_in_any_order(name, budget, p
     with torch.no_grad():
         expected = model.eval()(torch.tensor(x), [_whole(graph)] * 3).numpy()
     model.train()
-    job = LayerwiseInference(graph=graph, features=RamFeatures(x), memory_budget_bytes=budget)
+    job = _job(name, graph, x, budget)
     job.require_memory(model, num_outputs=None)
     with job.embedded(model) as rows:
         assert (rows.num_rows, rows.width) == (N, C)
@@ -189,6 +215,52 @@ def test_embeddings_of_all_nodes_are_open_for_reads_in_any_order(name, budget, p
     assert model.training
     assert torch.is_grad_enabled()
     assert list(private_tmpdir.glob("gloader-infer-*")) == []
+
+
+class NotedFeatures(RamFeatures):
+    """Features that know which rows were read, in order."""
+
+    def __init__(self, array: NDArray[np.float32]) -> None:
+        super().__init__(array)
+        self.read: list[int] = []
+
+    def read_into(self, rows, out, /, *, at=None):
+        self.read += rows.tolist()
+        return super().read_into(rows, out, at=at)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_of_edges_are_read_in_order_once_a_slab_by_layers_that_look_at_them(name) -> None:
+    graph, model = _graph(6, 400, 0.3), _model(name, add_self_loops=True, seed=6)
+    told = NotedFeatures(_edge_matrix(graph))
+    x, budget = RamFeatures(np.zeros((N, F), np.float32)), 12_000 if name.startswith("gat") else 5_000
+    job = LayerwiseInference(graph=graph, features=x, memory_budget_bytes=budget, edge_features=told)
+    for _ in job.logits(model, np.arange(N)):
+        pass
+    plans = plan_inference(model.layers, num_nodes=N, num_outputs=N, budget_bytes=budget)
+    num_slabs = sum(len(plan.slabs) for plan in plans)
+    assert num_slabs > len(plans)
+    assert told.read == list(range(400)) * num_slabs * name.endswith("edges")
+
+
+def test_a_network_that_wants_features_of_edges_is_refused_without_them() -> None:
+    graph, model = _graph(6, 40, 0.3), _model("gine with edges", add_self_loops=True, seed=6)
+    job = _job("gine", graph, np.zeros((N, F), np.float32), SMALL_BUDGET)
+    with pytest.raises(ConfigError, match="the network looks at 3 features of every edge; the graph has 0"):
+        next(job.logits(model, np.arange(N)))
+
+
+def test_features_of_edges_make_pieces_smaller() -> None:
+    plain, told = (
+        plan_inference(
+            _model(name, add_self_loops=True, seed=0).layers, num_nodes=N, num_outputs=N, budget_bytes=1 << 20
+        )
+        for name in ("gat", "gat with edges")
+    )
+    assert [plan.slabs for plan in told] == [plan.slabs for plan in plain]
+    # 40 bytes of an edge, and beside them 2 times 3 features, and what they add to the scores of 2 heads, twice.
+    assert [plan.edges_per_piece for plan in plain] == [(1 << 16) // 40] * 3
+    assert [plan.edges_per_piece for plan in told] == [(1 << 16) // (40 + 4 * (2 * FE + 2 * 2))] * 3
 
 
 def test_the_small_budgets_do_use_slabs_the_disk_and_several_pieces() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import closing
 
 import numpy as np
@@ -9,9 +10,10 @@ import torch
 from gloader.device.topology import upload_topology
 from gloader.samplers import CscGraph
 from gloader.samplers.graph import HeldScan
+from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference.device_edges import DeviceEdges
-from gloader.training.inference.edge_pieces import HostEdges, PieceLimits, cut_rows
+from gloader.training.inference.edge_pieces import EdgeFeatures, HostEdges, PieceLimits, cut_rows
 
 WHERE = ["host", "held", "sent"]
 COUNTS = np.array([0, 3, 0, 50, 2, 2, 0])
@@ -52,9 +54,9 @@ def _edges(where: str, graph: CscGraph) -> HostEdges | DeviceEdges:
             return DeviceEdges(graph, device, held.indptr, None)
 
 
-def _cut(edges: HostEdges | DeviceEdges, nodes, *, max_edges=100, max_rows=100):
+def _cut(edges: HostEdges | DeviceEdges, nodes, *, max_edges=100, max_rows=100, features=None):
     limits = PieceLimits(max_edges=max_edges, max_rows=max_rows)
-    with closing(edges.parts(nodes, limits)) as parts:
+    with closing(edges.parts(nodes, limits, features)) as parts:
         return [(part, list(part.pieces)) for part in parts]
 
 
@@ -86,6 +88,52 @@ def test_a_hub_comes_in_pieces_that_hold_every_edge_once(where, max_edges) -> No
     assert all(piece.indptr.tolist() == [0, piece.num_edges] for piece in pieces)
     assert torch.cat([piece.indices for piece in pieces]).tolist() == graph.indices[3:53].tolist()
     assert sum(piece.num_edges for _, pieces in cut for piece in pieces) == graph.num_edges
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("rows_per_read", [1, 3, 1000])
+@pytest.mark.parametrize("max_edges", [1, 7, 100])
+@pytest.mark.parametrize("nodes", [[5, 1, 0], [3, 3, 1], range(7), [6], [4, 0, 5]])
+def test_pieces_carry_the_features_of_their_edges(
+    where, rows_per_read, max_edges, nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gloader.training.inference.edge_pieces._ROWS_PER_READ", rows_per_read)
+    graph = _graph()
+    matrix = np.random.default_rng(0).normal(size=(graph.num_edges, 2)).astype(np.float32)
+    cut = _cut(
+        _edges(where, graph),
+        nodes if isinstance(nodes, range) else np.array(nodes),
+        max_edges=max_edges,
+        features=EdgeFeatures(source=RamFeatures(matrix)),
+    )
+    expected = [matrix[graph.indptr[v] : graph.indptr[v + 1]] for v in nodes]
+    found = [piece.wanted_features for _, pieces in cut for piece in pieces]
+    assert torch.equal(torch.cat([torch.empty(0, 2), *found]), torch.from_numpy(np.concatenate(expected)))
+    lists = [graph.indices[graph.indptr[v] : graph.indptr[v + 1]] for v in nodes]
+    sources = [piece.indices for _, pieces in cut for piece in pieces]
+    assert [u for part in sources for u in part.tolist()] == np.concatenate(lists).tolist()
+
+
+def test_features_of_the_piece_and_of_the_one_ahead_are_all_that_is_held() -> None:
+    most, dim = 5000, 16
+    indptr = np.arange(0, 60_001, 10)
+    graph = CscGraph(indptr=indptr, indices=np.zeros(indptr[-1], np.int32))
+    features = EdgeFeatures(source=RamFeatures(np.zeros((indptr[-1], dim), np.float16)))
+
+    def run() -> int:
+        limits = PieceLimits(max_edges=most, max_rows=most)
+        with closing(HostEdges(graph).parts(range(graph.num_nodes), limits, features)) as parts:
+            return sum(piece.wanted_features.shape[0] for part in parts for piece in part.pieces)
+
+    assert run() == indptr[-1]  # compiles
+    tracemalloc.start()
+    try:
+        run()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # The plan counts two pieces of features. Ids and places of the rows that are read come beside them.
+    assert peak < 2 * 4 * dim * most + 8 * 2 * most + 100 * graph.num_nodes + 40 * most + 100_000
 
 
 @pytest.mark.parametrize("where", WHERE)
