@@ -166,18 +166,20 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
             )
         return
     theirs = encoder.schema
-    ours = schema_of(dataset, theirs.targets if isinstance(spec, LinkSpec) else None)
+    # Of links any two types may be the ends.
+    ours = schema_of(dataset, dataset.node_types[:1] if isinstance(spec, LinkSpec) else None)
+    targets = ours.targets if isinstance(spec, LinkSpec) else theirs.targets
     learned = [name for name, dim in theirs.feature_dims.items() if not dim]
     for what, there, here in (
         ("node types", ", ".join(theirs.num_nodes), ", ".join(ours.num_nodes)),
         ("relations", *(", ".join(map(relation_text, known.relations)) for known in (theirs, ours))),
         ("features of each type", dict(theirs.feature_dims), dict(ours.feature_dims)),
-        ("labelled type", ", ".join(theirs.targets), ", ".join(ours.targets)),
+        ("labelled type", ", ".join(targets), ", ".join(ours.targets)),
         ("classes", encoder.out_dim, classes),
         # Rows that were learned are of these very nodes.
         (
             "nodes of types without features",
-            *({name: known.num_nodes[name] for name in learned} for known in (theirs, ours)),
+            *({name: known.num_nodes.get(name) for name in learned} for known in (theirs, ours)),
         ),
     ):
         if there != here:

@@ -56,13 +56,13 @@ def score_pairs(
     spec = checkpoint.spec
     if not isinstance(spec, LinkSpec):
         raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
-    sources, destinations = (
-        _own_ids(dataset.node_tables[name], ids)
-        for name, ids in zip(spec.ends, checked_pairs(pairs).T, strict=True)
-    )
+    given = checked_pairs(pairs)
     with open_model(
         dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch
     ) as opened:
+        sources, destinations = (
+            _own_ids(dataset.node_tables[name], ids) for name, ids in zip(spec.ends, given.T, strict=True)
+        )
         budget = int(SCORING_SHARE * opened.inference.memory_budget_bytes)
         with pair_scorer(
             opened.model, opened.inference, spec, budget_bytes=budget, on_progress=on_progress

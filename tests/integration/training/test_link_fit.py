@@ -11,13 +11,16 @@ import torch
 import yaml
 from link_datasets import community_edges, split_communities, write_links
 
+from gloader.cli.main import main
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
-from gloader.errors import CheckpointError, ConfigError, StateError
+from gloader.errors import CheckpointError, ConfigError, ShapeError, StateError
 from gloader.loader import LinkLoader
+from gloader.report.training import read_training
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.link_judge import LinkJudge
 from gloader.training.link_metrics import LinkMetric, auc, hits, reciprocal_ranks
+from gloader.training.predict_pairs import score_pairs
 from gloader.training.train import FitResult, RunFiles
 
 N = 120
@@ -310,3 +313,106 @@ def test_held_out_edges_in_the_graph_are_counted_in_a_warning(tmp_path, caplog) 
     dataset = write_links(tmp_path / "ds", tables, num_nodes=N, graph=edges[:300], features=np.eye(4, 8)[of])
     fit(dataset, optim=replace(OPTIM, epochs=1))
     assert "10 of the 30 edges of links 'valid' are in the graph" in caplog.text
+
+
+def test_a_typed_model_learns_rows_of_a_graph_of_one_type(plain) -> None:
+    found = fit(plain, model=replace(MODEL, name="rsage"), optim=replace(OPTIM, epochs=4))
+    assert found.summary["test_auc"] > 0.75
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory):
+    """Nodes that lie in another order than in the source."""
+    order = np.random.default_rng(9).permutation(N)
+    return split_communities(tmp_path_factory.mktemp("turned") / "dataset", original_ids=order)
+
+
+def test_infer_writes_embeddings_in_the_order_of_the_source(turned, tmp_path, capsys) -> None:
+    fit(turned, optim=replace(OPTIM, epochs=1), out=tmp_path / "run")
+    out = tmp_path / "embeddings.npy"
+    words = ["infer", "--dataset", str(turned.root), "--checkpoint", str(tmp_path / "run")]
+    assert main([*words, "--out", str(out)]) == 0
+    assert "embeddings of 120 nodes in" in capsys.readouterr().out
+    expected, _ = _whole_graph(turned, tmp_path / "run")
+    assert np.load(out)[turned.original_ids] == pytest.approx(expected.numpy(), abs=1e-5)
+    np.save(tmp_path / "pairs.npy", np.array([[0, 1], [N - 1, 5]]))
+    scores = tmp_path / "scores.npy"
+    assert main([*words, "--pairs", str(tmp_path / "pairs.npy"), "--out", str(scores), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_pairs"] == 2
+    rows = np.load(out)
+    assert np.load(scores) == pytest.approx([rows[0] @ rows[1], rows[N - 1] @ rows[5]], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (
+            np.zeros((2, 3), np.int64),
+            r"pairs are int64 of shape \(2, 3\); they must be whole numbers, \(n, 2\)",
+        ),
+        (np.zeros((2, 2)), r"pairs are float64 of shape \(2, 2\)"),
+        (np.array([[0, N]]), r"nodes of type 'node' are 0..119; these pairs name \[120\]"),
+        (np.array([[-1, 0]]), r"these pairs name \[-1\]"),
+    ],
+)
+def test_pairs_that_are_none_are_refused(plain, tmp_path, pairs, message) -> None:
+    fit(plain, optim=replace(OPTIM, epochs=1), out=tmp_path)
+    with pytest.raises(ShapeError, match=message):
+        score_pairs(plain, load_checkpoint(tmp_path), pairs)
+
+
+def test_the_command_line_trains_and_repeats_a_run_of_links(per_row, tmp_path, capsys) -> None:
+    words = ["train", "--dataset", str(per_row.root), "--task", "link", "--negatives", "uniform:2", "--json"]
+    words += ["--exclude", "reverse", "--decoder", "mlp", "--eval-edges", "test,valid", "--fanout", "3,3"]
+    words += [
+        "--batch-size",
+        "64",
+        "--hidden",
+        "8",
+        "--epochs",
+        "1",
+        "--threads",
+        "1",
+        "--memory-budget",
+        "300MB",
+    ]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    first = json.loads(capsys.readouterr().out)
+    again = [
+        "train",
+        "--config",
+        str(tmp_path / "run" / "config.yaml"),
+        "--dataset",
+        str(per_row.root),
+        "--json",
+    ]
+    assert main([*again, "--out", str(tmp_path / "again")]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert (first["task"], first["metric"]) == ("link", "mrr")
+    assert second["test_mrr"] == first["test_mrr"]
+    config = yaml.safe_load((tmp_path / "again" / "config.yaml").read_text())
+    assert config["links"]["eval_edges"] == ["test", "valid"]
+    words[words.index("uniform:2")] = "all"
+    assert main([*words, "--out", str(tmp_path / "bad")]) == 2
+    assert "'all' names no negatives; write 'uniform:5'" in capsys.readouterr().err
+
+
+def test_a_screen_and_a_report_name_the_metric(per_row, tmp_path, capsys) -> None:
+    words = ["train", "--dataset", str(per_row.root), "--task", "link", "--hidden", "8", "--epochs", "1"]
+    words += [
+        "--threads",
+        "1",
+        "--memory-budget",
+        "300MB",
+        "--fanout",
+        "3,3",
+        "--batch-size",
+        "64",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "test mrr" in shown
+    assert "validation mrr" in shown
+    assert "test mrr" in dict(read_training(tmp_path / "run").facts)

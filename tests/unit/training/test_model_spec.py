@@ -14,7 +14,14 @@ from gloader.dataset import Dataset
 from gloader.errors import CheckpointError, ConfigError
 from gloader.models import HeteroNetwork, Schema
 from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
-from gloader.training.model_spec import HeteroModelSpec, ModelSpec, parse_spec, spec_content, spec_of
+from gloader.training.model_spec import (
+    HeteroModelSpec,
+    LinkSpec,
+    ModelSpec,
+    parse_spec,
+    spec_content,
+    spec_of,
+)
 
 SCHEMA = small_schema()
 SPEC = HeteroModelSpec(
@@ -169,3 +176,24 @@ def test_a_malformed_schema_is_a_damaged_checkpoint(changed, tmp_path: Path) -> 
         save_checkpoint(tmp_path / "checkpoint.pt", saved)
     with pytest.raises(CheckpointError, match=r"the model in .* is malformed"):
         load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [SPEC, ModelSpec(config=ModelConfig(), in_dim=5, out_dim=8, num_layers=2, add_self_loops=False)],
+)
+def test_a_network_of_links_is_that_of_its_json(encoder) -> None:
+    spec = LinkSpec(
+        encoder=encoder,
+        ends=("author", "paper"),
+        decoder="mlp",
+        decoder_layers=2,
+        learns="classes",
+        num_outputs=3,
+    )
+    content = json.loads(json.dumps(spec_content(spec)))
+    assert parse_spec(content, Path("x")) == spec
+    with pytest.raises(TypeError, match=r"the model of links in .* has the wrong entries"):
+        parse_spec({name: value for name, value in content.items() if name != "learns"}, Path("x"))
+    with pytest.raises(TypeError, match="learns 'nothing'"):
+        parse_spec(content | {"learns": "nothing"}, Path("x"))
