@@ -7,7 +7,7 @@ runs every contender, one after the other; figures are medians over the rounds, 
 which the median is taken too. Each peer runs with several numbers of workers, and its best counts. DGL draws in every
 hop for every node that is known by then, as our layered batches; PyG once for each node, as our merged ones.
 
-Part "ssd" trains GraphSAGE with a dot product, with a tenth of the bytes of features and edges in memory, beside the same
+Part "ssd" trains GraphSAGE with a dot product, a tenth of the bytes of features and edges in memory, beside the same
 in memory.
 """
 
