@@ -80,6 +80,7 @@ class SuperbatchReport:
     predicted_step_s: float | None  # a batch's step; None: nothing was measured before
     measured_retrieval_s: float  # of all batches together
     measured_step_s: float  # a batch's step, on average
+    measured_bytes: int = 0  # that the disk read for all batches together
     table: str = ""  # whose rows, where there are several tables: there is a report for each
 
     @property
@@ -217,11 +218,25 @@ def _explain_tables(reports: Sequence[SuperbatchReport]) -> list[str]:
     for name, found in tables.items():
         rows, misses = sum(report.rows for report in found), sum(report.misses for report in found)
         ways = Counter(report.choice.strategy for report in found if report.misses)
-        text = ", ".join(f"{way} {times}" for way, times in ways.most_common()) or "nothing was read"
+        text = ", ".join(f"{way} {times}" for way, times in ways.most_common())
+        text = f"{text}; {_bytes_text(found)}" if text else "nothing was read"
         lines.append(
             f"{name}: {1 - misses / max(rows, 1):.0%} of {format_count(rows)} rows were cached; {text}"
         )
     return lines
+
+
+def _bytes_text(reports: Sequence[SuperbatchReport]) -> str:
+    """Say what the disk read for a batch, and what the plans had predicted."""
+    batches = max(sum(report.num_batches for report in reports), 1)
+    measured, predicted = (
+        format_bytes(sum(sizes) // batches)
+        for sizes in (
+            [report.measured_bytes for report in reports],
+            [report.choice.read_bytes for report in reports],
+        )
+    )
+    return f"a batch read {measured}, predicted {predicted}"
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
@@ -310,4 +325,6 @@ def _report_json(report: SuperbatchReport) -> dict[str, Any]:
         "measured_retrieval_s": report.measured_retrieval_s,
         "predicted_step_s": report.predicted_step_s,
         "measured_step_s": report.measured_step_s,
+        "predicted_bytes": report.choice.read_bytes,
+        "measured_bytes": report.measured_bytes,
     }

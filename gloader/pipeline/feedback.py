@@ -33,6 +33,7 @@ class _Sums:
     predicted_step_s: float | None
     step_factor: float  # that the prediction was made with
     retrieval_s: list[float]  # of each table
+    read_bytes: list[int]  # of each table, from the disk
     step_s: float = 0.0
     compute_s: float = 0.0
     cpu_since: float = field(default_factory=time.process_time)
@@ -111,6 +112,7 @@ class RunFeedback:
                 predicted_step_s=self._predicted_step(staged),
                 step_factor=self._step_factor,
                 retrieval_s=list(stage_s),
+                read_bytes=[table.misses.cost.read.bytes_read for table in staged.tables],
             )
 
     def add_pass(self, report: PassReport, *, num_batches: int, measured_s: float, cpu_s: float) -> None:
@@ -130,7 +132,7 @@ class RunFeedback:
             if num_batches:
                 self._edges_s = measured_s / num_batches
 
-    def add_read(self, number: int, seconds: float, *, table: int = 0) -> None:
+    def add_read(self, number: int, seconds: float, *, table: int = 0, num_bytes: int = 0) -> None:
         """Count the reading of one batch.
 
         Parameters
@@ -138,9 +140,11 @@ class RunFeedback:
         number : of its superbatch
         seconds : that the disk was used
         table : number of the table that was read
+        num_bytes : that the disk read
         """
         with self._lock:
             self._sums[number].retrieval_s[table] += seconds
+            self._sums[number].read_bytes[table] += num_bytes
 
     def delivered(self, superbatch: int, *, ends_superbatch: bool, wait_s: float) -> None:
         """Count the consumer's wait for a batch.
@@ -216,6 +220,7 @@ class RunFeedback:
                     predicted_step_s=sums.predicted_step_s,
                     measured_retrieval_s=retrieval_s,
                     measured_step_s=step_s,
+                    measured_bytes=sums.read_bytes[number],
                     table=self.name_of(number),
                 )
             )

@@ -69,7 +69,9 @@ class ReadMisses:
                 staged.misses.release(job.index)
                 work.add_bytes(read=read.bytes_read)
                 self._count(batch.sampled.id, step, read, num_rows=len(rows.order), table=number)
-                self._feedback.add_read(superbatch.number, use.seconds, table=number)
+                self._feedback.add_read(
+                    superbatch.number, use.seconds, table=number, num_bytes=read.bytes_read
+                )
                 steps.append(step)
             work.note(misses=sum(len(step.miss_row) for step in steps))
         return FilledBatch(job=job, steps=tuple(steps), x=x)

@@ -81,6 +81,9 @@ class Choice:
     predicted: Mapping[Strategy, float]  # seconds of retrieval of the whole superbatch, by strategy
     reason: str
     factor: float = 1.0  # of the calibration, in the prediction for ``strategy``
+    read_bytes: int = (
+        0  # that the disk is to read for the whole superbatch, packs that are read back included
+    )
 
     @property
     def predicted_s(self) -> float:
@@ -151,24 +154,38 @@ def choose_strategy(
     if forced is not None and forced != "auto":
         strategy = _parse_strategy(forced)
         _require_room(strategy, counts, memory_bytes, spill_bytes)
-        return _chosen(strategy, predicted, known, "asked for by io_strategy")
+        return _chosen(strategy, counts, predicted, known, "asked for by io_strategy")
     if counts.rows == 0:
-        return _chosen("direct", predicted, known, "no row is missing")
+        return _chosen("direct", counts, predicted, known, "no row is missing")
     # In this order: a pack writes, so it must beat the best that does not.
     strategy = "direct"
     if counts.in_ram_bytes <= memory_bytes and predicted["staged"] < predicted["direct"]:
         strategy = "staged"
     if counts.pack_bytes <= spill_bytes and predicted["packed"] * PACK_GAIN <= predicted[strategy]:
         strategy = "packed"
-    return _chosen(
-        strategy, predicted, known, _reason(strategy, counts, predicted, memory_bytes, spill_bytes)
-    )
+    reason = _reason(strategy, counts, predicted, memory_bytes, spill_bytes)
+    return _chosen(strategy, counts, predicted, known, reason)
 
 
 def _chosen(
-    strategy: Strategy, predicted: Mapping[Strategy, float], known: Calibration, reason: str
+    strategy: Strategy,
+    counts: MissCounts,
+    predicted: Mapping[Strategy, float],
+    known: Calibration,
+    reason: str,
 ) -> Choice:
-    return Choice(strategy=strategy, predicted=predicted, reason=reason, factor=known.factor(strategy))
+    read_bytes = {
+        "direct": counts.direct_bytes,
+        "staged": counts.sweep_bytes,
+        "packed": counts.sweep_bytes + counts.pack_bytes,
+    }
+    return Choice(
+        strategy=strategy,
+        predicted=predicted,
+        reason=reason,
+        factor=known.factor(strategy),
+        read_bytes=read_bytes[strategy],
+    )
 
 
 def _parse_strategy(name: str) -> Strategy:

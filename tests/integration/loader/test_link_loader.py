@@ -95,6 +95,20 @@ def test_edges_that_are_excluded_are_in_no_hop(linked: LinkedGraph) -> None:
     assert met["self"] == met["reverse"] == 0
 
 
+@pytest.mark.parametrize("strategy", ["direct", "staged", "packed"])
+def test_the_disk_reads_the_bytes_that_were_predicted(linked: LinkedGraph, strategy: str) -> None:
+    with _open(linked, io_strategy=strategy, superbatch=4, **SSD) as loader:
+        for _ in loader:
+            pass
+        for name in ("node", "edges"):
+            found = [report for report in loader.reports if report.table == name]
+            measured = sum(report.measured_bytes for report in found)
+            predicted = sum(report.choice.read_bytes for report in found)
+            assert found
+            assert measured <= 1.1 * predicted
+            assert predicted <= 1.1 * measured
+
+
 @pytest.mark.parametrize("negatives", [Uniform(3), Uniform(1, strict=True), Binary(0.5), InBatch()], ids=str)
 def test_every_kind_of_negatives_is_drawn_alike_in_every_place(linked: LinkedGraph, negatives: Any) -> None:
     streams = []

@@ -148,8 +148,9 @@ def test_of_several_tables_each_is_told_of() -> None:
 
 def test_reports_of_several_tables_are_told_apart() -> None:
     direct = replace(PACKED, strategy="direct")
+    packed = replace(PACKED, read_bytes=128 * 5000)
     reports = [
-        replace(REPORT, table="paper", rows=100, misses=60),
+        replace(REPORT, table="paper", rows=100, misses=60, choice=packed, measured_bytes=256 * 2000),
         replace(REPORT, table="author", rows=50, misses=1, choice=direct),
         replace(REPORT, table="paper", rows=100, misses=40, choice=direct),
         replace(REPORT, table="place", rows=10, misses=0, choice=direct),
@@ -162,8 +163,8 @@ def test_reports_of_several_tables_are_told_apart() -> None:
         ["place", "direct", "128"],
     ]
     assert lines[-3:] == [
-        "paper: 50% of 200 rows were cached; packed 1, direct 1",
-        "author: 98% of 50 rows were cached; direct 1",
+        "paper: 50% of 200 rows were cached; packed 1, direct 1; a batch read 2 KB, predicted 2.5 KB",
+        "author: 98% of 50 rows were cached; direct 1; a batch read 0 B, predicted 0 B",
         "place: 100% of 10 rows were cached; nothing was read",
     ]
     assert [report["table"] for report in run_json(reports)["superbatches"]] == [
