@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +16,19 @@ from gloader.errors import (
     ChecksumError,
     GloaderError,
     StoreError,
+    StoreOpenError,
     StoreReadError,
     StoreWriteError,
     TruncatedStoreError,
 )
+from gloader.ssd_store.os_io import OsIO
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from gloader.ssd_store.os_io import StrPath
 
 COUNT = 700  # pairs of 6 pages
 NAMES = ["pairs", "labels", "times", "negatives"]
@@ -171,6 +177,48 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, arrays: LinkArrays, 
     assert failures > 0
     with Dataset.open(tmp_path / "d").link_table("train").open(max_bytes=0) as links:
         arrays.require(links.read(EVERY), EVERY)
+
+
+class ReplacedAt(OsIO):
+    """Puts another dataset in the place of the old one right before the n-th file is opened."""
+
+    def __init__(self, replace: Callable[[], object]) -> None:
+        self.left, self._replace = 10**6, replace
+
+    def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
+        self.left -= 1
+        if self.left == 0:
+            self._replace()
+        return super().open(path, flags, mode)
+
+
+@pytest.mark.reliability("M5")
+@pytest.mark.parametrize("max_bytes", [0, 44 * COUNT, 10**9])
+def test_a_dataset_that_is_replaced_while_links_are_opened_is_refused_or_the_old_one(
+    tmp_path: Path, arrays: LinkArrays, max_bytes: int
+) -> None:
+    """Never another's rows, and never what looks like damage, whichever file was opened last."""
+    root, newer = tmp_path / "d", tmp_path / "e"
+    for number in range(1, 60):
+        for path, content in ((root, arrays), (newer, link_arrays(COUNT, num_destinations=40, seed=5))):
+            write_linked(path, {"train": content}, overwrite=True)
+
+        def swap() -> None:
+            root.rename(tmp_path / "old")
+            newer.rename(root)
+
+        system = ReplacedAt(swap)
+        table = Dataset.open(root, os_io=system).link_table("train")
+        system.left = number
+        try:
+            with table.open(max_bytes=max_bytes) as links:
+                arrays.require(links.read(EVERY), EVERY)
+        except StoreOpenError as error:
+            assert error.errno == errno.ESTALE  # noqa: PT017 - either outcome is right
+        if system.left > 0:
+            break
+        shutil.rmtree(tmp_path / "old")
+    assert number >= 10
 
 
 @pytest.mark.reliability("M1")
