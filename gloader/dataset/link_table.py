@@ -103,8 +103,8 @@ class LinkTable:
     def open(self, *, max_bytes: int, io: IoMode = "auto") -> OpenLinks:
         """Open the table for reading rows in any order, until the returned reader's block ends, or its `close`.
 
-        A table of up to ``max_bytes`` is read into memory, verified once; its negatives stay on disk where they do not
-        fit beside it. Of a larger one nothing but page checksums is held, and rows are read, verified and checked as
+        Labels, times, pairs and negatives, in this order, are read into memory as far as they fit into ``max_bytes``,
+        verified once. Of the others nothing but page checksums is held, and rows are read, verified and checked as
         they are asked for. What is read is the same in either case.
 
         Parameters

@@ -1,4 +1,4 @@
-"""A link table that is open for reading: held in memory where it fits, else rows of it are read from the SSD."""
+"""A link table that is open for reading: columns are held where they fit, rows of others are read from the SSD."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OpenLinks:
     Parameters
     ----------
     table : what is read
-    max_bytes : memory for what is held: all of it, else all but the negatives, else nothing
+    max_bytes : memory for what is held: labels and times, then pairs, then negatives, as far as they fit
     io : how rows are read that are not held
 
     Raises
@@ -193,11 +193,18 @@ class _RowsOnDisk:
 
 
 def _held(table: LinkTable, max_bytes: int) -> tuple[str, ...]:
-    """Return the names of the arrays that are held."""
-    if table.num_bytes > max_bytes:
-        return ()
-    is_room = table.num_bytes + table.negative_bytes <= max_bytes
-    return tuple(name for name in table.arrays if is_room or name != NEGATIVES)
+    """Return the names of the arrays that are held.
+
+    The narrow columns first: a row of a column that is not held is a request of a page, however narrow it is.
+    """
+    held, left = [], max_bytes
+    for name in (LABELS, TIMES, PAIRS, NEGATIVES):
+        if name in table.arrays:
+            left -= table.arrays[name].num_bytes
+            if left < 0:
+                break
+            held.append(name)
+    return tuple(held)
 
 
 def _load(table: LinkTable, name: str) -> _Column:
