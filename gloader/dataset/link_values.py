@@ -129,11 +129,13 @@ def _first_not_finite(values: NDArray[Any]) -> int:
 def _first_wrong_pair(pairs: IdArray, most: IdArray) -> int:
     """Return the first element of ``pairs`` (n * 4,) that is above its column's ``most``, or below 0 or -1; or -1."""
     for row in range(0, pairs.shape[0], 4):
-        # The sign of a difference tells, of four columns at once; what is below 0 may wrap it, and has its own.
-        signs = (pairs[row] | pairs[row + 1]) | (most[0] - pairs[row]) | (most[1] - pairs[row + 1])
-        signs |= (pairs[row + 2] + 1) | (pairs[row + 3] + 1)
-        signs |= (most[2] - pairs[row + 2]) | (most[3] - pairs[row + 3])
-        if signs < 0:
+        # Compared, not subtracted: a difference may be too large for its sign.
+        is_wrong = (
+            (pairs[row] < 0) | (pairs[row] > most[0]) | (pairs[row + 1] < 0) | (pairs[row + 1] > most[1])
+        )
+        is_wrong |= (pairs[row + 2] < -1) | (pairs[row + 2] > most[2])
+        is_wrong |= (pairs[row + 3] < -1) | (pairs[row + 3] > most[3])
+        if is_wrong:
             for column in range(4):
                 least = 0 if column < 2 else -1
                 if not least <= pairs[row + column] <= most[column]:
