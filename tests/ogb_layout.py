@@ -49,6 +49,58 @@ def write_ogb(root: Path, name: str, *, num_nodes=60, num_edges=300, seed=0) -> 
     return folder
 
 
+LINK_SPLITS = {
+    "ogbl-citation2": "time",
+    "ogbl-collab": "time",
+    "ogbl-ddi": "target",
+    "ogbl-ppa": "throughput",
+}
+
+
+def write_ogbl(
+    root: Path, name: str, *, num_nodes=40, num_edges=200, held_out=30, seed=0, as_tensors=False
+) -> Path:
+    """Write data set ``name`` of OGB's link-property list with made-up content; return its folder."""
+    import torch
+
+    random = np.random.default_rng(seed)
+    folder = root / name.replace("-", "_")
+    raw, split = folder / "raw", folder / "split" / LINK_SPLITS[name]
+    for part in (raw, folder / "processed", split):
+        part.mkdir(parents=True)
+    (folder / "RELEASE_v1.txt").write_text("made up\n")
+    edges = random.integers(0, num_nodes, (num_edges, 2))
+    write_csv(raw / "edge.csv.gz", edges)
+    write_csv(raw / "num-node-list.csv.gz", np.array([num_nodes]))
+    write_csv(raw / "num-edge-list.csv.gz", np.array([num_edges]))
+    if name == "ogbl-ppa":
+        write_csv(raw / "node-feat.csv.gz", np.eye(58, dtype=int)[random.integers(0, 58, num_nodes)])
+    elif name != "ogbl-ddi":
+        write_csv(raw / "node-feat.csv.gz", random.standard_normal((num_nodes, 128)).astype(np.float32))
+    if name == "ogbl-citation2":
+        write_csv(raw / "node_year.csv.gz", np.full((num_nodes, 1), 2015))
+    if name == "ogbl-collab":
+        write_csv(raw / "edge_weight.csv.gz", random.integers(1, 5, (num_edges, 1)))
+        write_csv(raw / "edge_year.csv.gz", random.integers(1990, 2018, (num_edges, 1)))
+    for part in ("train", "valid", "test"):
+        pairs = edges if part == "train" else random.integers(0, num_nodes, (held_out, 2))
+        if name == "ogbl-citation2":
+            held = {"source_node": pairs[:, 0].copy(), "target_node": pairs[:, 1].copy()}
+            if part != "train":
+                held["target_node_neg"] = random.integers(0, num_nodes, (held_out, 10))
+        else:
+            held = {"edge": pairs}
+            if name == "ogbl-collab":
+                held |= {"weight": np.ones(len(pairs), int), "year": np.full(len(pairs), 2018)}
+            if part != "train":
+                held["edge_neg"] = random.integers(0, num_nodes, (2 * held_out, 2))
+        torch.save(
+            {key: torch.from_numpy(each) if as_tensors else each for key, each in held.items()},
+            split / f"{part}.pt",
+        )
+    return folder
+
+
 MAG_RELATIONS = {
     ("author", "affiliated_with", "institution"): 40,
     ("author", "writes", "paper"): 120,

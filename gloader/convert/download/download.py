@@ -52,7 +52,7 @@ def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS)
     MissingDependencyError
         The ogb package, whose table says where the data is, is not installed.
     SourceError
-        OGB has no node data set of that name.
+        OGB has no data set of that name.
     DownloadError
         The download failed; nothing was installed. The message says what to put where instead.
     UnsafeArchiveError
@@ -186,11 +186,12 @@ def _ogb_entry(name: str) -> dict[str, str]:
     spec = importlib.util.find_spec("ogb")
     if spec is None or spec.origin is None:
         raise MissingDependencyError.of_extra(f"downloading {name} needs the ogb package", "ogb")
-    with (Path(spec.origin).parent / "nodeproppred" / "master.csv").open(newline="") as file:
+    task, kind = ("linkproppred", "link") if name.startswith("ogbl-") else ("nodeproppred", "node")
+    with (Path(spec.origin).parent / task / "master.csv").open(newline="") as file:
         (_, *names), *rows = csv.reader(file)
     if name not in names:
         nearest = get_close_matches(name, names, n=1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise SourceError(f"OGB has no node data set {name!r}{hint} It has {', '.join(names)}")
+        raise SourceError(f"OGB has no {kind} data set {name!r}{hint} It has {', '.join(names)}")
     column = names.index(name) + 1
     return {row[0]: row[column] for row in rows if row}

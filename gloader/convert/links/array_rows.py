@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.links.link_source import LinkChunk
+from gloader.convert.readers.edge_times import check_time_dtype, to_seconds
 from gloader.convert.readers.node_arrays import check_id_dtype, to_ids
 from gloader.errors import ShapeError, SourceError
 
@@ -48,7 +49,7 @@ class ArrayRows:
         src, dst : (n,) integers
         where : what holds them, for messages
         label : (n,) or (n, 1) numbers; None: there are none
-        time : (n,) or (n, 1) integers; None: there are none
+        time : (n,) or (n, 1) seconds, as `to_seconds` takes them; None: there are none
         negatives : (n, k) integers, k of at least 1; None: there are none
 
         Raises
@@ -58,7 +59,7 @@ class ArrayRows:
         GraphError
             Ids are no native integers.
         SourceError
-            Labels are no numbers, or times are no integers.
+            Labels are no numbers, or times are no whole seconds.
         """
         for array in (src, dst):
             check_id_dtype(array.dtype, where)
@@ -69,8 +70,8 @@ class ArrayRows:
         label, time = _column(label, "labels", src, where), _column(time, "times", src, where)
         if label is not None and label.dtype.kind not in "iufb":
             raise SourceError(f"{where}: labels have dtype {label.dtype}; they must be numbers")
-        if time is not None and time.dtype.kind not in "iu":
-            raise SourceError(f"{where}: times have dtype {time.dtype}; they must be whole seconds")
+        if time is not None:
+            check_time_dtype(time.dtype, f"{where}: times")
         if negatives is not None:
             check_id_dtype(negatives.dtype, f"{where}: negatives")
             if negatives.ndim != 2 or negatives.shape[0] != src.shape[0] or negatives.shape[1] < 1:
@@ -109,7 +110,9 @@ class ArrayRows:
             yield LinkChunk(
                 src=to_ids(self.src[part], first=start, where=self.where),
                 dst=to_ids(self.dst[part], first=start, where=self.where),
-                time=None if self.time is None else np.ascontiguousarray(self.time[part], np.int64),
+                time=None
+                if self.time is None
+                else to_seconds(self.time[part], first=start, where=self.where),
             )
 
     def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:

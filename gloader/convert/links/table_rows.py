@@ -11,6 +11,7 @@ import numpy as np
 from gloader.convert.links.edge_parts import EdgeRows
 from gloader.convert.links.link_source import LinkChunk, LinkSource
 from gloader.convert.readers.csv_table import CsvTable
+from gloader.convert.readers.edge_times import to_seconds
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.readers.npy_file import NpyFile
@@ -138,16 +139,19 @@ class TableRows:
         """Yield the rows in order, at most ``max_rows`` at a time."""
         columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
         if self.time is not None:
-            columns[self.time] = "int64"
+            columns[self.time] = "time"
         first = 0
         for src, dst, *time in regroup(self.table.read(columns, error=GraphError), max_rows):
             ids = [
                 to_ids(each, first=first, where=f"{self.table.path}, column {name!r}")
                 for name, each in ((self.src, src), (self.dst, dst))
             ]
-            yield LinkChunk(
-                src=ids[0], dst=ids[1], time=np.ascontiguousarray(time[0], np.int64) if time else None
+            seconds = (
+                to_seconds(time[0], first=first, where=f"{self.table.path}, column {self.time!r}")
+                if time
+                else None
             )
+            yield LinkChunk(src=ids[0], dst=ids[1], time=seconds)
             first += len(src)
 
     def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +18,19 @@ from gloader.convert.readers.node_arrays import (
     to_split,
 )
 from gloader.convert.readers.npy_file import NpyFile
-from gloader.convert.readers.torch_file import require_plain_archive
+from gloader.convert.readers.torch_file import load_mapping
 from gloader.convert.source import Source, Splits
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gloader.convert.options import SourceOptions
     from gloader.types import IdArray
 
 _FOLDER = "mag240m_kddcup2021"
+_MISSING = "DIR names the folder that OGB-LSC's archive unpacks to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ class MagPapers:
 def read_papers(argument: str, options: SourceOptions) -> MagPapers:
     """Read what is known of the papers; raises as `open_papers`."""
     folder = locate(argument)
-    meta, splits = _load(folder / "meta.pt"), _load(folder / "split_dict.pt")
+    meta = load_mapping(folder / "meta.pt", missing=_MISSING)
+    splits = load_mapping(folder / "split_dict.pt", missing=_MISSING)
     paper = folder / "processed" / "paper"
     num_nodes = _count(meta, "paper", folder / "meta.pt")
     features = NpyFeatures.open(NpyFile.open(paper / "node_feat.npy"))
@@ -130,42 +133,6 @@ def locate(argument: str) -> Path:
     """Return the folder of the data set: what ``argument`` names, or OGB-LSC's folder in it."""
     given = Path(argument).expanduser()
     return given / _FOLDER if (given / _FOLDER).is_dir() else given
-
-
-def _load(path: Path) -> Mapping[str, Any]:
-    """Return the dictionary in a ``.pt`` file of numbers and numpy arrays; nothing else is unpickled."""
-    import torch
-
-    if not path.is_file():
-        raise SourceError(f"{path} is missing; DIR names the folder that OGB-LSC's archive unpacks to")
-    require_plain_archive(path)
-    try:
-        # weights_only refuses everything that is not listed, so that no code of the file runs.
-        with torch.serialization.safe_globals(_array_constructors()):
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # an unpickler may raise anything on a damaged or hostile file
-        raise SourceError(
-            f"{path} is corrupt or holds other objects than numbers and arrays: {str(error)[:200]}"
-        ) from error
-    if not isinstance(loaded, Mapping):
-        raise SourceError(f"{path} holds a {type(loaded).__name__}; a dictionary was expected")
-    return loaded
-
-
-def _array_constructors() -> list[Any]:
-    """Return what rebuilds numpy arrays and scalars of integers and floats, under numpy 1's names and numpy 2's."""
-    # A pickled array names the functions that rebuild it; numpy 2 renamed their module, and files have either name.
-    multiarray = np.core.multiarray if np.lib.NumpyVersion(np.__version__) < "2.0.0" else np._core.multiarray  # type: ignore[attr-defined] # noqa: SLF001
-    rebuild, scalar = multiarray._reconstruct, multiarray.scalar  # noqa: SLF001 - pickles of arrays name it
-    names = ("numpy.core.multiarray", "numpy._core.multiarray")
-    functions = [(rebuild, f"{name}._reconstruct") for name in names] + [
-        (scalar, f"{name}.scalar") for name in names
-    ]
-    dtypes = {
-        type(np.dtype(code))
-        for code in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "?")
-    }
-    return [*functions, np.ndarray, np.dtype, *dtypes]
 
 
 def _count(meta: Mapping[str, Any], key: str, path: Path, *, default: int | None = None) -> int:

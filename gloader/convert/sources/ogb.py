@@ -1,4 +1,4 @@
-"""``ogb:NAME``: a node-classification data set of the Open Graph Benchmark, read from OGB's own folder.
+"""``ogb:NAME``: a data set of the Open Graph Benchmark, read from OGB's own folder.
 
 OGB's loader is not used: it holds everything in memory, and reads its own pickle on the second load. The streams
 here have the edges that it returns, in its order, added reverse edges included.
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gloader.convert.readers.csv_table import CsvTable, read_column
+from gloader.convert.readers.csv_table import read_column
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.file_features import NpyFeatures
 from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
@@ -21,6 +21,8 @@ from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.convert.sources.ogb_hetero import RELATION_FILE, has_types, open_ogb_hetero
+from gloader.convert.sources.ogb_links import LINK_SETS, UNFIT_LINKS, OgbLinkInfo, open_ogb_links
+from gloader.convert.sources.ogb_raw import plausible, raw_table, read_count
 from gloader.core.malformed import MALFORMED
 from gloader.errors import ShapeError, SourceError
 
@@ -72,7 +74,16 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
     name, _, directory = argument.partition("@")
     if name in _UNFIT:
         raise SourceError(f"ogb:{name} {_UNFIT[name]}; only data sets of one label per node fit")
+    if name in UNFIT_LINKS:
+        raise SourceError(
+            f"ogb:{name} {UNFIT_LINKS[name]}; of OGB's link data sets {', '.join(LINK_SETS)} fit"
+        )
     folder = find_ogb_folder(name, _root(directory, options))
+    link_info = _read_link_info(name, folder)
+    if link_info is not None:
+        return open_ogb_links(
+            folder, name=name, origin=f"ogb:{argument}", info=link_info, budget_bytes=options.budget_bytes
+        )
     info = _read_info(name, folder)
     if has_types(folder):
         return open_ogb_hetero(
@@ -132,12 +143,13 @@ def find_ogb_folder(name: str, root: Path) -> Path:
         raise SourceError(
             f"{root / plain} holds no folder raw; unpack OGB's archive of {name} so that it does"
         )
-    if name not in _KNOWN:
-        nearest = get_close_matches(name, _KNOWN, n=1)
+    known = (*_KNOWN, *LINK_SETS)
+    if name not in known:
+        nearest = get_close_matches(name, known, n=1)
         hint = f"did you mean {nearest[0]}? " if nearest else ""
         raise SourceError(
             f"{root} holds no folder {plain}, and OGB has no data set {name!r} that fits: {hint}known are "
-            f"{', '.join(_KNOWN)}"
+            f"{', '.join(known)}"
         )
     from gloader.convert.download.download import fetch_ogb
 
@@ -164,36 +176,22 @@ class _CsvLayout:
         return self._raw("edge.csv.gz")
 
     def num_nodes(self) -> int:
-        return self._count("num-node-list.csv.gz")
+        return read_count(self._raw("num-node-list.csv.gz"))
 
     def edges(self, *, add_inverse: bool) -> EdgeStream:
-        table = self._table("edge.csv.gz")
+        table = raw_table(self._raw("edge.csv.gz"))
         return TableEdges.open(
-            table, known_edges=self._count("num-edge-list.csv.gz"), add_inverse=add_inverse
+            table, known_edges=read_count(self._raw("num-edge-list.csv.gz")), add_inverse=add_inverse
         )
 
     def features(self) -> FeatureStream:
-        return TableFeatures(table=self._table("node-feat.csv.gz"), num_rows=self.num_nodes())
+        return TableFeatures(table=raw_table(self._raw("node-feat.csv.gz")), num_rows=self.num_nodes())
 
     def labels(self, num_nodes: int) -> NDArray[Any]:
         return read_column(self._raw("node-label.csv.gz"), max_rows=num_nodes)
 
     def _raw(self, name: str) -> Path:
         return self.folder / "raw" / name
-
-    def _table(self, name: str) -> CsvTable:
-        if not self._raw(name).is_file():
-            raise SourceError(f"{self._raw(name)} is missing; unpack OGB's archive anew")
-        return CsvTable.open(self._raw(name))
-
-    def _count(self, name: str) -> int:
-        try:
-            (count,) = read_column(self._raw(name), "int64", max_rows=1).tolist()
-        except (ShapeError, ValueError) as error:
-            raise SourceError(
-                f"{self._raw(name)} must hold 1 number, as a data set of one graph does: {error}"
-            ) from error
-        return _plausible(count, self._raw(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +208,7 @@ class _BinaryLayout:
         counts = self._member("num_nodes_list")
         if counts.size != 1 or counts.dtype.kind not in "iu":
             raise SourceError(f"{self.edge_file} holds {counts.size} graphs; 1 was expected")
-        return _plausible(int(counts.read().ravel()[0]), self.edge_file)
+        return plausible(int(counts.read().ravel()[0]), self.edge_file)
 
     def edges(self, *, add_inverse: bool) -> EdgeStream:
         return PairEdges.open(self._member("edge_index"), prefers_rows=False, add_inverse=add_inverse)
@@ -230,10 +228,26 @@ class _BinaryLayout:
         return NpyFile.open(self.edge_file, name)
 
 
-def _plausible(count: int, path: Path) -> int:
-    if not 1 <= count < 2**62:
-        raise SourceError(f"{path} counts {count}; it must be a number of nodes or edges, at least 1")
-    return count
+def _read_link_info(name: str, folder: Path) -> OgbLinkInfo | None:
+    """Return the row of a data set of links, of ``meta_dict.json`` or else of the table; None: it is of nodes."""
+    path = folder / "meta_dict.json"
+    if not path.exists():
+        return LINK_SETS.get(name)
+    try:
+        meta = _read_meta(path)
+        if str(meta.get("task type")) != "link prediction":
+            return None
+        return OgbLinkInfo(
+            add_inverse_edge=str(meta.get("add_inverse_edge")) == "True", split=str(meta["split"])
+        )
+    except (OSError, *MALFORMED) as error:
+        raise SourceError(f"{path} is no description of an OGB data set: {error!r}") from error
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    with path.open(encoding="utf-8") as file:
+        meta: dict[str, Any] = json.loads(file.read(_MAX_META_CHARACTERS))
+    return meta
 
 
 def _read_info(name: str, folder: Path) -> OgbInfo:
@@ -243,8 +257,7 @@ def _read_info(name: str, folder: Path) -> OgbInfo:
     if not path.exists():
         return _KNOWN.get(name, OgbInfo(num_classes=None, add_inverse_edge=False, split=None))
     try:
-        with path.open(encoding="utf-8") as file:
-            meta = json.loads(file.read(_MAX_META_CHARACTERS))
+        meta = _read_meta(path)
         classes, split = int(meta["num classes"]), str(meta["split"])
         if str(meta.get("is hetero", "False")) == "True" and not has_types(folder):
             raise SourceError(

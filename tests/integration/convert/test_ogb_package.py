@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from convert_helpers import read_all
-from ogb_layout import SPLITS, write_mag240m, write_ogb, write_ogbn_mag
+from ogb_layout import LINK_SPLITS, SPLITS, write_mag240m, write_ogb, write_ogbl, write_ogbn_mag
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.sources.mag import open_papers
@@ -113,3 +113,34 @@ def test_mag240m_equals_the_official_loader(tmp_path, quiet, monkeypatch):
     assert np.array_equal(source.labels, np.nan_to_num(theirs.paper_label, nan=-1).astype(np.int64))
     for part, name in (("train", "train"), ("valid", "valid"), ("test", "test-dev")):
         assert np.array_equal(getattr(source.splits, part), theirs.get_idx_split(name))
+
+
+@pytest.mark.parametrize("name", LINK_SPLITS)
+def test_link_data_sets_equal_the_official_loader(tmp_path, quiet, monkeypatch, name):
+    from ogb.linkproppred import LinkPropPredDataset
+
+    write_ogbl(tmp_path, name)
+    source = open_ogb(name, SourceOptions(root=tmp_path))
+    theirs = LinkPropPredDataset(name, root=str(tmp_path))
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # the official loader needs it, ours does not
+    splits = theirs.get_edge_split()
+    monkeypatch.delenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    graph = theirs[0]
+    assert read_all(source.edges.chunks(37)) == [tuple(pair) for pair in graph["edge_index"].T.tolist()]
+    assert (source.num_nodes, source.edges.num_edges) == (graph["num_nodes"], graph["edge_index"].shape[1])
+    if graph["node_feat"] is not None:
+        assert np.array_equal(np.concatenate(list(source.features.chunks(7))), graph["node_feat"])
+    if "edge_weight" in graph:
+        weights = np.concatenate([chunk.weight for chunk in source.edges.chunks(37)])
+        assert np.array_equal(weights, graph["edge_weight"][:, 0])
+    tables = {table.name: table.rows for table in source.links}
+    for part, held in splits.items():
+        if "edge" in held:
+            pairs, wrong = held["edge"], held.get("edge_neg")
+        else:
+            pairs, wrong = np.stack([held["source_node"], held["target_node"]], 1), None
+        assert read_all(tables[part].chunks(7)) == [tuple(pair) for pair in pairs.tolist()]
+        if wrong is not None:
+            assert read_all(tables[f"{part}_neg"].chunks(7)) == [tuple(pair) for pair in wrong.tolist()]
+        if "target_node_neg" in held:
+            assert np.array_equal(np.concatenate(list(tables[part].negatives(7))), held["target_node_neg"])

@@ -1,0 +1,293 @@
+"""``ogb:ogbl-NAME``: a link-prediction data set of the Open Graph Benchmark, read from OGB's own folder.
+
+The graph has OGB's training edges, in its order and with the reverse edges that its loader adds. The link tables are
+its split: train, valid and test, with their given negatives, or with tables valid_neg and test_neg beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.links.array_rows import ArrayRows
+from gloader.convert.links.link_source import LinkSource
+from gloader.convert.readers.csv_table import CsvTable
+from gloader.convert.readers.file_edges import with_inverse
+from gloader.convert.readers.node_arrays import require_node_memory
+from gloader.convert.readers.tables import TableEdges, TableFeatures
+from gloader.convert.readers.torch_file import load_mapping, pickled_bytes
+from gloader.convert.readers.torch_tensors import dense_tensors, require_stored
+from gloader.convert.source import Source, Splits
+from gloader.convert.sources.ogb_raw import raw_table, read_count
+from gloader.core.malformed import MALFORMED
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.links.link_source import LinkChunk
+    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
+    from gloader.types import IdArray
+
+# An array within a pickle, while it is read: the file, its text, its bytes, and the array.
+_PICKLE_COPIES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OgbLinkInfo:
+    """A row of OGB's table of data sets; see ``ogb/linkproppred/master.csv`` of the ogb package."""
+
+    add_inverse_edge: bool
+    split: str  # the folder below ``split/``
+
+
+LINK_SETS = {
+    "ogbl-citation2": OgbLinkInfo(add_inverse_edge=False, split="time"),
+    "ogbl-collab": OgbLinkInfo(add_inverse_edge=True, split="time"),
+    "ogbl-ddi": OgbLinkInfo(add_inverse_edge=True, split="target"),
+    "ogbl-ppa": OgbLinkInfo(add_inverse_edge=True, split="throughput"),
+}
+# Why a data set does not fit: the rest of a sentence that begins with its name.
+UNFIT_LINKS = {
+    "ogbl-biokg": "is a knowledge graph of 51 relations with a split that tells them apart",
+    "ogbl-vessel": "has features and edges in a layout of its own",
+    "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are told apart by numbers beside its edges",
+}
+
+
+def open_ogb_links(folder: Path, *, name: str, origin: str, info: OgbLinkInfo, budget_bytes: int) -> Source:
+    """Return the source over a folder of OGB's text layout.
+
+    Nodes have no labels. A data set without features, such as ogbl-ddi, gets a column of ones: a model then sees the
+    structure of the graph alone.
+
+    Parameters
+    ----------
+    folder : with ``raw`` and ``split``
+    name, origin : of the source
+    info : of the data set
+    budget_bytes : memory that an array of one entry per node, and a file of the split, may take
+
+    Raises
+    ------
+    SourceError
+        A file is missing or malformed.
+    ShapeError, GraphError
+        An array has the wrong shape or dtype.
+    BudgetError
+        They take more memory.
+    """
+    raw = folder / "raw"
+    num_nodes, num_edges = read_count(raw / "num-node-list.csv.gz"), read_count(raw / "num-edge-list.csv.gz")
+    require_node_memory(num_nodes, budget_bytes, str(raw))
+    edges: EdgeStream = TableEdges.open(raw_table(raw / "edge.csv.gz"), known_edges=num_edges)
+    if (raw / "edge_weight.csv.gz").is_file():
+        edges = _WeightedEdges(edges=edges, table=CsvTable.open(raw / "edge_weight.csv.gz"))
+    features: FeatureStream = _Ones(num_rows=num_nodes)
+    if (raw / "node-feat.csv.gz").is_file():
+        features = TableFeatures(table=CsvTable.open(raw / "node-feat.csv.gz"), num_rows=num_nodes)
+    files = {part: folder / "split" / info.split / f"{part}.pt" for part in ("train", "valid", "test")}
+    none = np.empty(0, np.int64)
+    return Source(
+        name=name,
+        origin=origin,
+        num_nodes=num_nodes,
+        num_classes=1,
+        edges=_InverseEdges(edges=edges) if info.add_inverse_edge else edges,
+        features=features,
+        labels=np.full(num_nodes, -1, np.int64),
+        splits=Splits(train=none, valid=none, test=none),
+        edge_file=raw / "edge.csv.gz",
+        resident_bytes=max(_require_memory(file, budget_bytes) for file in files.values()),
+        links=tuple(table for part, file in files.items() for table in _tables(part, file)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SplitRows:
+    """The rows of a link table in a file of the split, which is read whenever they are asked for, and then let go."""
+
+    file: Path
+    suffix: str  # of the keys: "" of edges, "_neg" of what is wrong
+    num_rows: int
+    negatives_per_row: int
+
+    @property
+    def has_times(self) -> bool:
+        """Never: the years of the data sets that have some are not read."""
+        return False
+
+    @property
+    def label_dtype(self) -> None:
+        """None: the tables themselves say what is an edge."""
+        return
+
+    def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
+        """Yield the rows in order, at most ``max_rows`` at a time."""
+        return _rows(_held(self.file), self.suffix, self.file).chunks(max_rows)
+
+    def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:  # noqa: ARG002 - as `LinkStream`
+        """Yield nothing."""
+        return iter(())
+
+    def negatives(self, max_rows: int) -> Iterator[IdArray]:
+        """Yield the given negatives in order, (n, k)."""
+        return _rows(_held(self.file), self.suffix, self.file).negatives(max_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WeightedEdges:
+    """Edges whose weights stand in a table of their own."""
+
+    edges: EdgeStream
+    table: CsvTable
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges."""
+        return self.edges.num_edges
+
+    @property
+    def has_weights(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        return self.edges.has_times
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        held, pieces = np.empty(0, np.float32), self._pieces()
+        for chunk in self.edges.chunks(max_edges):
+            count = chunk.src.shape[0]
+            while held.shape[0] < count:
+                piece = next(pieces, None)
+                if piece is None:
+                    raise ShapeError(f"{self.table.path} has fewer rows than there are edges")
+                held = np.concatenate([held, piece])
+            yield replace(chunk, weight=held[:count])
+            held = held[count:]
+        if held.shape[0] or next(pieces, None) is not None:
+            raise ShapeError(f"{self.table.path} has more rows than there are edges")
+
+    def _pieces(self) -> Iterator[NDArray[Any]]:
+        columns = dict.fromkeys(self.table.names[:1], "float32")
+        for (piece,) in self.table.read(columns, error=SourceError):  # type: ignore[arg-type] # of one number
+            yield piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InverseEdges:
+    """Edges with the reverse of each right behind it, as OGB adds them."""
+
+    edges: EdgeStream
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges, the reverse ones included."""
+        return None if self.edges.num_edges is None else 2 * self.edges.num_edges
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.edges.has_weights
+
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        return self.edges.has_times
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        for chunk in self.edges.chunks(max(1, max_edges // 2)):
+            yield with_inverse(chunk)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ones:
+    """A column of ones, for nodes that have no features."""
+
+    num_rows: int
+
+    @property
+    def dim(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return np.dtype(np.float32)
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, 1) arrays, n <= ``max_rows``."""
+        for start in range(0, self.num_rows, max_rows):
+            yield np.ones((min(max_rows, self.num_rows - start), 1), np.float32)
+
+
+def _tables(part: str, file: Path) -> list[LinkSource]:
+    """Return the tables of a file of the split: that of its edges, and where it has some that of wrong ones."""
+    held = _held(file)
+    names = {"": part} | ({"_neg": f"{part}_neg"} if "edge_neg" in held else {})
+    tables = []
+    for suffix, name in names.items():
+        rows = _rows(held, suffix, file)
+        stream = _SplitRows(
+            file=file, suffix=suffix, num_rows=rows.num_rows, negatives_per_row=rows.negatives_per_row
+        )
+        tables.append(LinkSource(name=name, rows=stream, where=str(file)))
+    return tables
+
+
+def _held(file: Path) -> Mapping[Any, Any]:
+    """Return what a file of the split holds, by name."""
+    held = load_mapping(file, missing="unpack OGB's archive anew")
+    require_stored(dense_tensors(held), file)
+    return held
+
+
+def _rows(held: Mapping[Any, Any], suffix: str, file: Path) -> ArrayRows:
+    if f"edge{suffix}" in held:
+        where = f"{file}[edge{suffix}]"
+        pairs = _array(held[f"edge{suffix}"], where)
+        if pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise ShapeError(f"{where} has shape {pairs.shape}; edges are (n, 2)")
+        return ArrayRows.of(pairs[:, 0], pairs[:, 1], where=where)
+    if "source_node" not in held or "target_node" not in held:
+        there = ", ".join(key for key in held if type(key) is str)
+        raise SourceError(
+            f"{file} holds neither edge nor source_node and target_node; there: {there or 'nothing'}"
+        )
+    negatives = held.get("target_node_neg")
+    return ArrayRows.of(
+        _array(held["source_node"], f"{file}[source_node]"),
+        _array(held["target_node"], f"{file}[target_node]"),
+        where=str(file),
+        negatives=None if negatives is None else _array(negatives, f"{file}[target_node_neg]"),
+    )
+
+
+def _array(value: object, where: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except (RuntimeError, *MALFORMED) as error:  # tensors that are no arrays, lists of lists
+        raise SourceError(f"{where} is a {type(value).__name__} that is no array: {error}") from error
+
+
+def _require_memory(file: Path, budget_bytes: int) -> int:
+    """Return the bytes of memory that reading a file takes at most."""
+    needed = _PICKLE_COPIES * pickled_bytes(file)
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"{file} holds arrays that are read whole, which takes {format_bytes(needed)}; the memory budget is "
+            f"{format_bytes(budget_bytes)}. Raise --memory-budget, or save the split with tensors in place of arrays"
+        )
+    return needed
