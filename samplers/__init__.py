@@ -9,6 +9,7 @@ from gloader.samplers.graph import CscGraph, Topology
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.samplers.hetero_merged import MergedHeteroBatch
+from gloader.samplers.hetero_temporal import HeteroTemporalSampler
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.make import (
@@ -28,6 +29,8 @@ from gloader.samplers.make_hetero import (
 )
 from gloader.samplers.make_temporal import (
     TIMED_SWEEP_REFUSAL,
+    hetero_temporal_call_bytes,
+    make_hetero_temporal_sampler,
     make_temporal_sampler,
     temporal_call_bytes,
     temporal_map_bytes,
@@ -40,6 +43,7 @@ from gloader.samplers.temporal import TemporalSampler
 __all__ = [
     "CscGraph",
     "HeteroGraph",
+    "HeteroTemporalSampler",
     "LaborSampler",
     "LayerSampler",
     "MergedBatch",
@@ -55,7 +59,9 @@ __all__ = [
     "hetero_call_bytes",
     "hetero_map_bytes",
     "hetero_sweep_refusal",
+    "hetero_temporal_call_bytes",
     "make_hetero_sampler",
+    "make_hetero_temporal_sampler",
     "make_sampler",
     "make_temporal_sampler",
     "preferred_layout",

@@ -11,12 +11,13 @@ from gloader.errors import ConfigError, ShapeError
 from gloader.samplers.arguments import split_seeds
 from gloader.samplers.drawn import checked_drawn
 from gloader.samplers.exclusion import excluded_of_relations, seeds_of, unexcluded_seeds
+from gloader.samplers.hetero_blocks import finish_blocks
 from gloader.samplers.hetero_merged import MergedHeteroBatch, merge_hetero_hops
 from gloader.samplers.hetero_rule import HeteroRule
 from gloader.samplers.hetero_workspace import HeteroWorkspace, HeteroWorkspacePool
 from gloader.samplers.hops import checked_total, fetch_degrees, require_distinct, taken_block
 from gloader.samplers.rng import relation_key
-from gloader.types import BatchId, Block, HeteroBatch, IdArray, LocalArray
+from gloader.types import BatchId, Block, HeteroBatch, IdArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from gloader.samplers.hetero_graph import HeteroGraph
     from gloader.samplers.relation_sampler import HopDraws, RelationSampler
     from gloader.types import AnySeeds, BatchSeeds
-
-_NO_SOURCES = np.empty(0, dtype=np.int32)
-_NO_EDGES = np.empty(0, dtype=np.int64)
-_NO_WEIGHTS = np.empty(0, dtype=np.float32)
 
 
 class RelationwiseSampler:
@@ -256,43 +253,11 @@ class RelationwiseSampler:
         self, work: HeteroWorkspace, blocks: Sequence[Block | None], destinations: Sequence[range]
     ) -> list[Block]:
         """Return the blocks of a hop once all its nodes are known; None: one without edges."""
-        # One array for all of a hop: relations without edges are to cost nothing.
-        no_edges = np.zeros(max(map(len, destinations)) + 1, dtype=np.int32)
-        return [
-            self._finished(
-                block,
-                has_weight=sampler.has_edge_weight,
-                num_src=work.found[source].count,
-                num_dst=len(destinations[destination]),
-                no_edges=no_edges,
-            )
-            for block, sampler, source, destination in zip(
-                blocks, self.samplers, self._sources, self._destinations, strict=True
-            )
-        ]
-
-    @staticmethod
-    def _finished(
-        block: Block | None, *, has_weight: bool, num_src: int, num_dst: int, no_edges: LocalArray
-    ) -> Block:
-        if block is None:
-            return Block(
-                indptr=no_edges[: num_dst + 1],
-                indices=_NO_SOURCES,
-                edge_ids=_NO_EDGES,
-                num_src=num_src,
-                num_dst=num_dst,
-                edge_weight=_NO_WEIGHTS if has_weight else None,
-            )
-        if block.num_src == num_src:
-            return block
-        return Block(  # a later relation found more nodes of that type
-            indptr=block.indptr,
-            indices=block.indices,
-            edge_ids=block.edge_ids,
-            num_src=num_src,
-            num_dst=num_dst,
-            edge_weight=block.edge_weight,
+        return finish_blocks(
+            blocks,
+            num_src=[work.found[number].count for number in self._sources],
+            num_dst=[len(destinations[number]) for number in self._destinations],
+            has_weight=[sampler.has_edge_weight for sampler in self.samplers],
         )
 
     def _given(self, seeds: AnySeeds) -> tuple[BatchSeeds, list[IdArray], Sequence[Excluded | None]]:

@@ -29,6 +29,7 @@ class MergedHeteroBatch:
     edges: Mapping[Relation, JoinedHops]
     num_sampled_nodes: Mapping[str, tuple[int, ...]]  # L + 1: the seeds, then the new nodes of each hop
     links: Links | None = None  # as of `SampledBatch`
+    trees: Mapping[str, LocalArray] | None = None  # as of `SampledBatch`, of each type
 
     @property
     def num_sampled_edges(self) -> dict[Relation, tuple[int, ...]]:
@@ -69,6 +70,7 @@ class MergedHeteroBatch:
             num_seeds=self.num_seeds,
             blocks=tuple(reversed(blocks)),
             links=self.links,
+            trees=self.trees,
         )
 
 
@@ -80,6 +82,7 @@ def merge_hetero_hops(
     num_nodes: Mapping[str, Sequence[int]],
     *,
     links: Links | None = None,
+    trees: Mapping[str, LocalArray] | None = None,
 ) -> MergedHeteroBatch:
     """Join the hops of a batch. Pure.
 
@@ -91,6 +94,7 @@ def merge_hetero_hops(
     hops : of each of the L hops, next to the seeds first, the K blocks; fewer than 2**31 edges of each relation in all
     num_nodes : (L + 2,) of each type: 0, then the nodes known before each hop, then all
     links : what is predicted of the seeds
+    trees : of each type (U_t,) the seed of each node, where seeds share none
     """
     return MergedHeteroBatch(
         id=batch_id,
@@ -102,6 +106,7 @@ def merge_hetero_hops(
         },
         num_sampled_nodes={name: tuple(np.diff(counts).tolist()) for name, counts in num_nodes.items()},
         links=links,
+        trees=trees,
     )
 
 

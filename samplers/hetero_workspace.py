@@ -10,7 +10,7 @@ from gloader.samplers.node_map import DenseMap, HashMap
 from gloader.samplers.workspace import DENSE_LIMIT, Candidates, FoundNodes, Scratch, Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gloader.samplers.hetero_graph import HeteroGraph
 
@@ -24,17 +24,23 @@ class HeteroWorkspace:
     largest_fanout : of all hops and relations
     dense_limit : nodes from which on local ids of a type come from a hash table
     has_candidates : whether hops choose for all destinations together
+    limits : of each type what its nodes in a batch are below; None: the nodes that there are
     """
 
     __slots__ = ("found", "relations")
 
     def __init__(
-        self, graph: HeteroGraph, largest_fanout: int, *, dense_limit: int, has_candidates: bool
+        self,
+        graph: HeteroGraph,
+        largest_fanout: int,
+        *,
+        dense_limit: int,
+        has_candidates: bool,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
-        maps = {
-            name: DenseMap if count <= dense_limit else HashMap for name, count in graph.num_nodes.items()
-        }
-        found = {name: FoundNodes(maps[name](count), count) for name, count in graph.num_nodes.items()}
+        limits = graph.num_nodes if limits is None else limits
+        maps = {name: DenseMap if count <= dense_limit else HashMap for name, count in limits.items()}
+        found = {name: FoundNodes(maps[name](count), count) for name, count in limits.items()}
         # Of the types that edges come from; what a hop notes in them is void when the next one begins.
         candidates: dict[str, Candidates] = {}
         if has_candidates:
@@ -53,7 +59,7 @@ class HeteroWorkspacePool:
 
     Parameters
     ----------
-    graph, largest_fanout, dense_limit, has_candidates : see `HeteroWorkspace`
+    graph, largest_fanout, dense_limit, has_candidates, limits : see `HeteroWorkspace`
     """
 
     def __init__(
@@ -63,8 +69,10 @@ class HeteroWorkspacePool:
         *,
         dense_limit: int = DENSE_LIMIT,
         has_candidates: bool = False,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         self._graph = graph
+        self._limits = limits
         self._largest_fanout = largest_fanout
         self._dense_limit = dense_limit
         self._has_candidates = has_candidates
@@ -81,6 +89,7 @@ class HeteroWorkspacePool:
                 self._largest_fanout,
                 dense_limit=self._dense_limit,
                 has_candidates=self._has_candidates,
+                limits=self._limits,
             )
         # Not in a `finally`: a map that was interrupted, or met a damaged graph, is not to be used again.
         yield workspace

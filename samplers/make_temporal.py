@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gloader.errors import ConfigError
+from gloader.samplers.hetero_temporal import HeteroTemporalSampler
 from gloader.samplers.make import hop_bytes, parse_spec, require_layout
 from gloader.samplers.node_map import hash_map_bytes
 from gloader.samplers.temporal import TemporalSampler
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.config import Layout, TimeBound, TimeStrategy
+    from gloader.core.fanouts import FanoutsLike
     from gloader.samplers.graph import Topology
-    from gloader.types import SampledBatch
+    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.types import Block, HeteroBatch, IdArray, SampledBatch
 
 # Of an edge, beside its block: the entry of its source, and its place among them.
 _EDGE_BYTES: Final = 16
@@ -60,11 +63,37 @@ def make_temporal_sampler(
         A value is not allowed, the graph has no times, or the sampler is another.
     """
     require_layout(spec, layout)
-    options = _options(spec)
-    if strategy == "none":
-        raise ConfigError("time_strategy='none' samples edges of all times, which make_sampler does")
-    rule = TimeRule(strategy=strategy, bound=bound, window=window, replace=options.get("replace", False))
+    rule = _rule(spec, strategy, bound, window)
     return TemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout)
+
+
+def make_hetero_temporal_sampler(
+    graph: HeteroGraph,
+    fanouts: FanoutsLike,
+    seed: int = 0,
+    *,
+    layout: Layout = "layered",
+    strategy: TimeStrategy = "uniform",
+    bound: TimeBound = "<",
+    window: int | None = None,
+    spec: str = "neighbor",
+) -> HeteroTemporalSampler:
+    """Return the sampler of seeds of several types that ask at a time.
+
+    Parameters
+    ----------
+    graph : the topology, with times of at least one relation
+    fanouts : neighbours per node, relation and hop, see `checked_fanouts`
+    seed, layout, strategy, bound, window, spec : see `make_temporal_sampler`
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed, no relation has times, or the sampler is another.
+    """
+    require_layout(spec, layout)
+    rule = _rule(spec, strategy, bound, window)
+    return HeteroTemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout)
 
 
 def temporal_map_bytes(found: int) -> int:
@@ -80,21 +109,38 @@ def temporal_call_bytes(graph: Topology, batch: SampledBatch) -> int:
     graph : the topology, with times
     batch : a large one
     """
-    if not batch.blocks or graph.times is None:
+    # The last hop is the largest.
+    return _hop_bytes(graph, batch.nodes, batch.blocks[0]) if batch.blocks else 0
+
+
+def hetero_temporal_call_bytes(graph: HeteroGraph, batch: HeteroBatch) -> int:
+    """Return what `temporal_call_bytes` does, of the relation with most: they are sampled one after the other. Pure."""
+    if not batch.blocks:
         return 0
-    last_hop = batch.blocks[0]  # the largest
-    in_edges = int(graph.in_degrees(batch.nodes[: last_hop.num_dst]).sum())
-    taken = hop_bytes("neighbor", graph, num_edges=last_hop.num_edges, in_edges=in_edges)
-    # A window has two ends to search.
-    searched = search_bytes(graph.times, num_lists=2 * last_hop.num_dst, num_edges=2 * in_edges)
+    last_hop = batch.blocks[0]
+    held = (
+        _hop_bytes(topology, batch.nodes[relation[2]], last_hop[relation])
+        for relation, topology in graph.relations.items()
+    )
+    return max(held, default=0)
+
+
+def _hop_bytes(graph: Topology, nodes: IdArray, block: Block) -> int:
+    in_edges = int(graph.in_degrees(nodes[: block.num_dst]).sum())
+    taken = hop_bytes("neighbor", graph, num_edges=block.num_edges, in_edges=in_edges)
+    searched = 0
+    if graph.times is not None:  # a window has two ends to search
+        searched = search_bytes(graph.times, num_lists=2 * block.num_dst, num_edges=2 * in_edges)
     # One after the other: what a hop may take is known before it takes it.
-    return max(_EDGE_BYTES * last_hop.num_edges + taken, _NODE_BYTES * last_hop.num_dst + searched)
+    return max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * block.num_dst + searched)
 
 
-def _options(spec: str) -> dict[str, Any]:
+def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | None) -> TimeRule:
     name, options = parse_spec(spec)
     if name != "neighbor":
         raise ConfigError(
             f"sampler {name!r} takes edges of all times; time_strategy goes with the sampler 'neighbor'"
         )
-    return options
+    if strategy == "none":
+        raise ConfigError("time_strategy='none' samples edges of all times, which make_sampler does")
+    return TimeRule(strategy=strategy, bound=bound, window=window, replace=options.get("replace", False))

@@ -12,7 +12,7 @@ from gloader.samplers.exclusion import NOTHING_EXCLUDED, excluded_edges
 from gloader.samplers.hops import checked_total
 from gloader.samplers.merged import MergedBatch, merge_hops
 from gloader.samplers.rng import layer_key
-from gloader.samplers.timed_hops import MAX_ENTRY, TimedHops, timed_seeds, tree_entries
+from gloader.samplers.timed_hops import MAX_ENTRY, TimedHops, require_entries, timed_seeds
 from gloader.samplers.workspace import WorkspacePool
 from gloader.types import SampledBatch
 
@@ -125,7 +125,8 @@ class TemporalSampler:
         """Return the nodes, their trees, the hops, and how many nodes were known: 0, the seeds, those of each hop."""
         num_nodes = self.graph.num_nodes
         roots = checked_seeds(seeds.nodes, num_nodes)
-        entries = tree_entries(np.arange(len(roots), dtype=np.int64), roots, num_nodes)
+        require_entries(len(roots), num_nodes)
+        entries = np.arange(len(roots), dtype=np.int64) * num_nodes + roots
         edges = (excluded_edges(seeds.excluded, self.graph) or NOTHING_EXCLUDED).positions
         hops: list[Block] = []
         num_edges = 0

@@ -246,23 +246,10 @@ def timed_seeds(seeds: AnySeeds) -> TimedSeeds:
     return TimedSeeds(nodes=seeds.nodes, times=times, excluded=seeds.excluded, links=seeds.links)
 
 
-def tree_entries(trees: IdArray, nodes: IdArray, num_nodes: int) -> IdArray:
-    """Return the entries of ``nodes`` (n,) as the roots of ``trees`` (n,). Pure.
-
-    Parameters
-    ----------
-    trees : numbers of seeds in the batch, ascending
-    nodes : their ids, below ``num_nodes``
-    num_nodes : N, of their type
-
-    Raises
-    ------
-    ConfigError
-        The batch would have entries beyond int64.
-    """
-    if len(trees) and (int(trees[-1]) + 1) * num_nodes > MAX_ENTRY:
+def require_entries(num_trees: int, num_nodes: int) -> None:
+    """Raise ConfigError where ``num_trees`` trees of a type of ``num_nodes`` nodes have entries beyond int64. Pure."""
+    if num_trees * num_nodes > MAX_ENTRY:
         raise ConfigError(
-            f"{int(trees[-1]) + 1} seeds of a graph of {num_nodes:,} nodes have more pairs of a seed and a node than "
-            "int64 can number; lower the batch size"
+            f"{num_trees} seeds of a graph of {num_nodes:,} nodes have more pairs of a seed and a node than int64 can "
+            "number; lower the batch size"
         )
-    return trees * num_nodes + nodes

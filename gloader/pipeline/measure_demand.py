@@ -16,10 +16,12 @@ from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.table_rows import distinct_rows, rows_of
 from gloader.samplers import (
     HeteroGraph,
+    HeteroTemporalSampler,
     TemporalSampler,
     call_bytes,
     hetero_call_bytes,
     hetero_map_bytes,
+    hetero_temporal_call_bytes,
     node_map_bytes,
     temporal_call_bytes,
     temporal_map_bytes,
@@ -215,6 +217,8 @@ def _map_bytes(spec: str, work: Workload, edges: int) -> int:
             name: math.ceil(LARGER_THAN_PROBED * max((size[name] for size in sizes), default=1)) + edges
             for name in graph.node_types
         }
+        if isinstance(work.sampler, HeteroTemporalSampler):
+            return sum(map(temporal_map_bytes, found.values()))
         return hetero_map_bytes(spec, graph, found)
     if isinstance(work.sampler, TemporalSampler):
         return temporal_map_bytes(_batch_rows(work) + edges)
@@ -230,6 +234,8 @@ def _call_bytes(spec: str, work: Workload, batch: AnyBatch) -> int:
     if isinstance(batch, HeteroBatch):
         if not isinstance(graph, HeteroGraph):
             return 0
+        if isinstance(work.sampler, HeteroTemporalSampler):
+            return hetero_temporal_call_bytes(graph, batch)
         is_collective = isinstance(work.fanouts, CollectiveFanouts)
         return hetero_call_bytes(spec, graph, batch, is_collective=is_collective)
     if isinstance(graph, HeteroGraph):

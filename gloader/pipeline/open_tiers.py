@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gloader.core.fanouts import checked_hops
 from gloader.core.row_order import RowOrder
 from gloader.dataset.topology import open_hetero_topology, open_topology
-from gloader.errors import BudgetError, ConfigError
+from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
 from gloader.observe.explain import TableFacts, TierFacts
@@ -30,7 +30,13 @@ from gloader.pipeline.probe import probe_in_passes, probe_one_by_one
 from gloader.pipeline.table_files import open_files, with_edge_spill
 from gloader.pipeline.tiers import FeatureTier
 from gloader.pipeline.unreachable import tell_unreachable
-from gloader.samplers import HeteroGraph, make_hetero_sampler, make_sampler, make_temporal_sampler
+from gloader.samplers import (
+    HeteroGraph,
+    make_hetero_sampler,
+    make_hetero_temporal_sampler,
+    make_sampler,
+    make_temporal_sampler,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,9 +227,15 @@ def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: Loa
             )
         return make_sampler(sampling.sampler, topology, hops, order.seed, layout=sampling.layout)
     if sampling.is_temporal:
-        raise ConfigError(
-            f"time_strategy={sampling.time_strategy!r} is for graphs of one node type and relation; use 'none' for one "
-            "of several"
+        return make_hetero_temporal_sampler(
+            topology,
+            sampling.fanouts,
+            order.seed,
+            layout=sampling.layout,
+            strategy=sampling.time_strategy,
+            bound=sampling.time_bound,
+            window=sampling.time_window,
+            spec=sampling.sampler,
         )
     return make_hetero_sampler(
         sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unit.samplers.hetero_oracle import relation_key
 from unit.samplers.oracle import OracleBlock, layer_key, node_key, uniform, uniform_with_replacement
 
 
@@ -67,4 +68,54 @@ class TemporalOracle:
             block.num_src = len(entries)
             hops.append(block)
             first = last if is_merged else 0
+        return entries, hops
+
+
+@dataclass
+class TypedTemporalOracle:
+    """The same of a graph of several types."""
+
+    num_nodes: dict[str, int]
+    relations: dict[tuple[str, str, str], TemporalOracle]  # of each, with the fan-outs of its own
+    seed: int
+
+    def sample(
+        self,
+        address: tuple[int, int],
+        seeds: list[tuple[str, int]],
+        asked: list[int],
+        *,
+        is_merged: bool,
+        excluded: dict[tuple[str, str, str], set[int]],
+    ) -> tuple[dict[str, list[tuple[int, int]]], list[list[tuple[list[int], list[int], list[int]]]]]:
+        """Return the entries (tree, node) of each type, and of each hop and relation its block."""
+        entries: dict[str, list[tuple[int, int]]] = {name: [] for name in self.num_nodes}
+        for tree, (name, node) in enumerate(seeds):
+            entries[name].append((tree, node))
+        # A seed may repeat, and is another one then: local ids are looked up by tree.
+        known = {name: {entry: at for at, entry in enumerate(of)} for name, of in entries.items()}
+        first = dict.fromkeys(entries, 0)
+        hops = []
+        for hop in range(len(next(iter(self.relations.values())).fanouts)):
+            last = {name: len(of) for name, of in entries.items()}
+            blocks = []
+            for number, ((source, _, destination), oracle) in enumerate(self.relations.items()):
+                key = relation_key(layer_key(self.seed, *address, hop), number)
+                indptr: list[int] = [0]
+                indices: list[int] = []
+                edges: list[int] = []
+                for tree, node in entries[destination][first[destination] : last[destination]]:
+                    entry = tree * self.num_nodes[destination] + node
+                    out = excluded[source, _, destination]
+                    for edge in oracle.pick(key, entry, node, asked[tree], oracle.fanouts[hop], out):
+                        found = (tree, oracle.indices[edge])
+                        if found not in known[source]:
+                            known[source][found] = len(entries[source])
+                            entries[source].append(found)
+                        indices.append(known[source][found])
+                        edges.append(edge)
+                    indptr.append(len(indices))
+                blocks.append((indptr, indices, edges))
+            hops.append(blocks)
+            first = last if is_merged else first
         return entries, hops
