@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.samplers.graph import Topology
     from gloader.types import IdArray
 
-_MOST_EDGES: Final = 1 << 22  # of the lists that are held at a time, where they are copied
+_MOST_EDGES: Final = 1 << 20  # of the lists that are held at a time, where they are copied
 _MOST_NODES: Final = 1 << 20  # whose lists are asked for at a time, where all are
 
 
@@ -78,6 +78,11 @@ def all_portions(graph: Topology) -> Iterator[ListPortion]:
                 degrees=portion.degrees,
                 origins=portion.origins,
             )
+
+
+def lookup_bytes(graph: Topology) -> int:
+    """Return the most memory that the lists of a lookup take at its peak: nothing where edges are in memory."""
+    return graph.sources.list_bytes(min(_MOST_EDGES, graph.num_edges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from gloader.core.negatives import Binary, InBatch, Table, Uniform
 from gloader.errors import ConfigError
 from gloader.samplers import link_kernels
 from gloader.samplers.arguments import MAX_LOCAL
-from gloader.samplers.edge_lookup import are_edges
+from gloader.samplers.edge_lookup import are_edges, lookup_bytes
 from gloader.samplers.free_ends import FreePairs, free_destinations
 from gloader.samplers.link_ends import PairEnds
 
@@ -51,6 +51,25 @@ class NegativeDraws:
     relation: Relation
     has_times: bool = False  # a source is another at another time
     given: LinkReader | None = None  # the link table that `Table` names; None: the negatives of the own one
+
+    def most_pairs(self, num_positives: int) -> int:
+        """Return the most pairs of a batch of so many positives; given negatives of the own table are not known."""
+        match self.negatives:
+            case Uniform(k):
+                return num_positives * (1 + k)
+            case Binary():
+                return num_positives + self.negatives.num_pairs(num_positives)
+            case InBatch():
+                return num_positives * num_positives
+            case Table() if self.given is not None:
+                return 2 * num_positives
+        return num_positives
+
+    @property
+    def lookup_bytes(self) -> int:
+        """Most memory that a lookup of true edges takes at its peak."""
+        is_strict = isinstance(self.negatives, Uniform | Binary) and self.negatives.strict
+        return lookup_bytes(self.graph) if is_strict else 0
 
     def pairs(self, key: np.uint64, rows: IdArray, found: LinkRows) -> PairEnds:
         """Return the pairs of a batch.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from gloader.config import Exclude
+from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
-from gloader.samplers.edge_lookup import edges_between
+from gloader.samplers.edge_lookup import edges_between, lookup_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.samplers.graph import Topology
     from gloader.types import IdArray, LinkRows, Relation
-
-Exclude: TypeAlias = Literal["none", "self", "reverse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,7 @@ class LinkExclusion:
         ConfigError
             The relation has no reverse, nothing is excluded whose duplicates could be, or ``exclude`` is another word.
         """
-        if exclude not in ("none", "self", "reverse"):
-            raise ConfigError(f"exclude={exclude!r} is not one of 'none', 'self', 'reverse'")
+        require_choice("exclude", exclude, get_args(Exclude))
         if duplicates and exclude == "none":
             raise ConfigError(
                 "duplicates of edges are excluded with those that are: pass exclude='self' or 'reverse' beside it"
@@ -70,6 +69,14 @@ class LinkExclusion:
             reverse=reverse if exclude == "reverse" else None,
             duplicates=duplicates,
         )
+
+    @property
+    def lookup_bytes(self) -> int:
+        """Most memory that a lookup of duplicates takes at its peak."""
+        if not self.duplicates:
+            return 0
+        numbers = [number for number in (self.own, self.reverse) if number is not None]
+        return max(lookup_bytes(self.topologies[number]) for number in numbers)
 
     def of(self, found: LinkRows) -> tuple[IdArray, ...]:
         """Return the positions (X,) of each of the K relations, ascending; () where there is none of any.

@@ -19,13 +19,15 @@ from gloader.types import NO_EDGE, BatchSeeds, Links
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.config import Exclude
     from gloader.core.negatives import Negatives
     from gloader.samplers.graph import Topology
-    from gloader.samplers.link_exclusion import Exclude
     from gloader.types import BatchId, IdArray, LinkReader, LinkRows, Relation
 
 # In place of the number of a hop in the key of a draw: far from any.
 NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
+
+_PAIR_BYTES: Final = 256  # ends, places, ranks and keys that are sorted, of a pair: 160 at most were measured
 
 
 class LinkSeeds:
@@ -98,8 +100,20 @@ class LinkSeeds:
         )
         _check_drawn_types(negatives, topologies[own], relation)
         _check_given(given, relation)
+        self._num_given = 0  # negatives that each row of the table brings
         if table.num_rows:  # the first row tells what every row has
-            self._check_columns(table.read(np.zeros(1, dtype=np.int64)))
+            first = table.read(np.zeros(1, dtype=np.int64))
+            self._check_columns(first)
+            if isinstance(negatives, Table) and given is None and first.negatives is not None:
+                self._num_given = first.negatives.shape[1]
+
+    def call_bytes(self, num_rows: int) -> int:
+        """Return about the memory that a call of `of` for so many rows takes at its peak, its result included."""
+        num_pairs = self._draws.most_pairs(num_rows) + num_rows * self._num_given
+        # The rows once more: what is excluded is looked up.
+        return _PAIR_BYTES * (num_rows + num_pairs) + max(
+            self._draws.lookup_bytes, self._exclusion.lookup_bytes
+        )
 
     def of(self, batch_id: BatchId, rows: IdArray) -> BatchSeeds:
         """Return the seeds of the batch of ``rows`` (B,) of the table, in any order, with its pairs and labels.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -321,28 +322,87 @@ def test_lists_are_looked_through_in_portions_alike(most_edges: int, monkeypatch
     assert all(portion.degrees.sum() <= most_edges for portion in portions)
 
 
-def test_edges_on_the_ssd_give_the_same_batches(tmp_path: Path) -> None:
-    graph = random_graph(400, 60)
-    with Dataset.create(tmp_path / "data", name="d", num_nodes=400, num_classes=2) as writer:
+ON_DISK = random_graph(400, 60)
+
+
+@pytest.fixture(scope="module")
+def on_ssd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topology]:
+    """`ON_DISK`, read page by page."""
+    path = tmp_path_factory.mktemp("links") / "data"
+    with Dataset.create(path, name="d", num_nodes=400, num_classes=2) as writer:
         with writer.indptr() as column:
-            column.append(graph.indptr)
-        with writer.indices(graph.num_edges, "int32") as column:
-            column.append(graph.indices)
+            column.append(ON_DISK.indptr)
+        with writer.indices(ON_DISK.num_edges, "int32") as column:
+            column.append(ON_DISK.indices)
         with writer.features(1, "float32") as column:
             column.append(np.zeros((400, 1), dtype=np.float32))
         writer.labels(np.zeros(400, dtype=np.int64))
-        writer.splits(
-            train=np.arange(400), valid=np.empty(0, dtype=np.int64), test=np.empty(0, dtype=np.int64)
-        )
-    table = links_of(graph, edges_of(graph)[::90])
-    with open_topology(Dataset.open(tmp_path / "data"), max_bytes=0) as paged:
+        none = np.empty(0, dtype=np.int64)
+        writer.splits(train=np.arange(400), valid=none, test=none)
+    with open_topology(Dataset.open(path), max_bytes=0) as paged:
+        yield paged
 
-        def made(topology: Topology, negatives: Any) -> list[dict[str, Any]]:
-            seeds = LinkSeeds(topology, table, negatives=negatives, exclude="reverse", duplicates=True)
-            return list(map(as_lists, batches(seeds, np.arange(table.num_rows), 2)))
 
-        for negatives in STRICT:
-            assert made(paged, negatives) == made(graph, negatives)
+@pytest.mark.parametrize("negatives", STRICT, ids=str)
+def test_edges_on_the_ssd_give_the_same_batches(on_ssd: Topology, negatives: Any) -> None:
+    table = links_of(ON_DISK, edges_of(ON_DISK)[::90])
+    settings: dict[str, Any] = {"negatives": negatives, "exclude": "reverse", "duplicates": True}
+    rows = np.arange(table.num_rows)
+    expected = batches(LinkSeeds(ON_DISK, table, **settings), rows, 2)
+    found = batches(LinkSeeds(on_ssd, table, **settings), rows, 2)
+    assert list(map(as_lists, found)) == list(map(as_lists, expected))
+
+
+NEGATIVES = [
+    Uniform(1),
+    Uniform(5, strict=True),
+    Binary(3.0, strict=True),
+    InBatch(),
+    Table("own"),
+    Table("other"),
+    None,
+]
+
+
+@pytest.mark.parametrize("negatives", NEGATIVES, ids=str)
+@pytest.mark.parametrize("has_times", [False, True])
+def test_what_a_call_takes_is_counted(negatives: Any, has_times: bool) -> None:
+    graph = random_graph(5000, 10)
+    random = np.random.default_rng(0)
+    table = HeldLinks(
+        pairs=np.concatenate(
+            [random.integers(0, 5000, (2000, 2)), np.tile(np.arange(2000)[:, None], 2)], axis=1
+        ),
+        labels=np.ones(2000, dtype=np.float32),
+        times=np.arange(2000),
+        negatives=random.integers(0, 5000, (2000, 7)),
+    )
+    seeds = LinkSeeds(
+        graph,
+        table,
+        negatives=negatives,
+        exclude="reverse",
+        duplicates=True,
+        has_times=has_times,
+        negative_table=table if negatives == Table("other") else None,
+    )
+    rows = random.permutation(2000)[:700]
+    seeds.of(FIRST, rows)
+    tracemalloc.start()
+    batch = seeds.of(FIRST, rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert batch.links is not None
+    assert peak < seeds.call_bytes(700) < 8 * peak
+
+
+def test_lists_on_the_ssd_are_counted_where_they_are_looked_through(on_ssd: Topology) -> None:
+    table = HeldLinks(pairs=np.zeros((1, 4), dtype=np.int64))
+    lists = on_ssd.sources.list_bytes(on_ssd.num_edges)
+    plain = LinkSeeds(on_ssd, table, negatives=Uniform(1), exclude="self").call_bytes(10)
+    strict = LinkSeeds(on_ssd, table, negatives=Uniform(1, strict=True)).call_bytes(10)
+    parallel = LinkSeeds(on_ssd, table, negatives=Uniform(1), exclude="self", duplicates=True).call_bytes(10)
+    assert strict == parallel == plain + lists > plain
 
 
 def test_a_damaged_list_is_named_and_not_read() -> None:
@@ -441,7 +501,7 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
         (
             typed(WRITES),
             {"negatives": Uniform(1), "exclude": "pairs"},
-            "exclude='pairs' is not one of 'none', 'self', 'reverse'",
+            "exclude='pairs' is not one of 'none', 'self', 'reverse' in this version",
         ),
         (
             typed(WRITES),
