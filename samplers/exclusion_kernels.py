@@ -193,22 +193,8 @@ def pass_over_node(excluded: Excluded, at: int, edge_ids: IdArray, first: int, l
 
 
 @njit(cache=True, nogil=True, inline="always")
-def advance(excluded: Excluded, at: int, last: int, node: int) -> int:
-    """Return the first place from ``at`` on whose node is not below ``node``; ``last`` is the end."""
-    while at < last and excluded.nodes[at] < node:
+def advance(nodes: IdArray, at: int, last: int, node: int) -> int:
+    """Return the first place in ``nodes[at:last]``, ascending, that is not below ``node``; ``last``: there is none."""
+    while at < last and nodes[at] < node:
         at += 1
     return at
-
-
-@njit(cache=True, nogil=True, inline="always")
-def place_of(excluded: Excluded, at: int, last: int, node: int) -> int:
-    """Return ``at`` if it is the place of ``node``, else -1."""
-    return at if at < last and excluded.nodes[at] == node else -1
-
-
-@njit(cache=True, nogil=True, inline="always")
-def num_excluded(excluded: Excluded, at: int) -> int:
-    """Return how many edges of the node at place ``at`` are excluded; of -1, none."""
-    if at < 0:
-        return 0
-    return to_int(excluded.begins[at + 1] - excluded.begins[at])

@@ -17,9 +17,7 @@ from gloader.samplers.distinct_kernels import order_distinct
 from gloader.samplers.exclusion_kernels import (
     Excluded,
     advance,
-    num_excluded,
     pass_over_node,
-    place_of,
 )
 from gloader.samplers.pick_kernels import SLACK, bit_set, pick_uniform, pick_with_replacement, takes_all
 
@@ -105,16 +103,19 @@ def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint
     ``nodes`` are those of the only frontier of ``picks``.
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
-    excluded, at, end = picks.excluded, picks.spans[0, 0], picks.spans[0, 1]
+    of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
+    at, end = picks.spans[0, 0], picks.spans[0, 1]
     total, size, last = 0, 0, nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
         start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
         if start < 0 or stop < start or stop > num_edges:
             return -1 - i
-        at = advance(excluded, at, end, nodes[i])
-        place = place_of(excluded, at, end, nodes[i])
-        degree = stop - start - num_excluded(excluded, place)
+        degree, place = stop - start, -1
+        if at < end:  # nowhere, where nothing is excluded
+            at = advance(of_nodes, at, end, nodes[i])
+            if at < end and of_nodes[at] == nodes[i]:
+                degree, place = degree - (begins[at + 1] - begins[at]), at
         if takes_all(degree, fanout, replace):
             total += degree
         elif not replace:
@@ -153,16 +154,19 @@ def mark_positions(
         -1, or the first i whose edges do not lie in the graph's.
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
-    excluded, at, end = picks.excluded, picks.spans[0, 0], picks.spans[0, 1]
+    of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
+    at, end = picks.spans[0, 0], picks.spans[0, 1]
     size, last = 0, nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last)])
         start, stop = offset_at(offsets, nodes[i]), offset_at(offsets, nodes[i] + 1)
         if start < 0 or stop < start or stop > num_edges:
             return i
-        at = advance(excluded, at, end, nodes[i])
-        place = place_of(excluded, at, end, nodes[i])
-        degree = stop - start - num_excluded(excluded, place)
+        degree, place = stop - start, -1
+        if at < end:  # nowhere, where nothing is excluded
+            at = advance(of_nodes, at, end, nodes[i])
+            if at < end and of_nodes[at] == nodes[i]:
+                degree, place = degree - (begins[at + 1] - begins[at]), at
         if degree == 0 or fanout == 0:
             continue
         first_page, last_page = _page_of(start, per_page, shift), _page_of(stop - 1, per_page, shift)
@@ -171,7 +175,7 @@ def mark_positions(
             _set_bit(pages, first_page)
             continue
         if takes_all(degree, fanout, replace):
-            _mark_rest(excluded, place, start, stop, pages, per_page, shift)
+            _mark_rest(picks.excluded, place, start, stop, pages, per_page, shift)
             continue
         size = _enter(picks, size, nodes[i], start, degree, fanout, place)
         if size == picks.nodes.shape[0]:
@@ -285,10 +289,11 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
     """
     offsets, num_edges, replace, sizes = picks.offsets, picks.num_edges, picks.replace, picks.sizes
     block, starts, degrees, indptr = picks.nodes, picks.starts, picks.degrees, picks.indptr
-    excluded, at, end, places = picks.excluded, span[0], span[1], picks.places
+    of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
+    at, end, places = span[0], span[1], picks.places
     first, size, wanted = cursor[NODE], 0, -cursor[DONE]
     if at < end:
-        at += np.searchsorted(excluded.nodes[at:end], nodes[first])
+        at += np.searchsorted(of_nodes[at:end], nodes[first])
     most = min(picks.nodes.shape[0], nodes.shape[0] - first)
     # Of the block at once: what was asked for in the portion before has left the cache.
     for ahead in range(first, first + min(most, room // max(fanout, 1) + 1)):
@@ -299,9 +304,11 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
         if start < 0 or stop < start or stop > num_edges:
             cursor[NODE] += size
             return -1
-        at = advance(excluded, at, end, node)
-        place = place_of(excluded, at, end, node)
-        degree = stop - start - num_excluded(excluded, place)
+        degree, place = stop - start, -1
+        if at < end:  # nowhere, where nothing is excluded
+            at = advance(of_nodes, at, end, node)
+            if at < end and of_nodes[at] == node:
+                degree, place = degree - (begins[at + 1] - begins[at]), at
         if takes_all(degree, fanout, replace):
             wanted += degree
             sizes[size], degrees[size], count = degree, 0, 0
@@ -366,10 +373,12 @@ def _mark_rest(
     shift: int,
 ) -> None:
     """Set the bits of the pages that hold positions ``start:stop``, but for those excluded of the node at ``place``."""
-    begin, left = start, num_excluded(excluded, place)
+    first = excluded.begins[place] if place >= 0 else 0
+    left = excluded.begins[place + 1] - first if place >= 0 else 0
+    begin = start
     for j in range(left + 1):
         # Up to the next that is excluded, and behind the last of them up to the end.
-        until = excluded.positions[excluded.begins[place] + j] if j < left else stop
+        until = excluded.positions[first + j] if j < left else stop
         if begin < until:
             last_page = _page_of(until - 1, per_page, shift)
             for page in range(_page_of(begin, per_page, shift), last_page + 1):
