@@ -105,8 +105,8 @@ def excluded_edges(
 def excluded_of_relations(
     excluded: tuple[IdArray, ...],
     graph: HeteroGraph,
-    seeds: Sequence[IdArray],
     unable: Sequence[str | None],
+    seeds: Sequence[IdArray] = (),
 ) -> tuple[Excluded | None, ...]:
     """Return the edges that are excluded of each relation (K,), None: none; () where none is at all. Pure.
 
@@ -114,8 +114,8 @@ def excluded_of_relations(
     ----------
     excluded : of each relation (X,) ascending positions, or () for none
     graph : the topology, of which the offsets are read
-    seeds : of each type, see `excluded_edges`
     unable : of each relation what its sampler is called, where it cannot exclude edges; None: it can
+    seeds : of each type, see `excluded_edges`; (): none are known
 
     Raises
     ------
@@ -127,7 +127,7 @@ def excluded_of_relations(
     if not excluded:
         return ()
     _require_relations(excluded, len(graph.relations))
-    seeds_of_type = dict(zip(graph.node_types, seeds, strict=True))
+    seeds_of_type = dict(zip(graph.node_types, seeds, strict=False))
     found = []
     for positions, (relation, topology), sampler in zip(
         excluded, graph.relations.items(), unable, strict=True
@@ -135,7 +135,7 @@ def excluded_of_relations(
         if sampler is not None and len(positions):
             raise _unable(len(positions), sampler, "the sampler 'neighbor'")
         text = f" of relation {':'.join(relation)!r}"
-        found.append(_of_relation(positions, topology, seeds_of_type[relation[2]], text))
+        found.append(_of_relation(positions, topology, seeds_of_type.get(relation[2], _NOBODY), text))
     return tuple(found) if any(of_relation is not None for of_relation in found) else ()
 
 

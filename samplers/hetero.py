@@ -270,7 +270,7 @@ class RelationwiseSampler:
             )
         unable = [sampler.unable_to_exclude for sampler in self.samplers]
         parts = split_seeds(given.nodes, self._type_starts)
-        return given, parts, excluded_of_relations(given.excluded, self.graph, parts, unable)
+        return given, parts, excluded_of_relations(given.excluded, self.graph, unable, parts)
 
     def _begin(
         self, work: HeteroWorkspace, parts: Sequence[IdArray], excluded: Sequence[Excluded | None]

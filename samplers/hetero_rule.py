@@ -65,7 +65,7 @@ class HeteroRule:
         given = seeds_of(seeds)
         unable = [rule.unable_to_exclude for rule in self.rules]
         seeds_of_types = split_seeds(given.nodes, self._type_starts)
-        excluded = excluded_of_relations(given.excluded, self._graph, seeds_of_types, unable)
+        excluded = excluded_of_relations(given.excluded, self._graph, unable, seeds_of_types)
         parts = zip(self._graph.num_nodes.items(), seeds_of_types, strict=True)
         return _joined(
             [
