@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 import gloader
+from gloader.core.negatives import parse_negatives
 from gloader.device import CpuDevice
 from gloader.distributed import agree, client_run, device_agreement, own_gpus
 from gloader.errors import RankError
@@ -26,7 +27,7 @@ from gloader.pipeline import gather, open_device_tier
 from gloader.pipeline.transfer import Transfer
 from gloader.samplers import HeteroGraph
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.types import HeteroReadyBatch, ReadyBatch
+from gloader.types import HeteroReadyBatch, LinkBatch, ReadyBatch
 
 DEFAULTS: dict[str, Any] = {"fanouts": [4, 3], "memory_budget": "200MB", "threads": 2}
 MODES: dict[str, dict[str, Any]] = {
@@ -46,15 +47,21 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def build(dataset: str, **settings: Any) -> Any:
-    """Return a loader of the kind that the dataset is for; ``mode`` is one of MODES."""
+    """Return a loader of the kind that the dataset is for, or with ``edges`` of links; ``mode`` is one of MODES."""
     mode = MODES[settings.pop("mode", "direct")]
     opened = gloader.Dataset.open(dataset)
+    if "edges" in settings:
+        negatives = parse_negatives(settings.pop("negatives", "uniform:1"))
+        return gloader.LinkLoader(opened, negatives=negatives, **(DEFAULTS | mode | settings))
     kind = gloader.HeteroLoader if opened.kind == "hetero" else gloader.Loader
     return kind(opened, **(DEFAULTS | mode | settings))
 
 
-def digest(batch: ReadyBatch | HeteroReadyBatch) -> str:
+def digest(batch: ReadyBatch | HeteroReadyBatch | LinkBatch) -> str:
     """Return a digest of every array of a batch."""
+    if isinstance(batch, LinkBatch):
+        pairs = (batch.pairs.tolist(), batch.labels.tolist(), batch.edge_ids.tolist(), batch.num_positives)
+        return f"{digest(batch.batch)} {hashlib.sha256(str(pairs).encode()).hexdigest()}"
     found = hashlib.sha256(f"{batch.id} {batch.num_seeds}".encode())
     is_typed = isinstance(batch, HeteroReadyBatch)
     nodes = [*batch.nodes.values()] if is_typed else [batch.nodes]
@@ -70,6 +77,8 @@ def digest(batch: ReadyBatch | HeteroReadyBatch) -> str:
         ]
         if block.edge_weight is not None:
             arrays.append(block.edge_weight.numpy())
+        if block.edge_x is not None:
+            arrays.append(block.edge_x.numpy())
     for array in arrays:
         found.update(f"{array.dtype} {array.shape}".encode())
         found.update(np.ascontiguousarray(array).tobytes())
