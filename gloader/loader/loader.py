@@ -64,6 +64,11 @@ class Loader(NodeLoader[ReadyBatch]):
         return self._held.tier.sources[0]
 
     @property
+    def edge_features(self) -> FeatureSource | None:
+        """All E rows of features of edges, as of `features`; None where batches have none."""
+        return next(iter(self._held.tier.sources[1:]), None)
+
+    @property
     def device_tier(self) -> DeviceTier:
         """What the device holds of features and topology, and reads in place; usable until `close`."""
         return self._held.tier.device_tiers[0]

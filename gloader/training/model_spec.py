@@ -16,6 +16,7 @@ from gloader.models import (
     build_decoder,
     build_hetero_model,
     build_model,
+    takes_edge_features,
 )
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
+    from gloader.dataset.feature_rows import FeatureRows
 
 LinkTarget = Literal["pairs", "classes", "values"]
 
@@ -39,6 +41,12 @@ class ModelSpec:
     out_dim: int  # of the logits, or of embeddings
     num_layers: int
     add_self_loops: bool
+    edge_dim: int = 0  # of the features of edges that it looks at
+
+    @property
+    def uses_edge_features(self) -> bool:
+        """Whether it looks at features of edges, which a loader need not read otherwise."""
+        return self.edge_dim > 0
 
     @property
     def encoder(self) -> ModelSpec:
@@ -53,6 +61,7 @@ class ModelSpec:
             out_dim=self.out_dim,
             num_layers=self.num_layers,
             add_self_loops=self.add_self_loops,
+            edge_dim=self.edge_dim,
         )
 
 
@@ -65,6 +74,11 @@ class HeteroModelSpec:
     out_dim: int  # of the logits, or of embeddings
     num_layers: int
     has_head: bool = True  # that of rsage and rgat; embeddings have none
+
+    @property
+    def uses_edge_features(self) -> bool:
+        """False: models for several types ignore them."""
+        return False
 
     @property
     def encoder(self) -> HeteroModelSpec:
@@ -129,7 +143,8 @@ def spec_of(
     Raises
     ------
     ConfigError
-        The model is for graphs of one type, and the dataset has several.
+        The model is for graphs of one type, and the dataset has several; or it adds up what edges say, and nothing is
+        there or read.
     """
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
     out_dim = dataset.num_classes if targets is None else config.hidden
@@ -153,7 +168,28 @@ def spec_of(
         out_dim=out_dim,
         num_layers=num_layers,
         add_self_loops=not dataset.has_self_loops,
+        edge_dim=_edge_dim(settings, dataset) if takes_edge_features(config.name) else 0,
     )
+
+
+def edge_feature_rows(dataset: Dataset) -> FeatureRows | None:
+    """Return the features of the edges of ``dataset``, which is of one node type; None: there are none."""
+    (table,) = dataset.edge_tables.values()
+    return table.feature_rows
+
+
+def _edge_dim(settings: TrainSettings, dataset: Dataset) -> int:
+    """Return the width of the features of edges that batches bring; 0: they bring none."""
+    rows = edge_feature_rows(dataset)
+    is_read = settings.loader.sampling.edge_features != "none"
+    if settings.model.name == "gine" and (rows is None or not is_read):
+        lacking = (
+            f"dataset {dataset.name} has none" if rows is None else "edge_features='none' leaves them out"
+        )
+        raise ConfigError(
+            f"model 'gine' adds up what features of edges say, and {lacking}; gat works without"
+        )
+    return rows.feature_dim if rows is not None and is_read else 0
 
 
 def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schema:

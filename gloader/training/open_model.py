@@ -19,7 +19,7 @@ from gloader.memory.part_bytes import topology_share
 from gloader.models import HeteroNetwork, encoder_of
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.model_spec import HeteroModelSpec, LinkSpec, schema_of
+from gloader.training.model_spec import HeteroModelSpec, LinkSpec, edge_feature_rows, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,11 +105,17 @@ def _open_one_type(
     # Of edges that do not fit no page is kept: each layer reads all of them, in order.
     topology = stack.enter_context(open_topology(dataset, max_bytes=share if is_held else 0))
     features = stack.enter_context(dataset.open_features())
+    told, told_bytes = None, 0
+    rows = edge_feature_rows(dataset)
+    if rows is not None and checkpoint.spec.encoder.uses_edge_features:
+        told = stack.enter_context(rows.open_features(ring_bytes=_RING_BYTES))
+        told_bytes = told.resident_bytes
     inference = LayerwiseInference(
         graph=topology,
         features=features,
-        memory_budget_bytes=budget - topology.held_bytes,
+        memory_budget_bytes=budget - topology.held_bytes - told_bytes,
         scratch=scratch,
+        edge_features=told,
     )
     return OpenedModel(model=checkpoint.model().to(device), inference=inference)
 
@@ -163,6 +169,13 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
             raise CheckpointError(
                 f"the checkpoint maps {encoder.in_dim} features to {encoder.out_dim} classes; dataset "
                 f"{dataset.name} has {dataset.feature_dim} and {classes}"
+            )
+        rows = edge_feature_rows(dataset)
+        edge_dim = 0 if rows is None else rows.feature_dim
+        if encoder.edge_dim not in (0, edge_dim):
+            raise CheckpointError(
+                f"the checkpoint looks at {encoder.edge_dim} features of every edge; dataset {dataset.name} has "
+                f"{edge_dim}"
             )
         return
     theirs = encoder.schema

@@ -157,7 +157,8 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
     """Return how many numbers the network's first layer is given."""
     spec = spec.encoder
     if isinstance(spec, ModelSpec):
-        return spec.in_dim * sum(map(len, batch.node_arrays))
+        num_edges = sum(block.num_edges for block in batch.all_blocks)
+        return spec.in_dim * sum(map(len, batch.node_arrays)) + spec.edge_dim * num_edges
     dims = spec.schema.feature_dims.values()
     width = spec.schema.learned_dim or spec.config.hidden
     return sum(len(nodes) * (dim or width) for nodes, dim in zip(batch.node_arrays, dims, strict=True))
@@ -229,11 +230,14 @@ def _small_batch(spec: ModelSpec, batch: SampledBatch, shrunk: int) -> ReadyBatc
     blocks = [_shrink(block, shrunk) for block in batch.blocks]
     num_rows, num_seeds = blocks[0].num_src, blocks[-1].num_dst
     degree = torch.ones(num_rows)
+    given = [to_device_block(block, degree, _CPU) for block in blocks]
+    if spec.uses_edge_features:
+        given = [replace(block, edge_x=torch.zeros(len(block.indices), spec.edge_dim)) for block in given]
     return ReadyBatch(
         id=batch.id,
         x=torch.zeros(num_rows, spec.in_dim),
         y=torch.zeros(num_seeds, dtype=torch.int64),
-        blocks=tuple(to_device_block(block, degree, _CPU) for block in blocks),
+        blocks=tuple(given),
         nodes=batch.nodes[:num_rows],
         num_seeds=num_seeds,
     )
@@ -267,7 +271,8 @@ def _tensors(ready: Delivered) -> list[torch.Tensor]:
     else:
         blocks, inputs = list(ready.blocks), [ready.x]
     found = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
-    return [*inputs, ready.y, *found]
+    told = [block.edge_x for block in blocks if block.edge_x is not None]
+    return [*inputs, ready.y, *found, *told]
 
 
 def _shrink(block: Block, by: int) -> Block:

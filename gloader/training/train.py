@@ -15,13 +15,14 @@ from gloader.config import TaskName
 from gloader.core.flag_values import require_choice
 from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
+from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.group import RankGroup
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.link_prediction import LinkPrediction
-from gloader.training.model_spec import HeteroModelSpec
+from gloader.training.model_spec import HeteroModelSpec, edge_feature_rows
 from gloader.training.optimizer import check_optim
 from gloader.training.own_device import require_own_gpu, resolve_device
 from gloader.training.process import own_cores, private_randomness
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from gloader.training.run_loader import LoaderFactory
     from gloader.training.task import AnyLoader, Task
     from gloader.training.trainer import Outcome
+    from gloader.types import FeatureSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +318,15 @@ class _TrainingRun:
             memory_budget_bytes=budget.phase_bytes,
             scratch=scratch,
             tier=loader.device_tiers.get(name) if is_of_links else loader.device_tier,
+            edge_features=self._edge_features(loader) if spec.uses_edge_features else None,
         )
+
+    def _edge_features(self, loader: Any) -> FeatureSource | None:
+        if not isinstance(loader, LinkLoader):
+            found: FeatureSource | None = loader.edge_features
+            return found
+        rows = edge_feature_rows(self.dataset)
+        return None if rows is None else loader.features[rows.name]
 
     def _resume(self, trainer: Trainer) -> None:
         """Continue from the checkpoint, where one is asked for and there; on all ranks or on none."""
@@ -416,12 +426,18 @@ def _check_compile(settings: TrainSettings, task: Task) -> None:
 
 
 def _resolved(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
-    """Return ``settings`` with the host cache in bytes, and for an MLP with hops that have no edges."""
+    """Return ``settings`` with the host cache in bytes, and without what the model does not look at.
+
+    For an MLP hops have no edges; features of edges, where there are any, are for models that take them.
+    """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))
     if settings.model.name == "mlp":
         fanouts = (0,) * len(loader.sampling.fanouts)
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
+    has_told = any(table.has_edge_features for table in dataset.edge_tables.values())
+    if has_told and not takes_edge_features(settings.model.name):
+        loader = loader.changed(edge_features="none")
     return replace(settings, loader=loader)
 
 

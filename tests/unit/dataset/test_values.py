@@ -13,6 +13,7 @@ import pytest
 
 from gloader import Loader
 from gloader.cli.main import main
+from gloader.config import ModelConfig
 from gloader.dataset import Dataset
 from gloader.dataset.values import ValueCheck, ValueLimits
 from gloader.dataset.verify import verify_dataset
@@ -20,6 +21,7 @@ from gloader.errors import FormatError, GraphError
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.format import DATASET_MANIFEST, data_bytes, read_manifest
 from gloader.ssd_store.write.new_directory import NewDirectory
+from gloader.training.model_spec import ModelSpec
 from gloader.training.predict import predict
 
 if TYPE_CHECKING:
@@ -195,7 +197,9 @@ USERS: dict[str, Callable[[Dataset], Any]] = {
     "vip hotness": lambda dataset: first_batch(dataset, device_hotness="vip"),
     "inference": lambda dataset: predict(
         dataset,
-        SimpleNamespace(spec=SimpleNamespace(in_dim=3, out_dim=CLASSES, num_sources=N)),  # type: ignore[arg-type]
+        SimpleNamespace(  # type: ignore[arg-type]
+            spec=ModelSpec(config=ModelConfig(), in_dim=3, out_dim=CLASSES, num_layers=1, add_self_loops=True)
+        ),
     ),
     "numpy": lambda dataset: dataset.to_numpy(),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from linked import edge_arrays, write_linked
 from typed_batches import RELATIONS, random_edges, small_schema
 
 from gloader.config import LoaderSettings, ModelConfig, TrainSettings
@@ -139,6 +140,21 @@ def test_a_spec_survives_json(spec) -> None:
     assert parse_spec(json.loads(json.dumps(spec_content(spec))), Path("x")) == spec
 
 
+def test_features_of_edges_are_for_models_that_look_at_them(tmp_path: Path) -> None:
+    write_linked(tmp_path / "data", {}, edges=edge_arrays(40, 40, 300))
+    dataset = Dataset.open(tmp_path / "data")
+    wide = {"graphsage": 0, "gcn": 0, "mlp": 0, "gat": 3, "gine": 3}
+    for name, width in wide.items():
+        spec = spec_of(_settings(name), dataset)
+        assert isinstance(spec, ModelSpec)
+        assert (spec.edge_dim, spec.uses_edge_features) == (width, width > 0)
+        assert parse_spec(json.loads(json.dumps(spec_content(spec))), Path("x")) == spec
+    settings = _settings("gat")
+    settings = replace(settings, loader=settings.loader.changed(edge_features="none"))
+    assert not spec_of(settings, dataset).uses_edge_features
+    assert not spec_of(_settings("rgat"), dataset).uses_edge_features
+
+
 def test_specs_of_earlier_versions_are_read() -> None:
     """Which called the width of the output a number of classes, and knew one type of it."""
     content = json.loads(json.dumps(spec_content(SPEC)))
@@ -146,6 +162,11 @@ def test_specs_of_earlier_versions_are_read() -> None:
     (content["schema"]["labelled"],) = content["schema"].pop("targets")
     del content["has_head"]
     assert parse_spec(content, Path("x")) == SPEC
+    plain = ModelSpec(config=ModelConfig(), in_dim=5, out_dim=3, num_layers=2, add_self_loops=False)
+    content = spec_content(plain)
+    content["num_classes"] = content.pop("out_dim")
+    del content["edge_dim"]
+    assert parse_spec(content, Path("x")) == plain
 
 
 @pytest.mark.parametrize(

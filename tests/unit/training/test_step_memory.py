@@ -47,21 +47,25 @@ def _batch(shapes=SHAPES) -> SampledBatch:
     )
 
 
-def _spec(name, in_dim, hidden=32) -> ModelSpec:
+def _spec(name, in_dim, hidden=32, edge_dim=0) -> ModelSpec:
     return ModelSpec(
         config=ModelConfig(name=name, hidden=hidden, batch_norm=name == "gcn"),
         in_dim=in_dim,
         out_dim=7,
         num_layers=len(SHAPES),
         add_self_loops=True,
+        edge_dim=edge_dim,
     )
 
 
-@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
+@pytest.mark.parametrize(
+    ("name", "edge_dim"),
+    [("graphsage", 0), ("gcn", 0), ("gat", 0), ("mlp", 0), ("gat", 16), ("gine", 16), ("gine", 100)],
+)
 @pytest.mark.parametrize("in_dim", [64, 200])
 @pytest.mark.parametrize("autocast", ["none", "bf16"])
-def test_a_small_step_tells_what_the_whole_one_takes(name, in_dim, autocast, monkeypatch) -> None:
-    batch, spec = _batch(), _spec(name, in_dim)
+def test_a_small_step_tells_what_the_whole_one_takes(name, edge_dim, in_dim, autocast, monkeypatch) -> None:
+    batch, spec = _batch(), _spec(name, in_dim, edge_dim=edge_dim)
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 200_000)
     predicted = step_bytes(spec, batch, autocast=autocast)
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
