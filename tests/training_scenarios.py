@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from typed_batches import full_batch, random_edges, small_schema
 
-from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
+from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
 from gloader.errors import RankError
 from gloader.loader import Loader
@@ -74,6 +74,7 @@ def train(
     odd: dict[str, Any] | None = None,
     sharing: Any = "auto",
     out: str | None = None,
+    links: dict[str, Any] | None = None,
     **files: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it; with ``trouble`` on one rank, or ``odd`` settings of the model on rank 1."""
@@ -88,9 +89,13 @@ def train(
             optim=replace(OPTIM, **(optim or {})),
             step=StepConfig(**(step or {})),
             loader=LOADER.changed(sharing=sharing, **(loader or {})),
+            task="node" if links is None else "link",
+            links=LinkConfig(**(links or {})),
         ),
         files=RunFiles(out=None if out is None else Path(out), **files),
-        loader_factory=TroubledLoader.from_settings if opened.kind == "homogeneous" else None,
+        loader_factory=TroubledLoader.from_settings
+        if opened.kind == "homogeneous" and links is None
+        else None,
     )
     run = found.runs[0]
     return {

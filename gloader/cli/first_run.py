@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from gloader.errors import SpillError
 
 if TYPE_CHECKING:
-    from gloader.config import LoaderSettings
+    from gloader.config import LinkConfig, LoaderSettings
     from gloader.dataset import Dataset
+    from gloader.dataset.writer import DatasetWriter
     from gloader.types import Fanouts
 
 _LOG = logging.getLogger("gloader")
@@ -31,6 +32,9 @@ _POLICIES = {
     "static": "gloader.cache.slot_kernels",
     "none": "gloader.ssd_store.sweep.kernels",
 }
+
+_LINKS = "gloader.samplers.link_kernels"
+_TABLE = "train"
 
 _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
 _BATCH_SIZE, _SUPERBATCH = 64, 2
@@ -49,23 +53,33 @@ class Rehearsal:
     has_weights: bool
     is_typed: bool  # of several types, whose loaders sample by kernels of their own
     loader: dict[str, Any] | None  # keywords of a loader; None: nothing is sampled
+    links: dict[str, Any] | None = (
+        None  # keywords that a loader of links has beside them; None: it is of nodes
+    )
 
     def hold(self) -> None:
         """Sample, cache and read a graph of a thousand nodes in every way that the command may."""
         from gloader.config import loader_defaults
         from gloader.dataset import Dataset
-        from gloader.loader import HeteroLoader, Loader
 
         dataset = Dataset.open(self._write_graph())
         if self.loader is not None:
             keywords = {name: value for name, value in self.loader.items() if name in loader_defaults()}
             asked = keywords.get("io_strategy", "auto")
-            kind = HeteroLoader if self.is_typed else Loader
             for way in _WAYS if asked == "auto" else (asked,):
-                with kind(dataset, **keywords | {"io_strategy": way}) as loader:
+                with self._open_loader(dataset, keywords | {"io_strategy": way}) as loader:
                     for _ in loader:
                         pass
         self._read_in_order(dataset)
+
+    def _open_loader(self, dataset: "Dataset", keywords: dict[str, Any]) -> Any:
+        from gloader.core.negatives import parse_negatives
+        from gloader.loader import HeteroLoader, LinkLoader, Loader
+
+        if self.links is None:
+            return (HeteroLoader if self.is_typed else Loader)(dataset, **keywords)
+        links = self.links | {"negatives": parse_negatives(self.links["negatives"])}
+        return LinkLoader(dataset, typed=self.is_typed, **links, **keywords)
 
     def _read_in_order(self, dataset: "Dataset") -> None:
         """Do what an evaluation does: activations are written and read, features read, in the order of the nodes."""
@@ -104,12 +118,28 @@ class Rehearsal:
             dim = min(self.feature_dim, _MAX_DIM)
             with writer.features(dim, self.feature_dtype) as rows:
                 rows.append(np.ones((_NODES, dim), np.float32))
+            if self.links is not None:
+                self._write_links(writer)
             writer.labels(ids % 2)
             writer.splits(train=ids[: _NODES // 2], valid=ids[_NODES // 2 :], test=ids[:0])
         return path
 
+    def _write_links(self, writer: "DatasetWriter") -> None:
+        """Write edges of the graph as those that are predicted, and are given as negatives, with a label."""
+        import numpy as np
 
-def compile_first(dataset: "Dataset", loader: "LoaderSettings | None", *, says: Any) -> None:
+        places = np.arange(_NODES // 2, dtype=np.int64)
+        pairs = np.stack([places * 7 % _NODES, places // _EDGES_PER_NODE, places, places * 0 - 1], axis=1)
+        table = writer.links(_TABLE)
+        with table.pairs(len(pairs)) as rows:
+            rows.append(pairs)
+        with table.labels(len(pairs), "int64") as column:
+            column.append(places % 2)
+
+
+def compile_first(
+    dataset: "Dataset", loader: "LoaderSettings | None", *, says: Any, links: "LinkConfig | None" = None
+) -> None:
     """Compile what a run needs in another process, where this machine has never compiled it; else do nothing.
 
     What cannot be compiled there, for whatever reason, is compiled by the run itself.
@@ -119,8 +149,9 @@ def compile_first(dataset: "Dataset", loader: "LoaderSettings | None", *, says: 
     dataset : what the run reads
     loader : settings of the run's loader; None: it samples nothing
     says : hears of it, in words
+    links : what a loader of links predicts; None: it is one of nodes
     """
-    if not _lacks_kernels(loader):
+    if not _lacks_kernels(loader, links):
         return
     from gloader.ssd_store.spill.folder import SpillFolder
 
@@ -139,6 +170,7 @@ def compile_first(dataset: "Dataset", loader: "LoaderSettings | None", *, says: 
                 has_weights=edges is not None and edges.has_weights,
                 is_typed=dataset.kind == "hetero",
                 loader=None if loader is None else _in_small(loader, folder.path),
+                links=None if links is None else _of_links(links),
             )
             command = [sys.executable, "-m", "gloader.cli.first_run", json.dumps(asdict(rehearsal))]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -165,6 +197,16 @@ def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
     }
 
 
+def _of_links(links: "LinkConfig") -> dict[str, Any]:
+    """Return keywords of a loader of links with the kernels of ``links``, over the table that is rehearsed with."""
+    return {
+        "edges": _TABLE,
+        "negatives": f"table:{_TABLE}" if links.negatives.startswith("table:") else links.negatives,
+        "exclude": links.exclude,
+        "exclude_duplicates": links.exclude_duplicates,
+    }
+
+
 def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
     """Return fan-outs for the rehearsal's one relation, as JSON holds them, of the same kernels. Pure."""
     from gloader.types import RelationFanouts
@@ -174,7 +216,7 @@ def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
     return fanouts if isinstance(fanouts, tuple) else str(fanouts)
 
 
-def _lacks_kernels(loader: "LoaderSettings | None") -> bool:
+def _lacks_kernels(loader: "LoaderSettings | None", links: "LinkConfig | None") -> bool:
     from numba import config
 
     from gloader.samplers.make import kernels_of
@@ -182,6 +224,8 @@ def _lacks_kernels(loader: "LoaderSettings | None") -> bool:
     if config.DISABLE_JIT:
         return False
     modules = [*_READING]
+    if links is not None:
+        modules.append(_LINKS)
     if loader is not None:
         modules.append(kernels_of(loader.sampling.sampler).__name__)
         if loader.memory.features != "ram":

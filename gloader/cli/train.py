@@ -74,7 +74,8 @@ def train(
         dataset = open_dataset(group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=budget)))
         if dataset.kind == "hetero":
             _require_typed_run(run, settings, dataset)
-        group.run_on_first(lambda: compile_first(dataset, loader, says=screen.say))
+        of_links = links if run.task == "link" else None
+        group.run_on_first(lambda: compile_first(dataset, loader, says=screen.say, links=of_links))
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
         run = replace(run, resume=run.resume or max(group.gather(launch.restarts)) > 0)

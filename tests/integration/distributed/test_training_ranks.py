@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import rank_server
 import training_scenarios
+from link_datasets import split_communities
 from rank_server import Ended, RankServer
 from training_scenarios import train, typed_steps
 
@@ -52,6 +53,30 @@ def test_two_ranks_have_the_losses_of_one_with_twice_the_batch(
     assert len(first["summary"].pop("rank_peak_rss_bytes")) == 2
     second["summary"].pop("rank_peak_rss_bytes")
     assert second == first  # also what the second rank did not compute
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Communities, whose 384 edges make 12 steps of 32: the last but one of an epoch is whole."""
+    return split_communities(tmp_path_factory.mktemp("linked") / "dataset", per_row=9).root
+
+
+@pytest.mark.parametrize("sharing", ["private"])
+@pytest.mark.parametrize("decoder", ["dot", "mlp"])
+def test_two_ranks_learn_the_links_that_one_does_with_twice_the_batch(
+    run: Run, linked: Path, sharing: str, decoder: str
+) -> None:
+    """Negatives are those of the row, whichever rank has it; the decoder is averaged with the encoder."""
+    links = {"decoder": decoder, "negatives": "uniform:2"}
+    whole = train(str(linked), links=links, loader={"batch_size": 50})
+    settings = {"links": links, "loader": {"batch_size": 25}, "sharing": sharing, "dataset": str(linked)}
+    first, second = _results(run("train", **settings))
+    assert first["losses"] == pytest.approx(whole["losses"], rel=1e-4)
+    assert np.allclose(first["accuracies"], whole["accuracies"], atol=1e-3)
+    assert first["test_acc"] == pytest.approx(whole["test_acc"], abs=1e-3)
+    for found in (first, second):
+        found["summary"].pop("rank_peak_rss_bytes")
+    assert second == first
 
 
 @pytest.fixture(scope="module")

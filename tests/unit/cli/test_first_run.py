@@ -14,7 +14,7 @@ import pytest
 
 from gloader import Dataset
 from gloader.cli import first_run
-from gloader.config import LoaderSettings, Policy
+from gloader.config import LinkConfig, LoaderSettings, Policy
 from gloader.samplers import make
 
 SETTINGS = [
@@ -91,6 +91,35 @@ def test_a_rehearsal_of_several_types_samples_by_the_fanouts_of_any_form(
     assert len(started) == 1
 
 
+@pytest.mark.parametrize(
+    "links",
+    [
+        LinkConfig(exclude="reverse", negatives="uniform:2,strict"),
+        pytest.param(
+            LinkConfig(exclude_duplicates=True, exclude="self", negatives="table:x"), marks=pytest.mark.long
+        ),
+        pytest.param(LinkConfig(negatives="none"), marks=pytest.mark.long),
+    ],
+)
+def test_a_rehearsal_of_links_compiles_what_its_command_looks_for(
+    dataset: Dataset,
+    started: list[list[str]],
+    links: LinkConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8)
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(first_run, "_is_compiled", lambda name: name != "gloader.samplers.link_kernels")
+        first_run.compile_first(dataset, loader, says=said.append)
+        assert started == []
+        first_run.compile_first(dataset, loader, says=said.append, links=links)
+    first_run.compile_first(dataset, loader, says=said.append, links=links)
+    assert len(started) == len(said) == 1
+
+
 @pytest.mark.reliability("J11")
 @pytest.mark.parametrize("options", ["", ":normalize=true"])
 def test_a_sampler_with_options_looks_for_its_own_kernels(
@@ -101,8 +130,8 @@ def test_a_sampler_with_options_looks_for_its_own_kernels(
         LoaderSettings.of(fanouts=[3], batch_size=8, sampler=f"{name}{options}")
         for name in ("labor", "ladies")
     ]
-    assert all(map(first_run._lacks_kernels, settings))
-    assert not first_run._lacks_kernels(LoaderSettings.of(fanouts=[3], batch_size=8))
+    assert all(first_run._lacks_kernels(each, None) for each in settings)
+    assert not first_run._lacks_kernels(LoaderSettings.of(fanouts=[3], batch_size=8), None)
 
 
 def test_a_rehearsal_that_fails_leaves_the_compiling_to_the_run(
