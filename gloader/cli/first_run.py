@@ -34,7 +34,7 @@ _POLICIES = {
 }
 
 _LINKS = "gloader.samplers.link_kernels"
-_TABLE = "train"
+_TABLE, _WRONG = "train", "wrong"
 
 _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
 _BATCH_SIZE, _SUPERBATCH = 64, 2
@@ -130,11 +130,12 @@ class Rehearsal:
 
         places = np.arange(_NODES // 2, dtype=np.int64)
         pairs = np.stack([places * 7 % _NODES, places // _EDGES_PER_NODE, places, places * 0 - 1], axis=1)
-        table = writer.links(_TABLE)
-        with table.pairs(len(pairs)) as rows:
-            rows.append(pairs)
-        with table.labels(len(pairs), "int64") as column:
-            column.append(places % 2)
+        for name in (_TABLE, _WRONG):
+            table = writer.links(name)
+            with table.pairs(len(pairs)) as rows:
+                rows.append(pairs)
+            with table.labels(len(pairs), "int64") as column:
+                column.append(places % 2)
 
 
 def compile_first(
@@ -201,7 +202,7 @@ def _of_links(links: "LinkConfig") -> dict[str, Any]:
     """Return keywords of a loader of links with the kernels of ``links``, over the table that is rehearsed with."""
     return {
         "edges": _TABLE,
-        "negatives": f"table:{_TABLE}" if links.negatives.startswith("table:") else links.negatives,
+        "negatives": f"table:{_WRONG}" if links.negatives.startswith("table:") else links.negatives,
         "exclude": links.exclude,
         "exclude_duplicates": links.exclude_duplicates,
     }

@@ -61,7 +61,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return split_communities(tmp_path_factory.mktemp("linked") / "dataset", per_row=9).root
 
 
-@pytest.mark.parametrize("sharing", ["private"])
+@pytest.mark.parametrize("sharing", ["shared", "private"])
 @pytest.mark.parametrize("decoder", ["dot", "mlp"])
 def test_two_ranks_learn_the_links_that_one_does_with_twice_the_batch(
     run: Run, linked: Path, sharing: str, decoder: str
