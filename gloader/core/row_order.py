@@ -42,6 +42,7 @@ class RowOrder:
     rank: int = 0
     world_size: int = 1
     expand: Callable[[BatchId, IdArray], AnySeeds] | None = None  # what rows become; None: they are seeds
+    expand_bytes: int = 0  # memory that a call of it for a batch takes at its peak
     seed_blocks: int = 1
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)

@@ -46,8 +46,8 @@ class LinkLoader(BatchLoader[LinkBatch]):
     edges : name of the link table whose rows are predicted
     fanouts : as of `Loader`, or of `HeteroLoader`
     batch_size : edges of the table per batch (of this rank)
-    negatives : `gloader.Uniform`, `gloader.Binary`, `gloader.InBatch` or `gloader.Table`; None: no pairs beside those
-        of the table, whose own labels are predicted
+    negatives : `gloader.Uniform`, `gloader.Binary`, `gloader.InBatch` or `gloader.Table`, or text such as "uniform:5";
+        None: no pairs beside those of the table, whose own labels are predicted
     exclude : which edges no hop of the batch may take: the predicted ones ("self"), their reverses too ("reverse"), or
         "none"; a node draws among the others as if they were all
     exclude_duplicates : leave out the edges parallel to an excluded one as well
@@ -72,7 +72,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         fanouts: FanoutsLike,
         batch_size: int,
         edges: str = "train",
-        negatives: Negatives | None = _DEFAULT_NEGATIVES,
+        negatives: Negatives | str | None = _DEFAULT_NEGATIVES,
         exclude: Exclude = "none",
         exclude_duplicates: bool = False,
         typed: bool | None = None,
@@ -95,7 +95,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         settings: LoaderSettings,
         *,
         edges: str = "train",
-        negatives: Negatives | None = _DEFAULT_NEGATIVES,
+        negatives: Negatives | str | None = _DEFAULT_NEGATIVES,
         exclude: Exclude = "none",
         exclude_duplicates: bool = False,
         typed: bool | None = None,

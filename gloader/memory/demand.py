@@ -50,6 +50,7 @@ class Demand:
     sampler_map_bytes: int  # what each sampling thread keeps to find nodes again
     work: StepWork  # of a step, measured on the first batches and on the disk
     num_batches: int | None  # of the whole run, where that is known
+    beside_bytes: int = 0  # of a large batch, beside rows and edges: pairs of links, trees of nodes
     sampler_call_bytes: int = 0  # what each sampling thread holds for a large batch, beside it
     num_seeds: int = 0  # of the whole epoch
     num_ranks: int = 1  # whose batches are gathered; each has feature buffers of its own

@@ -84,4 +84,5 @@ def workspace_bytes(demand: Demand, budget_bytes: int) -> int:
 
 def batch_bytes(demand: Demand) -> int:
     """Return the bytes of a large sampled batch, without features. Pure."""
-    return _SAMPLED_ROW_BYTES * demand.batch_rows + _SAMPLED_EDGE_BYTES * demand.batch_edges
+    rows, edges = _SAMPLED_ROW_BYTES * demand.batch_rows, _SAMPLED_EDGE_BYTES * demand.batch_edges
+    return rows + edges + demand.beside_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from gloader.config import Exclude
 from gloader.core.flag_values import require_choice
-from gloader.core.negatives import Table
+from gloader.core.negatives import Table, checked_negatives
 from gloader.core.units import format_bytes
 from gloader.dataset.schema import relation_text
 from gloader.samplers.link_seeds import LinkSeeds
@@ -47,16 +47,23 @@ class LinkTask:
 
     @classmethod
     def of(
-        cls, dataset: Dataset, edges: str, *, negatives: Negatives | None, exclude: Exclude, duplicates: bool
+        cls,
+        dataset: Dataset,
+        edges: str,
+        *,
+        negatives: Negatives | str | None,
+        exclude: Exclude,
+        duplicates: bool,
     ) -> LinkTask:
         """Return what these arguments of a loader say.
 
         Raises
         ------
         ConfigError
-            The dataset has no such table, or ``exclude`` is not one of its values.
+            The dataset has no such table, ``exclude`` is not one of its values, or ``negatives`` are none.
         """
         require_choice("exclude", exclude, get_args(Exclude))
+        negatives = checked_negatives(negatives)
         return cls(
             table=dataset.link_table(edges),
             negatives=negatives,
@@ -129,7 +136,8 @@ class LinkTask:
             f"links: {order.num_items:,} edges of {self.table.name!r} ({relation_text(self.table.relation)}, {where}), "
             f"negatives {self.negatives or 'none'}, excluded {self._excluded}"
         )
-        return BoundLinks(order=replace(order, expand=seeds.of), held_bytes=held, text=text)
+        bound = replace(order, expand=seeds.of, expand_bytes=seeds.call_bytes(order.batch_size))
+        return BoundLinks(order=bound, held_bytes=held, text=text)
 
     @property
     def _excluded(self) -> str:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.cache import slot_bytes
 from gloader.cache.reuse import measure_reuse
+from gloader.core.row_order import RowOrder
 from gloader.memory.demand import Demand, TableDemand
 from gloader.memory.predict import StepWork, TableWork, spread_of
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.pace import BATCHES_AHEAD
+from gloader.pipeline.sample import beside_bytes
 from gloader.pipeline.table_rows import distinct_rows, rows_of
 from gloader.samplers import (
     HeteroGraph,
@@ -93,9 +95,8 @@ def measure_demand(
         sampler_threads=num_sampler_threads(settings, first),
         # A device that samples has its map of nodes with it.
         sampler_map_bytes=0 if first.sampler is not None else _map_bytes(spec, work, edges),
-        sampler_call_bytes=math.ceil(LARGER_THAN_PROBED * _most_call_bytes(spec, work))
-        if sweeps is None
-        else _REPLAY_FACTOR * sweeps.drawn_bytes,
+        beside_bytes=math.ceil(LARGER_THAN_PROBED * max(map(beside_bytes, work.probe), default=0)),
+        sampler_call_bytes=max(_hop_bytes(spec, work, sweeps), _seed_bytes(work)),
         work=_step_work(settings, work, files, tiers, rows, sweeps),
         num_batches=num_batches_of(settings, work.order, num_ranks),
         num_seeds=work.order.num_held,
@@ -223,6 +224,18 @@ def _map_bytes(spec: str, work: Workload, edges: int) -> int:
     if isinstance(work.sampler, TemporalSampler):
         return temporal_map_bytes(_batch_rows(work) + edges)
     return node_map_bytes(spec, num_nodes=graph.num_nodes, found=_batch_rows(work) + edges)
+
+
+def _seed_bytes(work: Workload) -> int:
+    """Return what a sampling thread holds while it works out the seeds of a batch."""
+    return work.order.expand_bytes if isinstance(work.order, RowOrder) else 0
+
+
+def _hop_bytes(spec: str, work: Workload, sweeps: SweepPlan | None) -> int:
+    """Return what a sampling thread holds for the hops of a large batch, beside it."""
+    if sweeps is not None:
+        return _REPLAY_FACTOR * sweeps.drawn_bytes
+    return math.ceil(LARGER_THAN_PROBED * _most_call_bytes(spec, work))
 
 
 def _most_call_bytes(spec: str, work: Workload) -> int:

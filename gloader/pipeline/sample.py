@@ -12,7 +12,7 @@ from gloader.cache import encode_ids
 from gloader.pipeline.table_rows import OrderedRows, distinct_rows, ordered_rows
 from gloader.samplers import HeteroGraph
 from gloader.samplers.graph import float_in_degrees
-from gloader.types import HeteroBatch
+from gloader.types import HeteroBatch, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -237,8 +237,16 @@ def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.fl
     return float_in_degrees(topology.offsets, nodes)
 
 
+def beside_bytes(batch: AnyBatch) -> int:
+    """Return the bytes of what a batch has beside its nodes and edges: links, and the trees of its nodes. Pure."""
+    trees = (batch.trees,) if isinstance(batch, SampledBatch) else (batch.trees or {}).values()
+    links = batch.links
+    of_links = () if links is None else (links.pairs, links.labels, links.edge_ids)
+    return sum(array.nbytes for array in (*trees, *of_links) if array is not None)
+
+
 def _num_bytes(batch: AnyBatch) -> int:
     blocks = batch.all_blocks
     weights = sum(block.edge_weight.nbytes for block in blocks if block.edge_weight is not None)
     edges = sum(block.indptr.nbytes + block.indices.nbytes + block.edge_ids.nbytes for block in blocks)
-    return sum(nodes.nbytes for nodes in batch.node_arrays) + edges + weights
+    return sum(nodes.nbytes for nodes in batch.node_arrays) + edges + weights + beside_bytes(batch)
