@@ -29,6 +29,8 @@ class PrepareFlags:
     """Memory that the conversion may use, such as 1GB; half of what is free when not given."""
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     """How the features are stored."""
+    edge_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    """How the features of edges are stored."""
     order: OrderName = "none"
     """How rows lie on disk: as given, by falling out-degree, or community by community."""
     symmetrize: Annotated[bool | list[str], Parameter(negative=())] = False
@@ -58,6 +60,7 @@ class PrepareFlags:
             self_loops=self.self_loops,
             deduplicate=self.deduplicate,
             dtype=self.dtype,
+            edge_dtype=self.edge_dtype,
             order=self.order,
             edge_split=None if self.edge_split is None else edge_shares(self.edge_split),
             edge_split_by=self.edge_split_by,
@@ -80,6 +83,10 @@ class SourceFlags:
     """edges: a .npy file of labels, -1 where unlabelled."""
     splits: Path | None = None
     """edges: a .npz file with train, valid and test ids; random 60/20/20 when not given."""
+    edge_time: str | None = None
+    """The column of edges that holds their times in seconds, by which lists are sorted; or none."""
+    edge_features: str | None = None
+    """The features of edges: columns such as amount,kind, an array's name, or a file; or none."""
     root: Path | None = None
     """ogb: the folder that holds, or will hold, the downloaded data."""
     seed: int = 0
@@ -91,6 +98,8 @@ class SourceFlags:
             features=self.features,
             labels=self.labels,
             splits=self.splits,
+            edge_time=self.edge_time,
+            edge_features=self.edge_features,
             root=self.root,
             seed=self.seed,
             memory_budget_bytes=memory_budget,
@@ -140,8 +149,9 @@ def _describe(report: "PrepareReport") -> dict[str, str]:
     moved = "" if report.order == "none" else f", by {report.order}"
     return {
         "nodes": f"{report.num_nodes:,}{moved}",
-        "edges": _edges(report),
+        "edges": _edges(report) + (", sorted by time" if report.has_edge_times else ""),
         **_links(report),
+        **_edge_features(report),
         "features": f"{report.feature_dim:,} x {report.feature_dtype}",
         "on disk": format_bytes(report.dataset_bytes),
         "time": f"{format_seconds(report.seconds)} ({ordered}edges {format_seconds(report.edge_seconds)}, "
@@ -158,7 +168,7 @@ def _describe_typed(report: "HeteroPrepareReport") -> dict[str, str]:
         + (", labels" if name == report.labelled else "")
         for name, found in report.node_types.items()
     }
-    relations = {name: f"{_edges(found)} edges" for name, found in report.relations.items()}
+    relations = {name: f"{_edges(found)} edges{_columns(found)}" for name, found in report.relations.items()}
     return {
         **types,
         **relations,
@@ -174,6 +184,16 @@ def _edges(counts: "PrepareReport | RelationReport") -> str:
     # Rules may add edges as well as merge them: the number read is worth saying only where it differs.
     dropped = counts.edges_read - counts.num_edges
     return f"{counts.num_edges:,}" + ("" if dropped == 0 else f" from {counts.edges_read:,} read")
+
+
+def _columns(found: "RelationReport") -> str:
+    rows = f", {found.edge_feature_dim:,} features each" if found.edge_feature_dim else ""
+    return rows + (", sorted by time" if found.has_edge_times else "")
+
+
+def _edge_features(report: "PrepareReport") -> dict[str, str]:
+    rows = f"{report.edge_feature_dim:,} x {report.edge_feature_dtype}"
+    return {"edge features": rows} if report.edge_feature_dim else {}
 
 
 def _links(report: "PrepareReport | HeteroPrepareReport") -> dict[str, str]:

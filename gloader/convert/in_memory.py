@@ -11,15 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.in_memory_hetero import MASKS, arrays_source, mask, to_hetero_data, to_heterograph
+from gloader.convert.in_memory_hetero import (
+    EDGE_FEATURES,
+    EDGE_TIMES,
+    MASKS,
+    WEIGHTS,
+    arrays_source,
+    given_columns,
+    mask,
+    tensor_of,
+    to_hetero_data,
+    to_heterograph,
+)
 from gloader.convert.links.array_tables import array_tables
 from gloader.convert.links.shares import edge_shares
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.edge_names import EdgeNames
 from gloader.convert.readers.node_arrays import count_classes, random_splits
-from gloader.convert.source import EdgeStream, Source
+from gloader.convert.source import Source
 from gloader.core.units import parse_bytes
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, ShapeError
@@ -35,6 +47,7 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
+_COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
 
 
@@ -61,6 +74,8 @@ def write_numpy(
     edge_index : (2, E) sources and destinations; or
     indptr, indices : (N + 1,) and (E,), the in-neighbours of each node
     edge_weight : (E,) real numbers of at least 0; left out: unweighted
+    edge_features : (E, F_e) real numbers in the order of the edges, may be memory-mapped
+    edge_time : (E,) int64 seconds or datetime64; each node's in-edges are stored in the order of their times
     train, valid, test : ids or masks; all three or none, which splits the labelled nodes 60/20/20
     links : link tables by name, each a mapping of "edge_index" (2, n) and perhaps "labels" (n,), "times" (n,) and
         "negatives" (n, k) destinations
@@ -76,7 +91,7 @@ def write_numpy(
         As `gloader.convert.prepare.prepare`.
     """
     # What is not an array by its name is an option, which the preparation knows or refuses.
-    arrays = {name: arrays_and_options.pop(name, None) for name in (*_TOPOLOGY, *_SPLITS)}
+    arrays = {name: arrays_and_options.pop(name, None) for name in (*_TOPOLOGY, *_COLUMNS, *_SPLITS)}
     given = {"x": features, "y": labels} | {f"{name}_idx": arrays[name] for name in _SPLITS}
     found = Attributes(
         arrays={name: np.asanyarray(array) for name, array in given.items() if array is not None},
@@ -84,12 +99,19 @@ def write_numpy(
     )
     rows = found.features("x")
     classes = found.labels("y")
+    edges = _edges(arrays, num_nodes=len(rows))
+    columns = given_columns(
+        {name: np.asanyarray(arrays[name]) for name in _COLUMNS if arrays[name] is not None},
+        where="from_numpy",
+        num_edges=edges.num_edges,
+    )
     source = Source(
         name=Path(path).name,
         origin="numpy",
         num_nodes=len(rows),
         num_classes=count_classes(classes) if num_classes is None else num_classes,
-        edges=_edges(arrays, num_nodes=len(rows)),
+        edges=columns.timed(edges),
+        edge_features=columns.feature_rows(),
         features=ArrayFeatures(rows=rows),
         labels=classes,
         splits=found.splits(len(rows)) or random_splits(classes, seed=seed),
@@ -106,6 +128,8 @@ def write_hetero(
     num_nodes: Mapping[str, int] | None = None,
     features: Mapping[str, NDArray[Any]] | None = None,
     edge_weight: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]] | None = None,
+    edge_features: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]] | None = None,
+    edge_time: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]] | None = None,
     **splits_and_options: Any,
 ) -> None:
     """Write a graph of several types as a dataset directory at ``path``.
@@ -123,6 +147,8 @@ def write_hetero(
         plus one
     features : (N, F) real numbers of each type that has any, may be memory-mapped
     edge_weight : (E,) real numbers of at least 0, of each relation that has any
+    edge_features : (E, F_e) real numbers, likewise
+    edge_time : (E,) int64 seconds or datetime64, likewise
     train, valid, test : ids or masks of the labelled type; all three or none, which splits its labelled nodes 60/20/20
     num_classes : left out: the largest label plus one
     seed : of the random splits
@@ -140,7 +166,7 @@ def write_hetero(
     GraphError
         A relation, features or labels name a type that is not there, or an id is out of its type's range.
     ShapeError
-        Features, labels or weights are not one for each node or edge.
+        Features, labels, weights or times are not one for each node or edge.
     SourceError
         Labels are not those of exactly one type, a label is no class, or the splits are malformed.
     ConfigError
@@ -165,7 +191,11 @@ def write_hetero(
         labels=labels,
         num_nodes=num_nodes,
         features=features or {},
-        edge_weight=edge_weight or {},
+        edge_arrays={
+            WEIGHTS: edge_weight or {},
+            EDGE_FEATURES: edge_features or {},
+            EDGE_TIMES: edge_time or {},
+        },
         splits={f"{name}_idx": ids for name, ids in splits.items() if ids is not None},
         seed=seed,
     )
@@ -183,7 +213,8 @@ def write_pyg(
     data : with x, edge_index, y and masks, perhaps edge_weight; of several types, x is of those that have features, y
         and masks are of one of them
     path : the folder to make
-    num_classes, seed, options : as `write_numpy`
+    num_classes, seed, options : as `write_numpy`; ``edge_features`` and ``edge_time`` are names of attributes of edges,
+        left out: edge_attr, where it is more than a weight, and edge_time, where they are there; "none": neither
 
     Raises
     ------
@@ -194,7 +225,15 @@ def write_pyg(
     from gloader.convert.sources.pyg_hetero import hetero_source, is_hetero
 
     make = hetero_source if is_hetero(data) else data_source
-    source = make(data, name=Path(path).name, origin="pyg", where="data", seed=seed, is_mapped=True)
+    source = make(
+        data,
+        name=Path(path).name,
+        origin="pyg",
+        where="data",
+        seed=seed,
+        is_mapped=True,
+        edge_names=_names(options),
+    )
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
@@ -208,7 +247,8 @@ def write_dgl(
     graph : with feat, label and masks, perhaps weights of edges; of several types, feat is of those that have
         features, label and masks are of one of them
     path : the folder to make
-    num_classes, seed, options : as `write_numpy`
+    num_classes, seed, options : as `write_numpy`; ``edge_features`` and ``edge_time`` are names of edge data, left out:
+        feat and edge_time, where they are there; "none": neither
 
     Raises
     ------
@@ -219,8 +259,15 @@ def write_dgl(
     from gloader.convert.sources.dgl_hetero import hetero_source
 
     make = graph_source if graph.is_homogeneous else hetero_source
-    source = make(graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed)
+    source = make(
+        graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed, edge_names=_names(options)
+    )
     _write(source, path, options, num_classes=num_classes, seed=seed)
+
+
+def _names(options: dict[str, Any]) -> EdgeNames:
+    """Take the names of times and features of edges out of ``options``."""
+    return EdgeNames(time=options.pop(EDGE_TIMES, None), features=options.pop(EDGE_FEATURES, None))
 
 
 def to_pyg(arrays: Mapping[str, Any]) -> Any:
@@ -247,8 +294,9 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
     )
     for name, key in MASKS:
         data[key] = torch.from_numpy(mask(arrays[name], num_nodes))
-    if "edge_weight" in arrays:
-        data.edge_weight = torch.tensor(arrays["edge_weight"])
+    for name, key in ((WEIGHTS, "edge_weight"), (EDGE_FEATURES, "edge_attr"), (EDGE_TIMES, "edge_time")):
+        if name in arrays:
+            data[key] = tensor_of(arrays[name])
     return data
 
 
@@ -268,13 +316,16 @@ def to_dgl(arrays: Mapping[str, Any]) -> Any:
     )
     graph = to_graph(topology)
     graph.ndata["feat"] = torch.from_numpy(arrays["features"])
+    for name, key in ((EDGE_FEATURES, "feat"), (EDGE_TIMES, "edge_time")):
+        if name in arrays:
+            graph.edata[key] = tensor_of(arrays[name])
     graph.ndata["label"] = torch.tensor(arrays["labels"])
     for name, key in MASKS:
         graph.ndata[key] = torch.from_numpy(mask(arrays[name], len(arrays["labels"])))
     return graph
 
 
-def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> EdgeStream:
+def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> ArrayEdges | ArrayCscEdges:
     edge_index, indptr, indices, weight = (arrays[name] for name in _TOPOLOGY)
     if edge_index is not None and indptr is None and indices is None:
         return ArrayEdges.of(edge_index, where="edge_index", weight=weight)

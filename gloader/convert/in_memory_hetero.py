@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.convert.readers.arrays import ArrayEdges
 from gloader.convert.readers.attributes import Attributes
-from gloader.convert.sources.typed_stores import NodeStore, stored_source
+from gloader.convert.readers.edge_names import EdgeNames
+from gloader.convert.readers.edge_store import EdgeArrays
+from gloader.convert.sources.typed_stores import EdgeStore, NodeStore, stored_source
 from gloader.core.fanouts import parse_relation
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from gloader.convert.hetero_source import HeteroSource
     from gloader.types import Relation
 
+WEIGHTS: Final = "edge_weight"
+EDGE_FEATURES: Final = "edge_features"
+EDGE_TIMES: Final = "edge_time"
+_SAID: Final = {WEIGHTS: "weights", EDGE_FEATURES: "edge features", EDGE_TIMES: "edge times"}
 # The names of the masks in PyG and DGL.
 MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 
@@ -32,7 +38,7 @@ def arrays_source(
     labels: Mapping[str, NDArray[Any]],
     num_nodes: Mapping[str, int] | None,
     features: Mapping[str, NDArray[Any]],
-    edge_weight: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]],
+    edge_arrays: Mapping[str, Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]]],
     splits: Mapping[str, NDArray[Any]],
     seed: int,
 ) -> HeteroSource:
@@ -41,21 +47,25 @@ def arrays_source(
     Raises
     ------
     ConfigError
-        What edges or weights are given for names no relation.
+        What edges, or arrays beside them, are given for names no relation.
     GraphError
-        Features, labels or weights are those of a type or relation that is not there.
+        Features, labels or arrays beside edges are those of a type or relation that is not there.
     ShapeError
         An array has the wrong shape or dtype.
     SourceError
         Labels are on no type, or on several; some splits are there and some are not.
     """
     pairs = {parse_relation(relation): np.asanyarray(pair) for relation, pair in edges.items()}
-    weights = {parse_relation(relation): weight for relation, weight in edge_weight.items()}
+    beside = {
+        what: {parse_relation(relation): np.asanyarray(array) for relation, array in arrays.items()}
+        for what, arrays in edge_arrays.items()
+    }
     counts = _counts(features, labels, pairs) if num_nodes is None else dict(num_nodes)
     for what, given in (("features", features), ("labels", labels)):
         _require_known(what, "node type", given, counts)
     texts = [relation_text(relation) for relation in pairs]
-    _require_known("weights", "relation", [relation_text(relation) for relation in weights], texts)
+    for what, by_relation in beside.items():
+        _require_known(_SAID[what], "relation", [relation_text(each) for each in by_relation], texts)
     stores = {}
     for node_type, count in counts.items():
         found = {"x": features.get(node_type), "y": labels.get(node_type)}
@@ -68,7 +78,10 @@ def arrays_source(
                 what = "features" if key == "x" else "labels"
                 raise ShapeError(f"{place} has {count} nodes, and {what} of shape {arrays[key].shape}")
         stores[node_type] = NodeStore(num_nodes=count, arrays=Attributes(arrays=arrays, where=place))
-    streams = [(relation, _stream(relation, pair, weights.get(relation))) for relation, pair in pairs.items()]
+    streams = [
+        _edge_store(relation, pair, {what: of[relation] for what, of in beside.items() if relation in of})
+        for relation, pair in pairs.items()
+    ]
     return stored_source(stores, streams, name=name, origin="numpy", where="from_numpy_hetero", seed=seed)
 
 
@@ -99,8 +112,9 @@ def to_hetero_data(arrays: Mapping[str, Any]) -> Any:
             data[node_type][key] = torch.from_numpy(mask(arrays[name], len(labels)))
     for relation, pair in arrays["edges"].items():
         data[relation].edge_index = torch.from_numpy(pair)
-        if relation in arrays["edge_weight"]:
-            data[relation].edge_weight = torch.tensor(arrays["edge_weight"][relation])
+        for name, key in ((WEIGHTS, "edge_weight"), (EDGE_FEATURES, "edge_attr"), (EDGE_TIMES, "edge_time")):
+            if relation in arrays.get(name, ()):
+                data[relation][key] = tensor_of(arrays[name][relation])
     return data
 
 
@@ -130,9 +144,17 @@ def to_heterograph(arrays: Mapping[str, Any]) -> Any:
         data["label"] = torch.tensor(labels)
         for name, key in MASKS:
             data[key] = torch.from_numpy(mask(arrays[name], len(labels)))
-    for relation, weight in arrays["edge_weight"].items():
-        graph.edges[relation].data["weight"] = torch.tensor(weight)
+    for name, key in ((WEIGHTS, "weight"), (EDGE_FEATURES, "feat"), (EDGE_TIMES, "edge_time")):
+        for relation, array in arrays.get(name, {}).items():
+            graph.edges[relation].data[key] = tensor_of(array)
     return graph
+
+
+def tensor_of(array: NDArray[Any]) -> Any:
+    """Return an array as a tensor, shared where anybody may write to it: torch has no read-only tensors."""
+    import torch
+
+    return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 
 def mask(ids: NDArray[np.int64], num_nodes: int) -> NDArray[np.bool_]:
@@ -166,6 +188,26 @@ def _require_known(what: str, kind: str, given: Collection[str], known: Collecti
             raise GraphError(f"{what} are given for {kind} {name!r}; there are {', '.join(map(repr, known))}")
 
 
-def _stream(relation: Relation, pair: NDArray[Any], weight: NDArray[Any] | None) -> ArrayEdges:
+def _edge_store(relation: Relation, pair: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> EdgeStore:
     place = f"relation {relation_text(relation)}"
-    return ArrayEdges.of(pair, where=place, weight=None if weight is None else np.asanyarray(weight))
+    edges = ArrayEdges.of(pair, where=place, weight=arrays.get(WEIGHTS))
+    columns = given_columns(arrays, where=place, num_edges=edges.num_edges)
+    return EdgeStore(relation=relation, edges=columns.timed(edges), features=columns.feature_rows())
+
+
+def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int) -> EdgeArrays:
+    """Return features and times of edges that were given as arrays under `EDGE_FEATURES` and `EDGE_TIMES`.
+
+    Raises
+    ------
+    ShapeError
+        They are not one row, and one time, for each edge.
+    """
+    names = EdgeNames(time=EDGE_TIMES, features=EDGE_FEATURES)
+    found = Attributes(arrays=arrays, where=where)
+    return EdgeArrays(
+        weight=None,
+        times=found.edge_times(names, num_edges=num_edges),
+        features=found.edge_features(names, (), num_edges=num_edges),
+        where=where,
+    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - flags are made of these classes at run time
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from gloader.convert.readers.edge_names import EdgeNames
 from gloader.memory.available import default_budget_bytes
 
 if TYPE_CHECKING:
@@ -22,9 +23,18 @@ class SourceOptions:
     features: Path | None = None  # edges: a file of feature rows
     labels: Path | None = None  # edges: a file of labels
     splits: Path | None = None  # edges: a file of splits
+    edge_time: str | None = None  # what the times of edges are called; None: edge_time, where that is there
+    edge_features: str | None = (
+        None  # what the features of edges are called, or columns of them; None: as is usual
+    )
     root: Path | None = None  # ogb: the folder that holds, or will hold, the downloaded data
     seed: int = 0  # of random splits, and of synthetic graphs whose specification names none
     memory_budget_bytes: int | None = None  # None: half of the free memory
+
+    @property
+    def edge_names(self) -> EdgeNames:
+        """The names of times and features of edges."""
+        return EdgeNames(time=self.edge_time, features=self.edge_features)
 
     @property
     def budget_bytes(self) -> int:

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from gloader.convert.source import Source
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ConfigError, GloaderError, SourceError
 
@@ -63,7 +64,7 @@ def open_source(spec: str, options: SourceOptions) -> AnySource:
     Raises
     ------
     ConfigError
-        ``spec`` has no known prefix or names nothing after it.
+        ``spec`` has no known prefix or names nothing after it, or its edges have no times or features as asked for.
     SourceError
         The source is missing, incomplete or malformed.
     MissingDependencyError
@@ -78,12 +79,14 @@ def open_source(spec: str, options: SourceOptions) -> AnySource:
         raise ConfigError(f"source {spec!r} names nothing after the colon; write {form}")
     opener = getattr(import_module(f"gloader.convert.sources.{module}"), function)
     try:
-        return cast("Opener", opener)(argument, options)
+        source = cast("Opener", opener)(argument, options)
     except GloaderError:
         raise
     # Paths that no system takes, and whatever a file holds that its reader has no words for.
     except (OSError, RuntimeError, *MALFORMED) as error:
         raise SourceError(f"{shown(spec)} cannot be read as a source: {str(error) or repr(error)}") from error
+    _require_columns(source, options, spec)
+    return source
 
 
 def source_files(spec: str, options: SourceOptions) -> list[Path]:
@@ -101,7 +104,8 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
             paths = cast("PathFinder", module.source_paths)(argument, options)
         else:
             named = [] if prefix in _NO_FILES else [Path(argument)]
-            paths = [*named, *filter(None, (options.features, options.labels, options.splits))]
+            beside = Path(options.edge_features or "none")
+            paths = [*named, *filter(None, (options.features, options.labels, options.splits)), beside]
         found = [path.expanduser() for path in paths]
         below = "**/*" if prefix in _DEEP else "*"
         files = [file for path in found for file in (path.glob(below) if path.is_dir() else [path])]
@@ -111,6 +115,16 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
             raise
         raise SourceError(f"{shown(spec)} names no file: {error}") from error
     return sorted(file.resolve() for file in files)
+
+
+def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> None:
+    """Refuse names of times and features of edges with a source that has no such things."""
+    parts = [source] if isinstance(source, Source) else source.relations
+    options.edge_names.require(
+        has_times=any(each.edges.has_times for each in parts),
+        has_features=any(each.edge_features is not None for each in parts),
+        where=spec,
+    )
 
 
 def _unknown(spec: str, word: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.readers.edge_names import EdgeNames
     from gloader.types import IdArray
 
 # PyG's data sets have masks, OGB's splits are ids; "val" and "valid" are both common.
@@ -102,6 +103,56 @@ class Attributes:
         raw = self.arrays[name]
         # PyG keeps edge features (E, k) under the same name as weights: those are not an error, but no weights.
         return raw.reshape(-1) if raw.dtype.kind in "fiub" and raw.size == num_edges else None
+
+    def edge_features(
+        self, names: EdgeNames, usual: tuple[str, ...], *, num_edges: int
+    ) -> NDArray[np.generic] | None:
+        """Return the features (E, F_e) of the edges, under the name asked for or a usual one; None: there are none.
+
+        Raises
+        ------
+        ShapeError
+            There is not a row for each edge, or what was asked for holds no real numbers.
+        """
+        name = names.pick_features(self.arrays, usual)
+        if name is None:
+            return None
+        rows = self.arrays[name]
+        is_asked = name == names.features
+        if rows.ndim == 1 and is_asked:
+            rows = rows.reshape(-1, 1)
+        if rows.ndim != 2 or rows.dtype.kind not in "fiub":
+            # Under a usual name there may be other things, which nobody asked for.
+            if not is_asked:
+                return None
+            raise ShapeError(
+                f"{self.where}: {name} has shape {rows.shape} and dtype {rows.dtype}; features of edges are an (E, F) "
+                "array of real numbers"
+            )
+        if rows.shape[0] != num_edges:
+            raise ShapeError(f"{self.where}: {name} has {rows.shape[0]} rows for {num_edges} edges")
+        return rows
+
+    def edge_times(self, names: EdgeNames, *, num_edges: int) -> NDArray[np.generic] | None:
+        """Return the times (E,) of the edges, under the name asked for or ``edge_time``; None: there are none.
+
+        Raises
+        ------
+        ShapeError
+            There is not one for each edge.
+        """
+        name = names.pick_time(self.arrays)
+        if name is None:
+            return None
+        if self.arrays[name].size != num_edges:
+            raise ShapeError(
+                f"{self.where}: {name} has shape {self.arrays[name].shape}; times are one for each of {num_edges} edges"
+            )
+        return self.arrays[name].reshape(-1)
+
+    def of_edges(self, num_edges: int) -> list[str]:
+        """Return the names of what has one entry for each edge. Pure."""
+        return [name for name, array in self.arrays.items() if array.shape[:1] == (num_edges,)]
 
     def _part(self, name: str, num_nodes: int) -> IdArray:
         values = self.arrays[name]

@@ -6,17 +6,20 @@ import os
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.convert.hetero_source import HeteroSource
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
-from gloader.convert.sources.dgl_hetero import hetero_source
+from gloader.convert.sources.dgl_hetero import dgl_edge_columns, dgl_edge_data, hetero_source
 from gloader.core.malformed import MALFORMED
 from gloader.errors import GraphError, MissingDependencyError, SourceError
 from gloader.samplers import CscGraph
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
+    from gloader.convert.readers.edge_names import EdgeNames
 
 # The first bytes of every file of dgl.save_graphs.
 _MAGIC = (0xDD2E4FF046B4A13F).to_bytes(8, "little")
@@ -67,7 +71,7 @@ def quiet_dgl(who: str) -> Iterator[Any]:
 
 
 def open_dgl(argument: str, options: SourceOptions) -> AnySource:
-    """Open a saved graph with node data feat, label and masks, and perhaps edge data weight.
+    """Open a saved graph with node data feat, label and masks, and perhaps edge data weight, feat and edge_time.
 
     A graph of several types may have features in any of them, and has labels in one. Without masks, ``options.seed``
     decides a random split.
@@ -84,15 +88,21 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
     # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
     path = Path(argument).expanduser()
     graph, extra = _load(path)
-    if not graph.is_homogeneous:
-        return hetero_source(
-            graph, name=path.stem, origin=f"dgl:{argument}", where=path, seed=options.seed, extra=extra
-        )
-    source = graph_source(
-        graph, name=path.stem, origin=f"dgl:{argument}", where=path, seed=options.seed, extra=extra
+    make = partial(
+        graph_source if graph.is_homogeneous else hetero_source,
+        name=path.stem,
+        origin=f"dgl:{argument}",
+        where=path,
+        seed=options.seed,
+        extra=extra,
+        edge_names=options.edge_names,
     )
+    source = make(graph)
+    if isinstance(source, HeteroSource):
+        return source
     row_bytes = source.features.dim * source.features.dtype.itemsize
-    return replace(source, resident_bytes=graph.num_nodes() * row_bytes + 16 * graph.num_edges())
+    held = graph.num_nodes() * row_bytes + 16 * graph.num_edges()
+    return replace(source, resident_bytes=source.resident_bytes + held)
 
 
 def graph_source(
@@ -103,6 +113,7 @@ def graph_source(
     where: Path | str,
     seed: int,
     extra: Mapping[str, Any] = MappingProxyType({}),
+    edge_names: EdgeNames = USUAL_NAMES,
 ) -> Source:
     """Return the source over a homogeneous graph in memory, whose edges are shared.
 
@@ -113,39 +124,50 @@ def graph_source(
     where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
     extra : tensors that stand beside the graph
+    edge_names : of times and features of edges
 
     Raises
     ------
-    SourceError, ShapeError
+    SourceError, ShapeError, ConfigError
         As `open_dgl`.
     """
     tensors = {**extra, **graph.ndata}
     nodes = Attributes(
         arrays={key: tensor.numpy() for key, tensor in tensors.items()}, where=f"{where} (node data)"
     )
-    links = Attributes(
-        arrays={key: tensor.numpy() for key, tensor in graph.edata.items()}, where=f"{where} (edge data)"
-    )
+    links = dgl_edge_data(graph.edata, f"{where} (edge data)")
     rows = nodes.features("feat", "features", "x")
     labels = nodes.labels("label", "labels", "y")
-    weight = links.weights("weight", "edge_weight", "w", num_edges=graph.num_edges())
+    columns = dgl_edge_columns(links, edge_names, num_edges=graph.num_edges())
+    edge_names.require(
+        has_times=columns.times is not None,
+        has_features=columns.features is not None,
+        there=links.arrays,
+        where=str(where),
+    )
     indptr, indices, edge_ids = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
+    # DGL numbers the edges of an edge list in the order of the list; no numbers: the order is that of the CSC.
+    order = edge_ids if len(edge_ids) else None
     return Source(
         name=name,
         origin=origin,
         num_nodes=graph.num_nodes(),
         num_classes=count_classes(labels),
-        edges=ArrayCscEdges.of(
-            indptr,
-            indices,
-            where=str(where),
-            # DGL numbers the edges of an edge list in the order of the list; no numbers: the order is that of the CSC.
-            weight=weight[edge_ids] if weight is not None and len(edge_ids) else weight,
+        edges=columns.timed(
+            ArrayCscEdges.of(
+                indptr,
+                indices,
+                where=str(where),
+                weight=columns.weight if columns.weight is None or order is None else columns.weight[order],
+            ),
+            order=order,
         ),
         features=ArrayFeatures(rows=rows),
         labels=labels,
         splits=nodes.splits(graph.num_nodes()) or random_splits(labels, seed=seed),
+        edge_features=columns.feature_rows(order=order),
         edge_file=where if isinstance(where, Path) else None,
+        resident_bytes=columns.num_bytes,
     )
 
 

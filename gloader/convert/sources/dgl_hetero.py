@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.arrays import ArrayEdges
 from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.edge_names import USUAL_NAMES
+from gloader.convert.readers.edge_store import EdgeArrays
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays
-from gloader.convert.sources.typed_stores import LABEL_NAMES, NodeStore, stored_source
+from gloader.convert.sources.typed_stores import (
+    LABEL_NAMES,
+    EdgeStore,
+    NodeStore,
+    require_columns,
+    stored_source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from gloader.convert.hetero_source import HeteroSource
-    from gloader.convert.source import EdgeStream
-    from gloader.types import Relation
+    from gloader.convert.readers.edge_names import EdgeNames
 
 
 def hetero_source(
@@ -28,11 +35,12 @@ def hetero_source(
     where: Path | str,
     seed: int,
     extra: Mapping[str, Any] = MappingProxyType({}),
+    edge_names: EdgeNames = USUAL_NAMES,
 ) -> HeteroSource:
     """Return the source over a heterogeneous graph in memory, whose tensors are shared.
 
     Edges come in DGL's numbering. A type's features are ``feat``, its labels ``label``, its splits masks; a
-    relation's weights ``weight``.
+    relation's weights ``weight``, its edges' features ``feat``, their times ``edge_time``.
 
     Parameters
     ----------
@@ -41,6 +49,7 @@ def hetero_source(
     where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
     extra : tensors that stand beside the graph, such as the ids of splits; they go to the type that has labels
+    edge_names : of times and features of edges
 
     Raises
     ------
@@ -48,6 +57,8 @@ def hetero_source(
         Labels are on no type, or on several.
     ShapeError
         A tensor has the wrong shape or dtype.
+    ConfigError
+        No relation has anything by a name of ``edge_names``.
     """
     beside = numpy_arrays(dense_tensors(extra))
     nodes: dict[str, NodeStore] = {}
@@ -59,16 +70,42 @@ def hetero_source(
         nodes[node_type] = NodeStore(
             num_nodes=graph.num_nodes(node_type), arrays=Attributes(arrays=arrays, where=place)
         )
-    edges = [(relation, _edges(graph, relation, where)) for relation in graph.canonical_etypes]
+    edges: list[EdgeStore] = []
+    there: set[str] = set()
+    resident = 0
+    for relation in graph.canonical_etypes:
+        found = dgl_edge_data(graph.edges[relation].data, f"{where} (data of {':'.join(relation)} edges)")
+        src, dst = (ids.numpy() for ids in graph.edges(order="eid", etype=relation))
+        columns = dgl_edge_columns(found, edge_names, num_edges=len(src))
+        there.update(found.arrays)
+        resident += columns.num_bytes
+        stream = ArrayEdges(src=src, dst=dst, where=found.where, weight=columns.weight)
+        edges.append(
+            EdgeStore(relation=relation, edges=columns.timed(stream), features=columns.feature_rows())
+        )
+    require_columns(edges, edge_names, there=there, where=where)
     source = stored_source(nodes, edges, name=name, origin=origin, where=where, seed=seed)
     # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
     held = sum(array.nbytes for store in nodes.values() for array in store.arrays.arrays.values())
-    return replace(source, resident_bytes=held + 16 * graph.num_edges())
+    return replace(source, resident_bytes=held + resident + 16 * graph.num_edges())
 
 
-def _edges(graph: Any, relation: Relation, where: Path | str) -> EdgeStream:
-    place = f"{where} (data of {':'.join(relation)} edges)"
-    found = Attributes(arrays=numpy_arrays(dense_tensors(graph.edges[relation].data)), where=place)
-    src, dst = (ids.numpy() for ids in graph.edges(order="eid", etype=relation))
-    weight = found.weights("weight", "edge_weight", "w", num_edges=len(src))
-    return ArrayEdges(src=src, dst=dst, where=place, weight=weight)
+def dgl_edge_data(data: Mapping[str, Any], where: str) -> Attributes:
+    """Return the edge data of a graph or of a relation as arrays; ``where`` is for messages."""
+    return Attributes(arrays=numpy_arrays(dense_tensors(data)), where=where)
+
+
+def dgl_edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
+    """Return weights, times and features of edges in DGL's numbering.
+
+    Raises
+    ------
+    ShapeError
+        There are not as many times, or rows of features, as edges.
+    """
+    return EdgeArrays(
+        weight=found.weights("weight", "edge_weight", "w", num_edges=num_edges),
+        times=found.edge_times(names, num_edges=num_edges),
+        features=found.edge_features(names, ("feat",), num_edges=num_edges),
+        where=found.where,
+    )

@@ -15,6 +15,7 @@ from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.tables import TableEdges
 from gloader.convert.source import Source
 from gloader.convert.sources.array_files import open_features, read_label_file, read_split_files
+from gloader.convert.sources.edge_tables import edge_table_columns
 from gloader.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
     ``.parquet``: columns src, dst and perhaps weight, or else the first two (and, of three without names, the
     third). Features are a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table of a row per node;
     labels a ``.npy`` (N,) or a table of one column; splits a ``.npz`` or a folder of ``.npy`` with train, valid
-    and test. Without splits, the labelled nodes are dealt out 60/20/20 at random by ``options.seed``.
+    and test. Times and features of edges are columns that ``options`` name. Without splits, the labelled nodes
+    are dealt out 60/20/20 at random by ``options.seed``.
 
     Raises
     ------
     ConfigError
-        Features or labels are not named.
+        Features or labels are not named, or the table has no column of times or of edge features of that name.
     SourceError
         A file is missing, truncated or malformed.
     GraphError
@@ -43,8 +45,13 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
     for name, value in (("features", options.features), ("labels", options.labels)):
         if value is None:
             raise ConfigError(f"edges:{argument} needs {name}; name their file with --{name} FILE")
-    edges = TableEdges.open(open_table(path))
     budget = options.budget_bytes
+    edges, edge_features = edge_table_columns(
+        TableEdges.open(open_table(path)),
+        time=options.edge_time,
+        features=options.edge_features,
+        budget_bytes=budget,
+    )
     features = open_features(_require_path(options.features), budget)
     num_nodes = features.num_rows
     require_node_memory(num_nodes, budget, str(options.features))
@@ -63,6 +70,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         features=features,
         labels=labels,
         splits=splits,
+        edge_features=edge_features,
         edge_file=path,
         resident_bytes=features.indptr.nbytes if isinstance(features, CsrFeatures) else 0,
     )

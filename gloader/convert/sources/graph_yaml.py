@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GRAPH_FILE: Final = "graph.yaml"
 _TOP_KEYS: Final = ("name", "nodes", "edges")
 _NODE_KEYS: Final = ("num_nodes", "features", "labels", "splits", "num_classes")
-_EDGE_KEYS: Final = ("file", "src", "dst", "weight")
+_EDGE_KEYS: Final = ("file", "src", "dst", "weight", "time", "features")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,10 @@ class EdgeEntry:
     dst: str | None = None
     weight: str | None = None  # column of a table
     weight_file: Path | None = None  # the same name as a file, which it is beside an array
+    time: str | None = None  # likewise a column of a table
+    time_file: Path | None = None
+    features: str | None = None  # columns of a table, with commas between them, or a file
+    features_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +80,8 @@ class GraphYaml:
             if path is not None
         ]
         for edge in self.edges.values():
-            named.append(edge.file)
-            named += [] if edge.weight_file is None else [edge.weight_file]
+            beside = (edge.weight_file, edge.time_file, edge.features_file)
+            named += [edge.file, *(path for path in beside if path is not None)]
         return named
 
 
@@ -157,12 +161,20 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
     file = _file(folder, entry, "file", where)
     if file is None:
         raise SourceError(f"{where} has no file; name the table of its edges")
+    # A list of columns is the text of their names.
+    listed = entry.get("features")
+    if isinstance(listed, list) and listed and all(isinstance(name, str) and name for name in listed):
+        entry = {**entry, "features": ",".join(listed)}
     return EdgeEntry(
         file=file,
         src=_text(entry, "src", where),
         dst=_text(entry, "dst", where),
         weight=_text(entry, "weight", where),
         weight_file=_file(folder, entry, "weight", where),
+        time=_text(entry, "time", where),
+        time_file=_file(folder, entry, "time", where),
+        features=_text(entry, "features", where),
+        features_file=_file(folder, entry, "features", where),
     )
 
 

@@ -3,6 +3,8 @@
 =============  ================================================================================
 topology       ``indptr`` and ``indices`` (in-neighbours), or ``edges`` (E, 2), or ``edge_index`` (2, E)
 edge weights   ``edge_weight`` (E,), optional
+edge times     ``edge_time`` (E,), optional
+edge features  ``edge_features`` (E, F), optional
 features       ``features.npy`` (N, F), or ``features_csr.npz`` as `scipy.sparse.save_npz` writes it
 labels         ``labels`` (N,), -1 or NaN where unlabelled
 splits         ``train``, ``valid`` (or ``val``), ``test``: ids or masks; without them 60/20/20 at random
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gloader.convert.readers.edge_times import FileTimes, TimedEdges
 from gloader.convert.readers.file_edges import CscEdges, PairEdges
 from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
 from gloader.convert.readers.node_arrays import (
@@ -32,8 +35,24 @@ from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
+    from gloader.convert.readers.edge_names import EdgeNames
     from gloader.types import IdArray
 
+_NOT_OF_EDGES = frozenset(
+    {
+        "indptr",
+        "indices",
+        "edges",
+        "edge_index",
+        "edge_weight",
+        "features",
+        "labels",
+        "train",
+        "valid",
+        "val",
+        "test",
+    }
+)
 _ARCHIVES = ("graph.npz", "split.npz", "splits.npz")
 
 
@@ -55,6 +74,8 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
     features = open_feature_folder(folder.path, budget_bytes=budget)
     require_node_memory(features.num_rows, budget, f"npy:{argument}")
     edges = folder.edges(num_nodes=features.num_rows, budget_bytes=budget)
+    resident = _offset_bytes(edges) + _offset_bytes(features)
+    edges, edge_features = folder.edge_columns(edges, options.edge_names)
     labels = read_labels(folder.require("labels"), num_nodes=features.num_rows, budget_bytes=budget)
     return Source(
         name=folder.path.resolve().name,
@@ -65,8 +86,9 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
         features=features,
         labels=labels,
         splits=folder.splits(labels, seed=options.seed, budget_bytes=budget),
+        edge_features=edge_features,
         edge_file=folder.path,
-        resident_bytes=_offset_bytes(edges) + _offset_bytes(features),
+        resident_bytes=resident,
     )
 
 
@@ -155,6 +177,21 @@ class _ArrayFolder:
         if (index := self.find("edge_index")) is not None:
             return PairEdges.open(index, prefers_rows=False, weight=weight)
         return PairEdges.open(self.require("edges", "edge_index", "indptr"), prefers_rows=True, weight=weight)
+
+    def edge_columns(self, edges: EdgeStream, names: EdgeNames) -> tuple[EdgeStream, FeatureStream | None]:
+        """Return the edges with their times, and their features; each where there are any."""
+        there = {path.stem for path in self.path.glob("*.npy")} | set(self.archived)
+        time = names.pick_time(there)
+        features = names.pick_features(there, ("edge_features",))
+        names.require(
+            has_times=time is not None,
+            has_features=features is not None,
+            there=there - _NOT_OF_EDGES,
+            where=str(self.path),
+        )
+        if time is not None:
+            edges = TimedEdges.of(edges, FileTimes(file=self.require(time)))
+        return edges, None if features is None else NpyFeatures.open(self.require(features))
 
     def splits(self, labels: IdArray, *, seed: int, budget_bytes: int) -> Splits:
         """Return the given splits, or random ones where none is given."""

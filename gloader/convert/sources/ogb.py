@@ -20,6 +20,7 @@ from gloader.convert.readers.node_arrays import count_classes, require_node_memo
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
+from gloader.convert.sources.ogb_edges import OgbEdgeFiles
 from gloader.convert.sources.ogb_hetero import RELATION_FILE, has_types, open_ogb_hetero
 from gloader.convert.sources.ogb_links import LINK_SETS, UNFIT_LINKS, OgbLinkInfo, open_ogb_links
 from gloader.convert.sources.ogb_raw import plausible, raw_table, read_count
@@ -93,6 +94,7 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
             num_classes=info.num_classes,
             split=info.split,
             budget_bytes=options.budget_bytes,
+            edge_names=options.edge_names,
         )
     layout = (
         _BinaryLayout(folder=folder) if (folder / "raw" / "data.npz").exists() else _CsvLayout(folder=folder)
@@ -100,15 +102,26 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
     num_nodes = layout.num_nodes()
     require_node_memory(num_nodes, options.budget_bytes, str(folder / "raw"))
     labels = to_labels(layout.labels(num_nodes), where=str(folder / "raw"))
+    edges = layout.edges(add_inverse=info.add_inverse_edge)
+    files = OgbEdgeFiles(folder=folder / "raw", names=options.edge_names)
+    edge_features = files.features(layout.num_edges(), add_inverse=info.add_inverse_edge)
+    edges = files.timed(edges, add_inverse=info.add_inverse_edge)
+    options.edge_names.require(
+        has_times=edges.has_times,
+        has_features=edge_features is not None,
+        there=files.there(),
+        where=str(folder / "raw"),
+    )
     return Source(
         name=name,
         origin=f"ogb:{argument}",
         num_nodes=num_nodes,
         num_classes=count_classes(labels) if info.num_classes is None else info.num_classes,
-        edges=layout.edges(add_inverse=info.add_inverse_edge),
+        edges=edges,
         features=layout.features(),
         labels=labels,
         splits=_read_splits(folder, info, num_nodes=labels.shape[0]),
+        edge_features=edge_features,
         edge_file=layout.edge_file,
     )
 
@@ -178,11 +191,12 @@ class _CsvLayout:
     def num_nodes(self) -> int:
         return read_count(self._raw("num-node-list.csv.gz"))
 
+    def num_edges(self) -> int:
+        return read_count(self._raw("num-edge-list.csv.gz"))
+
     def edges(self, *, add_inverse: bool) -> EdgeStream:
         table = raw_table(self._raw("edge.csv.gz"))
-        return TableEdges.open(
-            table, known_edges=read_count(self._raw("num-edge-list.csv.gz")), add_inverse=add_inverse
-        )
+        return TableEdges.open(table, known_edges=self.num_edges(), add_inverse=add_inverse)
 
     def features(self) -> FeatureStream:
         return TableFeatures(table=raw_table(self._raw("node-feat.csv.gz")), num_rows=self.num_nodes())
@@ -209,6 +223,10 @@ class _BinaryLayout:
         if counts.size != 1 or counts.dtype.kind not in "iu":
             raise SourceError(f"{self.edge_file} holds {counts.size} graphs; 1 was expected")
         return plausible(int(counts.read().ravel()[0]), self.edge_file)
+
+    def num_edges(self) -> None:
+        """As the edges themselves say."""
+        return
 
     def edges(self, *, add_inverse: bool) -> EdgeStream:
         return PairEdges.open(self._member("edge_index"), prefers_rows=False, add_inverse=add_inverse)

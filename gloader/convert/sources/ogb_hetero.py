@@ -10,15 +10,18 @@ import numpy as np
 
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.readers.csv_table import CsvTable, read_column
+from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
 from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.source import Splits
+from gloader.convert.sources.ogb_edges import OgbEdgeFiles
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gloader.convert.readers.edge_names import EdgeNames
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray, Relation
 
@@ -41,6 +44,7 @@ def open_ogb_hetero(
     num_classes: int | None,
     split: str | None,
     budget_bytes: int,
+    edge_names: EdgeNames = USUAL_NAMES,
 ) -> HeteroSource:
     """Return the source over a folder; types and relations are in the order in which OGB's loader has them.
 
@@ -51,6 +55,7 @@ def open_ogb_hetero(
     num_classes : None: as the labels say
     split : the folder below ``split``; None: the only one there
     budget_bytes : memory that the labels may take
+    edge_names : of times and features of edges
 
     Raises
     ------
@@ -58,6 +63,8 @@ def open_ogb_hetero(
         A file is missing or malformed, or labels are on no type, or on several.
     ShapeError
         A table has too many rows or columns.
+    ConfigError
+        No relation has a file of ``edge_names``.
     BudgetError
         The labels of the labelled type alone are larger than the memory budget.
     """
@@ -71,6 +78,13 @@ def open_ogb_hetero(
         read_column(layout.label_file(labelled), max_rows=counts[labelled]),
         where=str(layout.label_file(labelled)),
     )
+    relations = tuple(layout.edges(relation, edge_names) for relation in layout.relations())
+    edge_names.require(
+        has_times=any(each.edges.has_times for each in relations),
+        has_features=any(each.edge_features is not None for each in relations),
+        there=set().union(*(layout.edge_files(each.relation, edge_names).there() for each in relations)),
+        where=str(layout.raw),
+    )
     return HeteroSource(
         name=name,
         origin=origin,
@@ -78,7 +92,7 @@ def open_ogb_hetero(
             NodeSource(name=node_type, num_nodes=count, features=layout.features(node_type, count))
             for node_type, count in counts.items()
         ),
-        relations=tuple(layout.edges(relation) for relation in layout.relations()),
+        relations=relations,
         labelled=labelled,
         num_classes=count_classes(labels) if num_classes is None else num_classes,
         labels=labels,
@@ -127,15 +141,21 @@ class _TypedLayout:
             found.append((names[0], names[1], names[2]))
         return sorted(found)
 
-    def edges(self, relation: Relation) -> RelationSource:
+    def edge_files(self, relation: Relation, names: EdgeNames) -> OgbEdgeFiles:
+        """Return the files of the edges of a relation."""
+        return OgbEdgeFiles(folder=self.raw / "relations" / "___".join(relation), names=names)
+
+    def edges(self, relation: Relation, names: EdgeNames) -> RelationSource:
         """Return the edges of a relation."""
-        folder = self.raw / "relations" / "___".join(relation)
-        path = folder / "edge.csv.gz"
+        files = self.edge_files(relation, names)
+        path = files.folder / "edge.csv.gz"
         if not path.is_file():
             raise SourceError(f"{path} is missing; unpack OGB's archive anew")
+        num_edges = _count(files.folder / "num-edge-list.csv.gz")
         return RelationSource(
             relation=relation,
-            edges=TableEdges.open(CsvTable.open(path), known_edges=_count(folder / "num-edge-list.csv.gz")),
+            edges=files.timed(TableEdges.open(CsvTable.open(path), known_edges=num_edges)),
+            edge_features=files.features(num_edges),
             edge_file=path,
         )
 

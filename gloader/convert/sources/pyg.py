@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.readers.torch_file import require_plain_archive
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays, require_stored
 from gloader.convert.source import Source
-from gloader.convert.sources.pyg_hetero import hetero_source, is_hetero
+from gloader.convert.sources.pyg_hetero import hetero_source, is_hetero, pyg_edge_columns
 from gloader.errors import MissingDependencyError, SourceError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
+    from gloader.convert.readers.edge_names import EdgeNames
 
 
 def open_pyg(argument: str, options: SourceOptions) -> AnySource:
@@ -36,6 +38,8 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
         The file is missing, is not such a file, holds other things, or lacks a key.
     ShapeError
         A tensor has the wrong shape or dtype.
+    ConfigError
+        Edges have nothing by a name that ``options`` ask for.
     """
     path = Path(argument).expanduser()
     is_mapped = zipfile.is_zipfile(path)
@@ -49,11 +53,19 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
         where=path,
         seed=options.seed,
         is_mapped=is_mapped,
+        edge_names=options.edge_names,
     )
 
 
 def data_source(
-    data: object, *, name: str, origin: str, where: Path | str, seed: int, is_mapped: bool
+    data: object,
+    *,
+    name: str,
+    origin: str,
+    where: Path | str,
+    seed: int,
+    is_mapped: bool,
+    edge_names: EdgeNames = USUAL_NAMES,
 ) -> Source:
     """Return the source over a ``Data``, a dictionary of tensors or what `torch.load` made of either.
 
@@ -64,10 +76,11 @@ def data_source(
     where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
     is_mapped : whether its tensors take no memory of their own
+    edge_names : of times and features of edges
 
     Raises
     ------
-    SourceError, ShapeError
+    SourceError, ShapeError, ConfigError
         As `open_pyg`.
     """
     tensors = _tensors(data, where)
@@ -76,21 +89,25 @@ def data_source(
     rows = found.features("x")
     edges = found.arrays[found.require("edge_index", what="edges")]
     labels = found.labels("y")
+    columns = pyg_edge_columns(found, edge_names, num_edges=edges.size // 2)
+    edge_names.require(
+        has_times=columns.times is not None,
+        has_features=columns.features is not None,
+        there=found.of_edges(edges.size // 2),
+        where=str(where),
+    )
     return Source(
         name=name,
         origin=origin,
         num_nodes=len(rows),
         num_classes=count_classes(labels),
-        edges=ArrayEdges.of(
-            edges,
-            where=f"{where}: edge_index",
-            weight=found.weights("edge_weight", "edge_attr", num_edges=edges.size // 2),
-        ),
+        edges=columns.timed(ArrayEdges.of(edges, where=f"{where}: edge_index", weight=columns.weight)),
         features=ArrayFeatures(rows=rows),
         labels=labels,
         splits=found.splits(len(rows)) or random_splits(labels, seed=seed),
+        edge_features=columns.feature_rows(),
         edge_file=where if isinstance(where, Path) else None,
-        resident_bytes=0 if is_mapped else rows.nbytes + edges.nbytes,
+        resident_bytes=0 if is_mapped else rows.nbytes + edges.nbytes + columns.num_bytes,
     )
 
 

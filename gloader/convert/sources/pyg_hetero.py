@@ -10,8 +10,10 @@ import numpy as np
 
 from gloader.convert.readers.arrays import ArrayEdges
 from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.edge_names import USUAL_NAMES
+from gloader.convert.readers.edge_store import EdgeArrays
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays, require_stored
-from gloader.convert.sources.typed_stores import NodeStore, stored_source
+from gloader.convert.sources.typed_stores import EdgeStore, NodeStore, require_columns, stored_source
 from gloader.core.malformed import shown
 from gloader.dataset.schema import MAX_NODES
 from gloader.errors import SourceError
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.convert.hetero_source import HeteroSource
-    from gloader.convert.source import EdgeStream
+    from gloader.convert.readers.edge_names import EdgeNames
     from gloader.types import Relation
 
 # Names under which PyG's own `num_nodes` finds one entry per node, most telling first.
@@ -36,12 +38,20 @@ def is_hetero(data: object) -> bool:
 
 
 def hetero_source(
-    data: Any, *, name: str, origin: str, where: Path | str, seed: int, is_mapped: bool
+    data: Any,
+    *,
+    name: str,
+    origin: str,
+    where: Path | str,
+    seed: int,
+    is_mapped: bool,
+    edge_names: EdgeNames = USUAL_NAMES,
 ) -> HeteroSource:
     """Return the source over a ``HeteroData``, or a dictionary as `HeteroData.to_dict` makes it.
 
     A type's features are ``x``, its labels ``y``, its splits masks or ids; a relation's edges ``edge_index``, its
-    weights ``edge_weight``, or an ``edge_attr`` of one number per edge.
+    weights ``edge_weight``, or an ``edge_attr`` of one number per edge, its features any other ``edge_attr``, its times
+    ``edge_time``.
 
     Parameters
     ----------
@@ -50,6 +60,7 @@ def hetero_source(
     where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
     is_mapped : whether its tensors take no memory of their own
+    edge_names : of times and features of edges
 
     Raises
     ------
@@ -57,11 +68,13 @@ def hetero_source(
         A relation has no edges, a type no number of nodes, labels are on no type or on several.
     ShapeError
         A tensor has the wrong shape or dtype.
+    ConfigError
+        No relation has anything by a name of ``edge_names``.
     """
     stores = data if isinstance(data, Mapping) else data.to_dict()
     nodes: dict[str, NodeStore] = {}
-    edges: list[tuple[Relation, EdgeStream]] = []
-    resident = 0
+    edges: list[EdgeStore] = []
+    resident, there = 0, set()
     for key, store in stores.items():
         if key == _GLOBAL or not isinstance(store, Mapping):
             continue
@@ -71,9 +84,17 @@ def hetero_source(
         found = Attributes(arrays=numpy_arrays(tensors), where=place)
         resident += 0 if is_mapped else sum(array.nbytes for array in found.arrays.values())
         if isinstance(key, tuple):
-            edges.append((_relation(key, where), _edges(found, place)))
+            relation = _relation(key, where)
+            pairs = found.arrays[found.require("edge_index", what="edges")]
+            columns = pyg_edge_columns(found, edge_names, num_edges=pairs.size // 2)
+            there.update(found.of_edges(pairs.size // 2))
+            stream = ArrayEdges.of(pairs, where=f"{place}: edge_index", weight=columns.weight)
+            edges.append(
+                EdgeStore(relation=relation, edges=columns.timed(stream), features=columns.feature_rows())
+            )
         else:
             nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, found), arrays=found)
+    require_columns(edges, edge_names, there=there, where=where)
     source = stored_source(nodes, edges, name=name, origin=origin, where=where, seed=seed)
     return replace(source, resident_bytes=resident)
 
@@ -86,10 +107,26 @@ def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
     return key
 
 
-def _edges(found: Attributes, place: str) -> EdgeStream:
-    pairs = found.arrays[found.require("edge_index", what="edges")]
-    weight = found.weights("edge_weight", "edge_attr", num_edges=pairs.size // 2)
-    return ArrayEdges.of(pairs, where=f"{place}: edge_index", weight=weight)
+def pyg_edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
+    """Return weights, times and features of the edges of a store.
+
+    An ``edge_attr`` of one number per edge is the weight where there is no ``edge_weight``, unless it was asked for as
+    features.
+
+    Raises
+    ------
+    ShapeError
+        There are not as many times, or rows of features, as edges.
+    """
+    of_weight = [name for name in ("edge_weight", "edge_attr") if name != names.features]
+    weight = found.weights(*of_weight, num_edges=num_edges)
+    is_taken = weight is not None and found.find(*of_weight) == "edge_attr"
+    return EdgeArrays(
+        weight=weight,
+        times=found.edge_times(names, num_edges=num_edges),
+        features=found.edge_features(names, () if is_taken else ("edge_attr",), num_edges=num_edges),
+        where=found.where,
+    )
 
 
 def _num_nodes(store: Mapping[str, Any], found: Attributes) -> int:

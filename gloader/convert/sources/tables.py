@@ -7,7 +7,7 @@
       author: {num_nodes: 1200}
     edges:
       author:writes:paper: writes.parquet
-      paper:cites:paper: {file: cites.csv, src: citing, dst: cited, weight: times}
+      paper:cites:paper: {file: cites.csv, src: citing, dst: cited, weight: times, time: day, features: [kind, place]}
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.node_arrays import count_classes, random_splits, require_node_memory
+from gloader.convert.readers.tables import TableEdges
 from gloader.convert.sources.array_files import count_labels, open_features, read_label_file, read_split_files
 from gloader.convert.sources.graph_yaml import GRAPH_FILE, GraphYaml, NodeEntry, read_graph_yaml
 from gloader.convert.sources.relation_tables import open_edge_table
@@ -26,8 +27,9 @@ from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
+    from gloader.convert.readers.edge_names import EdgeNames
     from gloader.convert.source import FeatureStream, Splits
-    from gloader.types import IdArray
+    from gloader.types import IdArray, Relation
 
 _CHUNK_EDGES = 1 << 18  # looked at in one go where the edges are to tell how many nodes there are
 
@@ -44,6 +46,8 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
         The description or a file is missing or malformed; names the file and the key that names it.
     ShapeError, GraphError
         An array has the wrong shape or dtype.
+    ConfigError
+        No table has a column of times or features that was asked for.
     BudgetError
         The labels alone are larger than the memory budget.
     """
@@ -58,12 +62,13 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
         if entry.features is not None
     }
     relations = tuple(
-        RelationSource(
-            relation=relation,
-            edges=open_edge_table(entry, where=graph.where("edges", ":".join(relation))),
-            edge_file=entry.file,
-        )
-        for relation, entry in graph.edges.items()
+        _relation(graph, relation, options.edge_names, options.budget_bytes) for relation in graph.edges
+    )
+    options.edge_names.require(
+        has_times=any(each.edges.has_times for each in relations),
+        has_features=any(each.edge_features is not None for each in relations),
+        there=_edge_columns(relations),
+        where=str(graph.path),
     )
     counts = _counts(graph, features, relations)
     require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
@@ -79,7 +84,11 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
         num_classes=graph.nodes[labelled].num_classes or count_classes(labels),
         labels=labels,
         splits=_splits(graph, labelled, labels, options),
-        resident_bytes=sum(rows.indptr.nbytes for rows in features.values() if isinstance(rows, CsrFeatures)),
+        resident_bytes=sum(
+            rows.indptr.nbytes
+            for rows in (*features.values(), *(each.edge_features for each in relations))
+            if isinstance(rows, CsrFeatures)
+        ),
     )
 
 
@@ -91,6 +100,19 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
         return []
     graph = read_graph_yaml(folder)
     return [graph.path, *graph.files()]
+
+
+def _relation(graph: GraphYaml, relation: Relation, names: EdgeNames, budget_bytes: int) -> RelationSource:
+    entry = graph.edges[relation]
+    where = graph.where("edges", ":".join(relation))
+    edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes)
+    return RelationSource(relation=relation, edges=edges, edge_features=rows, edge_file=entry.file)
+
+
+def _edge_columns(relations: tuple[RelationSource, ...]) -> set[str]:
+    """Return the columns of all tables of edges besides their ends."""
+    tables = [each.edges for each in relations if isinstance(each.edges, TableEdges)]
+    return {name for edges in tables for name in edges.table.names if name not in (edges.src, edges.dst)}
 
 
 def _features(graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int) -> FeatureStream:

@@ -11,10 +11,11 @@ from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from gloader.convert.readers.attributes import Attributes
-    from gloader.convert.source import EdgeStream
+    from gloader.convert.readers.edge_names import EdgeNames
+    from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import Relation
 
 FEATURE_NAMES: Final = ("x", "feat", "features")
@@ -29,9 +30,30 @@ class NodeStore:
     arrays: Attributes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeStore:
+    """The edges of one relation."""
+
+    relation: Relation
+    edges: EdgeStream
+    features: FeatureStream | None = None  # in their order
+
+
+def require_columns(
+    edges: Sequence[EdgeStore], names: EdgeNames, *, there: Collection[str], where: Path | str
+) -> None:
+    """Refuse names of times or features that no relation has, with a ConfigError; ``there`` are those of any."""
+    names.require(
+        has_times=any(store.edges.has_times for store in edges),
+        has_features=any(store.features is not None for store in edges),
+        there=there,
+        where=str(where),
+    )
+
+
 def stored_source(
     nodes: Mapping[str, NodeStore],
-    edges: Sequence[tuple[Relation, EdgeStream]],
+    edges: Sequence[EdgeStore],
     *,
     name: str,
     origin: str,
@@ -78,9 +100,12 @@ def stored_source(
         ),
         relations=tuple(
             RelationSource(
-                relation=relation, edges=stream, edge_file=where if isinstance(where, Path) else None
+                relation=store.relation,
+                edges=store.edges,
+                edge_features=store.features,
+                edge_file=where if isinstance(where, Path) else None,
             )
-            for relation, stream in edges
+            for store in edges
         ),
         labelled=labelled,
         num_classes=count_classes(labels),
