@@ -40,11 +40,13 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
     source : options of the source
     prepare : options of the conversion
     """
+    from gloader.convert.links.table_rows import edge_table_file
     from gloader.convert.registry import source_files
 
     options = {**asdict(source), **asdict(prepare)}
     kept = {name: str(value) for name, value in options.items() if name not in _NOT_IN_DIGEST}
-    stamps = [_stamp(file) for file in source_files(spec, source)]
+    files = [*source_files(spec, source), *map(edge_table_file, prepare.edge_tables)]
+    stamps = [_stamp(file) for file in files if file.is_file()]
     identity = json.dumps([gloader.__version__, _with_absolute_path(spec), kept, stamps])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     # A slug for people who look into the folder; the digest alone tells datasets apart.

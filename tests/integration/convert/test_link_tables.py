@@ -1,5 +1,6 @@
 """Link tables that are given, in files and arrays, of graphs of one type and of several; or nothing at all."""
 
+import json
 import logging
 
 import numpy as np
@@ -10,6 +11,7 @@ from convert_helpers import write_folder
 from link_tables import check_positions, edges_by_position, read_table, rows_of
 from typed_sources import CITES, WRITES, typed_graph
 
+from gloader.cli.main import main
 from gloader.convert.links import locate, row_spill
 from gloader.convert.links.shares import edge_shares
 from gloader.convert.options import PrepareOptions, SourceOptions
@@ -487,3 +489,111 @@ def test_typed_arrays_bring_link_tables(tmp_path):
     assert made.link_table("train").reverse_relation == ("paper", "by", "author")
     assert read_table(made, "train").reverses.tolist() == [0, 1, 2]
     check_positions(made, "train")
+
+
+# --- other ways in --------------------------------------------------------------------------------
+
+
+def test_the_command_line_makes_tables_and_says_what_leaks(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    for name in ("valid", "mine"):
+        np.save(tmp_path / f"{name}.npy", random.integers(0, 1797, (2, 50)))
+    words = [
+        "prepare",
+        "builtin:digits",
+        str(tmp_path / "out"),
+        "--edge-table",
+        f"mine={tmp_path / 'mine.npy'}",
+    ]
+    assert (
+        main(
+            [
+                *words,
+                "--edge-table",
+                f"later={tmp_path / 'valid.npy'}",
+                "--edge-split",
+                "80/10/10",
+                "--seed",
+                "3",
+            ]
+        )
+        == 0
+    )
+    said = capsys.readouterr()
+    made = Dataset.open(tmp_path / "out")
+    assert list(made.link_tables) == ["train", "valid", "test", "mine", "later"]
+    assert made.metadata["options"]["edge_split"] == "80/10/10"
+    assert made.metadata["options"]["edge_split_seed"] == 3
+    train = made.link_table("train")
+    assert (
+        f"links train    {train.num_rows:,} of node:to:node, {train.num_rows:,} of them in the graph"
+        in said.out
+    )
+    assert (
+        main(["prepare", "builtin:digits", str(tmp_path / "json"), "--edge-split", "80/10/10", "--json"]) == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert report["links"]["valid"]["in_graph"] == report["links"]["valid"]["reversed_in_graph"] == 0
+    np.save(tmp_path / "leak.npy", np.array(rows_of(made, "train")[:7]).T)
+    words = [
+        "prepare",
+        "builtin:digits",
+        str(tmp_path / "leaky"),
+        "--edge-table",
+        f"valid={tmp_path / 'leak.npy'}",
+    ]
+    assert main(words) == 0
+    warned = " ".join(capsys.readouterr().out.split())
+    assert "link table valid: 7 of its 7 edges are in the graph; messages pass along them" in warned
+    assert main(["info", str(tmp_path / "leaky")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "7 of them in the graph, where a model sees what it is to predict" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--edge-split", "80/10/20"], "edge split '80/10/20' adds up to 110; it must be 100"),
+        (["--edge-split", "80/10/10", "--edge-split-by", "time"], "its edges have no times"),
+        (["--edge-split", "80/10/10", "--edge-split-relation", "cites"], "relation 'cites' is none of"),
+        (["--edge-table", "valid"], "edge table 'valid': write NAME=FILE"),
+        (["--edge-table", "valid=/nowhere.csv"], "/nowhere.csv is missing"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_sentence(tmp_path, capsys, words, text):
+    assert main(["prepare", "builtin:digits", str(tmp_path / "out"), *words]) == 2
+    said = capsys.readouterr().err
+    assert text in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("library", ["pyg", "dgl"])
+def test_graphs_of_libraries_are_split_as_arrays_are(tmp_path, library):
+    torch = pytest.importorskip("torch")
+    random = np.random.default_rng(0)
+    pairs = random.integers(0, 50, (2, 400))
+    expected = Dataset.from_numpy(
+        tmp_path / "numpy",
+        features=np.ones((50, 2), np.float32),
+        labels=np.zeros(50, int),
+        edge_index=pairs,
+        edge_split=(0.6, 0.2, 0.2),
+        seed=5,
+    )
+    if library == "pyg":
+        data_class = pytest.importorskip("torch_geometric.data").Data
+        data = data_class(
+            x=torch.ones(50, 2), edge_index=torch.from_numpy(pairs), y=torch.zeros(50, dtype=torch.long)
+        )
+        made = Dataset.from_pyg(data, tmp_path / "out", edge_split=(0.6, 0.2, 0.2), seed=5)
+    else:
+        dgl = pytest.importorskip("dgl")
+        graph = dgl.graph(tuple(map(torch.from_numpy, pairs)), num_nodes=50)
+        graph.ndata["feat"], graph.ndata["label"] = torch.ones(50, 2), torch.zeros(50, dtype=torch.long)
+        made = Dataset.from_dgl(graph, tmp_path / "out", edge_split=(0.6, 0.2, 0.2), seed=5)
+    for name in ("train", "valid", "test"):
+        # DGL lists edges in an order of its own.
+        assert sorted(rows_of(made, name)) == sorted(rows_of(expected, name))
+        check_positions(made, name)
+    assert sorted(edges_by_position(made, EDGE)) == sorted(edges_by_position(expected, EDGE))

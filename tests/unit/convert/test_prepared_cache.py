@@ -147,6 +147,16 @@ def test_every_file_that_a_source_reads_counts(tmp_path: Path, kind: str) -> Non
     assert path_of(spec, source) == seen[-1]
 
 
+def test_files_of_edge_tables_count(tmp_path: Path) -> None:
+    file = tmp_path / "valid.csv"
+    file.write_text("src,dst\n0,1\n")
+    options = replace(PREPARE, edge_tables=(f"valid={file}",))
+    first = prepared_path("builtin:digits", SOURCE, options)
+    assert first != path_of("builtin:digits")
+    os.utime(file, ns=(1, 1))
+    assert prepared_path("builtin:digits", SOURCE, options) != first
+
+
 @pytest.mark.reliability("J16")
 def test_a_source_edited_after_it_was_prepared_is_prepared_again(tmp_path: Path) -> None:
     spec = f"igb:{write_igb(tmp_path / 'tiny', dim=4)}"
