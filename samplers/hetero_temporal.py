@@ -144,17 +144,21 @@ class HeteroTemporalSampler:
 
         The latter are 0, the seeds, and the nodes known after each hop.
         """
-        roots = self._roots(seeds)
-        given = excluded_of_relations(seeds.excluded, self.graph, [None] * len(self._hops))
-        excluded = [(each or NOTHING_EXCLUDED).positions for each in given or [None] * len(self._hops)]
+        trees_of_types, nodes_of_types = self._roots(seeds)
+        nobody = [None] * len(self._hops)
+        given = excluded_of_relations(seeds.excluded, self.graph, nodes_of_types, nobody)
+        excluded = [(each or NOTHING_EXCLUDED).positions for each in given or nobody]
+        sizes = tuple(self.graph.num_nodes.values())
         hops: list[list[Block]] = []
         num_edges = [0] * len(self._hops)
         with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
             for space in work.relations:
                 space.fetched = 0
-            for found, entries in zip(work.found, roots, strict=True):
-                found.begin(entries)  # distinct, as trees are
-            counts = [[0, len(entries)] for entries in roots]
+            for found, trees, nodes, size in zip(
+                work.found, trees_of_types, nodes_of_types, sizes, strict=True
+            ):
+                found.begin(trees * size + nodes)  # distinct, as trees are
+            counts = [[0, len(nodes)] for nodes in nodes_of_types]
             for hop in range(self.num_hops):
                 # Merged: those that the hop before found. Layered: everyone.
                 here = [range(count[-2] if is_merged else 0, count[-1]) for count in counts]
@@ -166,8 +170,8 @@ class HeteroTemporalSampler:
                     if is_merged:  # one list of all edges
                         checked_total(num_edges[number], hop, batch_id, self._hops[number].fanouts)
             split = [
-                np.divmod(found.nodes[: found.count], num_nodes)
-                for found, num_nodes in zip(work.found, self.graph.num_nodes.values(), strict=True)
+                np.divmod(found.nodes[: found.count], size)
+                for found, size in zip(work.found, sizes, strict=True)
             ]
         return [nodes for _, nodes in split], [trees.astype(np.int32) for trees, _ in split], hops, counts
 
@@ -198,17 +202,14 @@ class HeteroTemporalSampler:
             has_weight=[False] * len(blocks),
         )
 
-    def _roots(self, seeds: TimedSeeds) -> list[IdArray]:
-        """Return the entries of the seeds of each type, in their order."""
+    def _roots(self, seeds: TimedSeeds) -> tuple[list[IdArray], list[IdArray]]:
+        """Return the seeds of each type in their order: their numbers, and their ids within the type."""
         starts = self.graph.type_starts
         nodes = checked_seeds(seeds.nodes, int(starts[-1]))
         require_entries(len(nodes), max(self.graph.num_nodes.values(), default=0))
         types = np.searchsorted(starts[1:], nodes, side="right")
-        roots = []
-        for number, num_nodes in enumerate(self.graph.num_nodes.values()):
-            trees = np.flatnonzero(types == number)
-            roots.append(trees * num_nodes + nodes[trees] - starts[number])
-        return roots
+        trees = [np.flatnonzero(types == number) for number in range(len(self._types))]
+        return trees, [nodes[of_type] - start for of_type, start in zip(trees, starts, strict=False)]
 
 
 def _by_type(graph: HeteroGraph, values: Sequence[_T]) -> dict[str, _T]:

@@ -127,7 +127,7 @@ class TemporalSampler:
         roots = checked_seeds(seeds.nodes, num_nodes)
         require_entries(len(roots), num_nodes)
         entries = np.arange(len(roots), dtype=np.int64) * num_nodes + roots
-        edges = (excluded_edges(seeds.excluded, self.graph) or NOTHING_EXCLUDED).positions
+        edges = (excluded_edges(seeds.excluded, self.graph, roots) or NOTHING_EXCLUDED).positions
         hops: list[Block] = []
         num_edges = 0
         with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
