@@ -146,7 +146,7 @@ class HeteroTemporalSampler:
         """
         trees_of_types, nodes_of_types = self._roots(seeds)
         nobody = [None] * len(self._hops)
-        given = excluded_of_relations(seeds.excluded, self.graph, nodes_of_types, nobody)
+        given = excluded_of_relations(seeds.excluded, self.graph, nobody, nodes_of_types)
         excluded = [(each or NOTHING_EXCLUDED).positions for each in given or nobody]
         sizes = tuple(self.graph.num_nodes.values())
         hops: list[list[Block]] = []
