@@ -154,8 +154,11 @@ def _size(batch: AnyBatch) -> int:
 
 
 def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
-    """Return how many numbers the network's first layer is given."""
-    spec = spec.encoder
+    """Return how many numbers the network's first layer is given, and the decoder of pairs."""
+    if isinstance(spec, LinkSpec):
+        num_pairs = 0 if batch.links is None else len(batch.links.pairs)
+        # Each pair has both its ends to itself: where a batch draws many, they are most of the step.
+        return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
     if isinstance(spec, ModelSpec):
         num_edges = sum(block.num_edges for block in batch.all_blocks)
         return spec.in_dim * sum(map(len, batch.node_arrays)) + spec.edge_dim * num_edges

@@ -12,9 +12,10 @@ from typed_batches import small_schema
 
 from gloader.config import ModelConfig
 from gloader.training import step_memory
-from gloader.training.model_spec import HeteroModelSpec, ModelSpec
+from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
+from gloader.training.objective import LINK_OBJECTIVES
 from gloader.training.step_memory import LiveBytes, largest, parameter_bytes, step_bytes
-from gloader.types import BatchId, Block, HeteroBatch, SampledBatch
+from gloader.types import BatchId, Block, HeteroBatch, Links, SampledBatch
 
 SHAPES = [(9000, 3000, 12_000), (3000, 400, 4000)]
 NO_COMPILER = """
@@ -71,6 +72,35 @@ def test_a_small_step_tells_what_the_whole_one_takes(name, edge_dim, in_dim, aut
     monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
     whole = step_bytes(spec, batch, autocast=autocast)
     assert whole <= predicted <= 1.2 * whole + 4 * parameter_bytes(spec)
+
+
+@pytest.mark.parametrize("num_pairs", [600, 60_000])
+@pytest.mark.parametrize(("decoder", "learns"), [("dot", "pairs"), ("mlp", "pairs"), ("mlp", "classes")])
+def test_a_small_step_of_links_tells_what_the_whole_one_takes(
+    decoder, learns, num_pairs, monkeypatch
+) -> None:
+    links = Links(
+        pairs=np.zeros((num_pairs, 2), np.int32),
+        labels=np.zeros(num_pairs, np.float32),
+        edge_ids=np.zeros(num_pairs, np.int64),
+        num_positives=num_pairs // 2,
+    )
+    batch, encoder = replace(_batch(), links=links), replace(_spec("graphsage", 64), out_dim=32)
+    spec = LinkSpec(
+        encoder=encoder,
+        ends=("node", "node"),
+        decoder=decoder,
+        decoder_layers=3,
+        learns=learns,
+        num_outputs=1 if learns == "pairs" else 3,
+    )
+    objective = LINK_OBJECTIVES[learns]
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 200_000)
+    predicted = step_bytes(spec, batch, objective=objective)
+    monkeypatch.setattr(step_memory, "_SAMPLE_BYTES", 1 << 40)
+    whole = step_bytes(spec, batch, objective=objective)
+    assert whole <= 1.01 * predicted
+    assert predicted <= 1.2 * whole + 4 * parameter_bytes(spec)
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
