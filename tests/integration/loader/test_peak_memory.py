@@ -40,6 +40,8 @@ torch.set_num_threads(1)
 dataset = gloader.Dataset.open(path)
 
 def iterate(budget, seeds, batches, **settings):
+    if "time_strategy" in settings:
+        settings["times"] = torch.arange(seeds).numpy() % 1000
     loader = gloader.Loader(dataset, seeds=dataset.train[:seeds], fanouts=[8, 8], memory_budget=budget, threads=2,
                             spill_dir=spill, batch_size=min(seeds, 256), **settings)
     with loader:
@@ -74,6 +76,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             column.append(np.arange(NUM_NODES + 1, dtype=np.int64) * (NUM_EDGES // NUM_NODES))
         with writer.indices(NUM_EDGES, "int32") as column:
             column.append(rng.integers(0, NUM_NODES, NUM_EDGES, dtype=np.int32))
+        with writer.edge_time(NUM_EDGES) as column:  # 32 MB, for those alone that ask at a time
+            column.append(
+                np.sort(rng.integers(0, 1000, (NUM_NODES, NUM_EDGES // NUM_NODES)), axis=1).reshape(-1)
+            )
         with writer.features(DIM, "float32") as column:
             for _ in range(10):
                 column.append(rng.random((NUM_NODES // 10, DIM), np.float32))
@@ -113,11 +119,14 @@ CASES = {
     # A small cache, else nothing is left to stage into.
     "staged": ({"io_strategy": "staged", "superbatch": 2, "cache": 20 * 10**6}, (300 * 10**6, 360 * 10**6)),
     "trains": ({"io_strategy": "auto"}, (200 * 10**6, 260 * 10**6)),
+    "timed": ({"time_strategy": "uniform", "time_window": 900}, (220 * 10**6, 280 * 10**6)),
 }
 
 
 @pytest.mark.reliability("D7")
-@pytest.mark.parametrize("case", ["packed", pytest.param("staged", marks=pytest.mark.long), "trains"])
+@pytest.mark.parametrize(
+    "case", ["packed", pytest.param("staged", marks=pytest.mark.long), "trains", "timed"]
+)
 def test_a_process_stays_within_its_budget(path: Path, tmp_path: Path, case: str) -> None:
     """Two budgets: neither is exceeded, and what the larger one has more becomes a larger cache."""
     settings, budgets = CASES[case]
