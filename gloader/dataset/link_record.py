@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gloader.core.malformed import shown
-from gloader.dataset.schema import relation_text
+from gloader.dataset.schema import LinkRecord, relation_text
 from gloader.errors import FormatError
-from gloader.ssd_store.format.array_names import ALLOWED, LINKS, SEPARATOR, is_of_links, is_type_name
+from gloader.ssd_store.format.array_names import ALLOWED, SEPARATOR, is_of_links, is_type_name
 from gloader.ssd_store.format.manifest import LINKS_FEATURE
 
 if TYPE_CHECKING:
@@ -28,33 +27,9 @@ LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
     TIMES: ("int64",),
     NEGATIVES: ("int32", "int64"),
 }
-# Columns of `PAIRS`.
-SOURCE, DESTINATION, POSITION, REVERSE = range(4)
 PAIR_WIDTH: Final = 4
+POSITION: Final = 2  # its column of the pairs, behind source and destination
 _MEMBERS: Final = {"relation", "reverse", "in_graph"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRecord:
-    """The commit record's words about one link table."""
-
-    name: str
-    relation: Relation
-    reverse: Relation | None
-    in_graph: int  # rows whose edge has a position in the relation
-
-    @property
-    def folder(self) -> str:
-        """What stands before the names of the table's arrays."""
-        return f"{LINKS}/{self.name}/"
-
-    def to_metadata(self) -> dict[str, Any]:
-        """Return what the commit record says of the table. Pure."""
-        return {
-            "relation": relation_text(self.relation),
-            "reverse": None if self.reverse is None else relation_text(self.reverse),
-            "in_graph": self.in_graph,
-        }
 
 
 def link_error(name: object, message: str) -> str:

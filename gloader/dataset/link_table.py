@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gloader.dataset.link_record import LABELS, NEGATIVES, PAIRS, TIMES, link_arrays
+from gloader.dataset.link_record import LABELS, NEGATIVES, PAIRS, TIMES
 from gloader.dataset.open_links import OpenLinks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from gloader.config import IoMode
-    from gloader.dataset.link_record import LinkRecord
+    from gloader.dataset.link_arrays import LinkArrays
     from gloader.dataset.link_values import LinkLimits
-    from gloader.ssd_store.format.format import ArrayRecord, Manifest
-    from gloader.ssd_store.os_io import OsIO
+    from gloader.ssd_store.format.format import ArrayRecord
     from gloader.types import Relation
 
 
@@ -24,41 +22,36 @@ class LinkTable:
 
     Parameters
     ----------
-    root : the directory of the dataset
-    manifest : its commit record, which was checked
-    os_io : the system calls by which the arrays are read
-    record : what the commit record says of the table
-    limits : what bounds its values; they are checked whenever they are read
-
-    Attributes
-    ----------
-    arrays : the records of the arrays that it has, by plain name
+    arrays : its arrays, and what the commit record says of it
     """
 
-    def __init__(
-        self, root: Path, manifest: Manifest, os_io: OsIO, *, record: LinkRecord, limits: LinkLimits
-    ) -> None:
-        self.root = root
-        self.manifest = manifest
-        self.os_io = os_io
-        self.limits = limits
-        self.arrays: Mapping[str, ArrayRecord] = link_arrays(manifest.arrays, record)
-        self._record = record
+    def __init__(self, arrays: LinkArrays) -> None:
+        self._arrays = arrays
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayRecord]:
+        """The records of the arrays that it has, by plain name."""
+        return self._arrays.records
+
+    @property
+    def limits(self) -> LinkLimits:
+        """What bounds its values; they are checked whenever they are read."""
+        return self._arrays.limits
 
     @property
     def name(self) -> str:
         """Its name: "train", "valid", or any."""
-        return self._record.name
+        return self._arrays.table.name
 
     @property
     def relation(self) -> Relation:
         """The relation that the edges are of, or would be."""
-        return self._record.relation
+        return self._arrays.table.relation
 
     @property
     def reverse_relation(self) -> Relation | None:
         """The relation whose edges lead back; None: there is none."""
-        return self._record.reverse
+        return self._arrays.table.reverse
 
     @property
     def num_rows(self) -> int:
@@ -68,7 +61,7 @@ class LinkTable:
     @property
     def in_graph(self) -> int:
         """Rows whose edge is in the graph: messages pass along it, if it is not excluded."""
-        return self._record.in_graph
+        return self._arrays.table.in_graph
 
     @property
     def has_labels(self) -> bool:
@@ -122,4 +115,4 @@ class LinkTable:
         ConfigError
             ``io`` cannot be had here.
         """
-        return OpenLinks(self, max_bytes=max_bytes, io=io)
+        return OpenLinks(self._arrays, max_bytes=max_bytes, io=io)

@@ -12,12 +12,12 @@ from gloader.dataset.link_record import (
     PAIR_WIDTH,
     PAIRS,
     TIMES,
-    LinkRecord,
     link_error,
     wrong_rows,
     wrong_table,
 )
 from gloader.dataset.link_values import count_in_graph
+from gloader.dataset.schema import LinkRecord
 from gloader.errors import GraphError, ShapeError
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
-    from gloader.dataset.link_table import LinkTable
+    from gloader.dataset.link_arrays import LinkArrays
+    from gloader.dataset.link_values import LinkLimits
     from gloader.types import IdArray, Relation
 
 # What is read passes through it: room for 512 requests of a page.
@@ -41,7 +42,7 @@ class OpenLinks:
 
     Parameters
     ----------
-    table : what is read
+    arrays : what is read
     max_bytes : memory for what is held: labels and times, then pairs, then negatives, as far as they fit
     io : how rows are read that are not held
 
@@ -51,16 +52,16 @@ class OpenLinks:
         As `LinkTable.open`.
     """
 
-    def __init__(self, table: LinkTable, *, max_bytes: int, io: IoMode = "auto") -> None:
-        self._table = table
+    def __init__(self, arrays: LinkArrays, *, max_bytes: int, io: IoMode = "auto") -> None:
+        self._arrays = arrays
         self._is_closed = False
         self._stack = ExitStack()
-        held = _held(table, max_bytes)
-        with told_apart(table.root, table.manifest, os_io=table.os_io):
+        held = _held(arrays, max_bytes)
+        with told_apart(arrays.root, arrays.manifest, os_io=arrays.os_io):
             try:
-                self._columns: dict[str, _Column] = {name: _load(table, name) for name in held}
-                lane_bytes = self._open_rows([name for name in table.arrays if name not in held], io)
-                require_same(table.root, table.manifest, os_io=table.os_io)
+                self._columns: dict[str, _Column] = {name: _load(arrays, name) for name in held}
+                lane_bytes = self._open_rows([name for name in arrays.records if name not in held], io)
+                require_same(arrays.root, arrays.manifest, os_io=arrays.os_io)
             except BaseException:
                 self._stack.close()
                 raise
@@ -69,17 +70,17 @@ class OpenLinks:
     @property
     def num_rows(self) -> int:
         """Edges in the table."""
-        return self._table.num_rows
+        return self._arrays.records[PAIRS].shape[0]
 
     @property
     def relation(self) -> Relation:
         """The relation that the edges are of, or would be."""
-        return self._table.relation
+        return self._arrays.table.relation
 
     @property
     def reverse_relation(self) -> Relation | None:
         """The relation whose edges lead back; None: there is none."""
-        return self._table.reverse_relation
+        return self._arrays.table.reverse
 
     @property
     def held_bytes(self) -> int:
@@ -101,11 +102,11 @@ class OpenLinks:
             The table is closed.
         """
         if self._is_closed:
-            raise StoreError(f"{self._table.root}: {link_error(self._table.name, _WHEN_CLOSED)}")
-        ids = as_ids(rows, noun=f"rows of links {self._table.name!r}", error=ShapeError)
+            raise StoreError(f"{self._arrays.root}: {link_error(self._arrays.table.name, _WHEN_CLOSED)}")
+        ids = as_ids(rows, noun=f"rows of links {self._arrays.table.name!r}", error=ShapeError)
         if len(wrong := outside(ids, self.num_rows)):
             message = f"rows must be in 0..{self.num_rows - 1}; these are not: {wrong[:5].tolist()}"
-            raise ShapeError(link_error(self._table.name, message))
+            raise ShapeError(link_error(self._arrays.table.name, message))
         is_sorted = bool(np.all(ids[1:] >= ids[:-1]))
         request = RowRequest(rows=ids, position=NO_POSITIONS, is_sorted=is_sorted).in_file_order()
         found = {name: column.read(ids, request) for name, column in self._columns.items()}
@@ -135,22 +136,22 @@ class OpenLinks:
 
     def _open_rows(self, names: list[str], io: IoMode) -> int:
         """Open the files of arrays, and a lane that they share, which is closed before them; return its bytes."""
-        table, arrays = self._table, {}
+        arrays, files = self._arrays, {}
         for name in names:
-            arrays[name] = RowArray(table.root, table.arrays[name], io=io, os_io=table.os_io)
-            self._stack.callback(arrays[name].close)
-        if not arrays:
+            files[name] = RowArray(arrays.root, arrays.records[name], io=io, os_io=arrays.os_io)
+            self._stack.callback(files[name].close)
+        if not files:
             return 0
         lane = ReadLane(
-            max(_BOUNCE_BYTES, *(array.max_extent_bytes for array in arrays.values())),
+            max(_BOUNCE_BYTES, *(file.max_extent_bytes for file in files.values())),
             io=io,
-            is_direct=all(array.is_direct for array in arrays.values()),
-            os_io=table.os_io,
+            is_direct=all(file.is_direct for file in files.values()),
+            os_io=arrays.os_io,
             when_closed=_WHEN_CLOSED,
         )
         self._stack.callback(lane.close)
-        for name, array in arrays.items():
-            self._columns[name] = _RowsOnDisk(table, name, array, lane)
+        for name, file in files.items():
+            self._columns[name] = _RowsOnDisk(name, file, lane, arrays.limits)
         return lane.bounce_bytes
 
 
@@ -176,42 +177,41 @@ class _HeldRows:
 class _RowsOnDisk:
     """An array on the SSD, whose values are checked whenever they are read."""
 
-    def __init__(self, table: LinkTable, name: str, array: RowArray, lane: ReadLane) -> None:
-        self._table, self._name, self._array, self._lane = table, name, array, lane
-        self.num_bytes = array.num_bytes
+    def __init__(self, name: str, file: RowArray, lane: ReadLane, limits: LinkLimits) -> None:
+        self._name, self._file, self._lane, self._limits = name, file, lane, limits
+        self.num_bytes = file.num_bytes
 
     def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
-        values = self._array.read(self._lane, request)
-        limits = self._table.limits
-        at = limits.first_wrong(self._name, values)
+        values = self._file.read(self._lane, request)
+        at = self._limits.first_wrong(self._name, values)
         if at >= 0:
             width = values.size // len(rows)
             position = int(rows[at // width]) * width + at % width
-            message = limits.describe(self._name, position, values.reshape(-1)[at])
-            raise wrong_value(self._array.path, self._name, message)
+            message = self._limits.describe(self._name, position, values.reshape(-1)[at])
+            raise wrong_value(self._file.path, self._name, message)
         return values
 
 
-def _held(table: LinkTable, max_bytes: int) -> tuple[str, ...]:
+def _held(arrays: LinkArrays, max_bytes: int) -> tuple[str, ...]:
     """Return the names of the arrays that are held.
 
     The narrow columns first: a row of a column that is not held is a request of a page, however narrow it is.
     """
     held, left = [], max_bytes
     for name in (LABELS, TIMES, PAIRS, NEGATIVES):
-        if name in table.arrays:
-            left -= table.arrays[name].num_bytes
+        if name in arrays.records:
+            left -= arrays.records[name].num_bytes
             if left < 0:
                 break
             held.append(name)
     return tuple(held)
 
 
-def _load(table: LinkTable, name: str) -> _Column:
-    record = table.arrays[name]
-    values = load_array(table.root, record, os_io=table.os_io)
-    check = LinkCheck(name, table.limits, in_graph=table.in_graph)
+def _load(arrays: LinkArrays, name: str) -> _Column:
+    record = arrays.records[name]
+    values = load_array(arrays.root, record, os_io=arrays.os_io)
+    check = LinkCheck(name, arrays.limits, in_graph=arrays.table.in_graph)
     message = check.wrong(values) or check.wrong_end()
     if message is not None:
-        raise wrong_value(table.root / record.file, name, message)
+        raise wrong_value(arrays.root / record.file, name, message)
     return _HeldRows(values)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from gloader.dataset.link_record import LinkRecord
+    from gloader.dataset.schema import LinkRecord
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.types import Relation
 

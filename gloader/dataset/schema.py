@@ -1,4 +1,4 @@
-"""The node types and relations of a dataset: what its commit record lists, in an order that is part of it."""
+"""The node types, relations and link tables of a dataset: what its record lists, in an order that is part of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gloader.core.malformed import shown
 from gloader.errors import FormatError, GraphError, VersionError
 from gloader.ssd_store.format.array_names import (
     ALLOWED,
+    LINKS,
     MAX_FOLDER_LENGTH,
     NODES,
     RELATIONS,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from gloader.dataset.link_record import LinkRecord
     from gloader.ssd_store.format.format import Manifest
     from gloader.types import IdArray, Relation
 
@@ -41,6 +41,29 @@ EDGE: Final[Relation] = (NODE, "to", NODE)
 # Far above what a graph has, far below what hurts.
 MAX_TYPES: Final = 1000
 MAX_NODES: Final = 2**48  # of a type, so that all of them together are numbered in int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRecord:
+    """The commit record's words about one link table."""
+
+    name: str
+    relation: Relation
+    reverse: Relation | None
+    in_graph: int  # rows whose edge has a position in the relation
+
+    @property
+    def folder(self) -> str:
+        """What stands before the names of the table's arrays."""
+        return f"{LINKS}/{self.name}/"
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Return what the commit record says of the table. Pure."""
+        return {
+            "relation": relation_text(self.relation),
+            "reverse": None if self.reverse is None else relation_text(self.reverse),
+            "in_graph": self.in_graph,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

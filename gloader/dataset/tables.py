@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gloader.dataset.edge_table import EdgeTable
+from gloader.dataset.link_arrays import LinkArrays
 from gloader.dataset.link_table import LinkTable
 from gloader.dataset.node_table import NodeTable
 from gloader.dataset.record import edge_limits, link_limits, node_limits
@@ -107,9 +108,9 @@ def open_link_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
     root, manifest, schema, os_io : as of `open_node_tables`
     """
     tables = {
-        record.name: LinkTable(
-            root, manifest, os_io, record=record, limits=link_limits(manifest, schema, record)
+        table.name: LinkTable(
+            LinkArrays(root, manifest, os_io, table=table, limits=link_limits(manifest, schema, table))
         )
-        for record in schema.links
+        for table in schema.links
     }
     return Tables(tables, "link table")

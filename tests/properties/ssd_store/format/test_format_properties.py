@@ -116,6 +116,7 @@ def test_a_name_is_a_file_in_the_folder_or_in_that_of_a_type_relation_or_link_ta
         not folders
         or (
             len(folders) == 2
+            and folders[1] != ""
             and folders[0] in spelled
             and (folders[0] != "relations" or folders[1].count("__") >= 2)
             and len(folders[1]) <= (240 if folders[0] == "relations" else 100)
