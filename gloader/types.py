@@ -127,6 +127,9 @@ class Links:
     labels: NDArray[Any]  # (P,) float32 1 and 0, or the table's own where no negatives are drawn
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` of what was drawn
     num_positives: int
+    # (num_positives,) int64 seconds at which each positive asks, and what was drawn beside it; None: edges of all times
+    # are taken
+    times: IdArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +436,7 @@ class ReadyBatch:
     blocks: tuple[DeviceBlock, ...]
     nodes: IdArray  # (U,) global ids
     num_seeds: int
+    trees: LocalArray | None = None  # (U,) as of `SampledBatch`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,6 +452,7 @@ class HeteroReadyBatch:
     blocks: tuple[Mapping[Relation, DeviceBlock], ...]
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
     num_seeds: Mapping[str, int]
+    trees: Mapping[str, LocalArray] | None = None  # (U_t,) as of `HeteroBatch`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,6 +465,7 @@ class LinkBatch:
     labels: torch.Tensor  # (P,) float32 1 and 0; without negatives the table's own, int64 or float32
     edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` of negatives
     num_positives: int  # the first of the pairs
+    times: IdArray | None = None  # (num_positives,) as of `Links`
 
     @property
     def id(self) -> BatchId:

@@ -147,6 +147,7 @@ class LinkSeeds:
             labels=self._labels(found, len(pairs)),
             edge_ids=edge_ids,
             num_positives=len(rows),
+            times=found.times if times is not None else None,
         )
         return BatchSeeds(nodes=nodes, excluded=self._exclusion.of(found), times=times, links=links)
 

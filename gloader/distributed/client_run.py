@@ -185,15 +185,20 @@ class _Inbox:
 
 
 def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
-    """Return ``sampled`` with copies of the ids of its nodes and edges, and of its links."""
+    """Return ``sampled`` with copies of the ids of its nodes and edges, of their trees, and of its links."""
     links = sampled.links
     if links is not None:
         links = replace(
-            links, pairs=links.pairs.copy(), labels=links.labels.copy(), edge_ids=links.edge_ids.copy()
+            links,
+            pairs=links.pairs.copy(),
+            labels=links.labels.copy(),
+            edge_ids=links.edge_ids.copy(),
+            times=None if links.times is None else links.times.copy(),
         )
     if isinstance(sampled, SampledBatch):
         blocks = tuple(replace(block, edge_ids=block.edge_ids.copy()) for block in sampled.blocks)
-        return replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks, links=links)
+        trees = None if sampled.trees is None else sampled.trees.copy()
+        return replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks, links=links, trees=trees)
     return replace(
         sampled,
         nodes={name: ids.copy() for name, ids in sampled.nodes.items()},
@@ -202,6 +207,9 @@ def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
             for hop in sampled.blocks
         ),
         links=links,
+        trees=None
+        if sampled.trees is None
+        else {name: of_type.copy() for name, of_type in sampled.trees.items()},
     )
 
 

@@ -29,6 +29,7 @@ class LinkShape:
     num_pairs: int  # P
     num_positives: int
     label_dtype: str  # of `_LABELS`
+    has_times: bool = False
 
     @classmethod
     def of(cls, links: Links) -> LinkShape:
@@ -39,26 +40,35 @@ class LinkShape:
             num_pairs=len(links.pairs),
             num_positives=links.num_positives,
             label_dtype=links.labels.dtype.name,
+            has_times=links.times is not None,
         )
 
     def to_json(self) -> list[Any]:
         """Return the sizes as a JSON array."""
-        return [self.num_pairs, self.num_positives, self.label_dtype]
+        times = [True] if self.has_times else []
+        return [self.num_pairs, self.num_positives, self.label_dtype, *times]
 
     @classmethod
     def from_json(cls, sizes: object) -> LinkShape:
         """Parse a result of `to_json`; raise ValueError if it is none."""
-        if isinstance(sizes, list) and [type(size) for size in sizes] == [int, int, str]:
-            num_pairs, num_positives, label_dtype = sizes
-            if 0 <= num_positives <= num_pairs and label_dtype in _LABELS:
-                return cls(num_pairs=num_pairs, num_positives=num_positives, label_dtype=label_dtype)
+        if isinstance(sizes, list) and [type(size) for size in sizes[:3]] == [int, int, str]:
+            num_pairs, num_positives, label_dtype, *times = sizes
+            if 0 <= num_positives <= num_pairs and label_dtype in _LABELS and times in ([], [True]):
+                return cls(
+                    num_pairs=num_pairs,
+                    num_positives=num_positives,
+                    label_dtype=label_dtype,
+                    has_times=bool(times),
+                )
         raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: both ends of the pairs, labels, rows of the link table."""
+        """Yield the arrays: both ends of the pairs, labels, rows of the link table, times."""
         yield np.int32, 2 * self.num_pairs
         yield _LABELS[self.label_dtype], self.num_pairs
         yield np.int64, self.num_pairs
+        if self.has_times:
+            yield np.int64, self.num_positives
 
     def links(self, views: Iterator[NDArray[Any]]) -> Links:
         """Return the links whose arrays come next in ``views``."""
@@ -67,6 +77,7 @@ class LinkShape:
             labels=next(views),
             edge_ids=next(views),
             num_positives=self.num_positives,
+            times=next(views) if self.has_times else None,
         )
 
 
@@ -125,4 +136,5 @@ def seed_arrays(batch: AnyBatch) -> list[NDArray[Any]]:
         found += batch.trees.values() if isinstance(batch, HeteroBatch) else [batch.trees]
     if batch.links is not None:
         found += [batch.links.pairs.reshape(-1), batch.links.labels, batch.links.edge_ids]
+        found += [] if batch.links.times is None else [batch.links.times]
     return found

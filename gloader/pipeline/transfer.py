@@ -179,6 +179,7 @@ class Transfer:
                 blocks=tuple(blocks),
                 nodes=sampled.nodes,
                 num_seeds=sampled.num_seeds,
+                trees=sampled.trees,
             )
         rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)  # those of edges are in the blocks
         return HeteroReadyBatch(
@@ -191,6 +192,7 @@ class Transfer:
             blocks=tuple({relation: next(left) for relation in hop} for hop in sampled.blocks),
             nodes=sampled.nodes,
             num_seeds=sampled.num_seeds,
+            trees=sampled.trees,
         )
 
     def _features(
@@ -316,6 +318,7 @@ def _link_batch(ready: AnyReadyBatch, links: Links, pairs: torch.Tensor) -> Link
         labels=ready.y,
         edge_ids=links.edge_ids,
         num_positives=links.num_positives,
+        times=links.times,
     )
 
 

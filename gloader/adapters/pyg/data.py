@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,27 +40,40 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     Returns
     -------
     Data
-        x (U, F), y (B,) of the seeds alone, edge_index (2, E) int64, n_id (U,), e_id (E,) positions in the
-        dataset's ``indices``, batch_size, input_id, num_sampled_nodes (L + 1), num_sampled_edges (L), and edge_weight
-        (E,) where the sampler weighs its edges. ``x`` and ``n_id`` are shared with the batch.
+        what `nodes_and_edges` says, y (B,) of the seeds alone, batch_size, input_id, and batch (U,) int64, the seed
+        that each node was found for, where seeds have times.
+    """
+    optional = {}
+    if batch.trees is not None:
+        optional["batch"] = torch.from_numpy(batch.trees).to(batch.x.device).long()
+    return Data(
+        **nodes_and_edges(batch), y=batch.y, batch_size=batch.num_seeds, input_id=input_id, **optional
+    )
+
+
+def nodes_and_edges(batch: ReadyBatch) -> dict[str, Any]:
+    """Return what a ``Data`` has, whatever is predicted.
+
+    Returns
+    -------
+    dict
+        x (U, F), edge_index (2, E) int64, n_id (U,), e_id (E,) positions in the dataset's ``indices``,
+        num_sampled_nodes (L + 1), num_sampled_edges (L), edge_weight (E,) where the sampler weighs its edges, and
+        edge_attr (E, F_e) where they have features. ``x`` and ``n_id`` are shared with the batch.
     """
     hops = tuple(reversed(batch.blocks))
     firsts = (0, *(hop.num_dst for hop in hops[:-1]))
     device = batch.x.device
     (edges,) = merge_edges([Hops(blocks=hops, firsts=firsts)], device)
-    optional = {} if edges.edge_weight is None else {"edge_weight": edges.edge_weight}
-    return Data(
-        x=batch.x,
-        y=batch.y,
-        edge_index=edges.edge_index,
-        e_id=edges.edge_ids,
-        n_id=torch.from_numpy(batch.nodes).to(device),
-        batch_size=batch.num_seeds,
-        input_id=input_id,
-        num_sampled_nodes=_differences((0, hops[0].num_dst, *(hop.num_src for hop in hops))),
-        num_sampled_edges=edges.counts,
-        **optional,
-    )
+    return {
+        "x": batch.x,
+        "edge_index": edges.edge_index,
+        "e_id": edges.edge_ids,
+        "n_id": torch.from_numpy(batch.nodes).to(device),
+        "num_sampled_nodes": _differences((0, hops[0].num_dst, *(hop.num_src for hop in hops))),
+        "num_sampled_edges": edges.counts,
+        **edges.optional(),
+    }
 
 
 def _differences(counts: Sequence[int]) -> list[int]:

@@ -39,10 +39,33 @@ def to_hetero_data(
     Returns
     -------
     HeteroData
-        of each type n_id (U_t,), num_nodes, num_sampled_nodes (L + 1), and x (U_t, F_t) of one with features; of a
-        type with seeds batch_size and input_id besides, and of the labelled one y of the seeds alone; of each relation
-        edge_index (2, E_r) int64, e_id (E_r,) positions in its ``indices``, num_sampled_edges (L), and edge_weight
-        (E_r,) where the sampler weighs its edges. ``x`` and ``n_id`` are shared with the batch.
+        what `typed_nodes_and_edges` says; of a type with seeds batch_size and input_id besides, and of the labelled one
+        y of the seeds alone; of each type batch (U_t,) int64, the seed that each node was found for, where seeds have
+        times.
+    """
+    data = typed_nodes_and_edges(batch)
+    for name, count in batch.num_seeds.items():
+        store = data[name]
+        if count or name == labelled:
+            store.batch_size = count
+            if input_id is not None and name in input_id:
+                store.input_id = input_id[name]
+        if batch.trees is not None:
+            store.batch = torch.from_numpy(batch.trees[name]).to(batch.y.device).long()
+    data[labelled].y = batch.y
+    return data
+
+
+def typed_nodes_and_edges(batch: HeteroReadyBatch) -> HeteroData:
+    """Return what a ``HeteroData`` has, whatever is predicted.
+
+    Returns
+    -------
+    HeteroData
+        of each type n_id (U_t,), num_nodes, num_sampled_nodes (L + 1), and x (U_t, F_t) of one with features; of each
+        relation edge_index (2, E_r) int64, e_id (E_r,) positions in its ``indices``, num_sampled_edges (L), edge_weight
+        (E_r,) where the sampler weighs its edges, and edge_attr (E_r, F_e) where they have features. ``x`` and ``n_id``
+        are shared with the batch.
     """
     data = HeteroData()
     device = batch.y.device
@@ -54,11 +77,6 @@ def to_hetero_data(
         store.n_id = torch.from_numpy(nodes).to(device)
         store.num_nodes = len(nodes)
         store.num_sampled_nodes = [after - before for before, after in pairwise([0, *known[name]])]
-        if batch.num_seeds[name] or name == labelled:
-            store.batch_size = batch.num_seeds[name]
-            if input_id is not None and name in input_id:
-                store.input_id = input_id[name]
-    data[labelled].y = batch.y
 
     hops = tuple(reversed(batch.blocks))
     relations = list(hops[0])
@@ -71,6 +89,6 @@ def to_hetero_data(
         store.edge_index = edges.edge_index
         store.e_id = edges.edge_ids
         store.num_sampled_edges = edges.counts
-        if edges.edge_weight is not None:
-            store.edge_weight = edges.edge_weight
+        for name, rows in edges.optional().items():
+            store[name] = rows
     return data

@@ -38,6 +38,12 @@ class MergedEdges:
     edge_ids: torch.Tensor  # (E,) int64, positions in the graph's ``indices``
     counts: list[int]  # (L,) edges of each hop
     edge_weight: torch.Tensor | None  # (E,) float32 where the sampler weighs its edges
+    edge_x: torch.Tensor | None  # (E, F_e) float32 where edges have features
+
+    def optional(self) -> dict[str, torch.Tensor]:
+        """Return what not every batch has, by PyG's names."""
+        named = {"edge_weight": self.edge_weight, "edge_attr": self.edge_x}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedEdges]:
@@ -75,7 +81,8 @@ def _on_host(hops: Hops) -> MergedEdges:
         edge_index=torch.from_numpy(pair),
         edge_ids=torch.from_numpy(edge_ids),
         counts=counts,
-        edge_weight=_weights(hops, counts),
+        edge_weight=_last_rows([block.edge_weight for block in hops.blocks], counts),
+        edge_x=_last_rows([block.edge_x for block in hops.blocks], counts),
     )
 
 
@@ -87,16 +94,15 @@ def _on_device(hops: Hops, starts: Sequence[int]) -> MergedEdges:
         edge_index=torch.cat(pairs, dim=1),
         edge_ids=torch.cat(edge_ids),
         counts=counts,
-        edge_weight=_weights(hops, counts),
+        edge_weight=_last_rows([block.edge_weight for block in hops.blocks], counts),
+        edge_x=_last_rows([block.edge_x for block in hops.blocks], counts),
     )
 
 
-def _weights(hops: Hops, counts: Sequence[int]) -> torch.Tensor | None:
-    """Return the last ``counts[l]`` weights of each hop l: those of the edges that are taken."""
+def _last_rows(of_hops: Sequence[torch.Tensor | None], counts: Sequence[int]) -> torch.Tensor | None:
+    """Return the last ``counts[l]`` rows of each hop l: those of the edges that are taken; None: edges have none."""
     pieces = [
-        block.edge_weight[len(block.edge_weight) - count :]
-        for block, count in zip(hops.blocks, counts, strict=True)
-        if block.edge_weight is not None
+        rows[len(rows) - count :] for rows, count in zip(of_hops, counts, strict=True) if rows is not None
     ]
     return torch.cat(pieces) if pieces else None
 

@@ -14,17 +14,20 @@ from gloader.pipeline.gather import HostBatch
 from gloader.types import BatchId, Block, Links, SampledBatch
 
 
-def _links(num_pairs: int, dtype: str) -> Links:
+def _links(num_pairs: int, dtype: str, *, has_times: bool = False) -> Links:
     rng = np.random.Generator(np.random.Philox(2))
     return Links(
         pairs=rng.integers(0, 99, (num_pairs, 2)).astype(np.int32),
         labels=rng.integers(0, 99, num_pairs).astype(dtype),
         edge_ids=rng.integers(-1, 2**60, num_pairs),
         num_positives=num_pairs // 3,
+        times=rng.integers(-(2**40), 2**40, num_pairs // 3) if has_times else None,
     )
 
 
-LINKS = st.none() | st.builds(_links, st.integers(0, 50), st.sampled_from(["float32", "int64"]))
+LINKS = st.none() | st.builds(
+    _links, st.integers(0, 50), st.sampled_from(["float32", "int64"]), has_times=st.booleans()
+)
 
 
 def _batch(
@@ -69,7 +72,8 @@ def _arrays(batch: SampledBatch) -> list[Any]:
     for block in batch.blocks:
         found += [block.indptr, block.indices, block.edge_ids, block.edge_weight]
     links = batch.links
-    return [*found, batch.trees, *([] if links is None else [links.pairs, links.labels, links.edge_ids])]
+    told = [] if links is None else [links.pairs, links.labels, links.edge_ids, links.times]
+    return [*found, batch.trees, *told]
 
 
 @given(
@@ -113,14 +117,17 @@ def test_a_batch_of_nodes_has_the_sizes_that_it_had() -> None:
 
 
 def test_links_that_a_loop_keeps_hold_no_shared_memory() -> None:
-    host = _batch([], weighted=False, links=_links(4, "float32"))
+    host = _batch([], weighted=False, links=_links(4, "float32", has_times=True), has_trees=True)
     shape = BatchShape.of(host.sampled)
     memory = np.zeros(shape.num_bytes, dtype=np.uint8)
     write_batch(host.sampled, host.src_degree, shape, memory)
-    own = _with_own_ids(read_batch(shape, memory)[0]).links
+    sampled = _with_own_ids(read_batch(shape, memory)[0])
+    own = sampled.links
     assert own is not None
     assert host.sampled.links is not None
-    for name in ("pairs", "labels", "edge_ids"):
+    assert not np.shares_memory(sampled.trees, memory)
+    np.testing.assert_array_equal(sampled.trees, host.sampled.trees)
+    for name in ("pairs", "labels", "edge_ids", "times"):
         kept = getattr(own, name)
         assert not np.shares_memory(kept, memory)
         np.testing.assert_array_equal(kept, getattr(host.sampled.links, name))
@@ -165,6 +172,8 @@ def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
         [[True, 0, "int64"], False],
         [[1, 1, "float64"], False],
         [[1, 1, ["int64"]], False],
+        [[1, 1, "int64", False], False],
+        [[1, 1, "int64", 1, 1], False],
         [{"num_pairs": 1}, False],
     ],
 )
