@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, LoaderBusyError
-from gloader.loader import HeteroLoader, Loader
+from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.pipeline.consumer import require_same_process
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
 AnyLoader: TypeAlias = "Loader | HeteroLoader"
+Viewed: TypeAlias = "Loader | HeteroLoader | LinkLoader"
 T = TypeVar("T")
 
 
@@ -32,12 +33,12 @@ class LoaderView(Generic[T]):
 
     Parameters
     ----------
-    loader : see `to_loader`
+    loader : see `to_loader` and `to_link_loader`
     convert : pure; from a batch to what the loop gets
     is_owner : close the loader, too, when this is dropped without `close`, as data loaders commonly are
     """
 
-    def __init__(self, loader: AnyLoader, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
+    def __init__(self, loader: Viewed, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
         self.loader = loader
         self._convert = convert
         if is_owner:
@@ -146,8 +147,31 @@ def to_loader(loader: AnyLoader | Dataset, settings: Mapping[str, Any]) -> AnyLo
             f"expected a gloader.Loader, gloader.HeteroLoader or gloader.Dataset, got a {type(loader).__name__}"
         )
     if settings:
-        raise ConfigError(
-            f"{', '.join(settings)}: this loader is built already; pass the dataset instead, or build the loader "
-            "with them"
-        )
+        raise ConfigError(_built_already(settings))
     return loader
+
+
+def to_link_loader(loader: LinkLoader | Dataset, settings: Mapping[str, Any]) -> LinkLoader:
+    """Return ``loader``, or a loader of links built for the dataset it is.
+
+    Raises
+    ------
+    ConfigError
+        Settings are given for a loader that is built already, or ``loader`` is neither loader nor dataset.
+    GloaderError
+        As `gloader.LinkLoader`.
+    """
+    if isinstance(loader, Dataset):
+        return LinkLoader(loader, **settings)
+    if not isinstance(loader, LinkLoader):
+        raise ConfigError(f"expected a gloader.LinkLoader or gloader.Dataset, got a {type(loader).__name__}")
+    if settings:
+        raise ConfigError(_built_already(settings))
+    return loader
+
+
+def _built_already(settings: Mapping[str, Any]) -> str:
+    return (
+        f"{', '.join(settings)}: this loader is built already; pass the dataset instead, or build the loader "
+        "with them"
+    )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gloader.core.fanouts import FanoutsLike
     from gloader.core.negatives import Negatives
     from gloader.dataset import Dataset
+    from gloader.dataset.link_table import LinkTable
     from gloader.device import DeviceTier
     from gloader.distributed.agree import Membership
     from gloader.pipeline.device_room import DryRun
@@ -114,6 +115,21 @@ class LinkLoader(BatchLoader[LinkBatch]):
         )
 
     @property
+    def table(self) -> LinkTable:
+        """The edges that are predicted."""
+        return self._task.table
+
+    @property
+    def negatives(self) -> Negatives | None:
+        """What is drawn beside them."""
+        return self._negatives
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether batches are of several types."""
+        return self._is_typed
+
+    @property
     def graph(self) -> Topology | HeteroGraph:
         """The topology, of typed batches that of each relation; usable until `close`."""
         return self._held.tier.topology
@@ -144,6 +160,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
             exclude=self._exclude,
             duplicates=self._exclude_duplicates,
         )
+        self._task = task
         if settings.sampling.time_strategy != "none" and not task.table.has_times:
             raise ConfigError(
                 f"time_strategy={settings.sampling.time_strategy!r} needs the time of each edge, and the table "

@@ -5,6 +5,7 @@ Importing this module imports DGL, which the optional dependencies ``dgl`` bring
 
 from gloader.adapters.dgl.blocks import BlockBatch, BlockLoader, to_blocks
 from gloader.adapters.dgl.hetero_blocks import HeteroBlockBatch, to_hetero_blocks
+from gloader.adapters.dgl.link_blocks import LinkBlockBatch, LinkBlockLoader, to_link_blocks
 from gloader.adapters.dgl.storage import GraphWithStores, RowStorage, wrap_graph
 from gloader.convert.sources.dgl import from_graph as from_dgl
 from gloader.convert.sources.dgl import to_graph as to_dgl
@@ -14,10 +15,13 @@ __all__ = [
     "BlockLoader",
     "GraphWithStores",
     "HeteroBlockBatch",
+    "LinkBlockBatch",
+    "LinkBlockLoader",
     "RowStorage",
     "from_dgl",
     "to_blocks",
     "to_dgl",
     "to_hetero_blocks",
+    "to_link_blocks",
     "wrap_graph",
 ]

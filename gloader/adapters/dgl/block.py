@@ -57,6 +57,15 @@ def create_block(
     return DGLBlock(index, (list(types), list(types)), [name for _, name, _ in relations])
 
 
+def fill_edges(data: Any, hop: DeviceBlock, feature: str) -> None:
+    """Write what is known of the edges of ``hop`` into the edge data of its block; features as ``feature``."""
+    data[dgl.EID] = hop.edge_ids
+    if hop.edge_weight is not None:
+        data["weight"] = hop.edge_weight
+    if hop.edge_x is not None:
+        data[feature] = hop.edge_x
+
+
 @cache
 def _meta_graph(types: tuple[str, ...], relations: tuple[Relation, ...]) -> Any:
     """Return the graph of types: sources first, then destinations."""

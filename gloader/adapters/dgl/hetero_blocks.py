@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gloader.adapters.dgl.block import create_block, require_device
+from gloader.adapters.dgl.block import create_block, fill_edges, require_device
 from gloader.adapters.hop_sizes import nodes_by_hop
 from gloader.convert.sources.dgl import quiet_dgl
 
@@ -20,7 +20,12 @@ HeteroBlockBatch: TypeAlias = "tuple[dict[str, torch.Tensor], dict[str, torch.Te
 
 
 def to_hetero_blocks(
-    batch: HeteroReadyBatch, *, labelled: str, feature: str = "feat", label: str = "label"
+    batch: HeteroReadyBatch,
+    *,
+    labelled: str,
+    feature: str = "feat",
+    label: str = "label",
+    edge_feature: str = "feat",
 ) -> HeteroBlockBatch:
     """Return the input nodes and the seeds of each type, and a typed DGL block per hop, without copying. Pure.
 
@@ -31,12 +36,23 @@ def to_hetero_blocks(
     batch : a native batch; its arrays are shared
     labelled : the type whose labels ``batch.y`` holds
     feature, label : names of the node data of the first and the last block; types without features have none
+    edge_feature : name of the edge data of every block, of relations that have features
 
     Raises
     ------
     ConfigError
         The batch is on a device that this DGL cannot use.
     """
+    nodes, blocks = unlabelled_hetero_blocks(batch, feature=feature, edge_feature=edge_feature)
+    # On the outermost block alone, as DGL's loader does.
+    blocks[-1].dstnodes[labelled].data[label] = batch.y
+    return nodes, {name: ids[: batch.num_seeds[name]] for name, ids in nodes.items()}, blocks
+
+
+def unlabelled_hetero_blocks(
+    batch: HeteroReadyBatch, *, feature: str, edge_feature: str
+) -> tuple[dict[str, torch.Tensor], list[Any]]:
+    """Return the input nodes of each type and a typed DGL block per hop; as of `to_hetero_blocks`."""
     device = batch.y.device
     require_device(device)
     nodes = {name: torch.from_numpy(ids).to(device) for name, ids in batch.nodes.items()}
@@ -52,13 +68,9 @@ def to_hetero_blocks(
             block.srcnodes[name].data[dgl.NID] = ids[: num_src[name]]
             block.dstnodes[name].data[dgl.NID] = ids[: num_dst[name]]
         for relation, edges in hop.items():
-            block.edges[relation].data[dgl.EID] = edges.edge_ids
-            if edges.edge_weight is not None:
-                block.edges[relation].data["weight"] = edges.edge_weight
+            fill_edges(block.edges[relation].data, edges, edge_feature)
         blocks.append(block)
-    # On the outermost blocks alone, as DGL's loader does.
     for name, rows in batch.x.items():
         if rows.shape[1]:
             blocks[0].srcnodes[name].data[feature] = rows
-    blocks[-1].dstnodes[labelled].data[label] = batch.y
-    return nodes, {name: ids[: batch.num_seeds[name]] for name, ids in nodes.items()}, blocks
+    return nodes, blocks

@@ -8,6 +8,8 @@ from gloader.adapters.pyg.data import to_data
 from gloader.adapters.pyg.graph_data import GraphData
 from gloader.adapters.pyg.hetero_data import to_hetero_data
 from gloader.adapters.pyg.hetero_graph_data import HeteroGraphData
+from gloader.adapters.pyg.link_data import to_link_data
+from gloader.adapters.pyg.link_loader import LinkLoader, LinkNeighborLoader
 from gloader.adapters.pyg.merged_sampler import MergedSampler
 from gloader.adapters.pyg.node_loader import NeighborLoader, NodeLoader
 from gloader.adapters.pyg.stores import RowStore, TopologyStore
@@ -15,6 +17,8 @@ from gloader.adapters.pyg.stores import RowStore, TopologyStore
 __all__ = [
     "GraphData",
     "HeteroGraphData",
+    "LinkLoader",
+    "LinkNeighborLoader",
     "MergedSampler",
     "NeighborLoader",
     "NodeLoader",
@@ -22,4 +26,5 @@ __all__ = [
     "TopologyStore",
     "to_data",
     "to_hetero_data",
+    "to_link_data",
 ]

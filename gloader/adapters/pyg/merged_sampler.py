@@ -19,19 +19,23 @@ if TYPE_CHECKING:
 
     from gloader.core.fanouts import FanoutsLike
     from gloader.samplers import CscGraph
+    from gloader.types import IdArray
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
     from torch_geometric.sampler import (
         BaseSampler,
+        EdgeSamplerInput,
         HeteroSamplerOutput,
+        NegativeSampling,
         NodeSamplerInput,
         SamplerOutput,
     )
+    from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 
 class MergedSampler(BaseSampler):
-    """Neighbour sampling for ``torch_geometric.loader.NodeLoader``; needs neither pyg-lib nor torch-sparse.
+    """Neighbour sampling for PyG's ``NodeLoader`` and ``LinkLoader``; needs neither pyg-lib nor torch-sparse.
 
     PyG does not say which batch of which epoch it asks for, so a batch's random key is a digest of its ``input_id``
     and of the epoch last given to `set_epoch`: equal for any number of workers, and the same every epoch where
@@ -51,6 +55,7 @@ class MergedSampler(BaseSampler):
     """
 
     def __init__(self, graph: CscGraph | HeteroGraph, fanouts: FanoutsLike, *, seed: int = 0) -> None:
+        self._graph = graph
         self._sampler: NeighborSampler | MergedHeteroBlockSampler
         if isinstance(graph, HeteroGraph):
             made = make_hetero_sampler("neighbor", graph, fanouts, seed, layout="merged")
@@ -78,64 +83,79 @@ class MergedSampler(BaseSampler):
         batch_id = BatchId(epoch=self.epoch, index=_digest(index.input_id))
         metadata = (index.input_id, index.time)
         if isinstance(self._sampler, NeighborSampler):
-            return self._sample_one(self._sampler, batch_id, index, metadata)
-        return self._sample_several(self._sampler, batch_id, index, metadata)
-
-    def _sample_one(
-        self, sampler: NeighborSampler, batch_id: BatchId, index: NodeSamplerInput, metadata: Any
-    ) -> SamplerOutput:
-        merged = sampler.sample_merged(batch_id, index.node.numpy())
-        pair = torch.from_numpy(merged.edge_index.astype(np.int64))
-        return SamplerOutput(
-            node=torch.from_numpy(merged.nodes),
-            row=pair[0],
-            col=pair[1],
-            edge=torch.from_numpy(merged.edge_ids),
-            batch=None,
-            num_sampled_nodes=list(merged.num_sampled_nodes),
-            num_sampled_edges=list(merged.num_sampled_edges),
-            metadata=metadata,
-        )
-
-    def _sample_several(
-        self, sampler: MergedHeteroBlockSampler, batch_id: BatchId, index: NodeSamplerInput, metadata: Any
-    ) -> HeteroSamplerOutput:
+            return _sampled_one(self._sampler, batch_id, index.node.numpy(), metadata)
+        graph = self._sampler.sampler.graph
         if index.input_type is None:
-            allowed = ", ".join(map(repr, sampler.sampler.graph.node_types))
+            allowed = ", ".join(map(repr, graph.node_types))
             raise ConfigError(
                 f"input_nodes have to say of which type they are, as (type, ids); there are {allowed}"
             )
-        seeds = number_through(sampler.sampler.graph, {index.input_type: index.node.numpy()})
-        merged = sampler.sample_merged(batch_id, seeds)
-        pairs = {
-            relation: torch.from_numpy(merged.edge_index(relation).astype(np.int64))
-            for relation in merged.edges
-        }
-        return HeteroSamplerOutput(
-            node={name: torch.from_numpy(nodes) for name, nodes in merged.nodes.items()},
-            row={relation: pair[0] for relation, pair in pairs.items()},
-            col={relation: pair[1] for relation, pair in pairs.items()},
-            edge={relation: torch.from_numpy(edges.edge_ids) for relation, edges in merged.edges.items()},
-            batch=None,
-            num_sampled_nodes={name: list(counts) for name, counts in merged.num_sampled_nodes.items()},
-            num_sampled_edges={
-                relation: list(counts) for relation, counts in merged.num_sampled_edges.items()
-            },
-            metadata=metadata,
-        )
+        seeds = number_through(graph, {index.input_type: index.node.numpy()})
+        return _sampled_several(self._sampler, batch_id, seeds, metadata)
 
-    def sample_from_edges(self, index: Any, **_: Any) -> SamplerOutput:  # noqa: ARG002 - refused
-        """Refuse: link tasks are not supported.
+    def sample_from_edges(
+        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Sample merged hops around the ends of the input edges, and of the negatives that PyG draws beside them.
 
         Raises
         ------
         ConfigError
-            Always.
+            PyG asks for temporal sampling.
         """
-        raise ConfigError("MergedSampler samples around nodes; use it with NodeLoader, not LinkLoader")
+        if index.time is not None:
+            raise ConfigError(
+                "edge_label_time: temporal sampling is not supported; leave edge_label_time out"
+            )
+        batch_id = BatchId(epoch=self.epoch, index=_digest(index.input_id))
+
+        def around(seeds: Any, times: Any) -> SamplerOutput | HeteroSamplerOutput:  # noqa: ARG001 - none, see above
+            if isinstance(self._sampler, NeighborSampler):
+                return _sampled_one(self._sampler, batch_id, seeds.numpy(), None)
+            graph = self._sampler.sampler.graph
+            numbers = number_through(graph, {name: ids.numpy() for name, ids in seeds.items()})
+            return _sampled_several(self._sampler, batch_id, numbers, None)
+
+        graph = self._graph
+        num_nodes = dict(graph.num_nodes) if isinstance(graph, HeteroGraph) else graph.num_nodes
+        return edge_sample(index, around, num_nodes, disjoint=False, neg_sampling=neg_sampling)
 
 
 def _digest(input_id: torch.Tensor) -> int:
     # Positions in the loader's seeds, which are the same for any number of workers.
     data = np.ascontiguousarray(input_id.numpy(), dtype=np.int64).tobytes()
     return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
+
+
+def _sampled_one(sampler: NeighborSampler, batch_id: BatchId, seeds: IdArray, metadata: Any) -> SamplerOutput:
+    merged = sampler.sample_merged(batch_id, seeds)
+    pair = torch.from_numpy(merged.edge_index.astype(np.int64))
+    return SamplerOutput(
+        node=torch.from_numpy(merged.nodes),
+        row=pair[0],
+        col=pair[1],
+        edge=torch.from_numpy(merged.edge_ids),
+        batch=None,
+        num_sampled_nodes=list(merged.num_sampled_nodes),
+        num_sampled_edges=list(merged.num_sampled_edges),
+        metadata=metadata,
+    )
+
+
+def _sampled_several(
+    sampler: MergedHeteroBlockSampler, batch_id: BatchId, seeds: IdArray, metadata: Any
+) -> HeteroSamplerOutput:
+    merged = sampler.sample_merged(batch_id, seeds)
+    pairs = {
+        relation: torch.from_numpy(merged.edge_index(relation).astype(np.int64)) for relation in merged.edges
+    }
+    return HeteroSamplerOutput(
+        node={name: torch.from_numpy(nodes) for name, nodes in merged.nodes.items()},
+        row={relation: pair[0] for relation, pair in pairs.items()},
+        col={relation: pair[1] for relation, pair in pairs.items()},
+        edge={relation: torch.from_numpy(edges.edge_ids) for relation, edges in merged.edges.items()},
+        batch=None,
+        num_sampled_nodes={name: list(counts) for name, counts in merged.num_sampled_nodes.items()},
+        num_sampled_edges={relation: list(counts) for relation, counts in merged.num_sampled_edges.items()},
+        metadata=metadata,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from gloader.loader import HeteroLoader
 from gloader.samplers import preferred_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -64,7 +64,7 @@ class NodeLoader(LoaderView[Any]):
     @property
     def dataset(self) -> range:
         """The positions of the seeds, as in PyG: ``len(loader.dataset)`` is the seeds of an epoch."""
-        return range(len(self.loader.seeds))
+        return range(len(cast("AnyLoader", self.loader).seeds))
 
 
 class NeighborLoader(NodeLoader):
@@ -103,11 +103,7 @@ class NeighborLoader(NodeLoader):
         shuffle: bool = False,
         **settings: Any,
     ) -> None:
-        if workers := [name for name in _OF_WORKERS if name in settings]:
-            raise ConfigError(
-                f"{', '.join(workers)}: gloader samples and reads in threads of this process; leave it out "
-                "(threads= is how many sample)"
-            )
+        refuse_workers(settings)
         if isinstance(data, Dataset):
             data = HeteroGraphData(data) if data.kind == "hetero" else GraphData(data)
         self.data = data
@@ -119,6 +115,15 @@ class NeighborLoader(NodeLoader):
             batch_size=min(batch_size, max(num_seeds, 1)),
             shuffle=shuffle,
             **settings,
+        )
+
+
+def refuse_workers(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a setting speaks of the worker processes that PyG has."""
+    if workers := [name for name in _OF_WORKERS if name in settings]:
+        raise ConfigError(
+            f"{', '.join(workers)}: gloader samples and reads in threads of this process; leave it out "
+            "(threads= is how many sample)"
         )
 
 

@@ -12,7 +12,7 @@ from gloader.errors import ConfigError, ForkError, ShapeError
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch_geometric.loader import NodeLoader
-    from torch_geometric.sampler import NodeSamplerInput
+    from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 
 @pytest.fixture
@@ -84,8 +84,9 @@ def test_what_the_sampler_and_the_stores_cannot_do_is_refused(dataset, store):
     sampler = MergedSampler(dataset.load_graph(), [2])
     with pytest.raises(ConfigError, match="temporal sampling is not supported"):
         sampler.sample_from_nodes(NodeSamplerInput(torch.arange(2), torch.arange(2), time=torch.arange(2)))
-    with pytest.raises(ConfigError, match="not LinkLoader"):
-        sampler.sample_from_edges(None)
+    timed = EdgeSamplerInput(*[torch.arange(2)] * 3, time=torch.arange(2))
+    with pytest.raises(ConfigError, match="edge_label_time: temporal sampling is not supported"):
+        sampler.sample_from_edges(timed)
     with pytest.raises(ShapeError, match=r"labels have shape \(3,\) for 600 feature rows"):
         RowStore(store, np.arange(3))
     rows = RowStore(store, dataset.labels)
