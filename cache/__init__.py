@@ -19,7 +19,7 @@ from gloader.cache.device_plan import (
     whole_device_cache,
 )
 from gloader.cache.inclusion import RelationEdges, inclusion_by_type, inclusion_probabilities
-from gloader.cache.next_use import NodeTable, table_bytes
+from gloader.cache.next_use import PlannerTable, table_bytes
 from gloader.cache.plan import CachePlan
 from gloader.cache.planner import (
     BeladyPlanner,
@@ -49,7 +49,7 @@ __all__ = [
     "DeviceShare",
     "DeviceShelf",
     "MissCurve",
-    "NodeTable",
+    "PlannerTable",
     "OnlineName",
     "OnlinePolicy",
     "PlannerName",

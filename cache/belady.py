@@ -13,7 +13,7 @@ import numpy as np
 
 from gloader.cache import belady_kernels as kernels
 from gloader.cache.actions import MAX_CAPACITY
-from gloader.cache.next_use import DEVICE, NOTHING, NodeTable
+from gloader.cache.next_use import DEVICE, NOTHING, PlannerTable
 from gloader.cache.plan import CachePlan, initial_content
 from gloader.cache.trace import NO_ROWS, BatchReader
 from gloader.errors import PlanError
@@ -38,7 +38,7 @@ def plan_belady(
     lookahead: Sequence[NDArray[np.integer]] = (),
     hotness: NDArray[np.uint8] | None = None,
     device_resident: IdArray = NO_ROWS,
-    table: NodeTable | None = None,
+    table: PlannerTable | None = None,
 ) -> CachePlan:
     """Plan the host cache for ``accesses`` with the fewest misses possible over them and the look-ahead.
 
@@ -47,7 +47,7 @@ def plan_belady(
     come last, the coldest first to go. A row that would be evicted before its next use never enters.
 
     Takes O(A + C) time for A accesses, 4 bytes an access, 12 bytes a slot, 24 bytes for each access of the largest
-    batch, and a `NodeTable`. A `Trace` is decoded batch by batch, in each pass again. Pure, apart from ``table``.
+    batch, and a `PlannerTable`. A `Trace` is decoded batch by batch, in each pass again. Pure, apart from ``table``.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class _Planner:
 
     def __init__(
         self,
-        table: NodeTable,
+        table: PlannerTable,
         content: IdArray,
         levels: NDArray[np.uint8],
         *,
@@ -251,9 +251,9 @@ def _checked_levels(hotness: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(hotness)
 
 
-def _new_table(window: BatchReader, beyond: BatchReader, content: IdArray, device: IdArray) -> NodeTable:
+def _new_table(window: BatchReader, beyond: BatchReader, content: IdArray, device: IdArray) -> PlannerTable:
     highest = max(
         window.highest(), beyond.highest(), int(content.max(initial=-1)), int(device.max(initial=-1))
     )
     named = window.num_accesses + beyond.num_accesses + len(content) + len(device)
-    return NodeTable.for_trace(highest + 1, named)
+    return PlannerTable.for_trace(highest + 1, named)

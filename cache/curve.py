@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from gloader.cache import belady_kernels
-from gloader.cache.next_use import NodeTable
+from gloader.cache.next_use import PlannerTable
 from gloader.cache.trace import BatchReader
 from gloader.core.numba_ops import prefetch, to_int
 from gloader.errors import PlanError
@@ -71,7 +71,7 @@ def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> 
     """
     num_batches = len(accesses)
     # A few batches of a large graph are no reason for an array of its nodes.
-    table = NodeTable.smallest(num_nodes, BatchReader(accesses, "accesses").num_accesses)
+    table = PlannerTable.smallest(num_nodes, BatchReader(accesses, "accesses").num_accesses)
     table.begin(num_batches)
     counts = np.zeros((num_batches, num_batches), dtype=np.int64)
     for batch in reversed(range(num_batches)):

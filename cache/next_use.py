@@ -27,7 +27,7 @@ _HASH_BYTES_PER_ACCESS: Final = 24  # at most, were every access to another node
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
-    """Return the most that the table of `NodeTable.for_trace` takes. Pure."""
+    """Return the most that the table of `PlannerTable.for_trace` takes. Pure."""
     is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
     return _DIRECT_BYTES * num_nodes if is_direct else _hash_bytes(num_accesses)
 
@@ -38,7 +38,7 @@ def _hash_bytes(num_accesses: int) -> int:
     return _CELL_BYTES * cells * 3 // 2  # while it grows, the smaller one is there as well
 
 
-class NodeTable:
+class PlannerTable:
     """One int32 per node: a slot (>= 0), a batch of the plan in work, or nothing. Not thread-safe.
 
     Direct, with 4 bytes a node, if the number of nodes is given, else a hash table that grows with the nodes seen.
@@ -56,13 +56,13 @@ class NodeTable:
         self.values = np.full(num_nodes if num_nodes is not None else 1024, NOTHING, dtype=np.int32)
 
     @classmethod
-    def for_trace(cls, num_nodes: int, num_accesses: int) -> NodeTable:
+    def for_trace(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
         """Return the smaller kind of table for ids below ``num_nodes`` and that many accesses."""
         is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
         return cls(num_nodes if is_direct else None)
 
     @classmethod
-    def smallest(cls, num_nodes: int, num_accesses: int) -> NodeTable:
+    def smallest(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
         """Return the kind of table that takes less at its most, 4 bytes a node or fewer; it may be slower."""
         return cls(num_nodes if _DIRECT_BYTES * num_nodes <= _hash_bytes(num_accesses) else None)
 

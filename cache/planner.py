@@ -10,7 +10,7 @@ from gloader.cache.actions import ON_DEVICE, count_actions
 from gloader.cache.baseline_kernels import ONLINE_KERNELS
 from gloader.cache.baselines import PolicyName, make_policy
 from gloader.cache.belady import plan_belady
-from gloader.cache.next_use import NodeTable
+from gloader.cache.next_use import PlannerTable
 from gloader.cache.plan import CachePlan, initial_content
 from gloader.cache.trace import NO_ROWS, BatchReader
 from gloader.errors import ConfigError
@@ -99,9 +99,9 @@ class BeladyPlanner:
         self._device_resident = device_resident
         self._resident = NO_ROWS
         self._table = (
-            NodeTable(num_nodes)
+            PlannerTable(num_nodes)
             if expected_accesses is None
-            else NodeTable.for_trace(num_nodes, expected_accesses)
+            else PlannerTable.for_trace(num_nodes, expected_accesses)
         )
         self.restart(resident)
 

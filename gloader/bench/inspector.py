@@ -10,7 +10,15 @@ import numpy as np
 
 from gloader.bench.environment import provenance
 from gloader.bench.graphs import GraphSpec
-from gloader.cache import NodeTable, SlotCache, Trace, access_counts, encode_ids, hotness_levels, plan_belady
+from gloader.cache import (
+    PlannerTable,
+    SlotCache,
+    Trace,
+    access_counts,
+    encode_ids,
+    hotness_levels,
+    plan_belady,
+)
 from gloader.core.order import EpochOrder
 from gloader.errors import ConfigError
 from gloader.inspector import AccessTrace, inspect_trace, sample_trace
@@ -138,7 +146,7 @@ def _coded_planning(trace: AccessTrace, capacity: int, superbatch: int, repeats:
 def _planning(
     batches: Sequence[NDArray[np.integer]], num_nodes: int, capacity: int, superbatch: int, repeats: int
 ) -> dict[str, Any]:
-    table = NodeTable.for_trace(num_nodes, 2 * sum(map(len, batches)))
+    table = PlannerTable.for_trace(num_nodes, 2 * sum(map(len, batches)))
     levels = hotness_levels(access_counts(batches[:superbatch], num_nodes))
     window = batches[superbatch : 2 * superbatch]
     before = plan_belady(batches[:superbatch], capacity=capacity, lookahead=window, table=table)

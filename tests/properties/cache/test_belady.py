@@ -10,7 +10,7 @@ from cache_traces import SlotModel, arrays, batches, fewest_misses, greedy_misse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.cache import NodeTable, hottest_first, make_policy, plan_belady
+from gloader.cache import PlannerTable, hottest_first, make_policy, plan_belady
 from gloader.cache.baselines import PolicyName
 
 NUM_NODES = 7
@@ -33,12 +33,12 @@ def _random_case(rng: np.random.Generator) -> tuple[list[list[int]], int, int, l
 def test_no_plan_at_all_misses_less(part: int) -> None:
     """300 traces in each part, with residents and look-ahead, in all kinds of tables."""
     rng = np.random.default_rng(part)
-    reused = NodeTable(8)
+    reused = PlannerTable(8)
     for _ in range(300):
         trace, split, capacity, resident = _random_case(rng)
         window, beyond = arrays(trace[:split]), arrays(trace[split:])
         fewest = fewest_misses(trace, capacity, [row for row in resident if row >= 0])
-        for table in (None, reused, NodeTable()):
+        for table in (None, reused, PlannerTable()):
             content = np.array(resident, dtype=np.int64)
             first = plan_belady(window, capacity=capacity, resident=content, lookahead=beyond, table=table)
             first.validate(content, window)
@@ -105,7 +105,7 @@ def test_no_policy_misses_less(trace: list[list[int]], capacity: int) -> None:
 def test_superbatches_of_one_and_short_last_ones_carry_over(
     trace: list[list[int]], capacity: int, superbatch: int
 ) -> None:
-    ids, table = arrays(trace), NodeTable(NUM_NODES)
+    ids, table = arrays(trace), PlannerTable(NUM_NODES)
     model, resident, misses = SlotModel(), np.empty(0, dtype=np.int64), 0
     for start in range(0, len(ids), superbatch):
         window = ids[start : start + superbatch]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gloader.cache import (
     BeladyPlanner,
-    NodeTable,
     PlannerName,
+    PlannerTable,
     Trace,
     encode_ids,
     make_planner,
@@ -64,7 +64,7 @@ def test_the_plan_of_a_trace_is_that_of_its_list(
     content = np.array(resident[:capacity], dtype=np.int64)
     settings = {"capacity": capacity, "resident": content}
     listed = plan_belady(ids, lookahead=ahead, **settings)
-    for table in (None, NodeTable(NUM_NODES), NodeTable()):
+    for table in (None, PlannerTable(NUM_NODES), PlannerTable()):
         coded = plan_belady(Trace(ids), lookahead=Trace(ahead), table=table, **settings)
         coded.validate(content)
         for name in ("actions", "offsets", "hits", "misses", "admissions", "resident_after"):

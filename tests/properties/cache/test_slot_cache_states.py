@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gloader.cache import NodeTable, SlotCache, plan_belady
+from gloader.cache import PlannerTable, SlotCache, plan_belady
 from gloader.errors import PlanError
 from gloader.ssd_store import RamFeatures
 from gloader.types import CacheStep
@@ -36,7 +36,7 @@ class SlotCacheMachine(RuleBasedStateMachine):
     @initialize(capacity=st.integers(0, 6), threads=st.integers(1, 2))
     def build(self, capacity: int, threads: int) -> None:
         self.cache = SlotCache(capacity, dim=3, threads=threads)
-        self.table = NodeTable(NUM_NODES)
+        self.table = PlannerTable(NUM_NODES)
         self.capacity = capacity
 
     @rule(trace=batches(NUM_NODES, max_batches=4), beyond=batches(NUM_NODES, max_batches=2))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cache_traces import SlotModel, arrays, delivered, feature_rows, greedy_misses
 
-from gloader.cache import NodeTable, OnlinePolicy, hotness_levels, plan_belady
+from gloader.cache import OnlinePolicy, PlannerTable, hotness_levels, plan_belady
 from gloader.cache.actions import MAX_CAPACITY
 from gloader.errors import PlanError
 from gloader.types import IdArray
@@ -122,7 +122,7 @@ def test_a_hash_table_grows_with_the_nodes_it_sees() -> None:
     rng = np.random.default_rng(0)
     trace = [rng.choice(2**40, 3000, replace=False, shuffle=False) for _ in range(3)]
     trace = [np.unique(np.concatenate([nodes, trace[0][:500]])) for nodes in trace]
-    table = NodeTable()
+    table = PlannerTable()
     for _ in range(2):
         plan = plan_belady(trace, capacity=600, table=table)
         plan.validate(ids())
@@ -131,7 +131,7 @@ def test_a_hash_table_grows_with_the_nodes_it_sees() -> None:
 
 
 def test_a_table_serves_many_plans_and_forgets_each() -> None:
-    table = NodeTable(9)
+    table = PlannerTable(9)
     table.base = -(2**31) + 60  # the room for batch numbers ends within a few plans
     for _ in range(20):
         plan = plan_belady(arrays(EXAMPLE), capacity=2, table=table)
@@ -146,7 +146,7 @@ def test_the_plan_takes_four_bytes_an_access() -> None:
     trace = [np.arange(start, start + 5000) for start in range(0, 50_000, 2500)]
     plan = plan_belady(trace, capacity=2000)
     assert plan.num_bytes - 8 * 2000 <= 4.1 * sum(map(len, trace))
-    assert NodeTable(1000).num_bytes == 4000
+    assert PlannerTable(1000).num_bytes == 4000
 
 
 def test_nothing_to_plan() -> None:
@@ -160,7 +160,7 @@ def test_nothing_to_plan() -> None:
         ([ids(1), ids(2, 2)], {}, r"accesses\[1\] holds node 2 twice, again at position 1"),
         ([ids(1)], {"lookahead": [ids(3, 3)]}, r"lookahead\[0\] holds node 3 twice"),
         ([ids(-1)], {}, r"accesses\[0\] holds node -1 at position 0"),
-        ([ids(9)], {"table": NodeTable(9)}, r"ids are in 0\.\.9-1"),
+        ([ids(9)], {"table": PlannerTable(9)}, r"ids are in 0\.\.9-1"),
         ([np.array([1.0])], {}, "dtype float64"),
         ([ids(1).reshape(1, 1)], {}, r"shape \(1, 1\)"),
         ([ids(1)], {"capacity": -1}, "capacity is -1"),
@@ -168,7 +168,7 @@ def test_nothing_to_plan() -> None:
         ([ids(1)], {"resident": ids(1, 2, 3)}, "names 3 slots; the capacity is 2"),
         ([ids(1)], {"resident": ids(-2)}, "resident holds -2"),
         ([ids(1)], {"resident": ids(1, 1)}, "resident in two slots"),
-        ([ids(1)], {"resident": ids(12), "table": NodeTable(9)}, r"not in 0\.\.9-1"),
+        ([ids(1)], {"resident": ids(12), "table": PlannerTable(9)}, r"not in 0\.\.9-1"),
         ([ids(1)], {"device_resident": ids(-4)}, "row ids must be in"),
         ([ids(1)], {"hotness": np.zeros(3)}, "hotness_levels"),
     ],

@@ -10,9 +10,9 @@ from cache_traces import arrays
 
 from gloader.cache import (
     BeladyPlanner,
-    NodeTable,
     OnlineName,
     PlannerName,
+    PlannerTable,
     Trace,
     make_planner,
     node_bytes,
@@ -88,8 +88,8 @@ def test_a_hashed_table_is_taken_where_it_is_smaller() -> None:
     few = make_planner("belady", num_nodes=10**9, capacity=2, expected_accesses=10_000)
     assert few.plan(Trace(arrays([[1, 10**9 - 1], [1]]))).num_hits == 1
     assert table_bytes(10**9, 10_000) < 10**6
-    assert table_bytes(1000, 10_000) == 4000 == NodeTable.for_trace(1000, 10_000).num_bytes
-    table = NodeTable()
+    assert table_bytes(1000, 10_000) == 4000 == PlannerTable.for_trace(1000, 10_000).num_bytes
+    table = PlannerTable()
     table.reserve(10_000)
     assert table.num_bytes <= table_bytes(10**9, 10_000)
 

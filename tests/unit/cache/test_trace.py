@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from gloader.cache import NodeTable, Trace, decode_ids, encode_ids, plan_belady
+from gloader.cache import PlannerTable, Trace, decode_ids, encode_ids, plan_belady
 from gloader.errors import PlanError
 
 RNG_SEED = 0
@@ -91,7 +91,7 @@ def test_superbatches_alive_take_less_than_six_bytes_an_access() -> None:
     num_nodes, rows, superbatch, capacity = 20_000, 1_000, 32, 500
     batches = sorted_batches(num_nodes, rows, 4 * superbatch)
     first, second, third, fourth = (Trace(batches[i::4]) for i in range(4))
-    table = NodeTable(num_nodes)
+    table = PlannerTable(num_nodes)
     executed = plan_belady(first, capacity=capacity, lookahead=second, table=table).without_trace()
     tracemalloc.start()
     plan = plan_belady(
