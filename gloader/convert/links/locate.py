@@ -41,8 +41,8 @@ _CHUNK_BYTES = 160
 # Bytes per row that is looked up: the row and another one beside it, its sorted columns, the sort, what is known of its
 # group, and the result as it goes to the next spill.
 _JOIN_BYTES = 320
-# Bytes per row that is put in order: of the table, and of the spill.
-_ORDER_BYTES = 80
+# Bytes per row that is put in order: of the table, twice as it is handed on, of the spill, and its place.
+_ORDER_BYTES = 120
 _MAX_CHUNK_ROWS = 1 << 20
 _MIN_ROWS = 4_096
 _PIECE_BYTES = 4 << 20  # of a list, read at a time
@@ -112,6 +112,7 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
         list_edges=_PIECE_BYTES // 8,
         range_rows=ordered,
         bucket_nodes=node_bytes // _NODE_BYTES,
+        # Without the buffers of the files that are read, which a conversion has room for.
         memory_bytes=min(2 * held, 2 * most * SPILLED_ROW_BYTES)
         + max(
             min(chunk, most) * _CHUNK_BYTES,

@@ -107,12 +107,14 @@ def test_an_empty_table_is_a_table(tmp_path):
 
 def test_rows_are_renumbered_with_the_nodes(tmp_path):
     file = write_parquet(tmp_path / "t.parquet", **ROWS, negatives=[[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]])
-    plain = run(tmp_path, ("train", file))
+    edges = 9 - EDGES  # the last nodes come first
+    plain = run(tmp_path, ("train", file), edges=edges)
     original = read_table(plain, "train")
-    made = run(tmp_path, ("train", file), options={"order": "degree", "overwrite": True})
+    made = run(tmp_path, ("train", file), options={"order": "degree", "overwrite": True}, edges=edges)
     found = read_table(made, "train")
     old = made.original_ids
     assert old is not None
+    assert old[0] == 9
     assert old[found.sources].tolist() == original.sources.tolist()
     assert old[found.destinations].tolist() == original.destinations.tolist()
     assert old[found.negatives].tolist() == original.negatives.tolist()

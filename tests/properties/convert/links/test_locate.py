@@ -1,6 +1,7 @@
 """Positions of pairs against a dictionary, with buffers so small that everything spills and splits."""
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -117,8 +118,37 @@ def test_plan_stays_within_its_budget(num_nodes, num_rows, budget):
     held = 2 * plan.held_bytes
     assert held + 160 * plan.chunk_rows <= budget
     assert held + 24 * min(width, num_nodes) + 320 * plan.join_rows + 8 * plan.list_edges <= budget
-    assert held + 80 * plan.range_rows <= budget
+    assert held + 120 * plan.range_rows <= budget
     assert min(plan.chunk_rows, plan.join_rows, plan.range_rows) >= 1000
+
+
+@pytest.mark.parametrize("num_rows", [20_000, 200_000])
+def test_memory_is_what_the_plan_says(tmp_path, num_rows):
+    random = np.random.default_rng(0)
+    pairs = random.integers(0, 3_000, (2, num_rows))
+    pairs[1, : num_rows // 4] = 7  # a hub, whose rows do not fit
+    order = np.argsort(pairs[1], kind="stable")
+    np.save(tmp_path / "indptr.npy", np.searchsorted(pairs[1][order], np.arange(3_001)))
+    np.save(tmp_path / "indices.npy", pairs[0][order].astype(np.int32))
+    graph = StoredCsc.open(tmp_path / "indptr.npy", tmp_path / "indices.npy")
+    plan = plan_locate(3_000, budget_bytes=10 << 20, num_rows=num_rows)
+
+    def parts():
+        for start in range(0, num_rows, plan.chunk_rows):
+            part = pairs[:, start : start + plan.chunk_rows]
+            yield LinkChunk(src=part[0], dst=part[1])
+
+    def locate_all():
+        with LocatedRows(plan, tmp_path) as located:
+            located.fill(parts(), graph, graph, num_rows=num_rows)
+            assert sum(int((found[:, 2] >= 0).sum()) for found in located.rows()) == num_rows
+
+    locate_all()  # the compiler has memory of its own
+    tracemalloc.start()
+    locate_all()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= plan.memory_bytes <= (10 << 20) + 100
 
 
 def test_budget_that_is_too_small_is_said():
