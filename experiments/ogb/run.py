@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks import Benchmark, BenchmarkError, DataError, load_benchmarks
+from judged_links import JudgedLinks
 from score_table import HEAD, ScoreRow, markdown_table
-from scores import score
+from scores import is_of_links, score, score_links
 
 from gloader.bench.environment import provenance
 from gloader.convert.options import SourceOptions
@@ -127,32 +128,67 @@ def _run(benchmark: Benchmark, prepared: Path, options: argparse.Namespace) -> S
 def _scores(
     benchmark: Benchmark, prepared: Path, out: Path, result: dict[str, Any], options: argparse.Namespace
 ) -> tuple[float, ...]:
-    """Return what the official evaluator says of each run, whose weights predict every node once more.
+    """Return what the official evaluator says of each run, whose weights predict every node, or pair, once more.
 
-    Labels and split come from the source and not from the prepared dataset, so that a mistake of the preparation
-    cannot hide.
+    Labels and split, or edges and negatives, come from the source and not from the prepared dataset, so that a mistake
+    of the preparation cannot hide.
     """
+    judge = _judge_links if is_of_links(benchmark.evaluator) else _judge_nodes
+    return judge(benchmark, prepared, out, result, options)
+
+
+def _judge_nodes(
+    benchmark: Benchmark, prepared: Path, out: Path, result: dict[str, Any], options: argparse.Namespace
+) -> tuple[float, ...]:
     source = open_source(benchmark.source, SourceOptions())
     nodes: NDArray[np.int64] = getattr(source.splits, benchmark.split)
     nodes = nodes[source.labels[nodes] >= 0]
     truth = source.labels[nodes]
-    settings = [pair for pair in options.set if pair.partition("=")[0] in _OF_INFERENCE]
     scores = []
     for run, figures in enumerate(result["runs"]):
-        folder = out if len(result["runs"]) == 1 else out / f"run-{run}"
-        file = folder / "predictions.npy"
-        flags = ["--checkpoint", str(folder), "--out", str(file), *_flags(settings)]
-        _gloader("infer", "--dataset", str(prepared), *flags)
-        scores.append(score(benchmark.evaluator, truth, np.load(file)[nodes]))
-        _require_equal(run, scores[-1], figures[f"{benchmark.split}_acc"], num_nodes=len(nodes))
+        predicted = _infer(prepared, _folder(out, result, run), "predictions.npy", options)
+        scores.append(score(benchmark.evaluator, truth, predicted[nodes]))
+        _require_equal(run, scores[-1], figures[f"{benchmark.split}_acc"], count=len(nodes), what="nodes")
     return tuple(scores)
 
 
-def _require_equal(run: int, official: float, ours: float, *, num_nodes: int) -> None:
-    """Raise BenchmarkError where the two accuracies differ by more than rounding can: 1 node, or 1 in 10,000."""
-    if abs(official - ours) * num_nodes > max(1.5, 1e-4 * num_nodes):
+def _judge_links(
+    benchmark: Benchmark, prepared: Path, out: Path, result: dict[str, Any], options: argparse.Namespace
+) -> tuple[float, ...]:
+    judged = JudgedLinks.of(open_source(benchmark.source, SourceOptions()).links, benchmark.split)
+    pairs = out / "pairs.npy"
+    np.save(pairs, judged.pairs)
+    scores = []
+    for run, figures in enumerate(result["runs"]):
+        folder = _folder(out, result, run)
+        edges, negatives = judged.parted(
+            _infer(prepared, folder, "scores.npy", options, "--pairs", str(pairs))
+        )
+        scores.append(score_links(benchmark.evaluator, edges, negatives))
+        ours = figures[f"{benchmark.split}_{result['metric']}"]
+        _require_equal(run, scores[-1], ours, count=judged.num_edges, what="edges")
+    pairs.unlink()  # gigabytes, where each edge has a thousand
+    return tuple(scores)
+
+
+def _folder(out: Path, result: dict[str, Any], run: int) -> Path:
+    return out if len(result["runs"]) == 1 else out / f"run-{run}"
+
+
+def _infer(prepared: Path, folder: Path, name: str, options: argparse.Namespace, *flags: str) -> NDArray[Any]:
+    """Return what the checkpoint in ``folder`` predicts."""
+    settings = [pair for pair in options.set if pair.partition("=")[0] in _OF_INFERENCE]
+    places = ["--checkpoint", str(folder), "--out", str(folder / name)]
+    _gloader("infer", "--dataset", str(prepared), *places, *flags, *_flags(settings))
+    predicted: NDArray[Any] = np.load(folder / name)
+    return predicted
+
+
+def _require_equal(run: int, official: float, ours: float, *, count: int, what: str) -> None:
+    """Raise BenchmarkError where the two differ by more than rounding can: 1 node or edge, or 1 in 10,000."""
+    if abs(official - ours) * count > max(1.5, 1e-4 * count):
         raise BenchmarkError(
-            f"run {run}: the official evaluator says {official:.6f} of {num_nodes} nodes, gloader "
+            f"run {run}: the official evaluator says {official:.6f} of {count} {what}, gloader "
             f"said {ours:.6f}; the prepared dataset is not the source's"
         )
 

@@ -89,9 +89,9 @@ class ScoreRow:
 def markdown_table(rows: Sequence[ScoreRow], *, runs: int, settings: Sequence[str], note: str = "") -> str:
     """Return the table of ``rows``, with what its reader has to know. Pure."""
     intro = (
-        f"Accuracy in per cent by the official evaluators, mean and unbiased standard deviation of {runs} "
-        f"run{'s' if runs > 1 else ''}; the difference is in points, and in published standard deviations (in our "
-        f"own where none is published)."
+        f"Scores (accuracy; of links hits@K or MRR) in per cent by the official evaluators, mean and unbiased standard "
+        f"deviation of {runs} run{'s' if runs > 1 else ''}; the difference is in points, and in published standard "
+        f"deviations (in our own where none is published)."
     )
     if settings:
         intro += f" Not the recipes' settings: {' '.join(settings)}."

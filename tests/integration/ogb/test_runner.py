@@ -1,7 +1,5 @@
 """The runner: from a folder in OGB's layout to the table, and what it says where there is none."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -14,12 +12,12 @@ import run as runner
 from benchmarks import BenchmarkError, DataError, Published, load_benchmarks
 from fabricate import fabricate
 from fabricate_hetero import fabricate_hetero
+from ogb_runner import in_this_process, words
 from papers_scale import graph_spec
 from score_table import ScoreRow, markdown_table
 from scores import score
 
 from gloader.cli.main import build_app
-from gloader.cli.main import main as gloader_main
 from gloader.cli.recipe import load_recipe
 from gloader.convert.sources.synthetic import parse_spec
 from gloader.dataset import Dataset
@@ -175,18 +173,6 @@ def test_both_fan_outs_of_ogbn_mag_become_rows(tmp_path, monkeypatch):
     ]
     (prepared,) = (tmp_path / "work" / "datasets").iterdir()  # one for both
     assert len(Dataset.open(prepared).relations) == 7
-
-
-def in_this_process(*arguments):
-    """Stand for a process of its own for each command, which imports torch first."""
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        assert gloader_main([*arguments, "--json"]) == 0
-    return json.loads(output.getvalue())
-
-
-def words(folder, *arguments):
-    places = ["--root", str(folder / "data"), "--work", str(folder / "work"), "--out", str(folder / "out")]
-    return [str(OGB / "run.py"), *arguments, "--runs", "1", *places]
 
 
 def run(folder, *arguments):
