@@ -187,6 +187,8 @@ class SampledBatch:
     links: Links | None = None  # what is predicted of the seeds, where it is not their own labels
     # (U,) int32 the seed that each node was found for, where each seed has nodes of its own; None: they share them
     trees: LocalArray | None = None
+    # (U,) of each node the in-edges that hops may take: before the time of its seed, not excluded; None: all of them
+    in_degrees: NDArray[np.float32] | None = None
 
     @property
     def node_arrays(self) -> tuple[IdArray, ...]:
@@ -384,7 +386,8 @@ class DeviceBlock:
     # (num_edges,) int64, positions in the graph's ``indices``. Most models never look at them, and they would be half
     # of what a batch moves beside its rows: they stay on the host, and come to the device when they are read first.
     edge_ids: OnDemand = OnDemand()
-    # (num_src,) float32, full-graph in-degree of each source; (0,) in a block of a relation, whose sources have none
+    # (num_src,) float32, in-degree of each source: of the full graph, but for edges that no hop may take, see
+    # `SampledBatch.in_degrees`; (0,) in a block of a relation, whose sources have none
     src_degree: torch.Tensor
     num_src: int
     num_dst: int

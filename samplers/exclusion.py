@@ -10,10 +10,13 @@ from gloader.core.ids import as_ids, outside
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors
 from gloader.samplers.exclusion_kernels import Excluded, group_by_node
+from gloader.samplers.graph import float_in_degrees
 from gloader.types import BatchSeeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from gloader.errors import GraphError
     from gloader.samplers.graph import Topology
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOTHING_EXCLUDED",
     "Excluded",
+    "degrees_without",
     "excluded_edges",
     "excluded_of_relations",
     "join_excluded",
@@ -137,6 +141,27 @@ def excluded_of_relations(
         text = f" of relation {':'.join(relation)!r}"
         found.append(_of_relation(positions, topology, seeds_of_type.get(relation[2], _NOBODY), text))
     return tuple(found) if any(of_relation is not None for of_relation in found) else ()
+
+
+def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) -> NDArray[np.float32] | None:
+    """Return of each of ``nodes`` (U,) the in-edges that are not excluded; None: no edge is. Pure.
+
+    A model that saw the others counted would see which of its seeds have an edge that it is to predict.
+
+    Parameters
+    ----------
+    excluded : as of `excluded_edges`
+    graph : the topology, of which the offsets are read
+    nodes : ids, repeats allowed
+    """
+    if excluded is None:
+        return None
+    degrees = float_in_degrees(graph.offsets, nodes)
+    places = np.searchsorted(excluded.nodes, nodes)
+    places[places == len(excluded.nodes)] = 0
+    counts = np.diff(excluded.begins)[places].astype(np.float32)
+    degrees -= np.where(excluded.nodes[places] == nodes, counts, np.float32(0))
+    return degrees
 
 
 def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:

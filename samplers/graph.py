@@ -261,7 +261,7 @@ def in_degrees(offsets: Offsets, nodes: IdArray) -> IdArray:
 def float_in_degrees(offsets: Offsets, nodes: IdArray) -> NDArray[np.float32]:
     """Return what `in_degrees` does as float32, as message passing takes it; errors are the same. Pure.
 
-    They are those of the full graph, also where a batch excludes edges.
+    They are those of the full graph; where a batch may not take some of the edges, see `SampledBatch.in_degrees`.
     """
     return _in_degrees(offsets, nodes, np.empty(np.shape(nodes), dtype=np.float32))
 

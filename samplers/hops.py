@@ -9,7 +9,7 @@ import numpy as np
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors, pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
-from gloader.samplers.exclusion import excluded_edges
+from gloader.samplers.exclusion import degrees_without, excluded_edges
 from gloader.types import BatchId, BatchSeeds, Block, IdArray, LocalArray, SampledBatch
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def sample_layers(
         num_seeds=len(checked),
         blocks=tuple(reversed(blocks)),
         links=seeds.links,
+        in_degrees=degrees_without(excluded, graph, nodes),
     )
 
 

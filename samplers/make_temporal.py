@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Of an edge, beside its block: the entry of its source, and its place among them.
 _EDGE_BYTES: Final = 16
-# Of a node that draws: its tree, its id, the time that is asked at, and with a window both ends of its range.
+# Of a node whose range is looked up: its tree, its id, the time that is asked at, and with a window both of its ends.
 _NODE_BYTES: Final = 88
 
 # Why edges are not swept where seeds ask at a time, and what can be, see `sweep_refusal`.
@@ -109,8 +109,10 @@ def temporal_call_bytes(graph: Topology, batch: SampledBatch) -> int:
     graph : the topology, with times
     batch : a large one
     """
-    # The last hop is the largest.
-    return _hop_bytes(graph, batch.nodes, batch.blocks[0]) if batch.blocks else 0
+    if not batch.blocks:
+        return 0
+    # The last hop is the largest, and behind it the degrees of all nodes are looked up.
+    return _hop_bytes(graph, batch.nodes, batch.blocks[0], num_ranges=len(batch.nodes))
 
 
 def hetero_temporal_call_bytes(graph: HeteroGraph, batch: HeteroBatch) -> int:
@@ -119,20 +121,26 @@ def hetero_temporal_call_bytes(graph: HeteroGraph, batch: HeteroBatch) -> int:
         return 0
     last_hop = batch.blocks[0]
     held = (
-        _hop_bytes(topology, batch.nodes[relation[2]], last_hop[relation])
+        _hop_bytes(
+            topology,
+            batch.nodes[relation[2]],
+            last_hop[relation],
+            num_ranges=last_hop[relation].num_dst,
+        )
         for relation, topology in graph.relations.items()
     )
     return max(held, default=0)
 
 
-def _hop_bytes(graph: Topology, nodes: IdArray, block: Block) -> int:
+def _hop_bytes(graph: Topology, nodes: IdArray, block: Block, *, num_ranges: int) -> int:
     in_edges = int(graph.in_degrees(nodes[: block.num_dst]).sum())
     taken = hop_bytes("neighbor", graph, num_edges=block.num_edges, in_edges=in_edges)
     searched = 0
     if graph.times is not None:  # a window has two ends to search
-        searched = search_bytes(graph.times, num_lists=2 * block.num_dst, num_edges=2 * in_edges)
+        asked = in_edges if num_ranges == block.num_dst else int(graph.in_degrees(nodes[:num_ranges]).sum())
+        searched = search_bytes(graph.times, num_lists=2 * num_ranges, num_edges=2 * asked)
     # One after the other: what a hop may take is known before it takes it.
-    return max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * block.num_dst + searched)
+    return max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * num_ranges + searched)
 
 
 def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | None) -> TimeRule:

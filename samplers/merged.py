@@ -37,6 +37,7 @@ class MergedBatch:
     )
     links: Links | None = None  # as of `SampledBatch`
     trees: LocalArray | None = None  # as of `SampledBatch`
+    in_degrees: NDArray[np.float32] | None = None  # as of `SampledBatch`
 
     @property
     def edge_index(self) -> LocalArray:
@@ -65,6 +66,7 @@ class MergedBatch:
             blocks=tuple(reversed(blocks)),
             links=self.links,
             trees=self.trees,
+            in_degrees=self.in_degrees,
         )
 
     def _first_hops(self, *, num_dst: int, num_src: int, num_edges: int) -> Block:
@@ -86,6 +88,7 @@ def merge_hops(
     *,
     links: Links | None = None,
     trees: LocalArray | None = None,
+    in_degrees: NDArray[np.float32] | None = None,
 ) -> MergedBatch:
     """Join the hops of a batch; the destinations of hop l are the nodes ``num_nodes[l]:num_nodes[l + 1]``. Pure.
 
@@ -97,6 +100,7 @@ def merge_hops(
     num_nodes : (L + 2,) 0, then the nodes known before each hop, then U
     links : what is predicted of the seeds
     trees : (U,) the seed of each node, where seeds share none
+    in_degrees : (U,) of each node the in-edges that hops may take, where these are not all
     """
     joined = join_hops(hops, num_nodes)
     return MergedBatch(
@@ -111,6 +115,7 @@ def merge_hops(
         edge_weight=joined.edge_weight,
         links=links,
         trees=trees,
+        in_degrees=in_degrees,
     )
 
 

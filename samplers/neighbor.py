@@ -10,7 +10,7 @@ from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_seeds
 from gloader.samplers.drawn import checked_drawn, find_places
-from gloader.samplers.exclusion import excluded_edges, seeds_of, unexcluded_seeds
+from gloader.samplers.exclusion import degrees_without, excluded_edges, seeds_of, unexcluded_seeds
 from gloader.samplers.exclusion_kernels import pass_over
 from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers, taken_block
 from gloader.samplers.list_replay import replay_hop
@@ -198,7 +198,8 @@ class NeighborSampler:
                 counts.append(hops[-1].num_src)
                 num_edges = checked_total(num_edges + hops[-1].num_edges, hop, batch_id, self.fanouts)
             nodes = work.nodes[: counts[-1]].copy()
-        return merge_hops(batch_id, nodes, hops, counts, links=given.links)
+        degrees = degrees_without(excluded, graph, nodes)
+        return merge_hops(batch_id, nodes, hops, counts, links=given.links, in_degrees=degrees)
 
     def _given(self, seeds: AnySeeds) -> BatchSeeds:
         unable = self.unable_to_exclude

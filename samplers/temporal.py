@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,10 +20,21 @@ from gloader.types import SampledBatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from gloader.config import Layout
     from gloader.samplers.graph import Topology
     from gloader.samplers.timed_hops import TimedSeeds, TimeRule
     from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TreeNodes:
+    """The nodes of a batch, as of `SampledBatch`."""
+
+    nodes: IdArray
+    trees: LocalArray
+    in_degrees: NDArray[np.float32]
 
 
 class TemporalSampler:
@@ -100,14 +112,15 @@ class TemporalSampler:
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
         given = timed_seeds(seeds)
-        nodes, trees, hops, counts = self._sample(batch_id, given, is_merged=False)
+        found, hops, counts = self._sample(batch_id, given, is_merged=False)
         return SampledBatch(
             id=batch_id,
-            nodes=nodes,
+            nodes=found.nodes,
             num_seeds=counts[1],
             blocks=tuple(reversed(hops)),  # a model starts at the hop that lies farthest from the seeds
             links=given.links,
-            trees=trees,
+            trees=found.trees,
+            in_degrees=found.in_degrees,
         )
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
@@ -116,13 +129,21 @@ class TemporalSampler:
         Parameters and errors are those of `sample`.
         """
         given = timed_seeds(seeds)
-        nodes, trees, hops, counts = self._sample(batch_id, given, is_merged=True)
-        return merge_hops(batch_id, nodes, hops, counts, links=given.links, trees=trees)
+        found, hops, counts = self._sample(batch_id, given, is_merged=True)
+        return merge_hops(
+            batch_id,
+            found.nodes,
+            hops,
+            counts,
+            links=given.links,
+            trees=found.trees,
+            in_degrees=found.in_degrees,
+        )
 
     def _sample(
         self, batch_id: BatchId, seeds: TimedSeeds, *, is_merged: bool
-    ) -> tuple[IdArray, LocalArray, list[Block], list[int]]:
-        """Return the nodes, their trees, the hops, and how many nodes were known: 0, the seeds, those of each hop."""
+    ) -> tuple[_TreeNodes, list[Block], list[int]]:
+        """Return the nodes, the hops, and how many nodes were known: 0, the seeds, those of each hop."""
         num_nodes = self.graph.num_nodes
         roots = checked_seeds(seeds.nodes, num_nodes)
         require_entries(len(roots), num_nodes)
@@ -144,5 +165,8 @@ class TemporalSampler:
                 num_edges += hops[-1].num_edges
                 if is_merged:  # one list of all edges
                     checked_total(num_edges, hop, batch_id, self.fanouts)
+            # Of those that draw nothing too: a model may look at the degrees of all.
+            self._hops.fetch(work, range(counts[-1]), seeds.times, edges)
+            degrees = work.degrees[: counts[-1]].astype(np.float32)
             trees, nodes = np.divmod(work.nodes[: counts[-1]], num_nodes)
-        return nodes, trees.astype(np.int32), hops, counts
+        return _TreeNodes(nodes=nodes, trees=trees.astype(np.int32), in_degrees=degrees), hops, counts

@@ -33,7 +33,7 @@ class WholeBatch:
     """A sampled batch and the degrees of its nodes."""
 
     sampled: AnyBatch
-    # (U,) full-graph in-degree; (0,) of a batch on the device, which has them, and of one of several types
+    # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) of a batch on the device, which has them, or of several types
     src_degree: NDArray[np.float32]
 
 
@@ -233,16 +233,21 @@ def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.fl
     """Return the degrees (U,) of the batch's nodes; none where the device has them, or there are several types."""
     if isinstance(batch, HeteroBatch) or isinstance(topology, HeteroGraph):
         return _NO_DEGREES
+    if batch.in_degrees is not None:
+        return batch.in_degrees
     nodes = batch.nodes if batch.on_device is None else batch.nodes[:0]
     return float_in_degrees(topology.offsets, nodes)
 
 
 def beside_bytes(batch: AnyBatch) -> int:
-    """Return the bytes of what a batch has beside its nodes and edges: links, and the trees of its nodes. Pure."""
-    trees = (batch.trees,) if isinstance(batch, SampledBatch) else (batch.trees or {}).values()
+    """Return the bytes of what a batch has beside its nodes and edges: links, trees and degrees of its nodes. Pure."""
+    if isinstance(batch, SampledBatch):
+        found = [batch.trees, batch.in_degrees]
+    else:
+        found = [*(batch.trees or {}).values()]
     links = batch.links
     of_links = () if links is None else (links.pairs, links.labels, links.edge_ids)
-    return sum(array.nbytes for array in (*trees, *of_links) if array is not None)
+    return sum(array.nbytes for array in (*found, *of_links) if array is not None)
 
 
 def _num_bytes(batch: AnyBatch) -> int:

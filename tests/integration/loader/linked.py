@@ -87,7 +87,14 @@ def link_contents(batch: LinkBatch) -> tuple[Any, ...]:
     ready = batch.batch
     assert isinstance(ready, ReadyBatch)
     blocks = [
-        (block.indptr.tolist(), block.indices.tolist(), block.edge_ids.tolist(), block.num_src, block.num_dst)
+        (
+            block.indptr.tolist(),
+            block.indices.tolist(),
+            block.edge_ids.tolist(),
+            block.src_degree.tolist(),
+            block.num_src,
+            block.num_dst,
+        )
         for block in ready.blocks
     ]
     edge_x = [None if block.edge_x is None else block.edge_x.numpy().tobytes() for block in ready.blocks]
