@@ -71,14 +71,14 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/transfer.py",
         "the record of the rows' memory",
-        "blocks_of_memory=(*x, y) if there is None",
-        "blocks_of_memory=(y,) if there is None",
+        "memory = (*x, y) if there is None",
+        "memory = (y,) if there is None",
     ),
     (
         "gloader/pipeline/transfer.py",
         "the record of the small arrays' memory",
-        "blocks_of_memory=(*x, y) if there is None",
-        "blocks_of_memory=(*x,) if there is None",
+        "memory = (*x, y) if there is None",
+        "memory = (*x,) if there is None",
     ),
     (
         "gloader/pipeline/transfer.py",
@@ -89,8 +89,8 @@ DELETIONS: list[tuple[str, str, str, str]] = [
     (
         "gloader/pipeline/transfer.py",
         "the mark's place behind the rows",
-        "                x = [\n                    self._features(tier, rows, ids_there, num_rows=len(node_arrays[number]))\n                    for tier, number, rows, ids_there in zip(\n                        self._tiers, self._types, batch.x, nodes, strict=True\n                    )\n                ]\n            finally:\n                # Also of a batch that fails half-way: the device may be reading its memory.\n                mark = device.mark()\n",
-        "                mark = device.mark()\n                x = [\n                    self._features(tier, rows, ids_there, num_rows=len(node_arrays[number]))\n                    for tier, number, rows, ids_there in zip(\n                        self._tiers, self._types, batch.x, nodes, strict=True\n                    )\n                ]\n            finally:\n",
+        "                x = [\n                    self._features(tier, gathered, ids_there, num_rows=len(of_table))\n                    for tier, of_table, gathered, ids_there in zip(\n                        self._tiers, rows, batch.x, nodes, strict=True\n                    )\n                ]\n                if there is None:\n                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))\n                    blocks = [\n                        _block_from(block, src_degree, small, device.place, edge_x=of_block)\n                        for block, of_block in zip(sampled.all_blocks, edge_x, strict=True)\n                    ]\n                else:\n                    blocks = list(there.blocks)\n            finally:\n                # Also of a batch that fails half-way: the device may be reading its memory.\n                mark = device.mark()\n",
+        "                mark = device.mark()\n                x = [\n                    self._features(tier, gathered, ids_there, num_rows=len(of_table))\n                    for tier, of_table, gathered, ids_there in zip(\n                        self._tiers, rows, batch.x, nodes, strict=True\n                    )\n                ]\n                if there is None:\n                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))\n                    blocks = [\n                        _block_from(block, src_degree, small, device.place, edge_x=of_block)\n                        for block, of_block in zip(sampled.all_blocks, edge_x, strict=True)\n                    ]\n                else:\n                    blocks = list(there.blocks)\n            finally:\n",
     ),
     (
         "gloader/pipeline/transfer.py",

@@ -122,7 +122,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
     @property
     def negatives(self) -> Negatives | None:
         """What is drawn beside them."""
-        return self._negatives
+        return self._task.negatives
 
     @property
     def is_typed(self) -> bool:

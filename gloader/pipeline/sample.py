@@ -241,10 +241,11 @@ def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.fl
 
 def beside_bytes(batch: AnyBatch) -> int:
     """Return the bytes of what a batch has beside its nodes and edges: links, trees and degrees of its nodes. Pure."""
-    if isinstance(batch, SampledBatch):
-        found = [batch.trees, batch.in_degrees]
-    else:
-        found = [*(batch.trees or {}).values()]
+    found = (
+        [batch.trees, batch.in_degrees]
+        if isinstance(batch, SampledBatch)
+        else [*(batch.trees or {}).values()]
+    )
     links = batch.links
     of_links = () if links is None else (links.pairs, links.labels, links.edge_ids)
     return sum(array.nbytes for array in (*found, *of_links) if array is not None)

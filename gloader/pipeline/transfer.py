@@ -106,28 +106,20 @@ class Transfer:
                 self._sending.append((mark, batch))
         self.release()
         ready = self._ready(sampled, x, y, blocks)
+        delivered: Delivered = ready
+        memory = (*x, y) if there is None else (*x, y, *there.tensors())
+        if sampled.links is not None and pairs is not None:
+            delivered, memory = _link_batch(ready, sampled.links, pairs), (*memory, pairs)
+        # Of edges the blocks have views, and nobody the tensor that they are views of.
+        of_nodes = sum(not is_of_edges(sampled, number) for number in self._types)
+        of_edges = (block.edge_x for block in blocks if block.edge_x is not None)
         return SentBatch(
-            ready=ready
-            if sampled.links is None or pairs is None
-            else _link_batch(ready, sampled.links, pairs),
+            ready=delivered,
             superbatch=batch.superbatch,
             ends_superbatch=batch.ends_superbatch,
             mark=mark,
-            blocks_of_memory=(
-                *x,
-                y,
-                *([] if pairs is None else [pairs]),
-                *([] if there is None else there.tensors()),
-            ),
-            # Of edges the blocks have views, and nobody the tensor that they are views of.
-            features=(
-                *(
-                    of_table
-                    for number, of_table in zip(self._types, x, strict=True)
-                    if not is_of_edges(sampled, number)
-                ),
-                *(block.edge_x for block in blocks if block.edge_x is not None),
-            ),
+            blocks_of_memory=memory,
+            features=(*x[:of_nodes], *of_edges),
         )
 
     @property
