@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from publications import CITES, make_publications
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
@@ -19,6 +20,8 @@ from gloader.convert.prepared_cache import ensure_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from gloader.types import LinkRows
 
 os.environ.setdefault("DGLBACKEND", "pytorch")  # or DGL asks, and writes a file into the home folder
 
@@ -58,6 +61,26 @@ def parse_typed() -> tuple[Dataset, int]:
     return Dataset.open(path), args.epochs
 
 
+def parse_links() -> tuple[Dataset, int]:
+    """Return the dataset that the command line names, with its edges split, and the number of epochs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--dataset", default=SPEC, help="a folder of `gloader prepare --edge-split`, or a source"
+    )
+    parser.add_argument("--epochs", type=int, default=5)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    split = PrepareOptions(edge_split=(0.8, 0.1, 0.1))
+    return Dataset.open(ensure_dataset(args.dataset, SourceOptions(), split)), args.epochs
+
+
+def links(dataset: Dataset, name: str) -> LinkRows:
+    """Return the edges of a link table: sources, destinations, and positions in the graph."""
+    table = dataset.link_table(name)
+    with table.open(max_bytes=table.num_bytes) as rows:
+        return rows.read(np.arange(table.num_rows))
+
+
 def splits(dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training and the test nodes."""
     return torch.tensor(dataset.train), torch.tensor(dataset.test)
@@ -78,6 +101,13 @@ def prefetched(dataset: Dataset, feature: str, label: str) -> dict[str, dict[str
         "prefetch_node_feats": {name: [feature] for name in names},
         "prefetch_labels": {dataset.labelled.name: [label]},
     }
+
+
+def auc(right: torch.Tensor, wrong: torch.Tensor) -> float:
+    """Return how often the score of an edge is above that of a pair that is none."""
+    ranks = torch.cat([right, wrong]).argsort().argsort().double()
+    beaten = ranks[: len(right)].sum() - len(right) * (len(right) - 1) / 2
+    return float(beaten) / (len(right) * len(wrong))
 
 
 @torch.no_grad()

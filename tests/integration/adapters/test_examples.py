@@ -27,12 +27,23 @@ def accuracy_of(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries' own
         runpy.run_path(str(EXAMPLES / script), run_name="__main__")
-    (found,) = re.findall(r"test accuracy (0\.\d+)", capsys.readouterr().out)
+    (found,) = re.findall(r"test (?:accuracy|AUC) (0\.\d+)", capsys.readouterr().out)
     return float(found)
 
 
 # Lines that differ between the forms, counted in each: sampled loops, and one that evaluates layer by layer besides.
-MOST_CHANGES = {"dgl_sage": 5, "pyg_sage": 5, "pyg_layerwise": 14, "dgl_hetero": 5, "pyg_hetero": 5}
+MOST_CHANGES = {
+    "dgl_sage": 5,
+    "pyg_sage": 5,
+    "pyg_layerwise": 14,
+    "dgl_hetero": 5,
+    "pyg_hetero": 5,
+    "dgl_links": 17,  # a loader of edges, and one of nodes to evaluate
+    "pyg_links": 8,
+}
+
+
+LEAST = {"dgl_links": 0.57, "pyg_links": 0.57}  # edges before pairs that are none: half of them by chance
 
 
 @pytest.mark.parametrize("name", MOST_CHANGES)
@@ -41,7 +52,7 @@ def test_both_forms_learn_the_same(name, monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     plain = accuracy_of(name, "", monkeypatch, capsys)
     ours = accuracy_of(name, "_gloader", monkeypatch, capsys)
-    assert plain > 0.6  # of four classes, or eight
+    assert plain > LEAST.get(name, 0.6)  # of four classes, or eight
     assert abs(plain - ours) < 0.05
 
 
