@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.views.screen import Screen, facts
-from gloader.convert.links.shares import edge_shares
+from gloader.convert.links.shares import TRAIN, edge_shares
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions, SplitBy
 from gloader.convert.registry import SOURCE_FORMS, open_source
 from gloader.core.flag_values import Size
@@ -47,10 +47,15 @@ class PrepareFlags:
     """By a hash of the pair and --seed, or the earliest edges first."""
     edge_split_relation: str | None = None
     """Several types: the relation whose edges are split, such as author:writes:paper."""
-    edge_table: Annotated[list[str], Parameter(negative=())] = field(default_factory=list)
-    """A link table, NAME=FILE or NAME@RELATION=FILE: Parquet or CSV of src, dst, perhaps label and time, or a .npy."""
+    edge_table: Annotated[list[str], Parameter(negative=(), show_default=False)] = field(default_factory=list)
+    """A link table, NAME=FILE or NAME@RELATION=FILE: Parquet or CSV of src, dst, perhaps label and time; or a .npy."""
     overwrite: Annotated[bool, Parameter(negative=())] = False
     """Replace the dataset at OUT, in one step, when the new one is complete."""
+
+    @property
+    def makes_links(self) -> bool:
+        """Whether edges are to be predicted."""
+        return self.edge_split is not None or bool(self.edge_table)
 
     def options(self, seed: int = 0) -> PrepareOptions:
         """Return the options of the conversion; ``seed`` is the key of a random edge split."""
@@ -80,11 +85,11 @@ class SourceFlags:
     features: Path | None = None
     """edges: a .npy or .npz file of feature rows."""
     labels: Path | None = None
-    """edges: a .npy file of labels, -1 where unlabelled."""
+    """edges: a .npy file of labels, -1 where unlabelled; may be left out where edges are predicted."""
     splits: Path | None = None
     """edges: a .npz file with train, valid and test ids; random 60/20/20 when not given."""
     edge_time: str | None = None
-    """The column of edges that holds their times in seconds, by which lists are sorted; or none."""
+    """Where the times of edges are, by which lists are sorted: a column of their table, or an array's name; or none."""
     edge_features: str | None = None
     """The features of edges: columns such as amount,kind, an array's name, or a file; or none."""
     root: Path | None = None
@@ -92,8 +97,8 @@ class SourceFlags:
     seed: int = 0
     """Key of random splits, of edges too, and of synthetic graphs that name none."""
 
-    def options(self, memory_budget: int | None) -> SourceOptions:
-        """Return the options of the source."""
+    def options(self, memory_budget: int | None, *, needs_labels: bool = True) -> SourceOptions:
+        """Return the options of the source; see `SourceOptions`."""
         return SourceOptions(
             features=self.features,
             labels=self.labels,
@@ -101,6 +106,7 @@ class SourceFlags:
             edge_time=self.edge_time,
             edge_features=self.edge_features,
             root=self.root,
+            needs_labels=needs_labels,
             seed=self.seed,
             memory_budget_bytes=memory_budget,
         )
@@ -133,14 +139,17 @@ def prepare(
     from gloader.convert.prepare import prepare as convert
 
     screen = Screen.open(is_json=output.json)
-    opened = open_source(source, of_source.options(conversion.memory_budget))
+    opened = open_source(
+        source, of_source.options(conversion.memory_budget, needs_labels=not conversion.makes_links)
+    )
     with convert_view(screen) as progress:
         report = convert(opened, out, conversion.options(of_source.seed), progress=progress)
     if not output.json:
         described = _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
         screen.console.print(facts(described))
+        task = " --task link" if TRAIN in report.links else ""
         model = " --model rsage" if isinstance(report, HeteroPrepareReport) else ""
-        screen.say(f"train on it: gloader train --dataset {shlex.quote(str(out))}{model}")
+        screen.say(f"train on it: gloader train --dataset {shlex.quote(str(out))}{task}{model}")
     screen.result({**asdict(report), "path": str(report.path)})
 
 

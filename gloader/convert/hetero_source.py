@@ -115,17 +115,19 @@ class ReversedEdges:
             yield replace(chunk, src=chunk.dst, dst=chunk.src)
 
 
-def only_labelled(types: Iterable[str], *, where: str) -> str:
-    """Return the one type of ``types``, those that have labels. Pure.
+def only_labelled(types: Iterable[str], *, otherwise: str | None = None, where: str) -> str:
+    """Return the one type of ``types``, those that have labels; without any, ``otherwise``. Pure.
 
     Raises
     ------
     SourceError
-        There are none, or several; names them.
+        There are none and nothing otherwise, or several; names them.
     """
     found = list(types)
     if len(found) == 1:
         return found[0]
+    if not found and otherwise is not None:
+        return otherwise
     said = (
         f"labels on {len(found)} node types ({', '.join(found)})" if found else "no labels on any node type"
     )

@@ -55,7 +55,7 @@ def write_numpy(
     path: str | os.PathLike[str],
     *,
     features: NDArray[Any],
-    labels: NDArray[Any],
+    labels: NDArray[Any] | None = None,
     num_classes: int | None = None,
     seed: int = 0,
     **arrays_and_options: Any,
@@ -68,7 +68,7 @@ def write_numpy(
     ----------
     path : the folder to make
     features : (N, F) real numbers, may be memory-mapped
-    labels : (N,) classes, -1 or NaN where unlabelled
+    labels : (N,) classes, -1 or NaN where unlabelled; may be left out where there are link tables
     num_classes : None: the largest label plus one
     seed : of the random splits
     edge_index : (2, E) sources and destinations; or
@@ -98,7 +98,7 @@ def write_numpy(
         where="from_numpy",
     )
     rows = found.features("x")
-    classes = found.labels("y")
+    classes = found.labels("y", num_nodes=len(rows), needs_labels=_needs_labels(arrays_and_options))
     edges = _edges(arrays, num_nodes=len(rows))
     columns = given_columns(
         {name: np.asanyarray(arrays[name]) for name in _COLUMNS if arrays[name] is not None},
@@ -124,7 +124,7 @@ def write_hetero(
     path: str | os.PathLike[str],
     *,
     edges: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]],
-    labels: Mapping[str, NDArray[Any]],
+    labels: Mapping[str, NDArray[Any]] | None = None,
     num_nodes: Mapping[str, int] | None = None,
     features: Mapping[str, NDArray[Any]] | None = None,
     edge_weight: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]] | None = None,
@@ -142,7 +142,7 @@ def write_hetero(
     path : the folder to make
     edges : (2, E) sources and destinations of each relation (source type, name, destination type), or
         "source:name:destination"; ids within the types
-    labels : (N,) classes of one type, -1 or NaN where unlabelled
+    labels : (N,) classes of one type, -1 or NaN where unlabelled; may be left out where there are link tables
     num_nodes : of each type; left out: as many as it has labels or rows of features, else the largest id of an edge
         plus one
     features : (N, F) real numbers of each type that has any, may be memory-mapped
@@ -188,7 +188,7 @@ def write_hetero(
     source = arrays_source(
         name=options.pop("name", Path(path).name),
         edges=edges,
-        labels=labels,
+        labels=labels or ({} if _needs_labels(options) else None),
         num_nodes=num_nodes,
         features=features or {},
         edge_arrays={
@@ -233,6 +233,7 @@ def write_pyg(
         seed=seed,
         is_mapped=True,
         edge_names=_names(options),
+        needs_labels=_needs_labels(options),
     )
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
@@ -260,9 +261,20 @@ def write_dgl(
 
     make = graph_source if graph.is_homogeneous else hetero_source
     source = make(
-        graph.cpu(), name=Path(path).name, origin="dgl", where="graph", seed=seed, edge_names=_names(options)
+        graph.cpu(),
+        name=Path(path).name,
+        origin="dgl",
+        where="graph",
+        seed=seed,
+        edge_names=_names(options),
+        needs_labels=_needs_labels(options),
     )
     _write(source, path, options, num_classes=num_classes, seed=seed)
+
+
+def _needs_labels(options: Mapping[str, Any]) -> bool:
+    """Whether nodes are what is learned: there will be no link tables. Pure."""
+    return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
 
 def _names(options: dict[str, Any]) -> EdgeNames:

@@ -35,7 +35,7 @@ def arrays_source(
     *,
     name: str,
     edges: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]],
-    labels: Mapping[str, NDArray[Any]],
+    labels: Mapping[str, NDArray[Any]] | None,
     num_nodes: Mapping[str, int] | None,
     features: Mapping[str, NDArray[Any]],
     edge_arrays: Mapping[str, Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]]],
@@ -43,6 +43,8 @@ def arrays_source(
     seed: int,
 ) -> HeteroSource:
     """Return the source over the arrays of `gloader.convert.in_memory.write_hetero`, which are shared.
+
+    ``labels`` are None where none are needed.
 
     Raises
     ------
@@ -60,16 +62,17 @@ def arrays_source(
         what: {parse_relation(relation): np.asanyarray(array) for relation, array in arrays.items()}
         for what, arrays in edge_arrays.items()
     }
-    counts = _counts(features, labels, pairs) if num_nodes is None else dict(num_nodes)
-    for what, given in (("features", features), ("labels", labels)):
+    classes = labels or {}
+    counts = _counts(features, classes, pairs) if num_nodes is None else dict(num_nodes)
+    for what, given in (("features", features), ("labels", classes)):
         _require_known(what, "node type", given, counts)
     texts = [relation_text(relation) for relation in pairs]
     for what, by_relation in beside.items():
         _require_known(_SAID[what], "relation", [relation_text(each) for each in by_relation], texts)
     stores = {}
     for node_type, count in counts.items():
-        found = {"x": features.get(node_type), "y": labels.get(node_type)}
-        if node_type in labels:
+        found = {"x": features.get(node_type), "y": classes.get(node_type)}
+        if node_type in classes:
             found |= splits
         place = f"node type {node_type!r}"
         arrays = {key: np.asanyarray(array) for key, array in found.items() if array is not None}
@@ -82,7 +85,15 @@ def arrays_source(
         _edge_store(relation, pair, {what: of[relation] for what, of in beside.items() if relation in of})
         for relation, pair in pairs.items()
     ]
-    return stored_source(stores, streams, name=name, origin="numpy", where="from_numpy_hetero", seed=seed)
+    return stored_source(
+        stores,
+        streams,
+        name=name,
+        origin="numpy",
+        where="from_numpy_hetero",
+        seed=seed,
+        needs_labels=labels is not None,
+    )
 
 
 def to_hetero_data(arrays: Mapping[str, Any]) -> Any:

@@ -28,6 +28,9 @@ class SourceOptions:
         None  # what the features of edges are called, or columns of them; None: as is usual
     )
     root: Path | None = None  # ogb: the folder that holds, or will hold, the downloaded data
+    needs_labels: bool = (
+        True  # of nodes; False: edges are predicted, and without labels every node is unlabelled
+    )
     seed: int = 0  # of random splits, and of synthetic graphs whose specification names none
     memory_budget_bytes: int | None = None  # None: half of the free memory
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EdgeShares: TypeAlias = tuple[float, float, float]
-PARTS = ("train", "valid", "test")
+TRAIN = "train"
+PARTS = (TRAIN, "valid", "test")
 _TOLERANCE = 1e-6
 
 

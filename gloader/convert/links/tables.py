@@ -55,6 +55,10 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
         raise ConfigError(
             "--edge-split-relation says whose edges are split: add their shares, --edge-split 80/10/10"
         )
+    elif options.edge_split_by != "random":
+        raise ConfigError(
+            f"--edge-split-by {options.edge_split_by} says how edges are split: add their shares, --edge-split 80/10/10"
+        )
     made = PARTS if options.edge_split is not None else ()
     seen = dict.fromkeys(made, "made by --edge-split")
     for each in links:

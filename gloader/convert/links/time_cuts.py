@@ -78,7 +78,10 @@ def time_parts(
         An id, a weight or a time is out of range.
     """
     if not edges.has_times:
-        raise SourceError(f"{ends.where}: its edges have no times, by which --edge-split-by time orders them")
+        raise SourceError(
+            f"{ends.where}: its edges have no times, by which --edge-split-by time orders them; say where they are "
+            "with --edge-time"
+        )
     low, high, done = 2**62, -(2**62), 0
     for chunk in edges.chunks(max_edges):
         check_chunk(chunk, ends=ends, first=done)

@@ -11,6 +11,7 @@ import numpy as np
 from gloader.convert.csc.csc_kernels import first_bad_edge
 from gloader.convert.links.link_source import LinkChunk
 from gloader.convert.links.locate import LocatedRows, plan_locate
+from gloader.convert.links.shares import TRAIN
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError, SourceError
 
@@ -32,8 +33,6 @@ _LOG = logging.getLogger(__name__)
 
 # Numbers of labels, times and negatives in memory at a time.
 _CHUNK_NUMBERS = 1 << 19
-# The table of what a model learns from; edges of any other are held out.
-_TRAIN = "train"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +208,8 @@ def write_table(
 
 def leak_text(name: str, report: LinkReport) -> str | None:
     """Return the warning about edges in the graph of a table that is not for training; None: there are none. Pure."""
-    if name == _TRAIN or not report.in_graph + report.reversed_in_graph:
+    # What a model learns from is in the graph; edges of any other table are held out.
+    if name == TRAIN or not report.in_graph + report.reversed_in_graph:
         return None
     back = f", and {report.reversed_in_graph:,} more the other way round" if report.reversed_in_graph else ""
     return (

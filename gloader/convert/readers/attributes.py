@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.readers.node_arrays import to_labels, to_split
+from gloader.convert.readers.node_arrays import no_labels, to_labels, to_split
 from gloader.convert.source import Splits
 from gloader.errors import ShapeError, SourceError
 
@@ -71,8 +71,10 @@ class Attributes:
             )
         return rows
 
-    def labels(self, *names: str) -> IdArray:
+    def labels(self, *names: str, num_nodes: int, needs_labels: bool) -> IdArray:
         """Return the label of each node (N,), -1 where it has none; raises as `to_labels` and `require`."""
+        if not needs_labels and self.find(*names) is None:
+            return no_labels(num_nodes)
         name = self.require(*names, what="labels")
         return to_labels(self.arrays[name], where=f"{self.where}: {name}")
 

@@ -108,6 +108,11 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
     return np.ascontiguousarray(values, np.int64)
 
 
+def no_labels(num_nodes: int) -> IdArray:
+    """Return the labels (N,) of nodes of which none has any: -1. Pure."""
+    return np.full(num_nodes, -1, np.int64)
+
+
 def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
     """Return the labels (N,) in ``file``, whose shape is looked at before anything of it is read.
 

@@ -96,6 +96,7 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
         seed=options.seed,
         extra=extra,
         edge_names=options.edge_names,
+        needs_labels=options.needs_labels,
     )
     source = make(graph)
     if isinstance(source, HeteroSource):
@@ -114,6 +115,7 @@ def graph_source(
     seed: int,
     extra: Mapping[str, Any] = MappingProxyType({}),
     edge_names: EdgeNames = USUAL_NAMES,
+    needs_labels: bool = True,
 ) -> Source:
     """Return the source over a homogeneous graph in memory, whose edges are shared.
 
@@ -125,6 +127,7 @@ def graph_source(
     seed : of the random split where there are no masks
     extra : tensors that stand beside the graph
     edge_names : of times and features of edges
+    needs_labels : whether nodes without labels are refused
 
     Raises
     ------
@@ -137,7 +140,7 @@ def graph_source(
     )
     links = dgl_edge_data(graph.edata, f"{where} (edge data)")
     rows = nodes.features("feat", "features", "x")
-    labels = nodes.labels("label", "labels", "y")
+    labels = nodes.labels("label", "labels", "y", num_nodes=graph.num_nodes(), needs_labels=needs_labels)
     columns = dgl_edge_columns(links, edge_names, num_edges=graph.num_edges())
     edge_names.require(
         has_times=columns.times is not None,

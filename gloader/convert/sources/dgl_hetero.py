@@ -36,6 +36,7 @@ def hetero_source(
     seed: int,
     extra: Mapping[str, Any] = MappingProxyType({}),
     edge_names: EdgeNames = USUAL_NAMES,
+    needs_labels: bool = True,
 ) -> HeteroSource:
     """Return the source over a heterogeneous graph in memory, whose tensors are shared.
 
@@ -50,6 +51,7 @@ def hetero_source(
     seed : of the random split where there are no masks
     extra : tensors that stand beside the graph, such as the ids of splits; they go to the type that has labels
     edge_names : of times and features of edges
+    needs_labels : whether nodes without labels are refused
 
     Raises
     ------
@@ -84,7 +86,9 @@ def hetero_source(
             EdgeStore(relation=relation, edges=columns.timed(stream), features=columns.feature_rows())
         )
     require_columns(edges, edge_names, there=there, where=where)
-    source = stored_source(nodes, edges, name=name, origin=origin, where=where, seed=seed)
+    source = stored_source(
+        nodes, edges, name=name, origin=origin, where=where, seed=seed, needs_labels=needs_labels
+    )
     # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
     held = sum(array.nbytes for store in nodes.values() for array in store.arrays.arrays.values())
     return replace(source, resident_bytes=held + resident + 16 * graph.num_edges())

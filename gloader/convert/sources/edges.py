@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.node_arrays import (
     count_classes,
+    no_labels,
     random_splits,
     require_node_memory,
 )
@@ -30,21 +31,26 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
     third). Features are a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table of a row per node;
     labels a ``.npy`` (N,) or a table of one column; splits a ``.npz`` or a folder of ``.npy`` with train, valid
     and test. Times and features of edges are columns that ``options`` name. Without splits, the labelled nodes
-    are dealt out 60/20/20 at random by ``options.seed``.
+    are dealt out 60/20/20 at random by ``options.seed``. Where edges are predicted, labels may be left out.
 
     Raises
     ------
     ConfigError
-        Features or labels are not named, or the table has no column of times or of edge features of that name.
+        Features are not named, or labels where they are needed, or the table has no column of times or of edge features
+        of that name.
     SourceError
         A file is missing, truncated or malformed.
     GraphError
         The ids in the table are no integers.
     """
     path = _require_path(Path(argument))
-    for name, value in (("features", options.features), ("labels", options.labels)):
-        if value is None:
-            raise ConfigError(f"edges:{argument} needs {name}; name their file with --{name} FILE")
+    if options.features is None:
+        raise ConfigError(f"edges:{argument} needs features; name their file with --features FILE")
+    if options.labels is None and options.needs_labels:
+        raise ConfigError(
+            f"edges:{argument} needs labels; name their file with --labels FILE, or predict edges, with "
+            "--edge-split 80/10/10 or --edge-table, which takes none"
+        )
     budget = options.budget_bytes
     edges, edge_features = edge_table_columns(
         TableEdges.open(open_table(path)),
@@ -55,7 +61,11 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
     features = open_features(_require_path(options.features), budget)
     num_nodes = features.num_rows
     require_node_memory(num_nodes, budget, str(options.features))
-    labels = read_label_file(_require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget)
+    labels = (
+        no_labels(num_nodes)
+        if options.labels is None
+        else read_label_file(_require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget)
+    )
     splits = (
         random_splits(labels, seed=options.seed)
         if options.splits is None

@@ -6,7 +6,7 @@ edge weights   ``edge_weight`` (E,), optional
 edge times     ``edge_time`` (E,), optional
 edge features  ``edge_features`` (E, F), optional
 features       ``features.npy`` (N, F), or ``features_csr.npz`` as `scipy.sparse.save_npz` writes it
-labels         ``labels`` (N,), -1 or NaN where unlabelled
+labels         ``labels`` (N,), -1 or NaN where unlabelled; may be missing where edges are predicted
 splits         ``train``, ``valid`` (or ``val``), ``test``: ids or masks; without them 60/20/20 at random
 =============  ================================================================================
 
@@ -24,6 +24,7 @@ from gloader.convert.readers.file_edges import CscEdges, PairEdges
 from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
 from gloader.convert.readers.node_arrays import (
     count_classes,
+    no_labels,
     random_splits,
     read_labels,
     read_split,
@@ -76,7 +77,11 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
     edges = folder.edges(num_nodes=features.num_rows, budget_bytes=budget)
     resident = _offset_bytes(edges) + _offset_bytes(features)
     edges, edge_features = folder.edge_columns(edges, options.edge_names)
-    labels = read_labels(folder.require("labels"), num_nodes=features.num_rows, budget_bytes=budget)
+    labels = (
+        read_labels(folder.require("labels"), num_nodes=features.num_rows, budget_bytes=budget)
+        if options.needs_labels or folder.find("labels") is not None
+        else no_labels(features.num_rows)
+    )
     return Source(
         name=folder.path.resolve().name,
         origin=f"npy:{argument}",

@@ -54,6 +54,7 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
         seed=options.seed,
         is_mapped=is_mapped,
         edge_names=options.edge_names,
+        needs_labels=options.needs_labels,
     )
 
 
@@ -66,6 +67,7 @@ def data_source(
     seed: int,
     is_mapped: bool,
     edge_names: EdgeNames = USUAL_NAMES,
+    needs_labels: bool = True,
 ) -> Source:
     """Return the source over a ``Data``, a dictionary of tensors or what `torch.load` made of either.
 
@@ -77,6 +79,7 @@ def data_source(
     seed : of the random split where there are no masks
     is_mapped : whether its tensors take no memory of their own
     edge_names : of times and features of edges
+    needs_labels : whether nodes without labels are refused
 
     Raises
     ------
@@ -88,7 +91,7 @@ def data_source(
     found = Attributes(arrays=numpy_arrays(tensors), where=str(where))
     rows = found.features("x")
     edges = found.arrays[found.require("edge_index", what="edges")]
-    labels = found.labels("y")
+    labels = found.labels("y", num_nodes=len(rows), needs_labels=needs_labels)
     columns = pyg_edge_columns(found, edge_names, num_edges=edges.size // 2)
     edge_names.require(
         has_times=columns.times is not None,

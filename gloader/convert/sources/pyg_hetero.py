@@ -46,6 +46,7 @@ def hetero_source(
     seed: int,
     is_mapped: bool,
     edge_names: EdgeNames = USUAL_NAMES,
+    needs_labels: bool = True,
 ) -> HeteroSource:
     """Return the source over a ``HeteroData``, or a dictionary as `HeteroData.to_dict` makes it.
 
@@ -61,6 +62,7 @@ def hetero_source(
     seed : of the random split where there are no masks
     is_mapped : whether its tensors take no memory of their own
     edge_names : of times and features of edges
+    needs_labels : whether nodes without labels are refused
 
     Raises
     ------
@@ -95,7 +97,9 @@ def hetero_source(
         else:
             nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, found), arrays=found)
     require_columns(edges, edge_names, there=there, where=where)
-    source = stored_source(nodes, edges, name=name, origin=origin, where=where, seed=seed)
+    source = stored_source(
+        nodes, edges, name=name, origin=origin, where=where, seed=seed, needs_labels=needs_labels
+    )
     return replace(source, resident_bytes=resident)
 
 

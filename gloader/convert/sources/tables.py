@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.readers.file_features import CsrFeatures
-from gloader.convert.readers.node_arrays import count_classes, random_splits, require_node_memory
+from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
 from gloader.convert.readers.tables import TableEdges
 from gloader.convert.sources.array_files import count_labels, open_features, read_label_file, read_split_files
 from gloader.convert.sources.graph_yaml import GRAPH_FILE, GraphYaml, NodeEntry, read_graph_yaml
@@ -52,10 +52,9 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
         The labels alone are larger than the memory budget.
     """
     graph = read_graph_yaml(Path(argument).expanduser())
-    labelled = only_labelled(
-        [name for name, entry in graph.nodes.items() if entry.labels is not None],
-        where=str(graph.path),
-    )
+    given = [name for name, entry in graph.nodes.items() if entry.labels is not None]
+    if given or options.needs_labels:
+        only_labelled(given, where=str(graph.path))
     features = {
         name: _features(graph, name, entry, options.budget_bytes)
         for name, entry in graph.nodes.items()
@@ -71,6 +70,9 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
         where=str(graph.path),
     )
     counts = _counts(graph, features, relations)
+    labelled = only_labelled(
+        given, otherwise=next((name for name in counts if counts[name]), None), where=str(graph.path)
+    )
     require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
     labels = _labels(graph, labelled, counts[labelled], options.budget_bytes)
     return HeteroSource(
@@ -125,7 +127,7 @@ def _features(graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int) 
 def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int) -> IdArray:
     path = graph.nodes[name].labels
     if path is None:
-        raise TypeError(f"type {name!r} has no labels")
+        return no_labels(num_nodes)
     with graph.naming("nodes", name, "labels"):
         return read_label_file(path, num_nodes=num_nodes, budget_bytes=budget_bytes)
 

@@ -59,6 +59,7 @@ def stored_source(
     origin: str,
     where: Path | str,
     seed: int,
+    needs_labels: bool = True,
 ) -> HeteroSource:
     """Return the source over the stores of a library.
 
@@ -69,6 +70,7 @@ def stored_source(
     name, origin : of the source
     where : what holds them, for messages; a path: the file that they came from
     seed : of the random split where there are no masks
+    needs_labels : False: without labels on any type, those of the first one that has nodes are -1
 
     Raises
     ------
@@ -79,10 +81,13 @@ def stored_source(
     """
     labelled = only_labelled(
         [node_type for node_type, store in nodes.items() if store.arrays.find(*LABEL_NAMES)],
+        otherwise=None
+        if needs_labels
+        else next((name for name, store in nodes.items() if store.num_nodes), None),
         where=str(where),
     )
     store = nodes[labelled]
-    labels = store.arrays.labels(*LABEL_NAMES)
+    labels = store.arrays.labels(*LABEL_NAMES, num_nodes=store.num_nodes, needs_labels=needs_labels)
     return HeteroSource(
         name=name,
         origin=origin,
