@@ -100,7 +100,10 @@ def probe_links(
     sampling = settings.sampling
     order = order_rows(links.table.num_rows, sampling, rank=0, world_size=1)
     opener = open_hetero_topology if is_typed else open_topology
-    with opener(dataset, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
+    with (
+        opener(dataset, max_bytes=FEW_BYTES, times=sampling.is_temporal) as topology,
+        ExitStack() as stack,
+    ):
         order = links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
         sampler = sampler_for(topology, order, settings)
         ids = [BatchId(epoch=0, index=i) for i in range(min(_PROBE_BATCHES, order.num_batches))]

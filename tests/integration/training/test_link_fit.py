@@ -11,6 +11,7 @@ import torch
 import yaml
 from link_datasets import community_edges, split_communities, write_links
 
+from gloader import Dataset
 from gloader.cli.main import main
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import CheckpointError, ConfigError, ShapeError, StateError
@@ -416,3 +417,22 @@ def test_a_screen_and_a_report_name_the_metric(per_row, tmp_path, capsys) -> Non
     assert "test mrr" in shown
     assert "validation mrr" in shown
     assert "test mrr" in dict(read_training(tmp_path / "run").facts)
+
+
+def test_links_are_learned_from_the_edges_before_them(tmp_path) -> None:
+    of, edges = community_edges(N)
+    dataset = Dataset.from_numpy(
+        tmp_path / "timed",
+        edge_index=edges.T,
+        edge_time=np.arange(len(edges)),
+        edge_split=(0.8, 0.1, 0.1),
+        features=np.eye(4, 8, dtype=np.float32)[of],
+        labels=np.full(N, -1),
+        train=np.empty(0, np.int64),
+        valid=np.empty(0, np.int64),
+        test=np.empty(0, np.int64),
+    )
+    loader = replace(LOADER, sampling=replace(LOADER.sampling, time_strategy="last"))
+    found = fit(dataset, LinkConfig(exclude="reverse"), loader=loader)
+    losses = [record.loss for record in found.runs[0].epochs]
+    assert losses[-1] < losses[0]
