@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_COMMUNITY: Final = 50  # nodes of a community
+_COMMUNITY: Final = 500  # nodes of a community
 _INSIDE: Final = 0.8  # of the edges
 _SIGNAL: Final = 0.5  # deviation of a community's center; the noise of a feature has deviation 1
 _ROWS: Final = 1 << 16  # of a piece of a text file

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import citation_scale
 import numpy as np
 import pytest
 import run as runner
@@ -113,6 +114,37 @@ def test_official_evaluators_rank_and_count():
     many = np.linspace(0, 2, 101, dtype=np.float32)  # 50 of them are above 1, 100 below 3
     assert score_links("ogb:ogbl-collab", edges, many) == pytest.approx(0.5)
     assert score_links("ogb:ogbl-ppa", edges, many - 1.5) == pytest.approx(1.0)
+
+
+def test_citation2_has_its_true_numbers():
+    shape = LINK_SHAPES["ogbl-citation2"]
+    assert shape.train + shape.valid + shape.test == 30_561_187
+    shrunk = shape.scaled(0.05)
+    assert (shrunk.nodes, shrunk.dim, shrunk.each) == (146_398, 128, 1000)
+
+
+@pytest.mark.long
+def test_a_dry_run_at_citation2s_shape_says_what_it_took(tmp_path, monkeypatch, capsys):
+    small = [
+        "--scale",
+        "0.0003",
+        "--batches",
+        "2",
+        "--held-out",
+        "50",
+        "--hidden",
+        "8",
+        "--workdir",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr(sys, "argv", ["citation_scale.py", *small, "--out", str(tmp_path / "found")])
+    citation_scale.main()
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["train"]["metric"] == "mrr"
+    assert (found["train"]["batches"], found["graph"]["nodes"], found["graph"]["valid"]) == (2, 878, 50)
+    assert found["prepare"]["watched"]["peak_anonymous_bytes"] > 0
+    assert "| pairs scored, MRR of made-up edges | 100,100, 0." in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"found.json", "found.md"}
 
 
 @pytest.mark.parametrize("name", LINK_SHAPES)
