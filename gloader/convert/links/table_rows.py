@@ -16,7 +16,7 @@ from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import open_table, plain_suffix
-from gloader.convert.readers.parquet_lists import ParquetLists
+from gloader.convert.readers.parquet_lists import NODE_IDS, ParquetLists
 from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.convert.readers.tables import DESTINATION_NAMES, SOURCE_NAMES, named_column, regroup
 from gloader.errors import ConfigError, GraphError, SourceError
@@ -122,7 +122,7 @@ class TableRows:
             label=label,
             label_dtype=label_dtype,
             time=named_column(names, _TIME_NAMES),
-            lists=None if negatives is None else ParquetLists.open(table.path, negatives),
+            lists=None if negatives is None else ParquetLists.open(table.path, negatives, NODE_IDS),
         )
 
     @property
@@ -133,7 +133,7 @@ class TableRows:
     @property
     def negatives_per_row(self) -> int:
         """Destinations given as wrong ones for each row; 0: none."""
-        return 0 if self.lists is None else self.lists.width
+        return 0 if self.lists is None else self.lists.dim
 
     def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
         """Yield the rows in order, at most ``max_rows`` at a time."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.readers.csv_table import CsvTable
 from gloader.convert.readers.edge_names import NONE
-from gloader.convert.readers.parquet_rows import ParquetRows, is_list_column
+from gloader.convert.readers.parquet_lists import NUMBERS, ParquetLists, is_list_column
 from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.convert.readers.tables import TableFeatures
 from gloader.convert.sources.array_files import open_features
@@ -67,7 +67,7 @@ def edge_table_columns(
             )
         return edges, open_features(path, budget_bytes)
     if isinstance(table, ParquetTable) and len(names) == 1 and is_list_column(table.path, names[0]):
-        return edges, ParquetRows.open(table.path, names[0])
+        return edges, ParquetLists.open(table.path, names[0], NUMBERS)
     if isinstance(table, CsvTable) and edges.known_edges is None:
         # How many edges there are is known before they are sorted, as the rows of features take disk.
         edges = replace(edges, known_edges=table.count_rows())

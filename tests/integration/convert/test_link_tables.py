@@ -173,7 +173,7 @@ def test_held_out_edges_in_the_graph_are_warned_of(tmp_path, caplog):
         (
             {"src": [0], "dst": [1], "negatives": [[1, None]]},
             GraphError,
-            "a list in column 'negatives' has a null",
+            "row 0 has a null in column 'negatives'; every entry is a node id",
         ),
         ({"a": [0], "b": [1]}, SourceError, r"has the columns a, b; an edge table has columns src and dst"),
         ({"src": [0], "dst": [1.5]}, GraphError, "column 'dst' has type double; it must hold integers"),
