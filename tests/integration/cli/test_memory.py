@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gloader
@@ -82,6 +83,31 @@ def graph(bare: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     peak, _, _ = measured("prepare", SPEC, str(out), "--memory-budget", "300MB")
     assert peak - bare <= 300 * MB + ALLOWED_BYTES
     return out
+
+
+@pytest.mark.reliability("J11")
+def test_preparing_edge_columns_and_a_split_stays_within_its_budget(tmp_path: Path, bare: int) -> None:
+    """Features of edges, times, and tables of all edges are each larger than the budget, or near it."""
+    nodes, edges, dim, budget_mb = 50_000, 1_000_000, 48, 60
+    folder, random = tmp_path / "in", np.random.default_rng(0)
+    folder.mkdir()
+    ends = random.integers(0, nodes, (edges, 2), np.int32)
+    ends[: edges // 10, 1] = 7  # a hub
+    np.save(folder / "edges.npy", ends)
+    np.save(folder / "edge_time.npy", random.integers(0, 10**9, edges))
+    np.save(folder / "edge_features.npy", random.random((edges, dim), np.float32))  # 192 MB
+    np.save(folder / "features.npy", random.random((nodes, 4), np.float32))
+    peak, output, _ = measured(
+        "prepare", f"npy:{folder}", str(tmp_path / "out"), "--edge-split", "80/10/10", "--edge-split-by", "time",
+        "--memory-budget", f"{budget_mb}MB", "--json",
+    )  # fmt: skip
+    report = json.loads(output)
+    assert report["edge_feature_dim"] == dim
+    assert report["has_edge_times"]
+    assert sum(table["num_rows"] for table in report["links"].values()) == edges
+    assert report["links"]["train"]["spilled_bytes"]
+    assert report["spilled_bytes"]
+    assert peak - bare <= budget_mb * MB + ALLOWED_BYTES
 
 
 def train(graph: Path, out: Path, *words: str, env: dict[str, str] | None = None) -> tuple[int, dict, str]:
