@@ -198,7 +198,8 @@ class CscGraph:
             _check_indptr(self.indptr)
             _check_indices(self.indices, self.num_nodes, self.num_sources)
             _check_weights(self.edge_weight)
-            _check_times(self.indptr, self.edge_time)
+            if self.edge_time is not None and (wrong := describe_unsorted_time(self.indptr, self.edge_time)):
+                raise GraphError(wrong)
 
     @property
     def num_nodes(self) -> int:
@@ -415,15 +416,23 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
             )
 
 
-def _check_times(indptr: IdArray, edge_time: NDArray[np.int64] | None) -> None:
-    """Check that times ascend in the list of each node; the order of edges of equal times is the graph's own."""
-    if edge_time is None:
-        return
-    for first in range(0, indptr.shape[0] - 1, CHUNK):
-        at = first_descent_in_lists(indptr, edge_time, first, min(first + CHUNK, indptr.shape[0] - 1))
+def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | None:
+    """Return what is wrong with the first of ``times`` (E,) that is below one before it in its list, or None. Pure.
+
+    The order of edges of equal times is the graph's own.
+
+    Parameters
+    ----------
+    indptr : (N + 1,) checked
+    times : of the edges
+    """
+    num_nodes = indptr.shape[0] - 1
+    for first in range(0, num_nodes, CHUNK):
+        at = first_descent_in_lists(indptr, times, first, min(first + CHUNK, num_nodes))
         if at >= 0:
             node = int(np.searchsorted(indptr, at, side="right")) - 1
-            raise GraphError(
-                f"edge_time[{at}] = {edge_time[at]} is less than {edge_time[at - 1]} before it, among the in-edges of "
-                f"node {node}: the list of each node must be sorted by time"
+            return (
+                f"edge_time[{at}] = {times[at]} is less than {times[at - 1]} before it, among the in-edges of node "
+                f"{node}: the list of each node must be sorted by time"
             )
+    return None

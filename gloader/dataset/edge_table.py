@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gloader.dataset.edge_times import first_unsorted
 from gloader.dataset.feature_rows import FeatureRows
 from gloader.dataset.values import wrong_value
 from gloader.samplers import CscGraph
+from gloader.samplers.graph import describe_unsorted_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +126,7 @@ class EdgeTable:
         if not self.has_times:
             return None
         times = self._arrays.load("edge_time")
-        if (message := first_unsorted(indptr, times)) is not None:
+        if (message := describe_unsorted_time(indptr, times)) is not None:
             raise wrong_value(self._arrays.path("edge_time"), "edge_time", message)
         return times
 

@@ -5,7 +5,7 @@ A list that is not sorted would give a seed edges from after its time, and no ch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
@@ -13,12 +13,11 @@ from numba import njit
 from gloader.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from gloader.types import IdArray
 
 _NONE = np.empty(0, dtype=np.int64)
-_CHUNK: Final = 1 << 20  # times, or offsets, that are looked at at once
 
 
 class TimeCheck:
@@ -82,16 +81,6 @@ class TimeCheck:
         # What lies before the next piece is not asked for again.
         self._starts = starts[np.searchsorted(starts, end) :]
         return starts
-
-
-def first_unsorted(indptr: IdArray, times: IdArray) -> str | None:
-    """Return what is wrong with the order of ``times`` (E,) of the lists of ``indptr`` (N + 1,), or None. Pure."""
-    check = TimeCheck(_pieces(indptr))
-    return next(filter(None, map(check.wrong, _pieces(times))), None)
-
-
-def _pieces(array: IdArray) -> Iterator[IdArray]:
-    return (array[start : start + _CHUNK] for start in range(0, len(array), _CHUNK))
 
 
 @njit(cache=True, nogil=True)

@@ -196,7 +196,7 @@ def test_both_ends_of_a_window_share_the_pages_of_a_short_list(original: Path) -
 
 def test_lists_that_are_not_sorted_are_refused_in_memory_and_page_by_page(tmp_path: Path) -> None:
     dataset = Dataset.open(write(tmp_path / "data", unsorted=True))
-    said = r"edge_time\.npy: edge_time\[\d+\] = \d+ comes behind \d+ in the same list"
+    said = r"edge_time\.npy: edge_time\[\d+\] = \d+ is less than \d+ before it, among the in-edges of node 7"
     with pytest.raises(GraphError, match=said):
         dataset.load_graph()
     assert dataset.load_graph(times=False).times is None
