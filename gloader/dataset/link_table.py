@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gloader.config import IoMode
-    from gloader.dataset.link_arrays import LinkArrays
-    from gloader.dataset.link_values import LinkLimits
+    from gloader.dataset.open_links import LinkArrays
     from gloader.ssd_store.format.format import ArrayRecord
     from gloader.types import Relation
 
@@ -32,11 +31,6 @@ class LinkTable:
     def arrays(self) -> Mapping[str, ArrayRecord]:
         """The records of the arrays that it has, by plain name."""
         return self._arrays.records
-
-    @property
-    def limits(self) -> LinkLimits:
-        """What bounds its values; they are checked whenever they are read."""
-        return self._arrays.limits
 
     @property
     def name(self) -> str:

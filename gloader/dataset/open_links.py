@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
@@ -20,18 +21,34 @@ from gloader.ssd_store.read.row_request import NO_POSITIONS, RowRequest
 from gloader.types import LinkRows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
-    from gloader.dataset.link_arrays import LinkArrays
     from gloader.dataset.link_values import LinkLimits
+    from gloader.dataset.schema import LinkRecord
+    from gloader.ssd_store.format.format import ArrayRecord, Manifest
+    from gloader.ssd_store.os_io import OsIO
     from gloader.types import IdArray, Relation
 
 # What is read passes through it: room for 512 requests of a page.
 _BOUNCE_BYTES: Final = 2 * 2**20
 _WHEN_CLOSED: Final = "the link table is closed; open it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkArrays:
+    """The arrays of a link table, and what bounds their values, which are checked whenever they are read."""
+
+    root: Path  # of the dataset
+    manifest: Manifest  # its commit record, which was checked
+    os_io: OsIO
+    table: LinkRecord
+    records: Mapping[str, ArrayRecord]  # of the arrays that the table has, by plain name
+    limits: LinkLimits
 
 
 class OpenLinks:

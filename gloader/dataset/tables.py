@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gloader.dataset.edge_table import EdgeTable
-from gloader.dataset.link_arrays import LinkArrays
+from gloader.dataset.link_record import link_arrays
 from gloader.dataset.link_table import LinkTable
 from gloader.dataset.node_table import NodeTable
+from gloader.dataset.open_links import LinkArrays
 from gloader.dataset.record import edge_limits, link_limits, node_limits
 from gloader.dataset.schema import relation_text
 from gloader.dataset.table_arrays import TableArrays
@@ -107,10 +108,15 @@ def open_link_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
     ----------
     root, manifest, schema, os_io : as of `open_node_tables`
     """
-    tables = {
-        table.name: LinkTable(
-            LinkArrays(root, manifest, os_io, table=table, limits=link_limits(manifest, schema, table))
+    tables = {}
+    for table in schema.links:
+        arrays = LinkArrays(
+            root=root,
+            manifest=manifest,
+            os_io=os_io,
+            table=table,
+            records=link_arrays(manifest.arrays, table),
+            limits=link_limits(manifest, schema, table),
         )
-        for table in schema.links
-    }
+        tables[table.name] = LinkTable(arrays)
     return Tables(tables, "link table")
