@@ -5,29 +5,33 @@ Importing this module imports DGL's GraphBolt, whose binaries exist for certain 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import torch
 
+from gloader.adapters.given_pairs import GivenPairs, digest_of, draw_beside, edges_of_pairs
 from gloader.adapters.hop_sizes import nodes_by_hop
 from gloader.adapters.numbered import number_through
 from gloader.adapters.rows import CachedRows
+from gloader.config import Exclude
 from gloader.convert.sources.dgl import quiet_dgl
+from gloader.core.flag_values import require_choice
+from gloader.core.negatives import Table, checked_negatives
 from gloader.errors import ConfigError, MissingDependencyError
 from gloader.samplers import HeteroGraph, NeighborSampler, make_hetero_sampler
-from gloader.types import BatchId
+from gloader.types import BatchId, BatchSeeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gloader.cache import OnlineName
     from gloader.core.fanouts import FanoutsLike
+    from gloader.core.negatives import Negatives
     from gloader.samplers import CscGraph
-    from gloader.types import Block, FeatureSource, HeteroBatch, Relation
+    from gloader.types import Block, FeatureSource, HeteroBatch, IdArray, Relation
 
 with quiet_dgl("gloader.adapters.graphbolt needs") as dgl:
     try:
@@ -135,6 +139,15 @@ class BlockSampler(gb.SubgraphSampler):
         also by relation, or of all together, see `gloader.HeteroLoader`
     seed : any integer
     epoch : any integer; draw others in another epoch
+    exclude : of minibatches of pairs, the edges that no hop may take: "none", "self" those between the ends of the
+        positives, "reverse" those that lead back, too. They are left out while picking, so that fan-outs stay full;
+        as GraphBolt does, all edges with the same ends are
+    reverse : of a graph of several types, the relation that leads back of each, as "a:rates:b" or a tuple
+
+    Raises
+    ------
+    ConfigError
+        As `gloader.samplers.make_hetero_sampler`; ``exclude`` is another word.
     """
 
     def __init__(
@@ -145,7 +158,13 @@ class BlockSampler(gb.SubgraphSampler):
         *,
         seed: int = 0,
         epoch: int = 0,
+        exclude: Exclude = "none",
+        reverse: Mapping[str | Relation, str | Relation] | None = None,
     ) -> None:
+        require_choice("exclude", exclude, get_args(Exclude))
+        self._graph = graph
+        self._exclude = exclude
+        self._reverse = {_relation(one): _relation(other) for one, other in (reverse or {}).items()}
         # Before the base class, whose constructor builds the stages.
         self._types = graph if isinstance(graph, HeteroGraph) else None
         self._sampler = (
@@ -175,19 +194,134 @@ class BlockSampler(gb.SubgraphSampler):
                 if self._types is not None
                 else "seeds come by type, and the graph has nodes of one type: give a tensor of ids"
             )
+        return self._sampled(seeds, excluded=())
+
+    def _sample(self, minibatch: Any) -> Any:
+        if self._exclude == "none" or minibatch.seeds is None:
+            return super()._sample(minibatch)
+        pairs = positives_of(minibatch)
+        excluded = edges_of_pairs(self._graph, pairs, exclude=self._exclude, reverse=self._reverse)
+        found = self._sampled(minibatch._seed_nodes, excluded=excluded)  # noqa: SLF001 - GraphBolt has them there
+        minibatch.input_nodes, minibatch.sampled_subgraphs = found
+        return minibatch
+
+    def _sampled(
+        self, seeds: Any, *, excluded: tuple[IdArray, ...]
+    ) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
         ids = (
             seeds.cpu().numpy()
             if self._types is None
             else number_through(self._types, {name: some.cpu().numpy() for name, some in seeds.items()})
         )
-        # Seven bytes, so that the index fits an int64 whatever the digest.
-        digest = hashlib.blake2b(np.ascontiguousarray(ids, np.int64).tobytes(), digest_size=7).digest()
-        batch_id = BatchId(epoch=self._epoch, index=int.from_bytes(digest, "little"))
+        batch_id = BatchId(epoch=self._epoch, index=digest_of(ids))
+        asked = BatchSeeds(nodes=ids, excluded=excluded) if excluded else ids
         if not isinstance(self._sampler, NeighborSampler):
-            return _to_typed_subgraphs(self._sampler.sample(batch_id, ids))
-        batch = self._sampler.sample(batch_id, ids)
+            return _to_typed_subgraphs(self._sampler.sample(batch_id, asked))
+        batch = self._sampler.sample(batch_id, asked)
         nodes = torch.from_numpy(batch.nodes)
         return nodes, [_to_subgraph(block, nodes) for block in batch.blocks]
+
+
+class NegativeSampler(gb.MiniBatchTransformer):
+    """Our negatives as a step of a GraphBolt pipeline: ``NegativeSampler(datapipe, graph, gloader.Uniform(5))``.
+
+    Takes minibatches of pairs, which item sets with ``names="seeds"`` of shape (N, 2) give, and does to them what
+    GraphBolt's ``sample_uniform_negative`` does: ``seeds`` (P, 2) has the positives first, ``labels`` (P,) bool says
+    which they are, and ``indexes`` (P,) which of them a pair is, or is beside. A batch's random key is a digest of its
+    pairs and of ``epoch``.
+
+    Parameters
+    ----------
+    datapipe : of minibatches with pairs; of a graph of several types with pairs by relation
+    graph : the topology, of one type or of several
+    negatives : `gloader.Uniform`, `gloader.Binary` or `gloader.InBatch`, or their text
+    seed : any integer
+    epoch : any integer; draw others in another epoch
+
+    Raises
+    ------
+    ConfigError
+        The negatives are none of these.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        graph: CscGraph | HeteroGraph,
+        negatives: Negatives | str,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+    ) -> None:
+        self._graph, self._seed, self._epoch = graph, seed, epoch
+        drawn = checked_negatives(negatives)
+        if drawn is None or isinstance(drawn, Table):
+            raise ConfigError(
+                f"negatives={negatives}: GraphBolt gives pairs, and knows no link table; pass Uniform(k), "
+                "Binary(ratio) or InBatch()"
+            )
+        self._negatives = drawn
+        super().__init__(datapipe, self.add_negatives)
+
+    def add_negatives(self, minibatch: Any) -> Any:
+        """Return ``minibatch`` with negatives behind its pairs, with labels and indexes.
+
+        Raises
+        ------
+        ConfigError
+            It has no pairs.
+        SeedError
+            An end is no node of the graph, or pairs are of a relation that it does not have.
+        """
+        given = positives_of(minibatch)
+        drawn = {
+            relation: draw_beside(
+                self._graph, pairs, relation, negatives=self._negatives, seed=self._seed, epoch=self._epoch
+            )
+            for relation, pairs in given.items()
+        }
+        parts = {
+            relation: (
+                torch.from_numpy(pairs),
+                torch.from_numpy(owners),
+                torch.arange(len(pairs)) < len(given[relation]),
+            )
+            for relation, (pairs, owners) in drawn.items()
+        }
+        for number, name in enumerate(("seeds", "indexes", "labels")):
+            found = {relation: tensors[number] for relation, tensors in parts.items()}
+            setattr(
+                minibatch,
+                name,
+                found[None]
+                if None in found
+                else {_text(cast("Relation", key)): one for key, one in found.items()},
+            )
+        return minibatch
+
+
+def positives_of(minibatch: Any) -> GivenPairs:
+    """Return the pairs (B, 2) of ``minibatch`` that are no negatives, by relation: None in a graph of one type.
+
+    Raises
+    ------
+    ConfigError
+        It has no pairs.
+    """
+    seeds, labels = minibatch.seeds, minibatch.labels
+    typed = isinstance(seeds, Mapping)
+    found = {}
+    for key, pairs in seeds.items() if typed else [(None, seeds)]:
+        if pairs is None or pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise ConfigError('a minibatch has no pairs: give items of shape (N, 2) with names="seeds"')
+        # Where there are indexes, there are negatives already.
+        is_one = ... if minibatch.indexes is None else (labels[key] if typed else labels) > 0
+        found[None if key is None else _relation(key)] = pairs[is_one].cpu().numpy()
+    return found
+
+
+def _relation(relation: str | Relation) -> Relation:
+    return cast("Relation", tuple(relation.split(":"))) if isinstance(relation, str) else relation
 
 
 def _to_subgraph(block: Block, nodes: torch.Tensor) -> gb.SampledSubgraphImpl:

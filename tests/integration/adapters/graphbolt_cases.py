@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gloader import collective
-from gloader.adapters.graphbolt import BlockSampler, StoreFeature, gb
+from gloader import Binary, InBatch, Table, Uniform, collective
+from gloader.adapters.graphbolt import BlockSampler, NegativeSampler, StoreFeature, gb
 from gloader.errors import ConfigError, SeedError, StoreReadError
 from gloader.samplers import NeighborSampler
 
@@ -196,3 +196,118 @@ def test_typed_and_untyped_seeds_are_told_apart(typed, dataset):
     )
     with pytest.raises(ConfigError, match="the graph has nodes of one type"):
         plain.sample_subgraphs({"node": torch.arange(4)})
+
+
+def pairs_of(dataset, count):
+    """The first edges of the graph as pairs (n, 2)."""
+    graph = dataset.load_graph()
+    ends = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+    return torch.from_numpy(np.stack([graph.indices, ends], axis=1)[:count].astype(np.int64))
+
+
+def link_pipeline(dataset, negatives, *, num_workers=0, **settings):
+    graph = dataset.load_graph()
+    source = gb.ItemSampler(gb.ItemSet(pairs_of(dataset, 100), names="seeds"), batch_size=32)
+    drawn = NegativeSampler(source, graph, negatives, seed=1) if negatives is not None else source
+    sampled = BlockSampler(drawn, graph, [4, 3], seed=1, **settings)
+    return list(gb.DataLoader(sampled, num_workers=num_workers))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_pairs_have_the_attributes_that_graphbolts_own_negatives_give_them(dataset, num_workers):
+    graph, pairs = dataset.load_graph(), pairs_of(dataset, 100)
+    csc = gb.fused_csc_sampling_graph(torch.tensor(graph.indptr), torch.tensor(graph.indices).long())
+    source = gb.ItemSampler(gb.ItemSet(pairs, names="seeds"), batch_size=32)
+    theirs = list(gb.DataLoader(source.sample_uniform_negative(csc, 3).sample_neighbor(csc, [3, 4])))
+    ours = link_pipeline(dataset, Uniform(3), num_workers=num_workers)
+    assert len(ours) == len(theirs) == 4
+    for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        for name in ("seeds", "labels", "indexes", "compacted_seeds"):
+            found, expected = getattr(mine, name), getattr(other, name)
+            assert (found.dtype, found.shape) == (expected.dtype, expected.shape), name
+        assert torch.equal(mine.labels, other.labels)
+        assert torch.equal(mine.indexes, other.indexes)
+        count = int(mine.labels.sum())
+        assert torch.equal(mine.seeds[:count], pairs[32 * number :][:count])
+        assert torch.equal(mine.seeds[count:, 0], mine.seeds[mine.indexes[count:], 0])
+        assert torch.equal(mine.input_nodes[mine.compacted_seeds], mine.seeds)
+
+
+def test_negatives_are_the_same_for_any_number_of_workers_and_others_in_another_epoch(dataset):
+    alone, workers = (link_pipeline(dataset, Binary(1.5), num_workers=count) for count in (0, 1))
+    for mine, other in zip(alone, workers, strict=True):
+        assert torch.equal(mine.seeds, other.seeds)
+        assert torch.equal(mine.input_nodes, other.input_nodes)
+    graph, batch = dataset.load_graph(), gb.MiniBatch(seeds=pairs_of(dataset, 32))
+    later = NegativeSampler([], graph, "uniform:2", epoch=1).add_negatives(batch)
+    first = NegativeSampler([], graph, "uniform:2").add_negatives(gb.MiniBatch(seeds=pairs_of(dataset, 32)))
+    assert not torch.equal(later.seeds, first.seeds)
+    crossed = NegativeSampler([], graph, InBatch()).add_negatives(gb.MiniBatch(seeds=pairs_of(dataset, 8)))
+    assert not set(map(tuple, crossed.seeds[8:].tolist())) & set(map(tuple, crossed.seeds[:8].tolist()))
+
+
+@pytest.mark.parametrize("negatives", [None, Uniform(2)])
+def test_edges_of_the_pairs_are_in_no_hop(dataset, negatives):
+    graph = dataset.load_graph()
+    met = {}
+    for exclude in ("none", "self", "reverse"):
+        met[exclude] = [0, 0]
+        for batch in link_pipeline(dataset, negatives, exclude=exclude):
+            positives = batch.seeds if negatives is None else batch.seeds[batch.labels]
+            pairs = set(map(tuple, positives.tolist()))
+            for hop in batch.sampled_subgraphs:
+                ids = hop.original_edge_ids.numpy()
+                ends = np.searchsorted(graph.indptr, ids, side="right") - 1
+                taken = set(zip(graph.indices[ids].tolist(), ends.tolist(), strict=True))
+                met[exclude][0] += len(taken & pairs)
+                met[exclude][1] += len(taken & {pair[::-1] for pair in pairs})
+    assert met["none"][0] > 20
+    assert met["self"][0] == met["reverse"][0] == met["reverse"][1] == 0
+
+
+def test_typed_pairs_have_negatives_and_are_in_no_hop(typed):
+    graph = typed.load_hetero_graph()
+    writes, back = ("author", "writes", "paper"), ("paper", "written_by", "author")
+    edges = graph.relations[writes]
+    ends = np.repeat(np.arange(edges.num_nodes), np.diff(edges.indptr))
+    pairs = torch.from_numpy(np.stack([edges.indices, ends], axis=1)[:64].astype(np.int64))
+    items = gb.ItemSetDict({"author:writes:paper": gb.ItemSet(pairs, names="seeds")})
+    drawn = NegativeSampler(gb.ItemSampler(items, batch_size=32), graph, Uniform(2))
+    sampled = BlockSampler(
+        drawn, graph, [4, 3], exclude="reverse", reverse={writes: "paper:written_by:author"}
+    )
+    batches = list(gb.DataLoader(sampled))
+    assert len(batches) == 2
+    for batch in batches:
+        key = "author:writes:paper"
+        assert batch.seeds[key].shape == (96, 2)
+        assert batch.labels[key].tolist() == [True] * 32 + [False] * 64
+        assert batch.indexes[key].tolist() == [*range(32), *np.repeat(np.arange(32), 2)]
+        compacted = batch.compacted_seeds[key]
+        assert torch.equal(batch.input_nodes["author"][compacted[:, 0]], batch.seeds[key][:, 0])
+        assert torch.equal(batch.input_nodes["paper"][compacted[:, 1]], batch.seeds[key][:, 1])
+        positives = set(map(tuple, batch.seeds[key][:32].tolist()))
+        for hop in batch.sampled_subgraphs:
+            for relation, order in ((writes, 1), (back, -1)):
+                ids = hop.original_edge_ids[":".join(relation)].numpy()
+                found = np.searchsorted(graph.relations[relation].indptr, ids, side="right") - 1
+                taken = zip(graph.relations[relation].indices[ids].tolist(), found.tolist(), strict=True)
+                assert not positives & {pair[::order] for pair in taken}
+    with pytest.raises(ConfigError, match=r"which relation leads back of author:writes:paper"):
+        list(gb.DataLoader(BlockSampler(gb.ItemSampler(items, 32), graph, [2], exclude="reverse")))
+
+
+def test_what_pairs_cannot_be_is_refused(dataset, typed):
+    graph, types = dataset.load_graph(), typed.load_hetero_graph()
+    with pytest.raises(ConfigError, match=r"table:wrong: GraphBolt gives pairs, and knows no link table"):
+        NegativeSampler([], graph, Table("wrong"))
+    step = NegativeSampler([], graph, Uniform(1))
+    with pytest.raises(ConfigError, match=r"a minibatch has no pairs"):
+        step.add_negatives(gb.MiniBatch(seed_nodes=torch.arange(3)))
+    with pytest.raises(SeedError, match=r"1 destinations of pairs are not in 0\.\.599, among them \[600\]"):
+        step.add_negatives(gb.MiniBatch(seeds=torch.tensor([[1, 600]])))
+    with pytest.raises(
+        SeedError, match=r"pairs are of author:reads:paper; this graph has author:writes:paper"
+    ):
+        wrong = {"author:reads:paper": torch.tensor([[1, 2]])}
+        NegativeSampler([], types, Uniform(1)).add_negatives(gb.MiniBatch(seeds=wrong))
