@@ -219,4 +219,28 @@ ROWS: tuple[Row, ...] = (
         "FormatError or VersionError, no file outside is named",
     ),
     Row("M5", "any system call fails while links are written or read", "a typed error or the right rows"),
+    Row(
+        "M10",
+        "links, features or times of edges are damaged or cut short under a loader",
+        "file and page are named behind good batches, and it goes on when they are well",
+    ),
+    Row(
+        "M11",
+        "links, features or times of edges cannot be read, or seeds not be made of them",
+        "that error behind the batches before it, stage and batch named",
+    ),
+    Row("M12", "the disk fills while rows of edges are packed", "SpillError, what was packed is gone"),
+    Row("M13", "a dataset is replaced while its links are loaded", "the old batches, never both"),
+    Row(
+        "M14",
+        "break, close, drop, an exception or Ctrl-C while a link table is open",
+        "soon, and nothing is left",
+    ),
+    Row("M15", "any settings of a loader of links, resumed anywhere, on any number of ranks", "one digest"),
+    Row("M16", "peak memory with features of edges, in-batch negatives, or times", "within the budget"),
+    Row(
+        "M17",
+        "edges from after a seed's time, and edges that are predicted",
+        "nothing of a batch tells of them, degrees included",
+    ),
 )

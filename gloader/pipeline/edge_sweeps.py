@@ -11,7 +11,7 @@ from gloader.pipeline.swept_batches import PassFeed, SweptBatches
 from gloader.pipeline.threads import stage_thread
 from gloader.pipeline.wavefront import batches_swept
 from gloader.samplers.arguments import split_seeds
-from gloader.types import seed_nodes
+from gloader.types import BatchSeeds, seed_nodes
 
 if TYPE_CHECKING:
     from gloader.observe.instruments import Instruments
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.threads import Failures, StageThread
     from gloader.pipeline.tiers import SweepTier
-    from gloader.types import AnyBatch, IdArray
+    from gloader.types import AnyBatch, AnySeeds, IdArray
 
 
 class EdgeSweeps:
@@ -52,7 +52,7 @@ class EdgeSweeps:
         self.stream = stream
         self.instruments = instruments
         self.num_types = len(tier.type_starts) - 1
-        self.known = _first_known(tier.probed, stream, tier.type_starts)
+        self.known = _first_known(tier.probed, stream, tier.type_starts, instruments)
         start = len(self.known)
         self.swept = SweptBatches(batches_swept(tier.num_batches, planned), start=start)
         self._feedback = feedback
@@ -76,7 +76,9 @@ class EdgeSweeps:
         self.swept.release_all()
 
 
-def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray) -> dict[int, AnyBatch]:
+def _first_known(
+    probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray, instruments: Instruments
+) -> dict[int, AnyBatch]:
     """Take ``probed``, and return those that ``stream`` begins with, by their positions."""
     known: dict[int, AnyBatch] = {}
     taken = probed[:]
@@ -84,11 +86,22 @@ def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArr
     for position, batch in enumerate(taken):
         if not stream.has(position) or stream.id_of(position) != batch.id:
             break
-        own = split_seeds(seed_nodes(stream.seeds_at(position)), type_starts)
-        found = zip(batch.node_arrays, batch.seed_counts, strict=True)
-        if not all(
-            np.array_equal(seeds, nodes[:count]) for seeds, (nodes, count) in zip(own, found, strict=True)
-        ):
+        with instruments.working("sample", batch.id):
+            own = stream.seeds_at(position)
+        if not _is_of(batch, own, type_starts):
             break  # of another rank
         known[position] = batch
     return known
+
+
+def _is_of(batch: AnyBatch, seeds: AnySeeds, type_starts: IdArray) -> bool:
+    """Return whether ``batch`` was sampled for ``seeds`` of its address. Pure."""
+    links = seeds.links if isinstance(seeds, BatchSeeds) else None
+    if links is not None and batch.links is not None:  # other rows may have the same ends
+        return np.array_equal(links.edge_ids, batch.links.edge_ids)
+    own = split_seeds(seed_nodes(seeds), type_starts)
+    found = zip(batch.node_arrays, batch.seed_counts, strict=True)
+    return all(
+        np.array_equal(nodes_of_type, nodes[:count])
+        for nodes_of_type, (nodes, count) in zip(own, found, strict=True)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -81,9 +81,10 @@ class SampleBatch:
 
     def process(self, position: int) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
-        batch_id, seeds = self._stream.id_of(position), self._stream.seeds_at(position)
+        batch_id = self._stream.id_of(position)
         with self._instruments.working("sample", batch_id):
-            return self._sampler.sample(batch_id, seeds)
+            # Here, as rows of a link table are read and looked up for them.
+            return self._sampler.sample(batch_id, self._stream.seeds_at(position))
 
 
 class SampleWhole:
@@ -241,6 +242,7 @@ def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.fl
 
 def beside_bytes(batch: AnyBatch) -> int:
     """Return the bytes of what a batch has beside its nodes and edges: links, trees and degrees of its nodes. Pure."""
+    found: list[NDArray[Any] | None]
     found = (
         [batch.trees, batch.in_degrees]
         if isinstance(batch, SampledBatch)

@@ -48,6 +48,7 @@ def degrees(batch: ReadyBatch) -> np.ndarray:
     return found
 
 
+@pytest.mark.reliability("M17")
 @pytest.mark.parametrize("layout", ["layered", "merged"])
 @pytest.mark.parametrize("place", ["ram", "packed", "edges read"])
 @pytest.mark.parametrize("rule", [{}, {"time_bound": "<="}, {"time_window": 300}])
@@ -68,6 +69,7 @@ def test_degrees_are_those_that_the_seed_may_know_of(
                 assert degree == may.sum()
 
 
+@pytest.mark.reliability("M17")
 def test_edges_of_the_future_change_nothing_of_a_batch_or_of_what_models_make_of_it(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     features = rng.standard_normal((NUM_NODES, 6)).astype(np.float32)
@@ -112,6 +114,7 @@ def test_edges_of_the_future_change_nothing_of_a_batch_or_of_what_models_make_of
     assert streams[0] == streams[1]
 
 
+@pytest.mark.reliability("M17")
 @pytest.mark.parametrize("layout", ["layered", "merged"])
 @pytest.mark.parametrize("place", PLACES)
 def test_degrees_do_not_tell_which_edges_are_predicted(linked: LinkedGraph, place: str, layout: str) -> None:
