@@ -65,7 +65,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
                 "feature_dim": table.feature_dim,
                 "feature_dtype": table.feature_dtype if table.has_features else None,
                 "feature_bytes": table.feature_bytes,
-                "has_labels": table.has_labels,
+                "has_labels": table.has_labels and not dataset.is_for_links_alone,
             }
             for table in dataset.node_tables.values()
         ],
@@ -106,17 +106,25 @@ def summary(dataset: "Dataset") -> dict[str, object]:
 
 
 def _describe(dataset: "Dataset") -> dict[str, str]:
-    splits = dataset.labelled.split_sizes
     is_typed = dataset.kind == "hetero"
     rows = {
         "path": str(dataset.root),
         **(_typed_tables(dataset) if is_typed else _tables(dataset)),
-        "classes": f"{dataset.num_classes:,}" + (f", of {dataset.labelled.name}" if is_typed else ""),
-        "splits": ", ".join(f"{name} {count:,}" for name, count in splits.items()),
+        **_labels(dataset, is_typed=is_typed),
         **{f"links {table.name}": _links(table, is_typed=is_typed) for table in dataset.link_tables.values()},
         "fingerprint": dataset.fingerprint,
     }
     return rows | {name.replace("_", " "): text for name, text in _notes(dataset.metadata)}
+
+
+def _labels(dataset: "Dataset", *, is_typed: bool) -> dict[str, str]:
+    if dataset.is_for_links_alone:  # its one class and its empty splits are of no node
+        return {"labels": "none"}
+    splits = dataset.labelled.split_sizes
+    return {
+        "classes": f"{dataset.num_classes:,}" + (f", of {dataset.labelled.name}" if is_typed else ""),
+        "splits": ", ".join(f"{name} {count:,}" for name, count in splits.items()),
+    }
 
 
 def _tables(dataset: "Dataset") -> dict[str, str]:
@@ -134,7 +142,7 @@ def _typed_tables(dataset: "Dataset") -> dict[str, str]:
     num_bytes = format_bytes(dataset.topology_bytes)
     return {
         "nodes": f"{dataset.num_nodes:,} of {len(dataset.node_types)} types",
-        **{f"type {table.name}": _nodes(table) for table in dataset.node_tables.values()},
+        **{f"type {table.name}": _nodes(table, dataset) for table in dataset.node_tables.values()},
         "edges": f"{dataset.num_edges:,} of {len(dataset.relations)} relations, {num_bytes}",
         **{
             ":".join(table.relation): _edges(table, f"into each {table.relation[2]}") + _edge_features(table)
@@ -143,8 +151,8 @@ def _typed_tables(dataset: "Dataset") -> dict[str, str]:
     }
 
 
-def _nodes(table: "NodeTable") -> str:
-    labels = ", labels" if table.has_labels else ""
+def _nodes(table: "NodeTable", dataset: "Dataset") -> str:
+    labels = ", labels" if table.has_labels and not dataset.is_for_links_alone else ""
     rows = table.feature_rows
     return f"{table.num_nodes:,}, {'no features' if rows is None else _features(rows)}{labels}"
 

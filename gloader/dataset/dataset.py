@@ -230,6 +230,12 @@ class Dataset:
         """The nodes of the one type that has labels and splits."""
         return next(table for table in self.node_tables.values() if table.has_labels)
 
+    @property
+    def is_for_links_alone(self) -> bool:
+        """Whether edges are all that is to be predicted: link tables, and no node in a split of one class."""
+        sizes = self.labelled.split_sizes.values()
+        return bool(self.link_tables) and self.num_classes == 1 and not any(sizes)
+
     def link_table(self, name: str) -> LinkTable:
         """Return the link table ``name``.
 

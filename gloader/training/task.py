@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
+from gloader.errors import ConfigError
 from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.training.evaluate import accuracy
 from gloader.training.model_spec import HeteroModelSpec, spec_of
@@ -92,7 +93,16 @@ class NodeTask:
 
     @classmethod
     def of(cls, settings: TrainSettings, dataset: Dataset) -> NodeTask:
-        """Return the task of such a run; ConfigError where the model does not take the dataset."""
+        """Return the task of such a run.
+
+        Raises
+        ------
+        ConfigError
+            No node is trained on, or the model does not take the dataset.
+        """
+        if not dataset.labelled.split_sizes["train"]:
+            instead = "; predict its edges with --task link" if dataset.link_tables else ""
+            raise ConfigError(f"{dataset.root} has no training nodes, whose labels would be learned{instead}")
         return cls(dataset, spec_of(settings, dataset))
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from linked import BOUGHT, BUYS, link_arrays, write_linked, write_linked_types
 
+from gloader import Dataset
 from gloader.cli.main import main
 
 if TYPE_CHECKING:
@@ -77,6 +78,45 @@ def test_info_says_the_same_of_several_types(tmp_path: Path, capsys: pytest.Capt
         True,
         2400,
     )
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_info_says_that_there_are_no_labels_where_edges_alone_are_predicted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_typed: bool
+) -> None:
+    pairs, none = np.arange(40).reshape(2, 20), np.empty(0, np.int64)
+    labels = np.full(40, -1)
+    splits = {"train": none, "valid": none, "test": none}
+
+    def show(name: str, **given: Any) -> tuple[dict[str, str], Any]:
+        if is_typed:
+            edges = {("user", "knows", "user"): pairs}
+            Dataset.from_numpy_hetero(
+                tmp_path / name, edges=edges, **{**splits, **given, "labels": {"user": labels}}
+            )
+        else:
+            features = np.ones((40, 1), np.float32)
+            Dataset.from_numpy(
+                tmp_path / name, edge_index=pairs, features=features, labels=labels, **{**splits, **given}
+            )
+        return rows(said(capsys, "info", tmp_path / name)), json.loads(
+            said(capsys, "info", tmp_path / name, "--json")
+        )
+
+    shown, info = show("links", edge_split=(0.8, 0.1, 0.1))
+    assert shown["labels"] == "none"
+    assert shown.keys().isdisjoint({"classes", "splits"})
+    assert [each["has_labels"] for each in info["node_types"]] == [False]
+    assert shown.get("type user", "none").endswith("no features" if is_typed else "none")
+    # Classes that nodes have are told, beside link tables too; and so it is without link tables.
+    for number, given in enumerate(
+        [{"edge_split": (0.8, 0.1, 0.1), "num_classes": 3}, {"edge_split": (0.8, 0.1, 0.1), "test": [4]}, {}]
+    ):
+        shown, info = show(f"nodes{number}", **given)
+        assert "labels" not in shown
+        assert shown["classes"].startswith(str(given.get("num_classes", 1)))
+        assert shown["splits"] == f"train 0, valid 0, test {len(given.get('test', []))}"
+        assert [each["has_labels"] for each in info["node_types"]] == [True]
 
 
 @pytest.mark.reliability("M1")
