@@ -81,7 +81,8 @@ def write_ogbl(
         write_csv(raw / "node_year.csv.gz", np.full((num_nodes, 1), 2015))
     if name == "ogbl-collab":
         write_csv(raw / "edge_weight.csv.gz", random.integers(1, 5, (num_edges, 1)))
-        write_csv(raw / "edge_year.csv.gz", random.integers(1990, 2018, (num_edges, 1)))
+        years = random.integers(1990, 2018, num_edges)
+        write_csv(raw / "edge_year.csv.gz", years)
     for part in ("train", "valid", "test"):
         pairs = edges if part == "train" else random.integers(0, num_nodes, (held_out, 2))
         if name == "ogbl-citation2":
@@ -91,7 +92,10 @@ def write_ogbl(
         else:
             held = {"edge": pairs}
             if name == "ogbl-collab":
-                held |= {"weight": np.ones(len(pairs), int), "year": np.full(len(pairs), 2018)}
+                held |= {
+                    "weight": np.ones(len(pairs), int),
+                    "year": years if part == "train" else np.full(len(pairs), 2018),
+                }
             if part != "train":
                 held["edge_neg"] = random.integers(0, num_nodes, (2 * held_out, 2))
         torch.save(

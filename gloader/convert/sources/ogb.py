@@ -83,7 +83,12 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
     link_info = _read_link_info(name, folder)
     if link_info is not None:
         return open_ogb_links(
-            folder, name=name, origin=f"ogb:{argument}", info=link_info, budget_bytes=options.budget_bytes
+            folder,
+            name=name,
+            origin=f"ogb:{argument}",
+            info=link_info,
+            budget_bytes=options.budget_bytes,
+            edge_names=options.edge_names,
         )
     info = _read_info(name, folder)
     if has_types(folder):

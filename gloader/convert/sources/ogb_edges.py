@@ -40,6 +40,10 @@ class OgbEdgeFiles:
         found = {path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"edge*{_SUFFIX}")}
         return {name for name in found if name.startswith(_PREFIXES)}
 
+    def time_name(self) -> str | None:
+        """Return the name of the file that has their times; None: they have none."""
+        return self.names.pick_time(self.there())
+
     def timed(self, edges: EdgeStream, *, add_inverse: bool = False) -> EdgeStream:
         """Return ``edges`` with their times, where there are any.
 
@@ -55,7 +59,7 @@ class OgbEdgeFiles:
         ShapeError
             It has several columns.
         """
-        name = self.names.pick_time(self.there())
+        name = self.time_name()
         if name is None:
             return edges
         table = self._table(name)

@@ -20,6 +20,7 @@ from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.readers.torch_file import load_mapping, pickled_bytes
 from gloader.convert.readers.torch_tensors import dense_tensors, require_stored
 from gloader.convert.source import Source, Splits
+from gloader.convert.sources.ogb_edges import OgbEdgeFiles
 from gloader.convert.sources.ogb_raw import raw_table, read_count
 from gloader.core.malformed import MALFORMED
 from gloader.core.units import format_bytes
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.links.link_source import LinkChunk
+    from gloader.convert.readers.edge_names import EdgeNames
     from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
 # An array within a pickle, while it is read: the file, its text, its bytes, and the array.
 _PICKLE_COPIES = 4
+_OF_EDGES = "edge_"  # before a name in ``raw``: edge_year is called year in the split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +64,14 @@ UNFIT_LINKS = {
 }
 
 
-def open_ogb_links(folder: Path, *, name: str, origin: str, info: OgbLinkInfo, budget_bytes: int) -> Source:
+def open_ogb_links(
+    folder: Path, *, name: str, origin: str, info: OgbLinkInfo, budget_bytes: int, edge_names: EdgeNames
+) -> Source:
     """Return the source over a folder of OGB's text layout.
 
     Nodes have no labels. A data set without features, such as ogbl-ddi, gets a column of ones: a model then sees the
-    structure of the graph alone.
+    structure of the graph alone. Where edges get times, of ``raw/edge_year.csv.gz``, so do the tables whose file has a
+    ``year`` for each row.
 
     Parameters
     ----------
@@ -73,9 +79,12 @@ def open_ogb_links(folder: Path, *, name: str, origin: str, info: OgbLinkInfo, b
     name, origin : of the source
     info : of the data set
     budget_bytes : memory that an array of one entry per node, and a file of the split, may take
+    edge_names : of times and features of edges
 
     Raises
     ------
+    ConfigError
+        There are no times or features of a name that was asked for.
     SourceError
         A file is missing or malformed.
     ShapeError, GraphError
@@ -89,6 +98,19 @@ def open_ogb_links(folder: Path, *, name: str, origin: str, info: OgbLinkInfo, b
     edges: EdgeStream = TableEdges.open(raw_table(raw / "edge.csv.gz"), known_edges=num_edges)
     if (raw / "edge_weight.csv.gz").is_file():
         edges = _WeightedEdges(edges=edges, table=CsvTable.open(raw / "edge_weight.csv.gz"))
+    if info.add_inverse_edge:
+        edges = _InverseEdges(edges=edges)
+    columns = OgbEdgeFiles(folder=raw, names=edge_names)
+    edge_features = columns.features(num_edges, add_inverse=info.add_inverse_edge)
+    edges = columns.timed(edges, add_inverse=info.add_inverse_edge)
+    edge_names.require(
+        has_times=edges.has_times,
+        has_features=edge_features is not None,
+        there=columns.there(),
+        where=str(raw),
+    )
+    time = columns.time_name()
+    time_key = None if time is None else time.removeprefix(_OF_EDGES)
     features: FeatureStream = _Ones(num_rows=num_nodes)
     if (raw / "node-feat.csv.gz").is_file():
         features = TableFeatures(table=CsvTable.open(raw / "node-feat.csv.gz"), num_rows=num_nodes)
@@ -99,13 +121,14 @@ def open_ogb_links(folder: Path, *, name: str, origin: str, info: OgbLinkInfo, b
         origin=origin,
         num_nodes=num_nodes,
         num_classes=1,
-        edges=_InverseEdges(edges=edges) if info.add_inverse_edge else edges,
+        edges=edges,
         features=features,
         labels=np.full(num_nodes, -1, np.int64),
         splits=Splits(train=none, valid=none, test=none),
+        edge_features=edge_features,
         edge_file=raw / "edge.csv.gz",
         resident_bytes=max(_require_memory(file, budget_bytes) for file in files.values()),
-        links=tuple(table for part, file in files.items() for table in _tables(part, file)),
+        links=tuple(table for part, file in files.items() for table in _tables(part, file, time_key)),
     )
 
 
@@ -117,11 +140,12 @@ class _SplitRows:
     suffix: str  # of the keys: "" of edges, "_neg" of what is wrong
     num_rows: int
     negatives_per_row: int
+    time_key: str | None  # of the times; None: rows get none
 
     @property
     def has_times(self) -> bool:
-        """Never: the years of the data sets that have some are not read."""
-        return False
+        """Whether every chunk carries times."""
+        return self.time_key is not None
 
     @property
     def label_dtype(self) -> None:
@@ -130,7 +154,7 @@ class _SplitRows:
 
     def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
         """Yield the rows in order, at most ``max_rows`` at a time."""
-        return _rows(_held(self.file), self.suffix, self.file).chunks(max_rows)
+        return self._rows().chunks(max_rows)
 
     def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:  # noqa: ARG002 - as `LinkStream`
         """Yield nothing."""
@@ -138,7 +162,10 @@ class _SplitRows:
 
     def negatives(self, max_rows: int) -> Iterator[IdArray]:
         """Yield the given negatives in order, (n, k)."""
-        return _rows(_held(self.file), self.suffix, self.file).negatives(max_rows)
+        return self._rows().negatives(max_rows)
+
+    def _rows(self) -> ArrayRows:
+        return _rows(_held(self.file), self.suffix, self.file, self.time_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,15 +260,23 @@ class _Ones:
             yield np.ones((min(max_rows, self.num_rows - start), 1), np.float32)
 
 
-def _tables(part: str, file: Path) -> list[LinkSource]:
-    """Return the tables of a file of the split: that of its edges, and where it has some that of wrong ones."""
+def _tables(part: str, file: Path, time_key: str | None) -> list[LinkSource]:
+    """Return the tables of a file of the split: that of its edges, and where it has some that of wrong ones.
+
+    Times of the edges are those of ``time_key``, where the file has them; wrong ones have none.
+    """
     held = _held(file)
     names = {"": part} | ({"_neg": f"{part}_neg"} if "edge_neg" in held else {})
     tables = []
     for suffix, name in names.items():
-        rows = _rows(held, suffix, file)
+        key = time_key if time_key in held and not suffix else None
+        rows = _rows(held, suffix, file, key)
         stream = _SplitRows(
-            file=file, suffix=suffix, num_rows=rows.num_rows, negatives_per_row=rows.negatives_per_row
+            file=file,
+            suffix=suffix,
+            num_rows=rows.num_rows,
+            negatives_per_row=rows.negatives_per_row,
+            time_key=key,
         )
         tables.append(LinkSource(name=name, rows=stream, where=str(file)))
     return tables
@@ -254,13 +289,14 @@ def _held(file: Path) -> Mapping[Any, Any]:
     return held
 
 
-def _rows(held: Mapping[Any, Any], suffix: str, file: Path) -> ArrayRows:
+def _rows(held: Mapping[Any, Any], suffix: str, file: Path, time_key: str | None) -> ArrayRows:
+    times = None if time_key is None else _array(held[time_key], f"{file}[{time_key}]")
     if f"edge{suffix}" in held:
         where = f"{file}[edge{suffix}]"
         pairs = _array(held[f"edge{suffix}"], where)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ShapeError(f"{where} has shape {pairs.shape}; edges are (n, 2)")
-        return ArrayRows.of(pairs[:, 0], pairs[:, 1], where=where)
+        return ArrayRows.of(pairs[:, 0], pairs[:, 1], where=where, time=times)
     if "source_node" not in held or "target_node" not in held:
         there = ", ".join(key for key in held if type(key) is str)
         raise SourceError(
@@ -271,6 +307,7 @@ def _rows(held: Mapping[Any, Any], suffix: str, file: Path) -> ArrayRows:
         _array(held["source_node"], f"{file}[source_node]"),
         _array(held["target_node"], f"{file}[target_node]"),
         where=str(file),
+        time=times,
         negatives=None if negatives is None else _array(negatives, f"{file}[target_node_neg]"),
     )
 

@@ -16,8 +16,13 @@ from gloader.errors import BudgetError, ConfigError, GraphError, ShapeError, Sou
 MB = 10**6
 
 
-def made_of(tmp_path, name, **options):
-    source = open_ogb(name, SourceOptions(root=tmp_path, memory_budget_bytes=60 * MB))
+def made_of(tmp_path, name, *, edge_time=None, edge_features=None, **options):
+    source = open_ogb(
+        name,
+        SourceOptions(
+            root=tmp_path, memory_budget_bytes=60 * MB, edge_time=edge_time, edge_features=edge_features
+        ),
+    )
     prepare(source, tmp_path / "out", PrepareOptions(memory_budget_bytes=60 * MB, **options))
     return Dataset.open(tmp_path / "out")
 
@@ -69,6 +74,51 @@ def test_weights_of_collab_stand_beside_its_edges(tmp_path):
         source = open_ogb("ogbl-collab", SourceOptions(root=tmp_path))
         with pytest.raises(ShapeError, match=rf"edge_weight\.csv\.gz has {said} rows than there are edges"):
             read_all(source.edges.chunks(7))
+
+
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_years_of_collab_are_times_of_its_edges_and_of_its_split(tmp_path, as_tensors):
+    folder = write_ogbl(tmp_path, "ogbl-collab", as_tensors=as_tensors)
+    years = np.loadtxt(folder / "raw" / "edge_year.csv.gz", dtype=int)
+    ends = np.loadtxt(folder / "raw" / "edge.csv.gz", dtype=int, delimiter=",")
+    weights = np.loadtxt(folder / "raw" / "edge_weight.csv.gz", dtype=int)
+    made = made_of(tmp_path, "ogbl-collab", edge_time="edge_year", edge_features="edge_weight")
+    arrays = made.to_numpy()
+    of = np.repeat(np.arange(made.num_nodes), np.diff(arrays["indptr"]))
+    found = [arrays["indices"], of, arrays["edge_time"], arrays["edge_weight"], arrays["edge_features"][:, 0]]
+    both = np.concatenate([ends, ends[:, ::-1]])
+    expected = [*both.T, np.tile(years, 2), *np.tile(weights, (2, 2))]
+    assert sorted(np.stack(found, 1).tolist()) == sorted(np.stack(expected, 1).tolist())
+    assert read_table(made, "train").times.tolist() == years.tolist()
+    for part in ("valid", "test"):
+        assert set(read_table(made, part).times.tolist()) == {2018}
+        assert not made.link_table(f"{part}_neg").has_times
+    # They are taken where they are asked for, and only such as there are.
+    for edge_time in (None, "none"):
+        plain = made_of(tmp_path, "ogbl-collab", edge_time=edge_time, overwrite=True)
+        assert not any(
+            table.has_times for table in [*plain.link_tables.values(), *plain.edge_tables.values()]
+        )
+    with pytest.raises(
+        ConfigError, match=r"--edge-time when: .* no such column; they have edge_weight, edge_year$"
+    ):
+        made_of(tmp_path, "ogbl-collab", edge_time="when", overwrite=True)
+
+
+def test_years_of_a_split_are_one_for_each_edge(tmp_path):
+    file = write_ogbl(tmp_path, "ogbl-collab") / "split" / "time" / "valid.pt"
+    pairs = np.zeros((3, 2), int)
+    torch.save({"edge": pairs, "year": np.zeros(2, int)}, file)
+    assert open_ogb("ogbl-collab", SourceOptions(root=tmp_path)).links[1].rows.num_rows == 3
+    with pytest.raises(ShapeError, match=r"valid\.pt\[edge\]: times have shape \(2,\) for 3 rows"):
+        made_of(tmp_path, "ogbl-collab", edge_time="edge_year")
+    torch.save({"edge": pairs}, file)
+    made = made_of(tmp_path, "ogbl-collab", edge_time="edge_year")
+    assert {name: table.has_times for name, table in made.link_tables.items() if "neg" not in name} == {
+        "train": True,
+        "valid": False,
+        "test": True,
+    }
 
 
 def test_what_has_no_features_gets_a_column_of_ones(tmp_path):
