@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from torch import nn
+from torch.nn import functional
 
 from gloader.types import ReadyBatch
 
@@ -43,7 +44,12 @@ class LinkNetwork(nn.Module):
         else:
             found = self.encoder.embed(inner)  # type: ignore[operator]  # of several types by its batch
             sources, destinations = (found[name] for name in self._ends)
-        scores: torch.Tensor = self.decoder(sources[batch.pairs[:, 0]], destinations[batch.pairs[:, 1]])
+        # Not by an index, whose gradients several threads add up in the order in which they come.
+        ends = (
+            functional.embedding(batch.pairs[:, end], rows)
+            for end, rows in enumerate((sources, destinations))
+        )
+        scores: torch.Tensor = self.decoder(*ends)
         return scores
 
 
