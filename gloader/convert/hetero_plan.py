@@ -9,7 +9,7 @@ from gloader.convert.csc.edge_spill import NO_COLUMNS, EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import edge_columns, plan_csc
 from gloader.convert.derive.derived import averaged_edges, derivation_order, feature_dims
 from gloader.convert.derive.mean_plan import plan_means
-from gloader.convert.edge_rows import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
+from gloader.convert.edge_rows_plan import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
 from gloader.convert.hetero_source import MeanOf
 from gloader.convert.links.sizes import link_sizes
 from gloader.convert.links.tables import split_edges

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.edge_spill import EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import edge_columns, plan_csc
-from gloader.convert.edge_rows import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
+from gloader.convert.edge_rows_plan import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
 from gloader.convert.links.sizes import link_sizes
 from gloader.convert.links.tables import split_edges
 from gloader.convert.order.ordered_rows import spill_dtype

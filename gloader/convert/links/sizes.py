@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gloader.convert.links.locate import SPILLED_ROW_BYTES, plan_locate
+from gloader.convert.links.locate_plan import SPILLED_ROW_BYTES, plan_locate
 from gloader.convert.links.shares import PARTS
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 
 from gloader.convert.csc.csc_kernels import first_bad_edge
 from gloader.convert.links.link_source import LinkChunk
-from gloader.convert.links.locate import LocatedRows, plan_locate
+from gloader.convert.links.locate import LocatedRows
+from gloader.convert.links.locate_plan import plan_locate
 from gloader.convert.links.shares import TRAIN
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError, SourceError

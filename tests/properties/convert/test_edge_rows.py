@@ -9,7 +9,7 @@ from convert_helpers import Column, ListEdges, MemorySink, expected_columns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.convert import edge_rows
+from gloader.convert import edge_rows, edge_rows_plan
 from gloader.convert.csc import external_csc, sorted_ranges
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.edge_rows import FeaturedEdges, write_edges
@@ -28,11 +28,11 @@ def tiny_buffers():
         patch.setattr(external_csc, "PIECE_BYTES", 48)
         patch.setattr(sorted_ranges, "PIECE_BYTES", 48)
         patch.setattr(ordered_rows, "_PIECE_BYTES", 64)
-        patch.setattr(edge_rows, "_CHUNK_BYTES", 200)
-        patch.setattr(edge_rows, "_DEAL_POSITIONS", 7)
+        patch.setattr(edge_rows_plan, "_CHUNK_BYTES", 200)
+        patch.setattr(edge_rows_plan, "_DEAL_POSITIONS", 7)
         # A few rows, and the places of a few, take the whole budget of a sort.
-        patch.setattr(edge_rows, "_ROW_SORT_BYTES", 300)
-        patch.setattr(edge_rows, "PAIR_BYTES", 200)
+        patch.setattr(edge_rows_plan, "_ROW_SORT_BYTES", 300)
+        patch.setattr(edge_rows_plan, "PAIR_BYTES", 200)
         yield
 
 
