@@ -73,7 +73,7 @@ class TimeCheck:
                 # Copied, as the reader uses its memory again; once each, so that empty lists take none.
                 begins = piece[np.flatnonzero(np.diff(piece, prepend=last))]
                 known.append(begins)
-                last = max(last, int(piece[-1]))
+                last = int(piece[-1])
         except StoreError:
             self._starts = None
             return None

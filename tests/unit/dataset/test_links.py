@@ -181,7 +181,7 @@ def test_nothing_is_left_open(table: LinkTable) -> None:
 
 
 @pytest.mark.parametrize("negatives", ["int32", "int64"])
-@pytest.mark.parametrize("k", [1, 7, 1500])  # rows of 4 bytes to nearly three pages
+@pytest.mark.parametrize("k", [1, 7, 1500, 33_000])  # rows of 4 bytes to more than most reads are long
 def test_negatives_of_any_number_are_read(tmp_path: Path, negatives: str, k: int) -> None:
     arrays = arrays_of_one(60, k=k, negatives=negatives, labels="int64")
     table = write_linked(tmp_path / "d", {"a": arrays}).link_table("a")
@@ -550,15 +550,20 @@ def test_verify_counts_the_rows_in_the_graph(tmp_path: Path) -> None:
     record = replace(manifest, metadata={**manifest.metadata, "links": said})
     (tmp_path / "d" / DATASET_MANIFEST).write_bytes(record.to_bytes())
     (problem,) = verify_dataset(tmp_path / "d").problems
-    assert "rows have a position; the commit record says 3" in problem.message
+    said_of_them = "rows have a position; the commit record says 3"
+    assert said_of_them in problem.message
+    with pytest.raises(FormatError, match=said_of_them):
+        Dataset.open(tmp_path / "d").link_table("train").open(max_bytes=10**9)
 
 
 def test_a_dataset_with_links_that_is_replaced_is_told_from_damage(tmp_path: Path) -> None:
     before = write_linked(tmp_path / "d", {"train": arrays_of_one()}).link_table("train")
-    write_linked(tmp_path / "d", {"train": arrays_of_one(seed=3)}, overwrite=True)
-    for max_bytes in MEMORIES.values():
-        with pytest.raises(OSError, match="the store was replaced after it was opened"):
-            before.open(max_bytes=max_bytes)
+    # The second has the table of the first, and is another dataset.
+    for tables in ({"train": arrays_of_one(seed=3)}, {"train": arrays_of_one(), "more": arrays_of_one()}):
+        write_linked(tmp_path / "d", tables, overwrite=True)
+        for max_bytes in MEMORIES.values():
+            with pytest.raises(OSError, match="the store was replaced after it was opened"):
+                before.open(max_bytes=max_bytes)
 
 
 def test_what_is_open_is_read_on_when_the_dataset_is_replaced(tmp_path: Path) -> None:

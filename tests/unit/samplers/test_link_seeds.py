@@ -149,6 +149,20 @@ def test_edges_that_are_not_in_the_graph_may_be_strict_negatives() -> None:
     assert wrong_pairs(batch).tolist() == [[0, 2]]
 
 
+@pytest.mark.parametrize("negatives", STRICT, ids=str)
+def test_those_that_are_looked_for_are_those_of_the_plain_twin(negatives: Any) -> None:
+    # Two of sixty destinations are free of each source: one negative of nine is no edge by none of its attempts.
+    is_edge = np.ones((60, 60), dtype=bool)
+    for step in (7, 31):
+        is_edge[(np.arange(60) + step) % 60, np.arange(60)] = False
+    indptr = np.concatenate([[0], np.cumsum(is_edge.sum(axis=1))])
+    graph = CscGraph(indptr=indptr, indices=np.nonzero(is_edge)[1].copy())
+    table = links_of(graph, [(node, node) for node in range(60)])
+    rows = list(range(0, 60, 3))
+    expected = LinkOracle(graph=graph, table=table, negatives=negatives).batch(FIRST, rows)
+    assert as_lists(LinkSeeds(graph, table, negatives=negatives).of(FIRST, np.array(rows))) == expected
+
+
 def test_a_source_without_strict_negatives_is_named() -> None:
     graph = of_pairs(4, [(2, 0), (2, 1), (2, 3), (1, 1)])
     seeds = LinkSeeds(graph, links_of(graph, [(1, 1), (2, 0)]), negatives=Uniform(2, strict=True))
@@ -403,6 +417,23 @@ def test_lists_on_the_ssd_are_counted_where_they_are_looked_through(on_ssd: Topo
     strict = LinkSeeds(on_ssd, table, negatives=Uniform(1, strict=True)).call_bytes(10)
     parallel = LinkSeeds(on_ssd, table, negatives=Uniform(1), exclude="self", duplicates=True).call_bytes(10)
     assert strict == parallel == plain + lists > plain
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_of_two_relations_the_longer_lists_are_counted(on_ssd: Topology, own: int) -> None:
+    names: list[Relation] = [("node", "to", "node"), ("node", "back", "node")]
+    graph = HeteroGraph(
+        num_nodes={"node": on_ssd.num_nodes}, relations=dict(zip(names, [on_ssd, ON_DISK], strict=True))
+    )
+    table = HeldLinks(
+        pairs=np.zeros((1, 4), dtype=np.int64), relation=names[own], reverse_relation=names[1 - own]
+    )
+    settings: dict[str, Any] = {"negatives": Uniform(1), "exclude": "reverse"}
+    plain, parallel = (
+        LinkSeeds(graph, table, duplicates=duplicates, **settings).call_bytes(10)
+        for duplicates in (False, True)
+    )
+    assert parallel == plain + on_ssd.sources.list_bytes(on_ssd.num_edges) > plain
 
 
 def test_a_damaged_list_is_named_and_not_read() -> None:
