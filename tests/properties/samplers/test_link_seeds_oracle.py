@@ -118,4 +118,6 @@ def test_seeds_are_those_of_the_plain_twin(case: dict[str, Any], data: st.DataOb
     found = seeds.of(batch_id, np.array(rows, dtype=np.int64))
     assert as_lists(found) == expected
     assert found.links is not None
+    asked = case["table"].times[rows].tolist() if case["has_times"] else None
+    assert (None if found.links.times is None else found.links.times.tolist()) == asked
     assert found.links.labels.dtype == (np.int64 if case["negatives"] is None else np.float32)

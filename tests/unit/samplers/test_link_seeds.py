@@ -19,7 +19,7 @@ from gloader.core.negatives import Binary, InBatch, Table, Uniform
 from gloader.dataset import Dataset
 from gloader.dataset.topology import open_topology
 from gloader.errors import ConfigError, GraphError
-from gloader.samplers import CscGraph, HeteroGraph, Topology, edge_lookup
+from gloader.samplers import CscGraph, HeteroGraph, Topology, edge_lookup, free_ends
 from gloader.samplers.link_ends import distinct
 from gloader.samplers.link_seeds import LinkSeeds
 from gloader.types import BatchId, BatchSeeds, Relation
@@ -149,8 +149,12 @@ def test_edges_that_are_not_in_the_graph_may_be_strict_negatives() -> None:
     assert wrong_pairs(batch).tolist() == [[0, 2]]
 
 
+@pytest.mark.parametrize("most_bytes", [1, 150, 1 << 20])  # marks of one source at a time, of two, of all
 @pytest.mark.parametrize("negatives", STRICT, ids=str)
-def test_those_that_are_looked_for_are_those_of_the_plain_twin(negatives: Any) -> None:
+def test_those_that_are_looked_for_are_those_of_the_plain_twin(
+    negatives: Any, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(free_ends, "_MOST_BYTES", most_bytes)
     # Two of sixty destinations are free of each source: one negative of nine is no edge by none of its attempts.
     is_edge = np.ones((60, 60), dtype=bool)
     for step in (7, 31):
