@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from gloader.convert.readers.node_arrays import OR_EDGES
 from gloader.convert.source import Source
 from gloader.dataset.schema import relation_text
 from gloader.errors import SourceError
@@ -128,7 +129,10 @@ def only_labelled(types: Iterable[str], *, otherwise: str | None = None, where: 
         return found[0]
     if not found and otherwise is not None:
         return otherwise
-    said = (
-        f"labels on {len(found)} node types ({', '.join(found)})" if found else "no labels on any node type"
+    if not found:
+        raise SourceError(
+            f"{where} has no labels on any node type; exactly one type has labels and splits: add some, {OR_EDGES}"
+        )
+    raise SourceError(
+        f"{where} has labels on {len(found)} node types ({', '.join(found)}); exactly one type has labels and splits"
     )
-    raise SourceError(f"{where} has {said}; exactly one type has labels and splits")

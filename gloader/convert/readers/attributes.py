@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.readers.node_arrays import no_labels, to_labels, to_split
+from gloader.convert.readers.node_arrays import OR_EDGES, no_labels, to_labels, to_split
 from gloader.convert.source import Splits
 from gloader.errors import ShapeError, SourceError
 
@@ -38,8 +38,8 @@ class Attributes:
         """Return the first of ``names`` that is there."""
         return next((name for name in names if name in self.arrays), None)
 
-    def require(self, *names: str, what: str) -> str:
-        """Return the first of ``names`` that is there.
+    def require(self, *names: str, what: str, instead: str = "") -> str:
+        """Return the first of ``names`` that is there; ``instead`` ends the message where none is.
 
         Raises
         ------
@@ -49,7 +49,7 @@ class Attributes:
         name = self.find(*names)
         if name is None:
             there = ", ".join(sorted(self.arrays)) or "nothing"
-            raise SourceError(f"{self.where} has no {what} ({' or '.join(names)}); it has {there}")
+            raise SourceError(f"{self.where} has no {what} ({' or '.join(names)}); it has {there}{instead}")
         return name
 
     def features(self, *names: str) -> NDArray[np.generic]:
@@ -75,7 +75,7 @@ class Attributes:
         """Return the label of each node (N,), -1 where it has none; raises as `to_labels` and `require`."""
         if not needs_labels and self.find(*names) is None:
             return no_labels(num_nodes)
-        name = self.require(*names, what="labels")
+        name = self.require(*names, what="labels", instead=f"; add some, {OR_EDGES}")
         return to_labels(self.arrays[name], where=f"{self.where}: {name}")
 
     def splits(self, num_nodes: int) -> Splits | None:

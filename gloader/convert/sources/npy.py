@@ -23,6 +23,7 @@ from gloader.convert.readers.edge_times import FileTimes, TimedEdges
 from gloader.convert.readers.file_edges import CscEdges, PairEdges
 from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
 from gloader.convert.readers.node_arrays import (
+    OR_EDGES,
     count_classes,
     no_labels,
     random_splits,
@@ -78,7 +79,11 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
     resident = _offset_bytes(edges) + _offset_bytes(features)
     edges, edge_features = folder.edge_columns(edges, options.edge_names)
     labels = (
-        read_labels(folder.require("labels"), num_nodes=features.num_rows, budget_bytes=budget)
+        read_labels(
+            folder.require("labels", instead=f"; add some, {OR_EDGES}"),
+            num_nodes=features.num_rows,
+            budget_bytes=budget,
+        )
         if options.needs_labels or folder.find("labels") is not None
         else no_labels(features.num_rows)
     )
@@ -159,14 +164,14 @@ class _ArrayFolder:
             return NpyFile.open(self.path / f"{name}.npy")
         return NpyFile.open(self.archived[name], name) if name in self.archived else None
 
-    def require(self, *names: str) -> NpyFile:
-        """Return the array that has one of ``names``."""
+    def require(self, *names: str, instead: str = "") -> NpyFile:
+        """Return the array that has one of ``names``; ``instead`` ends the message where none is there."""
         for name in names:
             if (file := self.find(name)) is not None:
                 return file
         raise SourceError(
             f"{self.path} holds no {' or '.join(f'{name}.npy' for name in names)} and no archive with such an array; "
-            f"there: {_listing(self.path)}"
+            f"there: {_listing(self.path)}{instead}"
         )
 
     def edges(self, *, num_nodes: int, budget_bytes: int) -> EdgeStream:

@@ -38,9 +38,17 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("form", "hint", "refusal"),
     [
-        ("edges:{}/edges.csv", "--task link", "needs labels; name their file with --labels FILE, or predict"),
-        ("npy:{}", "--task link", "holds no labels.npy"),
-        ("tables:{}", "--task link --model rsage", "has no labels on any node type"),
+        (
+            "edges:{}/edges.csv",
+            "--task link",
+            "needs labels; name their file with --labels FILE, or predict edges",
+        ),
+        ("npy:{}", "--task link", "or predict edges: --edge-split 80/10/10"),
+        (
+            "tables:{}",
+            "--task link --model rsage",
+            "labels and splits: add some, or predict edges: --edge-split 80/10/10",
+        ),
     ],
 )
 def test_sources_need_labels_only_where_nodes_are_learned(folder, tmp_path, capsys, form, hint, refusal):
@@ -83,7 +91,9 @@ def test_arrays_and_graphs_need_none_either(tmp_path, links):
             yield lambda: Dataset.from_pyg(plain, path / "plain", **options)
 
     for make in ways(tmp_path):
-        with pytest.raises(GloaderError, match="no labels"):
+        with pytest.raises(
+            GloaderError, match=r"no labels .*or predict edges: .* edge_split=\(0\.8, 0\.1, 0\.1\)"
+        ):
             make()
     assert not list(tmp_path.iterdir())
     for make in ways(tmp_path, **links) if "edge_split" in links else list(ways(tmp_path, **links))[:2]:
@@ -95,7 +105,9 @@ def test_dgl_graphs_need_none_either(tmp_path):
     dgl = pytest.importorskip("dgl")
     graph = dgl.graph(tuple(map(torch.from_numpy, EDGES)), num_nodes=NODES)
     graph.ndata["feat"] = torch.from_numpy(FEATURES)
-    with pytest.raises(GloaderError, match="no labels"):
+    with pytest.raises(
+        GloaderError, match=r"no labels .*or predict edges: .* edge_split=\(0\.8, 0\.1, 0\.1\)"
+    ):
         Dataset.from_dgl(graph, tmp_path / "out")
     assert is_without_labels(Dataset.from_dgl(graph, tmp_path / "out", edge_split="60/20/20"))
     typed = dgl.heterograph({("user", "likes", "item"): tuple(map(torch.from_numpy, EDGES))})
