@@ -25,6 +25,7 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
 from gloader.core.paths import file_slug
 from gloader.errors import ConfigError
+from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
     from gloader.dataset import Dataset
@@ -72,6 +73,8 @@ def train(
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
         dataset = open_dataset(group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=budget)))
+        if run.task == "node":
+            require_training_nodes(dataset)
         if dataset.kind == "hetero":
             _require_typed_run(run, settings, dataset)
         of_links = links if run.task == "link" else None

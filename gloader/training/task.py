@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from gloader.errors import ConfigError
 from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.training.evaluate import accuracy
 from gloader.training.model_spec import HeteroModelSpec, spec_of
 from gloader.training.objective import NODE_CLASSES
 from gloader.training.step_memory import probe_batches, probe_hetero_batches
+from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,9 +100,7 @@ class NodeTask:
         ConfigError
             No node is trained on, or the model does not take the dataset.
         """
-        if not dataset.labelled.split_sizes["train"]:
-            instead = "; predict its edges with --task link" if dataset.link_tables else ""
-            raise ConfigError(f"{dataset.root} has no training nodes, whose labels would be learned{instead}")
+        require_training_nodes(dataset)
         return cls(dataset, spec_of(settings, dataset))
 
     @property
