@@ -54,6 +54,7 @@ def open_device_sampler(
     room_bytes: int,
     all_rows_bytes: int | None,
     serves_ranks: bool,
+    has_edge_features: bool = False,
 ) -> tuple[DeviceSampling | None, str]:
     """Return the sampler of ``device`` where batches are sampled there, and a line that says where and why.
 
@@ -70,6 +71,7 @@ def open_device_sampler(
     room_bytes : of ``device``, that rows or a topology may take
     all_rows_bytes : of all rows; None: rows have memory of their own already
     serves_ranks : batches are loaded for other ranks too
+    has_edge_features : features of edges are brought with the batches
 
     Raises
     ------
@@ -80,6 +82,7 @@ def open_device_sampler(
     if wanted == "cpu" or not (is_gpu or must):
         return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
     try:
+        _require_plain(probe, has_edge_features=has_edge_features)
         graph, own = _require_form(device, sampler, topology, serves_ranks=serves_ranks)
         first = probe if isinstance(probe, SampledBatch) else None
         num_bytes = _needed_bytes(graph, first)
@@ -105,6 +108,14 @@ class _Refused(Exception):  # noqa: N818 - no error where nobody asked for it
 
 class _Failed(_Refused):
     is_fault = True
+
+
+def _require_plain(probe: AnyBatch | None, *, has_edge_features: bool) -> None:
+    """Refuse batches that have more than nodes and edges: that is worked out on the host."""
+    if probe is not None and probe.links is not None:
+        raise _Refused("batches of links are sampled on the CPU alone")
+    if has_edge_features:
+        raise _Refused("the rows of edges are looked up by the CPU alone: use edge_features='none'")
 
 
 def _require_form(

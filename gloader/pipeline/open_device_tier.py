@@ -95,8 +95,11 @@ def open_device_tiers(
         probe=largest,
         # What is left beside rows of a given size, or what rows could have.
         room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
-        all_rows_bytes=None if is_sized else sum(table.whole_bytes for table in tables),
+        all_rows_bytes=None
+        if is_sized
+        else sum(table.whole_bytes for table in tables if not table.is_of_edges),
         serves_ranks=serves_ranks,
+        has_edge_features=any(table.is_of_edges for table in tables),
     )
     if sampling is not None and not is_sized:
         num_bytes = max(num_bytes - sampling.num_bytes, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gloader.errors import ConfigError
 from gloader.pipeline import open_device_sampler as module
 from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.samplers import CscGraph, make_sampler, make_temporal_sampler
-from gloader.types import BatchId
+from gloader.types import BatchId, Links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,13 @@ GRAPH = CscGraph(
 )
 # indptr, indices and a label for each node; the blocks of eight batches come on top.
 TABLES = 8 * 101 + 4 * 400 + 4 * 100
+
+LINKS = Links(
+    pairs=np.zeros((1, 2), np.int32),
+    labels=np.ones(1, np.float32),
+    edge_ids=np.zeros(1, np.int64),
+    num_positives=1,
+)
 
 needs_triton = pytest.mark.skipif(not has_triton(), reason="Triton is missing: pip install -e '.[gpu]'")
 
@@ -93,6 +101,8 @@ class _Paged:
         ({"serves_ranks": True}, "one rank loads for all of this machine.*: give each rank its own loader with sh"),
         ({"spec": "weighted"}, "of the samplers, 'neighbor' alone runs there"),
         ({"spec": "labor"}, "of the samplers, 'neighbor' alone runs there"),
+        ({"has_edge_features": True}, "the rows of edges are looked up by the CPU alone: use edge_features='none'"),
+        ({"probe": replace(_make()[1], links=LINKS)}, "batches of links are sampled on the CPU alone"),
         ({"topology": _Paged()}, "the edges are on the SSD: use topology='ram', or a memory_budget of more than"),
     ],
 )  # fmt: skip
