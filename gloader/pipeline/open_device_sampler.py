@@ -53,8 +53,7 @@ def open_device_sampler(
     probe: AnyBatch | None,
     room_bytes: int,
     all_rows_bytes: int | None,
-    serves_ranks: bool,
-    has_edge_features: bool = False,
+    obstacle: str = "",
 ) -> tuple[DeviceSampling | None, str]:
     """Return the sampler of ``device`` where batches are sampled there, and a line that says where and why.
 
@@ -70,8 +69,7 @@ def open_device_sampler(
     probe : a batch of it, the largest of a few; None: there are none
     room_bytes : of ``device``, that rows or a topology may take
     all_rows_bytes : of all rows; None: rows have memory of their own already
-    serves_ranks : batches are loaded for other ranks too
-    has_edge_features : features of edges are brought with the batches
+    obstacle : what keeps these batches from being sampled there, whatever the graph and the sampler; "": nothing
 
     Raises
     ------
@@ -82,8 +80,7 @@ def open_device_sampler(
     if wanted == "cpu" or not (is_gpu or must):
         return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
     try:
-        _require_plain(probe, has_edge_features=has_edge_features)
-        graph, own = _require_form(device, sampler, topology, serves_ranks=serves_ranks)
+        graph, own = _require_form(device, sampler, topology, obstacle=obstacle)
         first = probe if isinstance(probe, SampledBatch) else None
         num_bytes = _needed_bytes(graph, first)
         if not must:
@@ -110,27 +107,16 @@ class _Failed(_Refused):
     is_fault = True
 
 
-def _require_plain(probe: AnyBatch | None, *, has_edge_features: bool) -> None:
-    """Refuse batches that have more than nodes and edges: that is worked out on the host."""
-    if probe is not None and probe.links is not None:
-        raise _Refused("batches of links are sampled on the CPU alone")
-    if has_edge_features:
-        raise _Refused("the rows of edges are looked up by the CPU alone: use edge_features='none'")
-
-
 def _require_form(
-    device: Device, sampler: AnySampler, topology: Topology | HeteroGraph, *, serves_ranks: bool
+    device: Device, sampler: AnySampler, topology: Topology | HeteroGraph, *, obstacle: str
 ) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
     """Return topology and sampler where ``device`` could do the same."""
     if isinstance(topology, HeteroGraph):
         raise _Refused("batches of several node types and relations are sampled on the CPU alone")
     if not device.is_asynchronous:
         raise _Refused("batches are computed on the CPU: compute on a GPU (device='cuda')")
-    if serves_ranks:
-        raise _Refused(
-            "one rank loads for all of this machine, and hands batches on in the host's memory: give each rank its own "
-            "loader with sharing='private'"
-        )
+    if obstacle:
+        raise _Refused(obstacle)
     if isinstance(sampler, TemporalSampler):
         raise _Refused("seeds that ask at a time are sampled on the CPU alone")
     if not isinstance(sampler, NeighborSampler | MergedBlockSampler) or _is_weighted(sampler):

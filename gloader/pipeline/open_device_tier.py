@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.ssd_store import FeatureStore
+    from gloader.types import AnyBatch
 
 T = TypeVar("T")
 
@@ -98,8 +99,7 @@ def open_device_tiers(
         all_rows_bytes=None
         if is_sized
         else sum(table.whole_bytes for table in tables if not table.is_of_edges),
-        serves_ranks=serves_ranks,
-        has_edge_features=any(table.is_of_edges for table in tables),
+        obstacle=sampling_obstacle(largest, tables, serves_ranks=serves_ranks),
     )
     if sampling is not None and not is_sized:
         num_bytes = max(num_bytes - sampling.num_bytes, 0)
@@ -126,6 +126,27 @@ def open_device_tiers(
     if sampling is not None:
         first = replace(first, topology=sampling.sampler.graph, sampler=sampling.sampler)
     return (first, *rest)
+
+
+def sampling_obstacle(probe: AnyBatch | None, tables: Sequence[DeviceTable], *, serves_ranks: bool) -> str:
+    """Return what keeps batches from being sampled on a device, whatever graph and sampler; "" where nothing does.
+
+    Parameters
+    ----------
+    probe : one of the batches; None: there are none
+    tables : the feature rows of node types and relations
+    serves_ranks : batches are loaded for other ranks too
+    """
+    if serves_ranks:
+        return (
+            "one rank loads for all of this machine, and hands batches on in the host's memory: give each rank its own "
+            "loader with sharing='private'"
+        )
+    if probe is not None and probe.links is not None:
+        return "batches of links are sampled on the CPU alone"
+    if any(table.is_of_edges for table in tables):
+        return "the rows of edges are looked up by the CPU alone: use edge_features='none'"
+    return ""
 
 
 def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:

@@ -13,9 +13,12 @@ from fake_cuda import faked_cuda
 
 from gloader.core.units import format_bytes
 from gloader.device import CpuDevice, has_triton, open_device
+from gloader.device.row_table import RowFormat
 from gloader.errors import ConfigError
 from gloader.pipeline import open_device_sampler as module
+from gloader.pipeline.device_rows import DeviceTable
 from gloader.pipeline.open_device_sampler import open_device_sampler
+from gloader.pipeline.open_device_tier import sampling_obstacle
 from gloader.samplers import CscGraph, make_sampler, make_temporal_sampler
 from gloader.types import BatchId, Links
 
@@ -37,6 +40,9 @@ LINKS = Links(
     edge_ids=np.zeros(1, np.int64),
     num_positives=1,
 )
+OF_EDGES = DeviceTable(
+    type_number=1, num_nodes=400, form=RowFormat(dtype=np.dtype(np.float32), dim=2), is_of_edges=True
+)
 
 needs_triton = pytest.mark.skipif(not has_triton(), reason="Triton is missing: pip install -e '.[gpu]'")
 
@@ -46,6 +52,11 @@ def _make(spec: str = "neighbor", **options: Any) -> tuple[Sampler, SampledBatch
     return sampler, sampler.sample(BatchId(epoch=0, index=1), np.arange(8))
 
 
+RANKS = sampling_obstacle(None, [], serves_ranks=True)
+LINKED = sampling_obstacle(replace(_make()[1], links=LINKS), [], serves_ranks=False)
+EDGES = sampling_obstacle(None, [OF_EDGES], serves_ranks=False)
+
+
 def _open(wanted: Any, device: Any, spec: str = "neighbor", **changed: Any) -> Any:
     sampler, probe = _make(spec)
     options: dict[str, Any] = {
@@ -53,7 +64,6 @@ def _open(wanted: Any, device: Any, spec: str = "neighbor", **changed: Any) -> A
         "probe": probe,
         "room_bytes": 10**6,
         "all_rows_bytes": None,
-        "serves_ranks": False,
     }
     return open_device_sampler(wanted, device, sampler, **(options | changed))
 
@@ -98,11 +108,11 @@ class _Paged:
     ("changed", "reason"),
     [
         ({"device": CpuDevice()}, "batches are computed on the CPU: compute on a GPU \\(device='cuda'\\)"),
-        ({"serves_ranks": True}, "one rank loads for all of this machine.*: give each rank its own loader with sh"),
+        ({"obstacle": RANKS}, "one rank loads for all of this machine.*: give each rank its own loader with sh"),
         ({"spec": "weighted"}, "of the samplers, 'neighbor' alone runs there"),
         ({"spec": "labor"}, "of the samplers, 'neighbor' alone runs there"),
-        ({"has_edge_features": True}, "the rows of edges are looked up by the CPU alone: use edge_features='none'"),
-        ({"probe": replace(_make()[1], links=LINKS)}, "batches of links are sampled on the CPU alone"),
+        ({"obstacle": LINKED}, "batches of links are sampled on the CPU a"),
+        ({"obstacle": EDGES}, "the rows of edges are looked up by the "),
         ({"topology": _Paged()}, "the edges are on the SSD: use topology='ram', or a memory_budget of more than"),
     ],
 )  # fmt: skip
@@ -127,8 +137,8 @@ def test_seeds_that_ask_at_a_time_are_sampled_here(gpu: Device) -> None:
     with pytest.raises(
         ConfigError, match="sampling_device='cuda': seeds that ask at a time are sampled on the CPU alone;"
     ):
-        open_device_sampler("cuda", gpu, sampler, serves_ranks=False, **options)
-    found, text = open_device_sampler("auto", gpu, sampler, serves_ranks=False, **options)
+        open_device_sampler("cuda", gpu, sampler, **options)
+    found, text = open_device_sampler("auto", gpu, sampler, **options)
     assert found is None
     assert text == "sampling: on the CPU: seeds that ask at a time are sampled on the CPU alone"
 
