@@ -14,7 +14,16 @@ from unit.samplers.test_neighbor import digest
 from unit.samplers.test_uniformity import assert_fits
 
 from gloader.errors import ConfigError, GraphError, SeedError
-from gloader.samplers import CscGraph, NeighborSampler, TemporalSampler, make_temporal_sampler
+from gloader.samplers import (
+    CscGraph,
+    HeteroGraph,
+    NeighborSampler,
+    TemporalSampler,
+    hops,
+    make_hetero_temporal_sampler,
+    make_temporal_sampler,
+    timed_hops,
+)
 from gloader.samplers.time_search import rank_bounds
 from gloader.testing.sampler_suite import GraphOnDisk, batch_bytes, require_same
 from gloader.types import BatchId, BatchSeeds, Block, Links, SampledBatch
@@ -430,3 +439,24 @@ def test_a_graph_that_was_not_checked_ends_in_an_error_that_names_the_place() ->
     )
     with pytest.raises(GraphError, match=r"indptr\[0:2\] = \[0, 7\]"):
         make_temporal_sampler(wild, [-1]).sample(FIRST, ask([0, 1], [5, 5]))
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+@pytest.mark.parametrize("limit", ["edges of all hops", "entries and edges of a hop"])
+def test_a_batch_of_more_than_int32_can_count_is_refused(
+    is_typed: bool, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, seeds = timed_graph(), ask([3, 4, 5], [10**9] * 3)
+    settings: dict[str, Any] = {"layout": "merged"}
+    plain = make_temporal_sampler(graph, [5, 5], **settings)
+    relation = ("node", "to", "node")
+    typed = HeteroGraph(num_nodes={"node": graph.num_nodes}, relations={relation: graph})
+    sampler = make_hetero_temporal_sampler(typed, [5, 5], **settings) if is_typed else plain
+    first, second = plain.sample_merged(FIRST, seeds).num_sampled_edges
+    assert min(first, second) > 1
+    if limit == "edges of all hops":
+        monkeypatch.setattr(hops, "MAX_LOCAL", first + second - 1)
+    else:
+        monkeypatch.setattr(timed_hops, "MAX_LOCAL", max(first, second))
+    with pytest.raises(ConfigError, match=r"hop 1 of .* 2\*\*31 edges or more; lower the batch size"):
+        sampler.sample(FIRST, seeds)
