@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import scipy.sparse
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
 from torch import nn
 from torch.nn import functional
 from torch_geometric.nn import SAGEConv
@@ -187,7 +187,7 @@ def train_pyg(task: LinkTask, seed: int, options: argparse.Namespace) -> Figures
         loss = functional.softplus(-(source * made[train[1]]).sum(1)).mean()
         loss = loss + functional.softplus((source * made[wrong]).sum(1)).mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if epoch % options.full_every == 0:
             valid, test = (
