@@ -43,7 +43,7 @@ class CountingOS(FaultyOS):
         return count
 
 
-def write(path: Path, *, unsorted: bool = False, has_times: bool = True) -> Path:
+def write(path: Path, *, unsorted: bool = False, dip: bool = False, has_times: bool = True) -> Path:
     """A dataset with times that repeat, and a hub whose list has 118 pages of times."""
     random = np.random.default_rng(3)
     degrees = random.multinomial(NUM_EDGES - HUB_EDGES, np.full(NUM_NODES, 1 / NUM_NODES))
@@ -53,6 +53,9 @@ def write(path: Path, *, unsorted: bool = False, has_times: bool = True) -> Path
     times = times[np.lexsort((times, np.repeat(np.arange(NUM_NODES), degrees)))]
     if unsorted:
         random.shuffle(times[indptr[HUB] : indptr[HUB + 1]])
+    if dip:  # one time three quarters on, where a search for late times looks after the middle
+        middle = (indptr[HUB] + indptr[HUB + 1]) // 2
+        times[(middle + 1 + indptr[HUB + 1]) // 2] = times[indptr[HUB]]
     with Dataset.create(path, name="d", num_nodes=NUM_NODES, num_classes=2) as writer:
         with writer.indptr() as column:
             column.append(indptr)
@@ -205,6 +208,14 @@ def test_lists_that_are_not_sorted_are_refused_in_memory_and_page_by_page(tmp_pa
             seeds = BatchSeeds(nodes=np.array([HUB]), times=np.array([asked]))
             with pytest.raises(GraphError, match=r"edge_time\[\d+\] = \d+ is less than one before it among"):
                 make_temporal_sampler(topology, [3]).sample(BatchId(epoch=0, index=0), seeds)
+
+
+def test_a_search_sees_a_time_below_one_that_it_saw_before_it(tmp_path: Path) -> None:
+    dataset = Dataset.open(write(tmp_path / "data", dip=True))
+    with open_topology(dataset, max_bytes=0, times=True) as topology:
+        seeds = BatchSeeds(nodes=np.array([HUB]), times=np.array([1_600_029_999]))
+        with pytest.raises(GraphError, match=r"edge_time\[\d+\] = \d+ is less than one before it among"):
+            make_temporal_sampler(topology, [3]).sample(BatchId(epoch=0, index=0), seeds)
 
 
 def test_a_damaged_page_of_times_is_an_error_of_the_batch_that_reads_it(tmp_path: Path) -> None:
