@@ -192,7 +192,8 @@ def test_both_ends_of_a_window_share_the_pages_of_a_short_list(original: Path) -
     for window in (None, 1000):
         with open_topology(dataset, max_bytes=0, io="buffered", times=True) as topology:
             os_io.pages = 0
-            make_temporal_sampler(topology, [3], window=window).sample(BatchId(epoch=0, index=0), seeds)
+            # Of the seed alone: what it takes differs, and lists of that are read for their degrees.
+            make_temporal_sampler(topology, [0], window=window).sample(BatchId(epoch=0, index=0), seeds)
             pages.append(os_io.pages)
     assert pages[0] == pages[1] >= 1
 
