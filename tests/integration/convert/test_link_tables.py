@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from gloader.cli.main import main
 from gloader.convert.links import locate_plan, row_spill
 from gloader.convert.links.shares import edge_shares
 from gloader.convert.options import PrepareOptions, SourceOptions
-from gloader.convert.prepare import prepare
+from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.sources.npy import open_npy
 from gloader.dataset import Dataset
 from gloader.dataset.schema import EDGE
@@ -601,3 +602,42 @@ def test_graphs_of_libraries_are_split_as_arrays_are(tmp_path, library):
         assert sorted(rows_of(made, name)) == sorted(rows_of(expected, name))
         check_positions(made, name)
     assert sorted(edges_by_position(made, EDGE)) == sorted(edges_by_position(expected, EDGE))
+
+
+def test_splitting_a_reverse_takes_held_out_edges_from_the_relation_too(tmp_path):
+    graph = typed_graph()
+    back = ("paper", "rev_writes", "author")
+    graph.edges[back] = [(edge[1], edge[0]) for edge in graph.edges[WRITES]]
+    split = {"edge_split": edge_shares("60/20/20"), "edge_split_relation": "rev_writes"}
+    made = typed(tmp_path, graph, **split)
+    assert made.link_table("train").reverse_relation == WRITES
+    kept = sorted(rows_of(made, "train"))
+    assert sorted(edges_by_position(made, back)) == kept
+    assert sorted(edges_by_position(made, WRITES)) == sorted((v, u) for u, v in kept)
+    assert len(kept) < len(graph.edges[back])
+
+
+def test_pairs_of_two_types_are_dealt_out_each_by_itself(tmp_path):
+    graph = typed_graph()
+    graph.edges[WRITES] = [(u, v, 1.0) for u in range(20) for v in range(20)]
+    made = typed(tmp_path, graph, edge_split=edge_shares("60/20/20"), edge_split_relation="writes")
+    part = {pair: name for name in ("train", "valid", "test") for pair in rows_of(made, name)}
+    assert len(part) == 400
+    # Author 1 of paper 2, and author 2 of paper 1, are different things.
+    assert any(part[u, v] != part[v, u] for u, v in part)
+
+
+def test_the_plan_counts_the_tables_of_a_split(tmp_path):
+    edges = np.random.default_rng(0).integers(0, 10, (4000, 2))
+    write_folder(tmp_path / "in", edges=edges)
+    source = open_npy(str(tmp_path / "in"), SourceOptions())
+    given = PrepareOptions(memory_budget_bytes=60 * MB)
+    plain = plan_source(source, tmp_path / "out", given)
+    split = replace(given, edge_split=edge_shares("60/20/20"))
+    plan = plan_source(source, tmp_path / "out", split)
+    assert plan.dataset_bytes - plain.dataset_bytes >= 4000 * 32
+    prepare(source, tmp_path / "out", split)
+    stored = sum(file.stat().st_size for file in (tmp_path / "out").rglob("*") if file.is_file())
+    assert stored <= plan.dataset_bytes
+    with pytest.raises(BudgetError, match="finding link tables in a graph of 10 nodes needs at least"):
+        plan_source(source, tmp_path / "out", replace(split, memory_budget_bytes=30 * MB))
