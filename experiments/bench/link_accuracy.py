@@ -50,7 +50,6 @@ TOLERANCE: Final = 1.0  # points
 EXCLUDES: Final = ("none", "self", "reverse")
 OFF: Final = 0.05  # points, that rounding of scores may make
 HITS: Final = 10
-NEGATIVES: Final = 1000  # of each part
 PYG: Final = "PyG, full batch"
 INTRO: Final = (
     "hits@{hits} and AUC of the test edges in per cent, mean and deviation of {seeds} seeds, and the difference to "
@@ -110,7 +109,7 @@ class LinkTask:
         return 100 * float((edges > best).mean()), 100 * float(roc_auc_score(truth, scores))
 
 
-def make_task(folder: Path, root: Path, dim: int) -> LinkTask:
+def make_task(folder: Path, root: Path, *, dim: int, negatives: int) -> LinkTask:
     """Return the task of the graph in ``folder`` (graph.npz, features_csr.npz), written below ``root``."""
     graph = np.load(folder / "graph.npz")
     features = scipy.sparse.load_npz(folder / "features_csr.npz").astype(np.float32)
@@ -121,7 +120,7 @@ def make_task(folder: Path, root: Path, dim: int) -> LinkTask:
     num_nodes = len(features)
     edges = np.stack([graph["indices"], np.repeat(np.arange(num_nodes), np.diff(graph["indptr"]))])
     wrong = {
-        f"{part}_neg": {"edge_index": no_edges(edges, num_nodes, NEGATIVES, seed)}
+        f"{part}_neg": {"edge_index": no_edges(edges, num_nodes, negatives, seed)}
         for seed, part in enumerate(("valid", "test"))
     }
     dataset = Dataset.from_numpy(
@@ -261,7 +260,7 @@ def main() -> int:
     failed = False
     with TemporaryDirectory(dir=options.work) as work:
         for name in options.graphs:
-            task = make_task(options.data / name, Path(work), options.dim)
+            task = make_task(options.data / name, Path(work), dim=options.dim, negatives=options.negatives)
             seeds = range(options.seeds)
             theirs = Row(graph=name, how=PYG, runs=tuple(train_pyg(task, seed, options) for seed in seeds))
             rows.append(theirs)
@@ -284,6 +283,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--graphs", nargs="*", default=["cora_planetoid", "dblp", "amazon_cs"])
     parser.add_argument("--exclude", nargs="*", default=EXCLUDES, choices=EXCLUDES)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--negatives", type=int, default=1000, help="of validation, and of test")
     parser.add_argument("--dim", type=int, default=256, help="columns of the features; 0 for what there is")
     parser.add_argument("--lr", type=float, default=0.001, help="of both")
     parser.add_argument("--dropout", type=float, default=0.5, help="of both")
@@ -324,7 +324,7 @@ def _write(rows: Sequence[Row], options: argparse.Namespace) -> None:
         "",
         f"`python experiments/bench/link_accuracy.py {words}`",
         "",
-        INTRO.format(hits=HITS, negatives=NEGATIVES, seeds=options.seeds, dim=options.dim),
+        INTRO.format(hits=HITS, negatives=options.negatives, seeds=options.seeds, dim=options.dim),
         "",
         f"| graph | how | hits@{HITS} | to PyG | AUC | to PyG | epochs | time of a run |",
         "|---|---|---|---|---|---|---|---|",
