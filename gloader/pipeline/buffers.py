@@ -134,8 +134,10 @@ class BufferRing:
         What still uses them notices: they have no rows, and autograd refuses to go back through them. A view of them
         keeps the buffer, and the consumer is told so when it has waited long enough.
         """
+        if not self.has_one:  # yet: a larger batch may come while this one is held
+            return
         lent, self._lent = self._lent, []
-        for features in lent if self.has_one else ():
+        for features in lent:
             x = features()
             if x is not None:
                 with torch.no_grad():
@@ -228,7 +230,11 @@ class BufferRing:
                 # Only while the consumer waits too: else it computes, and gives a buffer back when it is done.
                 # Nor while another batch is on its way to it, however long a slow disk takes.
                 since = self._consumer_waits_since
-                if since is not None and not self._on_their_way and _since(since, began) > self._patience_s:
+                if since is None or self._on_their_way:
+                    continue
+                # The loop asked before a batch came that leaves room for one buffer alone.
+                self.take_back()
+                if _since(since, began) > self._patience_s:
                     raise BudgetError(
                         f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that "
                         "the loop keeps alive; clone what you keep (batch.x.clone()), drop old batches, "

@@ -12,7 +12,7 @@ import torch
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
 from gloader.device.row_table import rows_as_tensor
-from gloader.pipeline.table_rows import is_of_edges, rows_of
+from gloader.pipeline.table_rows import rows_of
 from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, LinkBatch, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class Transfer:
         memory = (*x, y) if there is None else (*x, y, *there.tensors())
         if sampled.links is not None and pairs is not None:
             delivered, memory = _link_batch(ready, sampled.links, pairs), (*memory, pairs)
-        # Of edges the blocks have views, and nobody the tensor that they are views of.
-        of_nodes = sum(not is_of_edges(sampled, number) for number in self._types)
+        # Of edges the blocks have views, each of which keeps the tensor that it is a view of.
         of_edges = (block.edge_x for block in blocks if block.edge_x is not None)
         return SentBatch(
             ready=delivered,
@@ -119,7 +118,7 @@ class Transfer:
             ends_superbatch=batch.ends_superbatch,
             mark=mark,
             blocks_of_memory=memory,
-            features=(*x[:of_nodes], *of_edges),
+            features=(*x, *of_edges),
         )
 
     @property

@@ -281,3 +281,19 @@ def test_seeds_that_are_nodes_may_ask_at_times_and_repeat(linked: LinkedGraph) -
 def test_times_that_cannot_be_are_refused(linked: LinkedGraph, changes: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigError, SeedError), match=message):
         gloader.Loader(linked.dataset, seeds=np.arange(3), fanouts=[2], batch_size=3, **changes)
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_a_budget_with_room_for_one_batch_of_rows_of_edges_suffices_for_a_loop(
+    linked: LinkedGraph, is_typed: bool
+) -> None:
+    """The variable of the loop still names the last batch, and views of its rows, while it asks for the next one."""
+    with _open(linked, features="ram", epochs=1, typed=is_typed) as loader:
+        ring = loader._held.tier.ring
+        ring._patience_s = 1.0
+        ring._max_bytes = ring._buffer_bytes() * 3 // 2
+        assert ring.has_one
+        count = 0
+        for _batch in loader:
+            count += 1
+    assert count == len(loader)

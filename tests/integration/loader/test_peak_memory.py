@@ -16,7 +16,7 @@ import torch
 import gloader
 from gloader import Dataset
 
-NUM_NODES, NUM_EDGES, DIM = 400_000, 4_000_000, 256  # features of 410 MB, topology of 20 MB
+NUM_NODES, NUM_EDGES, DIM, EDGE_DIM = 400_000, 4_000_000, 256, 16  # features of 410 MB, topology of 20 MB
 # Of the interpreter and what it imports; a torch that is built for CUDA brings its libraries along.
 LIBRARIES_BYTES = (400 if torch.version.cuda is None else 750) * 10**6
 STEP_BYTES = 40 * 10**6  # of a small model, which is not the loader's
@@ -42,8 +42,11 @@ dataset = gloader.Dataset.open(path)
 def iterate(budget, seeds, batches, **settings):
     if "time_strategy" in settings:
         settings["times"] = torch.arange(seeds).numpy() % 1000
-    loader = gloader.Loader(dataset, seeds=dataset.train[:seeds], fanouts=[8, 8], memory_budget=budget, threads=2,
-                            spill_dir=spill, batch_size=min(seeds, 256), **settings)
+    common = {"fanouts": [8, 8], "memory_budget": budget, "threads": 2, "spill_dir": spill}
+    if "negatives" in settings:
+        loader = gloader.LinkLoader(dataset, batch_size=min(seeds, 512), **common, **settings)
+    else:
+        loader = gloader.Loader(dataset, seeds=dataset.train[:seeds], batch_size=min(seeds, 256), **common, **settings)
     with loader:
         taken = 0
         while taken < batches:
@@ -80,10 +83,17 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             column.append(
                 np.sort(rng.integers(0, 1000, (NUM_NODES, NUM_EDGES // NUM_NODES)), axis=1).reshape(-1)
             )
+        with writer.edge_features(
+            NUM_EDGES, EDGE_DIM, "float32"
+        ) as column:  # 256 MB, for those alone that want them
+            for _ in range(10):
+                column.append(rng.random((NUM_EDGES // 10, EDGE_DIM), np.float32))
         with writer.features(DIM, "float32") as column:
             for _ in range(10):
                 column.append(rng.random((NUM_NODES // 10, DIM), np.float32))
         writer.labels(np.zeros(NUM_NODES, np.int64))
+        with writer.links("train").pairs(100_000) as column:
+            column.append(rng.integers(0, NUM_NODES, (100_000, 4)) * [1, 1, 0, 0] - [0, 0, 1, 1])
         writer.splits(train=rng.permutation(NUM_NODES), valid=np.arange(0), test=np.arange(0))
     return folder
 
@@ -120,17 +130,26 @@ CASES = {
     "staged": ({"io_strategy": "staged", "superbatch": 2, "cache": 20 * 10**6}, (300 * 10**6, 360 * 10**6)),
     "trains": ({"io_strategy": "auto"}, (200 * 10**6, 260 * 10**6)),
     "timed": ({"time_strategy": "uniform", "time_window": 900}, (220 * 10**6, 280 * 10**6)),
+    "edges": ({"edge_features": "auto"}, (240 * 10**6, 320 * 10**6)),
+    "links": ({"negatives": "in_batch", "edge_features": "auto"}, (440 * 10**6, 540 * 10**6)),
 }
 
 
 @pytest.mark.reliability("D7")
+@pytest.mark.reliability("M16")
 @pytest.mark.parametrize(
-    "case", ["packed", pytest.param("staged", marks=pytest.mark.long), "trains", "timed"]
+    "case", ["packed", pytest.param("staged", marks=pytest.mark.long), "trains", "timed", "edges", "links"]
 )
 def test_a_process_stays_within_its_budget(path: Path, tmp_path: Path, case: str) -> None:
     """Two budgets: neither is exceeded, and what the larger one has more becomes a larger cache."""
     settings, budgets = CASES[case]
-    found = run(path, tmp_path, budgets, {"features": "ssd"} | settings, trains=case == "trains")
+    found = run(
+        path,
+        tmp_path,
+        budgets,
+        {"features": "ssd", "edge_features": "none"} | settings,
+        trains=case == "trains",
+    )
     taken = STEP_BYTES if case == "trains" else 0
     for budget, sizes in zip(budgets, found, strict=True):
         assert sizes["peak"] <= budget + LIBRARIES_BYTES + taken, found

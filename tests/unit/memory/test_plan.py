@@ -9,7 +9,7 @@ import pytest
 from gloader.cache.reuse import ReuseProfile
 from gloader.errors import BudgetError, ConfigError
 from gloader.memory.demand import Demand, TableDemand
-from gloader.memory.part_bytes import topology_share
+from gloader.memory.part_bytes import table_planning_bytes, topology_share
 from gloader.memory.plan import MemoryPlan, plan_memory
 from gloader.memory.predict import StepWork, TableWork
 from gloader.ssd_store.cost.strategy import IoRates
@@ -233,3 +233,10 @@ def test_every_sampler_thread_has_a_map_of_the_nodes_and_a_batch() -> None:
     )
     rows_and_edges = 44 * 10_000 + 16 * 50_000
     assert three - one == 2 * (4 * 2_048_000 + rows_and_edges)
+
+
+def test_the_bit_of_each_row_by_which_misses_are_counted_is_in_the_plan() -> None:
+    """Of a billion edges it is 125 MB, whatever the batches are."""
+    few, many = _table(num_nodes=10**6, batch_rows=100), _table(num_nodes=10**9, batch_rows=100)
+    planned = [table_planning_bytes(_demand(), table, 4) for table in (few, many)]
+    assert planned[1] - planned[0] >= 124 * 10**6

@@ -109,6 +109,18 @@ def test_the_only_buffer_is_taken_back_when_the_next_batch_is_asked_for() -> Non
     assert again.shape == (10, 2)
 
 
+def test_the_last_batch_is_taken_back_when_a_larger_one_comes_that_leaves_room_for_itself_alone() -> None:
+    ring = BufferRing(forms=[RowForm(dim=2)], rows=[10], max_bytes=160, patience_s=0.4)
+    ring.resume(is_lending=True)
+    x = _lent(ring)
+    with ring.consumer_waits():
+        ring.take_back()  # there is room for another one like it
+        assert x.shape == (10, 2)
+        larger = ring.acquire([15])[0]
+    assert x.shape == (0, 2)
+    assert larger.shape == (15, 2)
+
+
 def test_a_buffer_is_left_where_there_is_another_one() -> None:
     ring = BufferRing(forms=[RowForm(dim=2)], rows=[10], max_bytes=160)
     x = _lent(ring)
