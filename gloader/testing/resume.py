@@ -9,13 +9,13 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gloader.types import HeteroReadyBatch
+from gloader.types import HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from gloader.types import AnyReadyBatch
+    from gloader.types import Delivered
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -39,8 +39,11 @@ class Resumable(Protocol[T_co]):
         ...
 
 
-def batch_digest(batch: AnyReadyBatch) -> str:
-    """Return a digest of every bit of a batch on the CPU, of one node type or of several. Pure."""
+def batch_digest(batch: Delivered) -> str:
+    """Return a digest of every bit of a batch on the CPU, of one node type or of several, or of links. Pure."""
+    if isinstance(batch, LinkBatch):
+        of_links = (batch.pairs.tolist(), batch.labels.tolist(), batch.edge_ids.tolist(), batch.num_positives)
+        return hashlib.sha256(f"{batch_digest(batch.batch)} {of_links}".encode()).hexdigest()
     if isinstance(batch, HeteroReadyBatch):
         return _typed_digest(batch)
     found = hashlib.sha256(repr((batch.id, batch.num_seeds)).encode())
@@ -48,6 +51,7 @@ def batch_digest(batch: AnyReadyBatch) -> str:
         batch.x,
         batch.y,
         *itertools.chain(*((b.indptr, b.indices, b.edge_ids, b.src_degree) for b in batch.blocks)),
+        *(block.edge_x for block in batch.blocks if block.edge_x is not None),
     ):
         found.update(array.numpy().tobytes())
     found.update(batch.nodes.tobytes())
@@ -63,7 +67,15 @@ def _typed_digest(batch: HeteroReadyBatch) -> str:
         found.update(x.numpy().tobytes())
     for relation, block in itertools.chain.from_iterable(hop.items() for hop in batch.blocks):
         found.update(repr((relation, block.num_src, block.num_dst, len(block.indices))).encode())
-        for array in (block.indptr, block.indices, block.edge_ids, block.src_degree, block.edge_weight):
+        arrays = (
+            block.indptr,
+            block.indices,
+            block.edge_ids,
+            block.src_degree,
+            block.edge_weight,
+            block.edge_x,
+        )
+        for array in arrays:
             found.update(b"" if array is None else array.numpy().tobytes())
     return found.hexdigest()
 

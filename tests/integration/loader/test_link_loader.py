@@ -12,6 +12,7 @@ import gloader
 from gloader import Binary, InBatch, LinkLoader, Uniform
 from gloader.errors import BudgetError, ConfigError, SeedError
 from gloader.pipeline import link_task
+from gloader.testing.resume import batch_digest
 from gloader.types import NO_EDGE, LinkBatch, ReadyBatch
 
 from .linked import NUM_ROWS, LinkedGraph, check_rows, link_contents, write_linked
@@ -297,3 +298,24 @@ def test_a_budget_with_room_for_one_batch_of_rows_of_edges_suffices_for_a_loop(
         for _batch in loader:
             count += 1
     assert count == len(loader)
+
+
+def test_the_digest_of_the_public_suite_sees_pairs_and_features_of_edges(linked: LinkedGraph) -> None:
+    def first(**changes: Any) -> str:
+        with _open(linked, epochs=1, **changes) as loader:
+            return batch_digest(next(iter(loader)))
+
+    plain = first()
+    assert plain == first(features="ssd", cache=900)
+    assert len({plain, first(edge_features="none"), first(negatives=Uniform(2)), first(exclude="self")}) == 4
+
+
+def test_order_and_figures_of_an_epoch_are_those_of_rows(linked: LinkedGraph, tmp_path: Path) -> None:
+    with _open(linked, shuffle=False, drop_last=True, trace=True, epochs=1, **PLACES["packed"]) as loader:
+        rows = [row for batch in loader for row in batch.edge_ids[: batch.num_positives].tolist()]
+        assert len(loader) == NUM_ROWS // 64
+        assert rows == list(range(len(loader) * 64))
+        assert loader.stats.seeds == len(rows)
+        assert loader.bottleneck()
+        loader.write_trace(tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").stat().st_size > 1000
