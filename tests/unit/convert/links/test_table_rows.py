@@ -1,0 +1,24 @@
+"""Rows of link tables that come in several chunks."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gloader.convert.links.table_rows import open_rows
+from gloader.convert.readers import csv_table
+from gloader.errors import SourceError
+
+
+def test_labels_are_classes_only_where_all_of_a_file_are_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_table, "_BLOCK_BYTES", 64)
+    (tmp_path / "t.csv").write_text("src,dst,label\n0,1,0.5\n" + "0,1,2\n" * 100)
+    rows = open_rows(tmp_path / "t.csv")
+    assert (rows.num_rows, rows.label_dtype) == (101, "float32")
+    assert [label for part in rows.labels(7) for label in part.tolist()] == [0.5] + [2.0] * 100
+
+
+def test_a_wrong_time_is_named_by_its_row_in_the_file(tmp_path):
+    table = {"src": [0] * 8, "dst": [1] * 8, "time": [0.0] * 6 + [0.5] * 2}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match=r"row 6 has time 0\.5"):
+        list(open_rows(tmp_path / "t.parquet").chunks(4))
