@@ -40,17 +40,26 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
     source : options of the source
     prepare : options of the conversion
     """
-    from gloader.convert.links.table_rows import edge_table_file
     from gloader.convert.registry import source_files
 
     options = {**asdict(source), **asdict(prepare)}
     kept = {name: str(value) for name, value in options.items() if name not in _NOT_IN_DIGEST}
-    files = [*source_files(spec, source), *map(edge_table_file, prepare.edge_tables)]
+    files = [*source_files(spec, source), *_edge_table_files(prepare)]
     stamps = [_stamp(file) for file in files if file.is_file()]
     identity = json.dumps([gloader.__version__, _with_absolute_path(spec), kept, stamps])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     # A slug for people who look into the folder; the digest alone tells datasets apart.
     return home_dir() / "datasets" / f"{file_slug(spec)}-{digest}"
+
+
+def _edge_table_files(prepare: PrepareOptions) -> list[Path]:
+    if not prepare.edge_tables:
+        return []
+    from gloader.convert.links.table_rows import (
+        edge_table_file,
+    )  # needs pyarrow, which a source may do without
+
+    return [*map(edge_table_file, prepare.edge_tables)]
 
 
 def _argument_path(spec: str) -> Path | None:

@@ -132,12 +132,13 @@ def test_training_evaluation_and_prediction_are_those_of_a_graph_in_memory_and_m
 def test_no_file_of_a_dataset_is_mapped_by_any_part_of_the_product() -> None:
     root = Path(gloader.__file__).parent
     ways = re.compile(r"memmap\(|mmap_mode|mmap\.mmap\(|mmap=|\bfrom_file\(")
-    # Anonymous memory, that which ranks share, the rings of io_uring; and a source that is prepared, not a dataset.
+    # Anonymous memory, that which ranks share, the rings of io_uring; and sources that are prepared, not datasets.
     known = {
         "core/aligned_memory",
         "distributed/shared_memory",
         "ssd_store/read/uring",
         "convert/sources/pyg",
+        "convert/readers/torch_file",
     }
     rooms = [root, *(path.resolve() for path in root.iterdir() if path.is_symlink())]
     files = {

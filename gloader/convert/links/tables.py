@@ -11,7 +11,6 @@ from gloader.convert.links.edge_parts import EdgeRows, RandomParts, deal_edges
 from gloader.convert.links.link_source import LinkSource
 from gloader.convert.links.relations import named_or_only, reverse_of
 from gloader.convert.links.shares import PARTS
-from gloader.convert.links.table_rows import edge_table
 from gloader.convert.links.time_cuts import time_parts
 from gloader.convert.links.write import PlannedTable
 from gloader.convert.relation_rules import find_relation, relation_ends
@@ -48,7 +47,7 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
     SourceError, ShapeError, GraphError
         A file is missing or malformed.
     """
-    links = (*source.links, *map(edge_table, options.edge_tables))
+    links = (*source.links, *map(_table_in_file, options.edge_tables))
     if options.edge_split is not None:
         _split_relation(source, options)
     elif options.edge_split_relation is not None:
@@ -69,6 +68,13 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
         seen[each.name.casefold()] = f"from {each.where}"
         _relation_of(each, source, _relations(source))
     return replace(source, links=links)
+
+
+def _table_in_file(text: str) -> LinkSource:
+    """Return the link table that ``text`` names, see `edge_table`."""
+    from gloader.convert.links.table_rows import edge_table  # needs pyarrow, which no other preparation does
+
+    return edge_table(text)
 
 
 def split_edges(source: AnySource, options: PrepareOptions) -> EdgeStream | None:

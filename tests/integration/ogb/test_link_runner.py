@@ -50,7 +50,7 @@ def test_a_link_benchmark_becomes_a_row_by_the_official_evaluator(tmp_path, data
     trained = json.loads((tmp_path / "work" / row / "result.json").read_text())
     assert (trained["task"], trained["metric"]) == ("link", metric)
     assert found["scores"] == [pytest.approx(trained["runs"][0][f"test_{metric}"], abs=1e-3)]
-    assert 0 < found["scores"][0] <= 1
+    assert 0 <= found["scores"][0] <= 1  # so few steps may rank no edge of ppa above its 1,500 negatives
     # Pairs take 1.4 GB at citation2's size, so only the scores stay.
     assert sorted(path.name for path in (tmp_path / "work" / row).glob("*.npy")) == ["scores.npy"]
     assert load_benchmarks(OGB / "benchmarks.yaml", root=data)[row].evaluator == f"ogb:{name}"
