@@ -17,8 +17,8 @@ import gloader
 from gloader import Dataset
 
 NUM_NODES, NUM_EDGES, DIM, EDGE_DIM = 400_000, 4_000_000, 256, 16  # features of 410 MB, topology of 20 MB
-# Of the interpreter and what it imports, with the kernels of a loop before: 396 MB where seeds ask at a time. A torch that
-# is built for CUDA brings its libraries along.
+# Of the interpreter and what it imports, with the kernels of a loop before: 396 MB where seeds ask at a time. A torch
+# that is built for CUDA brings its libraries along.
 LIBRARIES_BYTES = (420 if torch.version.cuda is None else 750) * 10**6
 STEP_BYTES = 40 * 10**6  # of a small model, which is not the loader's
 KERNELS_BYTES = 24 * 10**6  # compiled code and stacks of threads, which a loop before it touched only in part
