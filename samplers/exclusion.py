@@ -9,7 +9,7 @@ import numpy as np
 from gloader.core.ids import as_ids, outside
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import graph_errors
-from gloader.samplers.exclusion_kernels import Excluded, group_by_node
+from gloader.samplers.exclusion_kernels import Excluded, group_by_node, lower_counts
 from gloader.samplers.graph import float_in_degrees
 from gloader.types import BatchSeeds
 
@@ -157,10 +157,7 @@ def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) 
     if excluded is None:
         return None
     degrees = float_in_degrees(graph.offsets, nodes)
-    places = np.searchsorted(excluded.nodes, nodes)
-    places[places == len(excluded.nodes)] = 0
-    counts = np.diff(excluded.begins)[places].astype(np.float32)
-    degrees -= np.where(excluded.nodes[places] == nodes, counts, np.float32(0))
+    lower_counts(nodes, excluded.nodes, excluded.begins, degrees)
     return degrees
 
 

@@ -15,11 +15,14 @@ from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.rng import to_int
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gloader.types import IdArray, LocalArray
 
 _AHEAD = 32  # nodes between asking for an offset and reading it, see `pick_kernels`
 _NEAR = 8  # places that are looked at one by one, before the others are searched
 _FEW = 8  # excluded edges of a node that are passed over one by one
+_LOW_IDS = 1 << 16  # a byte for each, in the second level of the caches
 
 
 class Excluded(NamedTuple):
@@ -198,3 +201,18 @@ def advance(nodes: IdArray, at: int, last: int, node: int) -> int:
     while at < last and nodes[at] < node:
         at += 1
     return at
+
+
+@njit(cache=True, nogil=True)
+def lower_counts(nodes: IdArray, owners: IdArray, begins: IdArray, degrees: NDArray[np.float32]) -> None:
+    """Take the edges that are excluded of ``owners`` (V,), ascending, off the ``degrees`` (U,) of ``nodes`` (U,)."""
+    # A search for each node of a batch would take longer than sampling it: few share the low bits of an owner.
+    may_own = np.zeros(_LOW_IDS, dtype=np.bool_)
+    for owner in owners:
+        may_own[owner & (_LOW_IDS - 1)] = True
+    for i in range(nodes.shape[0]):
+        if not may_own[nodes[i] & (_LOW_IDS - 1)]:
+            continue
+        at = np.searchsorted(owners, nodes[i])
+        if at < owners.shape[0] and owners[at] == nodes[i]:
+            degrees[i] -= begins[at + 1] - begins[at]

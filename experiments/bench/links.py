@@ -75,7 +75,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--train-rounds", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--memory-budget", default="8GB", help="of loading in memory")
-    parser.add_argument("--ssd-budget", default="1GB", help="of everything, a tenth of the features included")
+    parser.add_argument(
+        "--ssd-budget", default="1.6GB", help="of everything, a tenth of the features included"
+    )
     parser.add_argument("--workdir", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path, help="writes OUT.json")
     return parser.parse_args()
