@@ -15,7 +15,7 @@ from gloader.device import CpuDevice, DeviceTier
 from gloader.device.dry_run import has_other_ranks
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.pace import BATCHES_AHEAD
-from gloader.pipeline.table_rows import rows_of
+from gloader.pipeline.table_rows import count_rows
 from gloader.pipeline.transfer import ROOMIER, Transfer
 from gloader.types import SampledBatch
 
@@ -102,7 +102,7 @@ def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
     return HostBatch(
         sampled=sampled,
         x=tuple(
-            np.zeros((len(rows_of(sampled, number)), dim), dtype=np.float32) for number, dim in dims.items()
+            np.zeros((count_rows(sampled, number), dim), dtype=np.float32) for number, dim in dims.items()
         ),
         src_degree=np.ones(len(sampled.nodes) if isinstance(sampled, SampledBatch) else 0, dtype=np.float32),
         superbatch=0,

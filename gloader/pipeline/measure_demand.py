@@ -15,7 +15,7 @@ from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.sample import beside_bytes
-from gloader.pipeline.table_rows import distinct_rows, rows_of
+from gloader.pipeline.table_rows import count_rows, distinct_rows
 from gloader.samplers import (
     HeteroGraph,
     HeteroTemporalSampler,
@@ -80,7 +80,7 @@ def measure_demand(
     waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
     # In file order, each once, as plans and stores count.
     rows = [[distinct_rows(batch, number) for batch in work.probe] for number in files.types]
-    most = [max((len(rows_of(batch, number)) for batch in work.probe), default=1) for number in files.types]
+    most = [max((count_rows(batch, number) for batch in work.probe), default=1) for number in files.types]
     edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
     return Demand(
         tables=tuple(

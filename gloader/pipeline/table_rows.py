@@ -51,6 +51,14 @@ def rows_of(batch: AnyBatch, number: int) -> IdArray:
     return np.concatenate([block.edge_ids for block in batch.edges_of(number - len(nodes))])
 
 
+def count_rows(batch: AnyBatch, number: int) -> int:
+    """Return U, how many rows `rows_of` returns. Pure."""
+    nodes = batch.node_arrays
+    if number < len(nodes):
+        return len(nodes[number])
+    return sum(block.num_edges for block in batch.edges_of(number - len(nodes)))
+
+
 def distinct_rows(batch: AnyBatch, number: int) -> IdArray:
     """Return the rows (V,) of a batch in table ``number``, ascending, each once. Pure."""
     ascending = np.sort(rows_of(batch, number))

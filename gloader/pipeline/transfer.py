@@ -12,7 +12,7 @@ import torch
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
 from gloader.device.row_table import rows_as_tensor
-from gloader.pipeline.table_rows import rows_of
+from gloader.pipeline.table_rows import count_rows, rows_of
 from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, LinkBatch, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Transfer:
         # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
         # comes last, behind all of it on the device's stream.
         device, sampled = self.device, batch.sampled
-        rows = [rows_of(sampled, number) for number in self._types]
+        rows = [count_rows(sampled, number) for number in self._types]
         if sampled.links is not None:
             labels = sampled.links.labels
         with device.sending():
@@ -78,7 +78,11 @@ class Transfer:
             pairs = None
             try:
                 if there is None:
-                    ids = [tier.ids_of(of_table) for tier, of_table in zip(self._tiers, rows, strict=True)]
+                    # The positions of edges are joined for each call: only where the device brings rows by them.
+                    ids = [
+                        tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
+                        for tier, number in zip(self._tiers, self._types, strict=True)
+                    ]
                     small = iter(device.upload(tuple(_small_arrays(batch, labels, ids))))
                     y, src_degree = next(small), next(small)
                     pairs = None if sampled.links is None else next(small).long()
@@ -87,8 +91,8 @@ class Transfer:
                     (y,) = device.upload((labels,))
                     nodes = [there.nodes if tier.brings_rows else None for tier in self._tiers]
                 x = [
-                    self._features(tier, gathered, ids_there, num_rows=len(of_table))
-                    for tier, of_table, gathered, ids_there in zip(
+                    self._features(tier, gathered, ids_there, num_rows=num_rows)
+                    for tier, num_rows, gathered, ids_there in zip(
                         self._tiers, rows, batch.x, nodes, strict=True
                     )
                 ]
