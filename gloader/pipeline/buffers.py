@@ -27,7 +27,7 @@ RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or as stored
 
 _FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 _CANCELLED: Final = "the buffer ring is cancelled"
-_ALIGNMENT: Final = 64  # bytes at which the matrix of another table begins in a buffer: that of cache lines
+ALIGNMENT: Final = 64  # bytes at which the matrix of another table begins in a buffer: that of cache lines
 
 
 class Buffers(Protocol):
@@ -293,7 +293,7 @@ def matrices_in(
 
 
 def _padded(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _since(*moments: float) -> float:

@@ -13,7 +13,7 @@ from gloader.errors import BudgetError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
 from gloader.observe.explain import TableFacts, TierFacts
-from gloader.pipeline.buffers import BufferRing, RowForm
+from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
 from gloader.pipeline.device_rows import DeviceTable, Workload
 from gloader.pipeline.measure_demand import in_flight, measure_demand, num_batches_of, num_sampler_threads
 from gloader.pipeline.open_device_tier import load_features, open_device_tiers, row_format
@@ -46,18 +46,17 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.memory.demand import Demand
+    from gloader.memory.topology_home import TopologyChoice
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.pipeline.seed_order import SeedPlan
     from gloader.pipeline.table_files import TableFiles
     from gloader.samplers import Topology
+    from gloader.ssd_store.cost.strategy import IoRates
     from gloader.types import AnySampler, FeatureSource
 
 # Of a row each: one for gather, the queue, the thread that sends, and one more.
 _EMPTY_BUFFERS: Final = 4
-
-# Between the matrices of two tables in a buffer, at most; nothing to a plan, but a buffer too few without it.
-_PADDING_BYTES: Final = 64
 
 
 def open_feature_tier(
@@ -149,17 +148,7 @@ def open_feature_tier(
             sweeps=edge_sweeps,
             sampler_threads=num_sampler_threads(settings, tiers[0]),
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
-            facts=TierFacts(
-                tables=tuple(
-                    TableFacts(name=table.name, num_nodes=table.num_nodes, row_bytes=table.stored_row_bytes)
-                    for table in demand.tables
-                ),
-                plan=plan,
-                policy=settings.memory.policy,
-                topology=home,
-                rates=files.rates,
-                links=text,
-            ),
+            facts=_facts(demand, plan, settings, home, rates=files.rates, links=text),
             stack=stack,
         )
     except BaseException:
@@ -242,6 +231,29 @@ def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: Loa
     )
 
 
+def _facts(
+    demand: Demand,
+    plan: MemoryPlan,
+    settings: LoaderSettings,
+    home: TopologyChoice,
+    *,
+    rates: IoRates,
+    links: str,
+) -> TierFacts:
+    """Return what a loader explains itself by; ``links`` says what is predicted."""
+    return TierFacts(
+        tables=tuple(
+            TableFacts(name=table.name, num_nodes=table.num_nodes, row_bytes=table.stored_row_bytes)
+            for table in demand.tables
+        ),
+        plan=plan,
+        policy=settings.memory.policy,
+        topology=home,
+        rates=rates,
+        links=links,
+    )
+
+
 def _device_tables(files: TableFiles) -> list[DeviceTable]:
     return [
         DeviceTable(
@@ -312,7 +324,8 @@ def _ring(
     tables = list(zip(demand.tables, files.stores, tiers, strict=False))
     if tables and all(tier.brings_all for *_, tier in tables):
         max_bytes = _EMPTY_BUFFERS * sum(table.row_bytes for table, *_ in tables)
-    padding = _PADDING_BYTES * (len(tables) - 1) * (plan.num_buffers + _EMPTY_BUFFERS)
+    # Between the matrices of two tables, at most; nothing to a plan, but a buffer too few without it.
+    padding = ALIGNMENT * (len(tables) - 1) * (plan.num_buffers + _EMPTY_BUFFERS)
     # With room for batches somewhat larger than those that were probed: to make a buffer anew takes longer than
     # to gather a batch into it.
     return BufferRing(
