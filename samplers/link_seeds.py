@@ -170,7 +170,7 @@ class LinkSeeds:
         if self._has_times and found.times is None:
             raise ConfigError(
                 f"the link table of {name} has no times, which batches that ask at a time take from it: prepare it "
-                "with times"
+                "with --edge-time"
             )
         draws = self._draws
         if isinstance(draws.negatives, Table) and draws.given is None and found.negatives is None:

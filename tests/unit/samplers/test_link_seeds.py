@@ -493,7 +493,7 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
             {"negatives": Uniform(1), "has_times": True},
             (
                 "the link table of author:writes:paper has no times, which batches that ask at a time take from it: "
-                "prepare it with times"
+                "prepare it with --edge-time"
             ),
         ),
         (
