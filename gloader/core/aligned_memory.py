@@ -28,21 +28,15 @@ def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
     return raw[start : start + num_bytes]
 
 
-def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
-    """Return uninitialised memory (num_bytes,) whose pages are touched now, not inside the first gather."""
-    memory = aligned_bytes(num_bytes)
-    memory[::_PAGE_BYTES] = 0  # one byte is enough for the system to find the page
-    return memory
-
-
 def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) -> NDArray[np.uint8]:
-    """Return whole pages of memory, ``num_bytes`` rounded up, that are unmapped when their last view goes.
+    """Return whole pages of memory, ``num_bytes`` rounded up and at least one, unmapped when their last view goes.
 
-    Large memory goes back to the system at once this way; numpy's allocator might keep it. Pages are touched now
-    unless ``touch`` is false, so that later uses need not wait for the system to find them. A forked child has a
-    copy of its own; nothing at these addresses unless ``inherited``.
+    Large memory goes back to the system at once this way. numpy's allocator may keep what is below 32 MB for the life
+    of the process, in an arena of each thread that asked: loaders opened one after another took more memory each time.
+    Pages are touched now unless ``touch`` is false, so that later uses need not wait for the system to find them. A
+    forked child has a copy of its own; nothing at these addresses unless ``inherited``.
     """
-    size = -(-num_bytes // _PAGE_BYTES) * _PAGE_BYTES
+    size = max(-(-num_bytes // _PAGE_BYTES), 1) * _PAGE_BYTES
     # Private, which is not the default: a forked child must not read its rows into the memory of its parent's.
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if not inherited:
