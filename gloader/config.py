@@ -99,7 +99,7 @@ class OptimConfig:
     lr_schedule: Literal["constant", "cosine", "step"] = "constant"
     """How the learning rate changes over the epochs."""
     patience: int = 0
-    """Evaluations without a better validation accuracy before stopping; 0 never stops early."""
+    """Epochs without a better result on the validation part before stopping; 0 never stops early."""
     eval_every: Count = 1
     """Epochs between evaluations."""
     checkpoint_every: int = 0
