@@ -28,6 +28,11 @@ def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
     return raw[start : start + num_bytes]
 
 
+def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
+    """Return uninitialised memory (num_bytes,) whose pages are touched now; given back as that of `mapped_bytes` is."""
+    return mapped_bytes(num_bytes)[:num_bytes]
+
+
 def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) -> NDArray[np.uint8]:
     """Return whole pages of memory, ``num_bytes`` rounded up and at least one, unmapped when their last view goes.
 

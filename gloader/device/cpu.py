@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.aligned_memory import warm_bytes
 from gloader.device.row_gather import gather_rows
 from gloader.memory.available import available_memory_bytes
 
@@ -59,7 +59,7 @@ class CpuDevice:
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
         """Return ordinary memory, touched."""
-        return mapped_bytes(num_bytes)[:num_bytes]
+        return warm_bytes(num_bytes)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return ordinary memory."""

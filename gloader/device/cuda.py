@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.aligned_memory import warm_bytes
 from gloader.core.units import format_bytes
 from gloader.device.host_memory import pack, pack_offsets, pieces, pin_in_place, pinned_bytes, unpack
 from gloader.device.row_gather import gather_rows
@@ -338,7 +338,7 @@ def _bytes_of_torch(num_bytes: int) -> NDArray[np.uint8]:
         found: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
     except RuntimeError as error:
         logger.warning("buffers are not pinned, and copies from them slower (%s)", str(error).splitlines()[0])
-        return mapped_bytes(num_bytes)[:num_bytes]
+        return warm_bytes(num_bytes)
     return found
 
 

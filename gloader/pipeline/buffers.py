@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.aligned_memory import warm_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ChannelClosedError
 
@@ -88,7 +88,7 @@ class BufferRing:
         rows: Sequence[int],
         max_bytes: int,
         patience_s: float = 4.0,
-        allocate: Callable[[int], NDArray[np.uint8]] = mapped_bytes,
+        allocate: Callable[[int], NDArray[np.uint8]] = warm_bytes,
     ) -> None:
         self._allocate = allocate
         self.forms = tuple(forms)
@@ -256,7 +256,7 @@ class BufferRing:
         if self._total_bytes + num_bytes > self._max_bytes:
             return None
         self._total_bytes += num_bytes
-        return self._allocate(num_bytes)[:num_bytes]
+        return self._allocate(num_bytes)
 
     def cancel(self) -> None:
         """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
