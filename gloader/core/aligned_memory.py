@@ -29,7 +29,7 @@ def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
 
 
 def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
-    """Return uninitialised memory (num_bytes,) whose pages are touched now; given back as that of `mapped_bytes` is."""
+    """Return uninitialised memory (num_bytes,), touched, that goes back to the system with its last view."""
     return mapped_bytes(num_bytes)[:num_bytes]
 
 

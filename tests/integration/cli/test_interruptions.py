@@ -90,9 +90,9 @@ def _interrupt(
         assert list(spill.iterdir()) == []
         assert _unfinished(out) == []
         num_stopped += ended.status == status
-        # Runs are not equally long on a machine with other work: one that was over is as long as those to come may be.
+        # This run was over before its moment came: the first one was slower, perhaps beside other work.
         longest_s = longest_s if ended.status else longest_s / 2
-    assert num_stopped > 1
+    assert num_stopped > count // 2
 
 
 def _kill_and_resume(
