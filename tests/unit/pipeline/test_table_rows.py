@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.pipeline.table_rows import distinct_rows, is_of_edges, ordered_rows, rows_of
+from gloader.pipeline.table_rows import count_rows, distinct_rows, is_of_edges, ordered_rows, rows_of
 from gloader.types import BatchId, Block, HeteroBatch, SampledBatch
 
 FIRST = BatchId(epoch=0, index=0)
@@ -58,6 +58,7 @@ def test_nodes_that_are_distinct_have_no_repeats() -> None:
 def test_the_rows_of_edges_are_those_of_all_blocks() -> None:
     batch = _batch([0, 1], [[7, 3, 3], [3, 1]])
     assert rows_of(batch, 1).tolist() == [7, 3, 3, 3, 1]
+    assert [count_rows(batch, number) for number in (0, 1)] == [2, 5]
     assert distinct_rows(batch, 1).tolist() == [1, 3, 7]
     assert ordered_rows(batch, 1).order.tolist() == [4, 1, 0]
     assert not is_of_edges(batch, 0)
@@ -74,3 +75,4 @@ def test_tables_of_several_types_come_before_those_of_relations(number: int, exp
         blocks=({cites: _block([1, 2]), writes: _block([])}, {cites: _block([9]), writes: _block([8])}),
     )
     assert rows_of(batch, number).tolist() == expected
+    assert count_rows(batch, number) == len(expected)
