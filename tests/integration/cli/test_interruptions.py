@@ -82,9 +82,7 @@ def _interrupt(
     num_stopped, longest_s = 0, whole.seconds
     for turn in range(count):
         out = folder / f"run-{number.name}-{turn}"
-        ended = server.run(
-            _words(digits, out, spill), after_s=moments.uniform(0.0, longest_s), number=number
-        )
+        ended = server.run(_words(digits, out, spill), after_s=moments.uniform(0.0, longest_s), number=number)
         assert ended.status in (0, status), f"run {turn}"
         assert ended.seconds < _PROMPT_S
         assert list(spill.iterdir()) == []
