@@ -60,7 +60,7 @@ def draw(dice: random.Random, *, is_timed: bool) -> dict[str, Any]:
         "threads": dice.choice([1, 2, 5]),
         "superbatch": dice.choice([1, 2, 5]),
         "topology": dice.choice(["ram", "direct"] if is_timed else ["ram", "direct", "sweep"]),
-        # Each thread needs 50 MB to sample in-batch negatives of seeds with times: 18,000 seeds a batch.
+        # A plan sets 50 MB aside for each thread that samples in-batch negatives with times: 18,000 seeds a batch.
         "memory_budget": dice.choice(["500MB", "1GB"] if is_timed else ["150MB", "400MB"]),
         # Packs of a graph of so few rows need more than the default, four times their bytes.
         "spill_budget": "10MB",
