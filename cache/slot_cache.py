@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -31,8 +32,8 @@ _PARALLEL_BYTES: Final = 1 << 20  # less than this per thread is copied sooner t
 class SlotCache:
     """C rows in memory, each with the id of the node that it belongs to. Owns its copy threads until `close`.
 
-    Nothing is allocated per batch. One gather at a time executes steps. A hit whose slot holds another row
-    raises, whatever the plan says.
+    Nothing is allocated per batch. One gather at a time executes steps; another thread may `copy_held` rows. A hit
+    whose slot holds another row raises, whatever the plan says.
 
     Parameters
     ----------
@@ -74,6 +75,8 @@ class SlotCache:
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
+        # A row that is being replaced is no row: whoever copies rows for others waits for an admission, and it for him.
+        self._changing = threading.Lock()
         # One thread fewer than asked for, as the one that gathers copies too.
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "gloader-copy") if threads > 1 else None
@@ -114,6 +117,45 @@ class SlotCache:
     def clear(self) -> None:
         """Empty every slot."""
         self._tags[:] = -1
+
+    def copy_held(self, wanted: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
+        """Copy those of the ``wanted`` rows that are here, as they are held; return which, (M,). Thread-safe.
+
+        Parameters
+        ----------
+        wanted : (M,) row ids, ascending
+        out : (M, R) their bytes; rows that are not here are left alone
+
+        Raises
+        ------
+        ShapeError
+            ``out`` is not of that shape.
+        """
+        row_bytes = self._rows.itemsize * self._rows.shape[1]
+        if out.shape != (len(wanted), row_bytes) or out.dtype != np.uint8 or not out.flags.c_contiguous:
+            raise ShapeError(
+                f"out is {out.dtype} of shape {out.shape}; it must be C-contiguous uint8 of shape "
+                f"({len(wanted)}, {row_bytes})"
+            )
+        is_held = np.zeros(len(wanted), np.bool_)
+        if not len(wanted):
+            return is_held
+        # Which slots to look at is found while they may change: what they hold is asked again below.
+        slots = np.flatnonzero((self._tags >= wanted[0]) & (self._tags <= wanted[-1]))
+        rows = self._tags[slots]
+        order = np.argsort(rows)
+        with self._changing:
+            kernels.copy_held(
+                self._octets,
+                row_bytes,
+                self._tags,
+                rows[order],
+                slots[order],
+                wanted,
+                out.reshape(-1),
+                is_held,
+            )
+        return is_held
 
     def execute(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], source: FeatureSource) -> ReadStats:
         """Put the rows of a batch into ``out``: hits are copied, misses read, and some of them kept.
@@ -187,15 +229,16 @@ class SlotCache:
         """
         self._check(nodes, out)
         is_inexact = False
-        if out.dtype == self._rows.dtype:
-            bad = kernels.admit(
-                self._words, self._width, self._tags, nodes, step.admit_pos, step.admit_slot, _words(out)
-            )
-        else:
-            bad, is_inexact = kernels.narrow_admissions(
-                self._halves, self._octets, self._scale, self._mode, self._rows.shape[1], self._tags,
-                nodes, step.admit_pos, step.admit_slot, out.reshape(-1), out.reshape(-1).view(np.uint32),
-            )  # fmt: skip
+        with self._changing:
+            if out.dtype == self._rows.dtype:
+                bad = kernels.admit(
+                    self._words, self._width, self._tags, nodes, step.admit_pos, step.admit_slot, _words(out)
+                )
+            else:
+                bad, is_inexact = kernels.narrow_admissions(
+                    self._halves, self._octets, self._scale, self._mode, self._rows.shape[1], self._tags,
+                    nodes, step.admit_pos, step.admit_slot, out.reshape(-1), out.reshape(-1).view(np.uint32),
+                )  # fmt: skip
         if is_inexact:
             raise FeatureValueError(
                 f"row {int(nodes[step.admit_pos[bad]])} of the batch has a value that the cache cannot hold as "

@@ -68,6 +68,33 @@ def copy_hits(
 
 
 @njit(cache=True, nogil=True)
+def copy_held(
+    octets: NDArray[np.uint8],
+    row_bytes: int,
+    tags: IdArray,
+    rows: IdArray,
+    slots: IdArray,
+    wanted: NDArray[np.integer],
+    out: NDArray[np.uint8],
+    is_held: NDArray[np.bool_],
+) -> int:
+    """Copy the wanted rows that their slots still hold; return how many.
+
+    ``rows`` ascend, with the slot that each was in when they were listed, and so does ``wanted``.
+    """
+    count, at = 0, 0
+    for i in range(wanted.shape[0]):
+        row = wanted[i]
+        while at < rows.shape[0] and rows[at] < row:
+            at += 1
+        is_held[i] = at < rows.shape[0] and rows[at] == row and tags[slots[at]] == row
+        if is_held[i]:
+            copy_block(out, i * row_bytes, octets, slots[at] * row_bytes, row_bytes)
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def admit(
     rows: NDArray[Any],
     width: int,

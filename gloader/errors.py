@@ -113,6 +113,10 @@ class ChecksumError(StoreError):
     """Bytes on disk do not match their checksum; carries the page, its offset and its rows."""
 
 
+class RowNotHereError(StoreError):
+    """A row was asked for that is in another machine's part of a dataset; says which part, and what to do."""
+
+
 class FormatError(StoreError, ValueError):
     """A header or commit record is malformed."""
 
@@ -158,6 +162,10 @@ class ChannelClosedError(GloaderError):
 
 class RankError(GloaderError):
     """Another rank of the process group died, failed or disagrees; the message names it."""
+
+
+class MachineLeftError(RankError):
+    """The loop of another machine ended before this one's, so that no rows come from it; the message names it."""
 
 
 class RankSettingsError(RankError, ConfigError):

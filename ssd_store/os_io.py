@@ -17,17 +17,26 @@ import os
 import shutil
 import signal
 import stat
+import struct
 import time
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.sweep.sources import SweepSource
+    from gloader.types import IdArray
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
 KILL_AT_VARIABLE = "GLOADER_KILL_AT"
 MAX_RETRIES = 100  # EINTR and EAGAIN in a row; anything else is raised at once
 _RETRY_PAUSE_S = 0.001  # after EAGAIN: 0.1 s in all until a device that keeps refusing counts as failed
@@ -83,9 +92,21 @@ class OsIO:
         """
         return os.pwrite(fd, data, offset)
 
+    def seek(self, fd: int, offset: int) -> None:
+        """Move the file position to byte ``offset``, beyond the end perhaps: what is skipped is a hole."""
+        os.lseek(fd, offset, os.SEEK_SET)
+
+    def truncate(self, fd: int, num_bytes: int) -> None:
+        """Set the size of the file; bytes that it had not are zeros that take no space."""
+        os.ftruncate(fd, num_bytes)
+
     def fsync(self, fd: int) -> None:
         """Force the content of ``fd`` to the device. A failure is final: the kernel may drop the pages."""
         os.fsync(fd)
+
+    def datasync(self, fd: int) -> None:
+        """Force the bytes of ``fd`` to the device, and what is needed to find them; its times may be lost."""
+        os.fdatasync(fd)
 
     def fstat(self, fd: int) -> os.stat_result:
         """Return the status of ``fd``."""
@@ -124,6 +145,97 @@ class OsIO:
         """
         os.posix_fallocate(fd, offset, num_bytes)
 
+    def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
+        """Give the space of a part of a file back; it reads as zeros from here on. EOPNOTSUPP where there is no way.
+
+        Parameters
+        ----------
+        fd : of the file
+        offset, num_bytes : the bytes of the file
+        """
+        function = _libc().fallocate
+        function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+        if function(fd, _PUNCH_HOLE | _KEEP_SIZE, offset, num_bytes) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    def lock_range(self, fd: int, operation: int, offset: int, num_bytes: int) -> None:
+        """Take or release a lock on a part of a file, for everybody who has not opened it by ``fd``; never waits.
+
+        It ends with the last descriptor of this opening, so with the process. `BlockingIOError` where another has it.
+
+        Parameters
+        ----------
+        fd : of the file, open for reading and, for LOCK_EX, writing
+        operation : LOCK_SH, LOCK_EX or LOCK_UN of `fcntl`
+        offset, num_bytes : the bytes of the file
+        """
+        kinds = {fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
+        # struct flock of Linux, 64-bit: type, whence, start, length, pid (0: the lock is the opening's).
+        request = struct.pack("hhqqi4x", kinds[operation], os.SEEK_SET, offset, num_bytes, 0)
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
+        except PermissionError as error:  # EACCES is as good as EAGAIN here, says POSIX
+            raise BlockingIOError(errno.EAGAIN, error.strerror) from error
+
+    # --- files that may not be here whole ---
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte is on this disk; what is not comes in blocks, which a sweep brings once."""
+        return True
+
+    def limit_memory(self, _num_bytes: int, /) -> int:
+        """Take at most so many bytes, or the least that works, for what is on its way here; return how many."""
+        return 0
+
+    def portions(self, _fd: int, offsets: IdArray, _lengths: IdArray, /) -> Iterator[tuple[int, int]]:
+        """Yield runs of extents, ``first`` to ``past - 1``, that are on this disk until the next run is asked for.
+
+        Together they are all extents, in order. For kernels: `pread_into` brings what it reads.
+
+        Parameters
+        ----------
+        fd : of the file
+        offsets, lengths : (X,) the extents, in file order
+        """
+        if len(offsets):
+            yield 0, len(offsets)
+
+    def source(self, _fd: int, _pages: NDArray[np.uint64], _data_offset: int, /) -> SweepSource | None:
+        """Return what brings the pages of a sweep, for the caller to close; None: they are all on this disk.
+
+        Parameters
+        ----------
+        fd : of the file
+        pages : a bit for each page, set if it is wanted
+        data_offset : byte of the file at which page 0 begins
+        """
+        return None
+
+    def download_s(self, _fd: int, _pages: NDArray[np.uint64], _data_offset: int, /) -> float:
+        """Return about how many seconds a sweep waits for a download that one over many more rows waits for, too.
+
+        0 where what is wanted is here, or little of what is not.
+
+        Parameters
+        ----------
+        fd, pages, data_offset : as of `source`
+        """
+        return 0.0
+
+    def refetch(self, _fd: int, _offset: int, /) -> bool:
+        """Return whether damaged bytes were brought anew, so that reading them once more may help.
+
+        Asked before a `ChecksumError` is raised; answers true a few times at most for a place of a file.
+
+        Parameters
+        ----------
+        fd : of the file
+        offset : byte of the file that begins a damaged page
+        """
+        return False
+
     # --- names ---
 
     def stat(self, path: StrPath) -> os.stat_result:
@@ -142,9 +254,9 @@ class OsIO:
         """Return the status of the file system of ``path``."""
         return os.statvfs(path)
 
-    def mkdir(self, path: StrPath) -> None:
+    def mkdir(self, path: StrPath, mode: int = 0o777) -> None:
         """Create one folder; raises `FileExistsError` if there is one."""
-        os.mkdir(path)
+        os.mkdir(path, mode)
 
     def replace(self, source: StrPath, target: StrPath) -> None:
         """Rename ``source`` to ``target``, atomically replacing a file or an empty folder."""
@@ -340,6 +452,27 @@ def write_full(fd: int, data: memoryview, *, os_io: OsIO = REAL_OS) -> None:
         if count == 0:
             raise OSError(errno.EIO, "the file takes no more bytes and reports no error")
         done += count
+
+
+def pwrite_full(fd: int, data: memoryview, offset: int, *, os_io: OsIO = REAL_OS) -> None:
+    """Write all of ``data`` from byte ``offset`` on; short writes and EINTR are continued.
+
+    Parameters
+    ----------
+    fd : of the file
+    data : to write
+    offset : byte of the file
+    os_io : the system calls to make
+
+    Raises
+    ------
+    OSError
+        As `os.pwrite`.
+    """
+    done = 0
+    while done < len(data):
+        with contextlib.suppress(InterruptedError):
+            done += os_io.pwrite(fd, data[done:], offset + done)
 
 
 def make_parents(path: Path, *, os_io: OsIO = REAL_OS) -> None:

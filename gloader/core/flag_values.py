@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from gloader.core.fanouts import MAX_COUNT, parse_fanout, parse_fanouts
 from gloader.core.flag_parameter import Parameter
 from gloader.core.malformed import shown
+from gloader.core.object_price import ObjectPrice
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
 from gloader.types import Fanouts
@@ -102,6 +103,11 @@ def _require_duration(_type: Any, value: Any) -> None:
         raise ConfigError("it must be a number of seconds above 0")
 
 
+def _require_price(_type: Any, value: Any) -> None:
+    if value is not None:
+        ObjectPrice.parse(value)
+
+
 # Settings that a Python caller alone gives: they are for tests and other loops, or are worked out by training.
 NOT_A_FLAG: Final = Parameter(parse=False)
 SWITCH: Final = Parameter(negative=())  # --compile, and no --no-compile
@@ -109,6 +115,7 @@ SWITCH: Final = Parameter(negative=())  # --compile, and no --no-compile
 Count = Annotated[int, Parameter(validator=_require_count)]
 Share = Annotated[float, Parameter(validator=_require_share)]
 Duration = Annotated[float, Parameter(validator=_require_duration)]
+Price = Annotated[str, Parameter(validator=_require_price, metavar="PRICE")]
 Size = Annotated[int | None, Parameter(converter=_convert_size, n_tokens=1, metavar="SIZE")]
 SizeOrShare = Annotated[int | float | None, Parameter(converter=_convert_share, n_tokens=1, metavar="SIZE|%")]
 SizeOrAuto = Annotated[

@@ -29,3 +29,9 @@ def nearest_existing(path: Path) -> Path:
 def file_slug(text: str) -> str:
     """Return the start of ``text``, which may come from data, as a part of a file's name, perhaps empty. Pure."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_MAX_SLUG].strip("-.")
+
+
+def bytes_on_disk(folder: Path, *, has_holes: bool) -> int:
+    """Return the bytes that the files below ``folder`` take; files with holes take less than their sizes."""
+    files = [file.stat() for file in folder.rglob("*") if file.is_file()]
+    return sum(512 * file.st_blocks if has_holes else file.st_size for file in files)

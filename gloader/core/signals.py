@@ -45,6 +45,37 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(note.arrived[0])
 
 
+@contextmanager
+def interruption_first() -> Iterator[None]:
+    """Raise what Ctrl-C or SIGTERM raised inside the block at its end, whatever became of it there.
+
+    For code of others that catches everything. It does nothing outside the main thread.
+    """
+    raised: list[BaseException] = []
+    former = {number: signal.getsignal(number) for number in _SIGNALS if _is_main_thread()}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        handler = former[signal.Signals(number)]
+        try:
+            if callable(handler):
+                handler(number, frame)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    for number, handler in former.items():
+        if callable(handler):
+            signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            if callable(handler):
+                signal.signal(number, handler)
+        if raised:
+            raise raised[0]
+
+
 def close_in_finalizer(close: Callable[[], object]) -> None:
     """Call ``close`` uninterrupted in a finalizer, whose exceptions Python ignores; a signal is sent again later."""
     note = _SignalNote()

@@ -175,19 +175,39 @@ class CrashRecorder(OsIO):
         self._log.append(_Write(node=self._open_files[fd][0], offset=offset, data=bytes(data[:count])))
         return count
 
+    def seek(self, fd: int, offset: int) -> None:
+        """As `OsIO.seek`."""
+        super().seek(fd, offset)
+        self._open_files[fd][1] = offset
+
+    def truncate(self, fd: int, num_bytes: int) -> None:
+        """As `OsIO.truncate`, of a file that grows."""
+        super().truncate(fd, num_bytes)
+        self._log.append(_Write(node=self._open_files[fd][0], offset=num_bytes, data=b""))
+
     def fsync(self, fd: int) -> None:
         """As `OsIO.fsync`."""
         super().fsync(fd)
         self._log.append(_Sync(node=self._open_files[fd][0]))
+
+    def datasync(self, fd: int) -> None:
+        """As `OsIO.datasync`."""
+        super().datasync(fd)
+        self._log.append(_Sync(node=self._open_files[fd][0]))
+
+    def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
+        """As `OsIO.punch_hole`: zeros that may be there after a crash or not."""
+        super().punch_hole(fd, offset, num_bytes)
+        self._log.append(_Write(node=self._open_files[fd][0], offset=offset, data=bytes(num_bytes)))
 
     def fsync_dir(self, path: StrPath) -> None:
         """As `OsIO.fsync_dir`."""
         super().fsync_dir(path)
         self._log.append(_Sync(node=self._node(path)))
 
-    def mkdir(self, path: StrPath) -> None:
+    def mkdir(self, path: StrPath, mode: int = 0o777) -> None:
         """As `OsIO.mkdir`."""
-        super().mkdir(path)
+        super().mkdir(path, mode)
         self._change((*self._locate(path), self._add(is_folder=True)))
 
     def replace(self, source: StrPath, target: StrPath) -> None:
@@ -273,6 +293,8 @@ def _surviving_contents(log: list[_Op], survival: Survival, random: Random) -> d
             continue
         content = contents.setdefault(op.node, bytearray())
         is_durable = index < last_sync.get(op.node, -1)
+        if not op.data and (is_durable or _survives(survival, random, is_last=index == len(log) - 1)):
+            _put(content, op.offset, b"")  # a size that was set
         # A disk writes sectors whole, and those of one write in any order.
         for start in range(0, len(op.data), SECTOR_BYTES):
             if is_durable or _survives(survival, random, is_last=index == len(log) - 1):

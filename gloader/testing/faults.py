@@ -13,10 +13,14 @@ from gloader.ssd_store.os_io import OsIO, StrPath
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+# Which bytes are here is no call of the system, and a kill point is none either.
+NO_CALLS: Collection[str] = frozenset(
+    {"limit_memory", "portions", "source", "download_s", "refetch", "kill_point"}
+)
 EVERY_CALL: Collection[str] = frozenset(
     name
     for name, member in vars(OsIO).items()
-    if callable(member) and not name.startswith("_") and name != "kill_point"
+    if callable(member) and not name.startswith("_") and name not in NO_CALLS
 )
 
 
@@ -148,10 +152,25 @@ class FaultyOS(OsIO):
         self._enter("pwrite")
         return super().pwrite(fd, self._limit(data), offset)
 
+    def seek(self, fd: int, offset: int) -> None:
+        """As `OsIO.seek`."""
+        self._enter("seek")
+        super().seek(fd, offset)
+
+    def truncate(self, fd: int, num_bytes: int) -> None:
+        """As `OsIO.truncate`."""
+        self._enter("truncate")
+        super().truncate(fd, num_bytes)
+
     def fsync(self, fd: int) -> None:
         """As `OsIO.fsync`."""
         self._enter("fsync")
         super().fsync(fd)
+
+    def datasync(self, fd: int) -> None:
+        """As `OsIO.datasync`."""
+        self._enter("datasync")
+        super().datasync(fd)
 
     def fstat(self, fd: int) -> os.stat_result:
         """As `OsIO.fstat`."""
@@ -185,6 +204,16 @@ class FaultyOS(OsIO):
         self._enter("fallocate")
         super().fallocate(fd, offset, num_bytes)
 
+    def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
+        """As `OsIO.punch_hole`."""
+        self._enter("punch_hole")
+        super().punch_hole(fd, offset, num_bytes)
+
+    def lock_range(self, fd: int, operation: int, offset: int, num_bytes: int) -> None:
+        """As `OsIO.lock_range`."""
+        self._enter("lock_range")
+        super().lock_range(fd, operation, offset, num_bytes)
+
     def stat(self, path: StrPath) -> os.stat_result:
         """As `OsIO.stat`."""
         self._enter("stat")
@@ -205,10 +234,10 @@ class FaultyOS(OsIO):
         self._enter("statvfs")
         return super().statvfs(path)
 
-    def mkdir(self, path: StrPath) -> None:
+    def mkdir(self, path: StrPath, mode: int = 0o777) -> None:
         """As `OsIO.mkdir`."""
         self._enter("mkdir")
-        super().mkdir(path)
+        super().mkdir(path, mode)
 
     def replace(self, source: StrPath, target: StrPath) -> None:
         """As `OsIO.replace`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
 
 Strategy: TypeAlias = Literal["direct", "staged", "packed"]
 STRATEGIES: Final[tuple[Strategy, ...]] = ("direct", "staged", "packed")
@@ -23,7 +23,9 @@ class Calibration:
     direct: float = 1.0
     staged: float = 1.0
     packed: float = 1.0
+    exchanged: float = 1.0  # of rows that come from several machines, however they are kept here
     observed: frozenset[Strategy] = frozenset()
+    has_exchanged: bool = False  # `exchanged` was observed, too
 
     def factor(self, strategy: Strategy) -> float:
         """Return what the model's seconds of ``strategy`` are multiplied with."""
@@ -51,12 +53,34 @@ class Calibration:
         # A strategy that was never tried is taken to be half as wrong as this one: they share a device, but not
         # everything. One that was tried before is slowly forgiven, so that a bad moment does not rule it out for
         # the rest of the run.
-        factors = {
+        factors = self._others(learnt)
+        factors[strategy] = learnt
+        exchanged = self.exchanged**_FORGETTING if self.has_exchanged else learnt**_SHARED
+        known = replace(self, exchanged=exchanged, observed=self.observed | {strategy})
+        return replace(known, **factors)
+
+    def after_exchange(self, predicted_s: float, measured_s: float, *, factor: float) -> Calibration:
+        """Return the calibration with one more superbatch whose rows came from several machines. Pure.
+
+        Own sweeps that were never tried are taken to be half as wrong: the disk is the same. An exchange that alone
+        paid for a disk that is slower than it was measured would lose to them.
+
+        Parameters
+        ----------
+        predicted_s, measured_s : seconds of the superbatch
+        factor : that was in the prediction
+        """
+        learnt = learn_factor(
+            self.exchanged, predicted_s=predicted_s, measured_s=measured_s, made_with=factor
+        )
+        return replace(replace(self, exchanged=learnt, has_exchanged=True), **self._others(learnt))
+
+    def _others(self, learnt: float) -> dict[str, Any]:
+        """Return the factors of the strategies, after one way of reading was learnt of."""
+        return {
             other: self.factor(other) ** _FORGETTING if other in self.observed else learnt**_SHARED
             for other in STRATEGIES
         }
-        factors[strategy] = learnt
-        return Calibration(**factors, observed=self.observed | {strategy})
 
 
 def learn_factor(

@@ -125,7 +125,14 @@ def measure_writes(
 
 
 def measure_random_reads(
-    fd: int, size: int, memory: Any, *, depth: int, seconds: float, read_bytes: int = ALIGNMENT
+    fd: int,
+    size: int,
+    memory: Any,
+    *,
+    depth: int,
+    seconds: float,
+    read_bytes: int = ALIGNMENT,
+    start: int = 0,
 ) -> float:
     """Return the random reads per second that the device keeps up.
 
@@ -137,6 +144,7 @@ def measure_random_reads(
     depth : reads in flight
     seconds : how long to measure at a time, at least twice and until the rate is steady
     read_bytes : of one read, a multiple of 4096
+    start : byte of the file, a multiple of 4096, from which on they are read
 
     Raises
     ------
@@ -146,11 +154,11 @@ def measure_random_reads(
     # Other places at each run: a cache in front of the device may remember the last ones.
     places = size // read_bytes
     chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
-    extents = _bare_extents(chosen * read_bytes, read_bytes)
+    extents = _bare_extents(start + chosen * read_bytes, read_bytes)
     return _reads_per_s(fd, memory, depth, extents, _RANDOM_BATCH, seconds)
 
 
-def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float) -> float:
+def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
     """Return the bytes per second of large reads in file order that the device keeps up.
 
     Parameters
@@ -159,6 +167,7 @@ def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float)
     size : bytes of the file to read from
     memory : (>= 4 MiB,) uint8, page-aligned; overwritten
     seconds : how long to measure at a time, at least twice and until the rate is steady
+    start : byte of the file, a multiple of 4096, from which on they are read
 
     Raises
     ------
@@ -167,7 +176,7 @@ def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float)
     """
     count = size // SEQUENTIAL_BYTES
     first = np.random.default_rng().integers(count)  # as above
-    extents = _bare_extents((np.arange(count) + first) % count * SEQUENTIAL_BYTES, SEQUENTIAL_BYTES)
+    extents = _bare_extents(start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES, SEQUENTIAL_BYTES)
     rate = _reads_per_s(fd, memory, _SEQUENTIAL_DEPTH, extents, _SEQUENTIAL_BATCH, seconds)
     return rate * SEQUENTIAL_BYTES
 

@@ -6,6 +6,7 @@ or once in file order into a region on disk for each batch, which the batch read
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -84,6 +85,12 @@ class Choice:
     read_bytes: int = (
         0  # that the disk is to read for the whole superbatch, packs that are read back included
     )
+    is_exchanged: bool = False  # each machine reads a range of the rows for all of them
+
+    @property
+    def text(self) -> str:
+        """The strategy, for people."""
+        return f"{self.strategy}, exchanged" if self.is_exchanged else self.strategy
 
     @property
     def predicted_s(self) -> float:
@@ -123,6 +130,7 @@ def choose_strategy(
     spill_bytes: int,
     forced: str | None = None,
     calibration: Calibration | None = None,
+    is_whole: bool = True,
 ) -> Choice:
     """Choose how to read a superbatch's missing rows: the fastest way that its budgets allow. Pure.
 
@@ -140,6 +148,9 @@ def choose_strategy(
         A strategy to take whatever it costs; None or "auto" choose.
     calibration : Calibration, optional
         From the superbatches before.
+    is_whole : bool
+        Whether the file is on the disk. What is missing comes in blocks of megabytes: each batch would bring nearly all
+        of them for its own rows, a sweep brings them once.
 
     Raises
     ------
@@ -159,11 +170,12 @@ def choose_strategy(
         return _chosen("direct", counts, predicted, known, "no row is missing")
     # In this order: a pack writes, so it must beat the best that does not.
     strategy = "direct"
-    if counts.in_ram_bytes <= memory_bytes and predicted["staged"] < predicted["direct"]:
+    compared = predicted if is_whole else predicted | {"direct": math.inf}
+    if counts.in_ram_bytes <= memory_bytes and compared["staged"] < compared["direct"]:
         strategy = "staged"
-    if counts.pack_bytes <= spill_bytes and predicted["packed"] * PACK_GAIN <= predicted[strategy]:
+    if counts.pack_bytes <= spill_bytes and compared["packed"] * PACK_GAIN <= compared[strategy]:
         strategy = "packed"
-    reason = _reason(strategy, counts, predicted, memory_bytes, spill_bytes)
+    reason = _reason(strategy, counts, compared, memory_bytes, spill_bytes)
     return _chosen(strategy, counts, predicted, known, reason)
 
 
@@ -220,11 +232,11 @@ def _reason(
     spill_bytes: int,
 ) -> str:
     """Say in words why ``strategy`` was chosen over each of the others. Pure."""
-    parts = [f"{strategy} takes {format_seconds(predicted[strategy])}"]
+    parts = [f"{strategy} takes {_seconds_text(predicted[strategy])}"]
     for other in STRATEGIES:
         if other == strategy:
             continue
-        takes = f"{other} {format_seconds(predicted[other])}"
+        takes = f"{other} {_seconds_text(predicted[other])}"
         needed, allowed, what = {
             "direct": (0, 0, ""),
             "staged": (counts.in_ram_bytes, memory_bytes, "memory"),
@@ -236,3 +248,7 @@ def _reason(
             takes += f" (gains less than {PACK_GAIN - 1:.0%})"
         parts.append(takes)
     return ", ".join(parts)
+
+
+def _seconds_text(seconds: float) -> str:
+    return "brings nearly all blocks for each batch" if math.isinf(seconds) else format_seconds(seconds)

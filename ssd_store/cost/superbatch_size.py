@@ -34,8 +34,8 @@ def superbatch_sizes(num_batches_total: int | None = None) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def ramp(size: int) -> Iterator[int]:
-    """Yield the sizes of successive superbatches without end: 1, 2, 4, ..., S, S, S, ...
+def ramp(size: int, first: int = 1) -> Iterator[int]:
+    """Yield the sizes of successive superbatches without end: 1, 2, 4, ..., S, S, S, ..., or ``first`` and its doubles.
 
     Small ones come first, so that the first batch need not wait for a whole superbatch to be sampled and planned.
 
@@ -46,11 +46,11 @@ def ramp(size: int) -> Iterator[int]:
     """
     if size < 1:
         raise ConfigError(f"a superbatch of {size} batches cannot be; use at least 1")
-    return _ramp(size)
+    return _ramp(size, first)
 
 
-def _ramp(size: int) -> Iterator[int]:
-    current = 1
+def _ramp(size: int, first: int) -> Iterator[int]:
+    current = first
     while True:
         yield current
         current = min(2 * current, size)

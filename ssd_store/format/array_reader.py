@@ -225,6 +225,10 @@ def read_pages(
         checksum_pages(step, first, part, record.version)
         if checksums is not None:
             wrong = np.flatnonzero(part != checksums[first : first + part.size])
+            while wrong.size and os_io.refetch(fd, DATA_OFFSET + (first + int(wrong[0])) * PAGE_BYTES):
+                read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
+                checksum_pages(step, first, part, record.version)
+                wrong = np.flatnonzero(part != checksums[first : first + part.size])
             if wrong.size:
                 raise damaged_pages(path, record, first + wrong)
         running.update(part)

@@ -210,7 +210,8 @@ def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS)
         if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
             raise
         raise replaced_error(root) from error
-    if there.arrays != manifest.arrays:
+    # Parts of one dataset have the same arrays, and other rows of them.
+    if (there.arrays, there.ranges) != (manifest.arrays, manifest.ranges):
         raise replaced_error(root)
 
 
@@ -295,6 +296,8 @@ def read_exactly(
     """
     try:
         count = read_full(fd, buffer, offset, os_io=os_io)
+    except StoreError:  # of a mirror: it names the object, and what to do
+        raise
     except OSError as error:
         raise StoreReadError(
             error.errno, f"reading {len(buffer)} bytes at offset {offset} failed: {error.strerror}", str(path)

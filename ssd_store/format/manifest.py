@@ -17,10 +17,13 @@ from gloader.errors import ChecksumError, FormatError, VersionError
 from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder, is_of_links
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.npy_header import DATA_OFFSET, data_bytes, file_bytes
+from gloader.ssd_store.format.ranges import RANGES_FEATURE, parse_ranges, ranges_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from gloader.core.row_ranges import HeldRows, RowRanges
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
@@ -41,7 +44,9 @@ LINKS_FEATURE: Final = "link-tables"  # arrays in the folders of link tables
 # Features and times of edges. A build that overlooked them would train without the one, and on edges that came after a
 # seed for want of the other.
 EDGE_COLUMNS_FEATURE: Final = "edge-columns"
-KNOWN_FEATURES: Final = frozenset({"int8-row-scale", FOLDERS_FEATURE, LINKS_FEATURE, EDGE_COLUMNS_FEATURE})
+KNOWN_FEATURES: Final = frozenset(
+    {"int8-row-scale", FOLDERS_FEATURE, LINKS_FEATURE, EDGE_COLUMNS_FEATURE, RANGES_FEATURE}
+)
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
@@ -98,9 +103,17 @@ class Manifest:
     created_by: str = "gloader"
     format_version: int = FORMAT_VERSION
     byte_order: str = BYTE_ORDER
+    ranges: RowRanges | None = None  # of matrices of which a part is here; None: all of everything is
+
+    def held_rows(self, name: str) -> HeldRows | None:
+        """Return which rows of the array ``name`` are here; None: all of them."""
+        return None if self.ranges is None or name not in self.ranges.tables else self.ranges.rows(name)
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the manifest as a JSON object, its own checksum not included. Pure."""
+        ranges: dict[str, JsonValue] = {}
+        if self.ranges is not None:
+            ranges["ranges"] = ranges_to_json(self.ranges)
         return {
             "format": FORMAT_NAME,
             "format_version": self.format_version,
@@ -110,6 +123,7 @@ class Manifest:
             "data_offset": DATA_OFFSET,
             "required_features": list(self.required_features),
             "created_by": self.created_by,
+            **ranges,
             "arrays": {name: record.to_json() for name, record in self.arrays.items()},
             "metadata": dict(self.metadata),
         }
@@ -180,6 +194,8 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     if any(map(is_of_links, records)) and LINKS_FEATURE not in required:
         raise FormatError(f"{path}: link tables need the required feature {LINKS_FEATURE!r}")
     _check_files_distinct(records, path)
+    if ("ranges" in body) != (RANGES_FEATURE in required):
+        raise FormatError(f"{path}: 'ranges' and the required feature {RANGES_FEATURE!r} go together")
     return Manifest(
         kind=fields.text("kind"),
         arrays=records,
@@ -187,7 +203,17 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
         required_features=required,
         created_by=fields.text("created_by"),
         format_version=version,
+        ranges=parse_ranges(body["ranges"], _rows_in_parts(records), path) if "ranges" in body else None,
     )
+
+
+def _rows_in_parts(records: Mapping[str, ArrayRecord]) -> dict[str, int]:
+    """Return N of each array of which a part alone may be here. Pure."""
+    return {
+        name: record.shape[0]
+        for name, record in records.items()
+        if len(record.shape) == 2 and record.pages_file is not None
+    }
 
 
 class _Fields:

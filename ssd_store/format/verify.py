@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.row_ranges import RowRanges
     from gloader.ssd_store.format.format import Manifest
 
 _STEP_BYTES: Final = 4 * 2**20
@@ -72,6 +73,7 @@ class VerifyReport:
     num_arrays: int
     num_bytes: int  # read and checked
     problems: tuple[Problem, ...]  # the first thousand
+    ranges: RowRanges | None = None  # the rows whose pages are here, which alone were checked; None: all
 
     @property
     def is_ok(self) -> bool:
@@ -114,15 +116,18 @@ def verify_directory(
         # Damage like any other; without a record there is nothing else to compare with.
         problem = Problem(file=manifest_name, message=str(error))
         return VerifyReport(path=str(root), num_arrays=0, num_bytes=0, problems=(problem,))
-    check = _Check(root, os_io, progress, sum(map(_total_bytes, manifest.arrays.values())))
+    pages = {name: _pages_here(record, manifest) for name, record in manifest.arrays.items()}
+    total_bytes = sum(_total_bytes(record, pages[name]) for name, record in manifest.arrays.items())
+    check = _Check(root, os_io, progress, total_bytes)
     elements = checks(manifest) if checks is not None else {}
     for name, record in manifest.arrays.items():
-        check.array(record, elements.get(name))
+        check.array(record, elements.get(name), pages[name])
     return VerifyReport(
         path=str(root),
         num_arrays=len(manifest.arrays),
         num_bytes=check.done_bytes,
         problems=tuple(check.problems[:_MAX_PROBLEMS]),
+        ranges=manifest.ranges,
     )
 
 
@@ -137,7 +142,7 @@ class _Check:
         self._progress = progress
         self._total_bytes = total_bytes
 
-    def array(self, record: ArrayRecord, elements: ElementCheck | None = None) -> None:
+    def array(self, record: ArrayRecord, elements: ElementCheck | None, here: tuple[int, int] | None) -> None:
         is_checkable = self._is_there(record.file, record.dtype, record.shape)
         pages = record.pages_file
         if pages is not None and not (
@@ -147,7 +152,10 @@ class _Check:
         if not is_checkable:
             return
         try:
-            self._data(record, pages, elements)
+            if here is None:
+                self._data(record, pages, elements)
+            elif pages is not None:  # else nothing is known of its pages, and that is told
+                self._pages(record, pages, here)
         except (StoreError, OSError) as error:
             self._report(record.file, str(error))
 
@@ -211,13 +219,29 @@ class _Check:
             if meaning is not None:
                 self._report(record.file, f"{meaning}; it was written so")
 
-    def _read(self, file: str, num_pages: int) -> Iterator[NDArray[np.uint8]]:
+    def _pages(self, record: ArrayRecord, pages_file: str, here: tuple[int, int]) -> None:
+        """Compare those pages of the data that are here, of an array whose rest is on other machines."""
+        page, past = here
+        actual = np.empty(_STEP_PAGES, dtype=np.uint64)
+        expected = _Expected(self._root / pages_file, past - page, self._os_io, first=page)
+        try:
+            for data in self._read(record.file, past - page, first=page):
+                checksums = actual[: data.size // PAGE_BYTES]
+                checksum_pages(data, page, checksums, record.version)
+                for wrong in np.flatnonzero(checksums != expected.next(checksums.size)):
+                    self._report_page(record, page + int(wrong))
+                page += checksums.size
+        finally:
+            expected.close()
+
+    def _read(self, file: str, num_pages: int, *, first: int = 0) -> Iterator[NDArray[np.uint8]]:
         path = self._root / file
         buffer = aligned_bytes(min(_STEP_BYTES, max(num_pages, 1) * PAGE_BYTES))
+        begin = DATA_OFFSET + first * PAGE_BYTES
         with Descriptor(path, os_io=self._os_io) as fd:
             for start in range(0, num_pages * PAGE_BYTES, _STEP_BYTES):
                 part = buffer[: num_pages * PAGE_BYTES - start]
-                read_exactly(fd, part.data, DATA_OFFSET + start, path=path, os_io=self._os_io)
+                read_exactly(fd, part.data, begin + start, path=path, os_io=self._os_io)
                 yield part
                 self.done_bytes += part.size
                 if self._progress is not None:
@@ -246,13 +270,13 @@ class _Check:
 
 
 class _Expected:
-    """The page checksums of an array, read as they are needed."""
+    """The page checksums of an array from page ``first`` on, read as they are needed."""
 
-    def __init__(self, path: Path, num_pages: int, os_io: OsIO) -> None:
+    def __init__(self, path: Path, num_pages: int, os_io: OsIO, *, first: int = 0) -> None:
         self._path = path
         self._os_io = os_io
         self._words = np.empty(min(_STEP_PAGES, num_pages), dtype=np.uint64)
-        self._offset = DATA_OFFSET
+        self._offset = DATA_OFFSET + 8 * first
         self._file = Descriptor(path, os_io=os_io)
 
     def next(self, count: int) -> NDArray[np.uint64]:
@@ -267,6 +291,13 @@ class _Expected:
         self._file.close()
 
 
-def _total_bytes(record: ArrayRecord) -> int:
+def _pages_here(record: ArrayRecord, manifest: Manifest) -> tuple[int, int] | None:
+    """Return the first page of an array that is here, and the page behind the last; None: all are. Pure."""
+    held = manifest.held_rows(record.name)
+    return None if held is None else held.span(record.row_bytes, PAGE_BYTES)
+
+
+def _total_bytes(record: ArrayRecord, here: tuple[int, int] | None) -> int:
     pages = file_bytes(record.num_pages * 8) - DATA_OFFSET if record.pages_file else 0
-    return record.file_bytes - DATA_OFFSET + pages
+    data = record.file_bytes - DATA_OFFSET if here is None else (here[1] - here[0]) * PAGE_BYTES
+    return data + pages

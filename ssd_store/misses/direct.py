@@ -28,7 +28,10 @@ class MissSource(Protocol):
 
     @property
     def cost(self) -> SweepCost:
-        """What making the source moved, as counted while it was made; the batches' own reads are not in it."""
+        """What making the source moved, as counted while it was made; the batches' own reads are not in it.
+
+        What came from other machines or an object store is `bytes_brought`, apart from reads of the own disk.
+        """
         ...
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final, Self
 from gloader.errors import BudgetError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.misses.packed_misses import PackedMisses
+from gloader.ssd_store.read.held_rows import require_wanted_here
 from gloader.ssd_store.regions.layout import plan_regions
 from gloader.ssd_store.regions.shared import SharedBuffers
 from gloader.ssd_store.regions.store import RegionStore
+from gloader.ssd_store.sweep.arrivals import collect_arrivals, order_of
 from gloader.ssd_store.sweep.sweep import MAX_PIECE_BYTES, MAX_RING_BYTES, plan_buffers
 from gloader.ssd_store.sweep.wanted_rows import collect_rows
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.read.reader import FeatureStore
     from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.sweep.arrivals import ArrivingRows
     from gloader.types import IdArray
 
 DEFAULT_MEMORY_BYTES: Final = 16 * 2**20
@@ -80,7 +83,12 @@ class Packer:
         return self._regions.resident_bytes
 
     def pack(
-        self, misses: Sequence[IdArray], *, superbatch: int, is_cancelled: Callable[[], bool]
+        self,
+        misses: Sequence[IdArray],
+        *,
+        superbatch: int,
+        is_cancelled: Callable[[], bool],
+        arriving: ArrivingRows | None = None,
     ) -> PackedMisses:
         """Write the missing rows of each batch of a superbatch to the disk, or leave nothing there.
 
@@ -91,11 +99,14 @@ class Packer:
         misses : S arrays of row ids, ascending, none twice; each is asked for once
         superbatch : its number, for messages
         is_cancelled : looked at every few milliseconds
+        arriving : brings all of them, in place of the store, whose file is not read; its owner closes it
 
         Raises
         ------
         ShapeError
             Rows are out of range or do not ascend.
+        RowNotHereError
+            A row is on another machine.
         BudgetError
             The pack exceeds the folder's budget, or there are too many batches for the buffers.
         SpillError
@@ -106,23 +117,36 @@ class Packer:
             ``is_cancelled`` returned true.
         StoreError
             The packer is closed.
+        PlanError
+            A row does not arrive, or rows of another length do.
+        GloaderError
+            What brings the rows failed, as it says.
         """
         stored = self._stored
         with self._regions.turn:
             self._regions.require_open()
             # Planned for its error alone: too many batches are to fail before a row is collected.
             plan_buffers(len(misses), self._regions.sweep_bytes)
-            wanted = collect_rows(
-                misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=is_cancelled
-            )
+            num_rows, row_bytes = stored.num_rows, stored.row_bytes
+            if arriving is None:
+                wanted = collect_rows(
+                    misses, num_rows=num_rows, row_bytes=row_bytes, is_cancelled=is_cancelled
+                )
+                require_wanted_here(stored, wanted)
+            else:
+                wanted = collect_arrivals(
+                    misses, arriving.layout, num_rows=num_rows, is_cancelled=is_cancelled
+                )
             regions = self._regions.write(
                 wanted,
-                plan_regions(wanted.counts, stored.row_bytes),
+                plan_regions(wanted.counts, row_bytes),
                 label=f"superbatch {superbatch}",
                 member="batch",
                 is_cancelled=is_cancelled,
+                arriving=arriving,
             )
-        return PackedMisses(stored, regions, wanted, superbatch=superbatch)
+        order = None if arriving is None else order_of(arriving.layout)
+        return PackedMisses(stored, regions, wanted, superbatch=superbatch, order=order)
 
     def close(self) -> None:
         """Wait for a sweep in progress, then close every pack and release everything. Idempotent."""

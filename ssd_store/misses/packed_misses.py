@@ -10,6 +10,7 @@ from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.misses.direct import check_misses, other_rows
 from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.regions.store import region_extents
+from gloader.ssd_store.sweep.arrivals import arrival_order
 from gloader.ssd_store.sweep.wanted_rows import rows_digest
 from gloader.types import ReadStats
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.regions.store import Regions
+    from gloader.ssd_store.sweep.arrivals import ArrivalOrder
     from gloader.ssd_store.sweep.sweep import SweepCost
     from gloader.ssd_store.sweep.wanted_rows import WantedRows
     from gloader.types import IdArray
@@ -34,16 +36,26 @@ class PackedMisses:
     regions : where they are
     wanted : which rows they are; only their counts and digests are kept
     superbatch : its number, for messages
+    order : in which the rows of each batch lie in its region; None: they ascend
     """
 
     strategy = "packed"
 
-    def __init__(self, stored: StoredRows, regions: Regions, wanted: WantedRows, *, superbatch: int) -> None:
+    def __init__(
+        self,
+        stored: StoredRows,
+        regions: Regions,
+        wanted: WantedRows,
+        *,
+        superbatch: int,
+        order: ArrivalOrder | None = None,
+    ) -> None:
         self.superbatch = superbatch
         self._stored = stored
         self._regions = regions
         self._counts = wanted.counts
         self._digests = wanted.digests
+        self._order = order
 
     @property
     def cost(self) -> SweepCost:
@@ -93,19 +105,23 @@ class PackedMisses:
             batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         num = request.rows.shape[0]
-        # Row i of the region is row i of the request: only the very rows that were packed, in their order, are right.
+        # A row's place in the region is given by its rank alone: only the very rows that were packed are right.
         if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
             raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
         if num == 0:
             return ReadStats(rows=0, requests=0, bytes_read=0)
+        ids, position = request.rows, request.position
+        if self._order is not None:
+            in_region = arrival_order(self._order, ids)
+            ids, position = ids[in_region], position[in_region]
         # Within the region a row's place is its rank; its id says only which scale it has.
         target = make_target(
             np.arange(num),
-            request.position,
+            position,
             out,
             dtype=stored.dtype,
             is_bfloat16=stored.is_bfloat16,
-            scale=None if stored.scale is None else stored.scale[request.rows],
+            scale=None if stored.scale is None else stored.scale[ids],
         )
         first, last = layout.first_page[batch : batch + 2].tolist()
         extents = region_extents(int(layout.start[batch]), (last - first) * PAGE_BYTES, num, stored.row_bytes)

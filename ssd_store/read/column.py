@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.row_ranges import HeldRows
     from gloader.ssd_store.format.format import Manifest
 
 
@@ -28,6 +29,7 @@ class Column:
     record: ArrayRecord
     scale: NDArray[np.float32] | None  # (N,) factor of each int8 row
     checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
+    held: HeldRows | None = None  # the rows that are here; None: all
 
 
 def load_column(
@@ -81,7 +83,13 @@ def load_column(
     checksums = np.empty(0, np.uint64)
     if is_verified:
         checksums = writable(load_page_checksums(root, record, os_io=os_io))
-    return Column(path=root / record.file, record=record, scale=scale, checksums=checksums)
+    return Column(
+        path=root / record.file,
+        record=record,
+        scale=scale,
+        checksums=checksums,
+        held=manifest.held_rows(name),
+    )
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:

@@ -8,13 +8,16 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
-from gloader.errors import StoreOpenError, StoreReadError, TruncatedStoreError
+from gloader.errors import StoreError, StoreOpenError, StoreReadError, TruncatedStoreError
 from gloader.ssd_store.format.format import open_error
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, is_worth_repeating, open_regular
 from gloader.ssd_store.read.extents import ALIGNMENT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from gloader.types import IdArray
 
 _LOG = logging.getLogger(__name__)
 
@@ -109,6 +112,8 @@ class DeviceFile:
             requests += 1
             try:
                 count = self._os_io.pread_into(fd, buffer[done:], offset + done)
+            except StoreError:  # of a mirror: it names the object, and what to do
+                raise
             except OSError as error:
                 refusals += 1
                 self._recover(error, offset + done, refusals)
@@ -118,6 +123,19 @@ class DeviceFile:
             done += count
             refusals = 0
         return requests
+
+    def portions(self, offsets: IdArray, lengths: IdArray) -> Iterator[tuple[int, int]]:
+        """Yield runs of extents whose bytes are on this disk, for those who read through `fd`: see `OsIO.portions`.
+
+        Parameters
+        ----------
+        offsets, lengths : (X,) the extents, in file order
+        """
+        return self._os_io.portions(self.fd, offsets, lengths)
+
+    def refetch(self, offset: int) -> bool:
+        """Return whether the damaged page at byte ``offset`` was brought anew, to be read once more."""
+        return self._os_io.refetch(self.fd, offset)
 
     def close(self) -> None:
         """Close the descriptors. Idempotent."""

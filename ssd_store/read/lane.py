@@ -149,7 +149,7 @@ class ReadLane:
                 slot_bytes=slot_distance(extents, self._bounce.shape[0]),
                 target=target,
             )
-            return _run(self._backend, file, job)
+            return _run_all(self._backend, file, job)
 
     def close(self, file: DeviceFile | None = None) -> None:
         """Wait for the read in progress, then release everything, and close ``file``. Idempotent."""
@@ -180,6 +180,28 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
+    """Carry ``job`` out, as much at a time as is on this disk; return as `_run`."""
+    count, requests = job.offset.shape[0], 0
+    for first, past in file.portions(job.offset, job.length):
+        part = job
+        if past - first < count:
+            part = job._replace(
+                offset=job.offset[first:past],
+                length=job.length[first:past],
+                row_begin=job.row_begin[first:past],
+                row_end=job.row_end[first:past],
+            )
+        more, page = _run(backend, file, part)
+        requests += more
+        while page >= 0 and file.refetch(job.data_offset + page * ALIGNMENT):
+            more, page = _run(backend, file, part)
+            requests += more
+        if page >= 0:
+            return requests, page
+    return requests, -1
 
 
 def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:

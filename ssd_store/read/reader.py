@@ -23,6 +23,7 @@ from gloader.ssd_store.read.column import Column, load_column
 from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
+from gloader.ssd_store.read.held_rows import require_here
 from gloader.ssd_store.read.lane import ReadLane, mismatch
 from gloader.ssd_store.read.ram import RamFeatures
 from gloader.ssd_store.read.read_settings import ReadKeywords, ReadSettings
@@ -76,6 +77,7 @@ class FeatureStore:
         self._record = column.record
         self._scale = column.scale
         self._checksums = column.checksums
+        self._held = column.held
         self._settings = settings
         self._os_io = os_io
         self._gap_bytes = (
@@ -224,6 +226,11 @@ class FeatureStore:
         return self._record.shape[0]
 
     @property
+    def held(self) -> tuple[int, int]:
+        """The first row that is here, and the row behind the last; of a part of a dataset not all are."""
+        return (0, self.num_rows) if self._held is None else (self._held.first, self._held.past)
+
+    @property
     def dim(self) -> int:
         """F."""
         return self._record.shape[1]
@@ -294,7 +301,19 @@ class FeatureStore:
             gap_bytes=self._gap_bytes,
             settings=self._settings,
             os_io=self._os_io,
+            held=self._held,
         )
+
+    def require_here(self, first: int, past: int) -> None:
+        """Require that rows ``first`` to ``past - 1`` are here.
+
+        Raises
+        ------
+        RowNotHereError
+            They are not all: another machine has them; says which, and what to do.
+        """
+        if first < past:
+            require_here(self._file.path, self._held, first, past - 1)
 
     def duplicate_file(self) -> DeviceFile:
         """Return another owner of the store's open file, for the caller to close.
@@ -337,6 +356,8 @@ class FeatureStore:
         ------
         ShapeError
             A row is out of range, or a shape or dtype does not fit; nothing was read.
+        RowNotHereError
+            A row is on another machine; nothing was read.
         StoreReadError
             The device failed.
         ChecksumError
@@ -347,6 +368,8 @@ class FeatureStore:
             The store is closed.
         """
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at).in_file_order()
+        if self._held is not None and request.rows.shape[0]:
+            require_here(self._file.path, self._held, int(request.rows[0]), int(request.rows[-1]))
         target = make_target(
             request.rows,
             request.position,
@@ -384,10 +407,12 @@ class FeatureStore:
 
         Raises
         ------
-        ShapeError, StoreReadError, ChecksumError, TruncatedStoreError, StoreError
+        ShapeError, RowNotHereError, StoreReadError, ChecksumError, TruncatedStoreError, StoreError
             As `read_into`.
         """
         ids = np.arange(self.num_rows) if rows is None else rows
+        if self._held is not None and ids.shape[0]:  # before the first piece is read
+            self.require_here(int(ids.min()), int(ids.max()) + 1)
         num_bytes = ids.shape[0] * self.row_bytes
         # On a page: rows of a power of two then touch no more lines of the link, or of a cache, than they fill.
         memory = aligned_bytes(num_bytes) if into is None else into[:num_bytes]
@@ -416,8 +441,9 @@ class FeatureStore:
         step = max(1, _LOAD_BYTES // self.row_bytes)
         scratch = np.empty((min(step, self.num_rows), self.dim), self._dtype)
         try:
-            for start in range(0, self.num_rows, step):
-                rows = np.arange(start, min(start + step, self.num_rows))
+            first, past = self.held
+            for start in range(first, past, step):
+                rows = np.arange(start, min(start + step, past))
                 self.read_into(rows, scratch[: rows.shape[0]])
         except BaseException:
             self.close()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.row_ranges import HeldRows
     from gloader.ssd_store.format.format import ArrayRecord
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.read.read_settings import ReadSettings
@@ -42,6 +43,7 @@ class StoredRows:
     gap_bytes: int  # longest hole that a batch's reads read through
     settings: ReadSettings
     os_io: OsIO
+    held: HeldRows | None = None  # the rows that are here; None: all
 
     def open_file(self) -> DeviceFile:
         """Open the file once more; the caller owns the descriptor.

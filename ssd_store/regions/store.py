@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.regions.layout import RegionLayout
     from gloader.ssd_store.regions.shared import SharedBuffers
     from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.sweep.arrivals import ArrivingRows
     from gloader.ssd_store.sweep.portions import WantedPositions
     from gloader.ssd_store.sweep.sweep import SweepCost
     from gloader.ssd_store.sweep.wanted_rows import WantedRows
@@ -107,6 +108,7 @@ class RegionStore:
         label: str,
         member: str,
         is_cancelled: Callable[[], bool],
+        arriving: ArrivingRows | None = None,
     ) -> Regions:
         """Write what each member wants to its region, or leave nothing there.
 
@@ -117,6 +119,7 @@ class RegionStore:
         label : whose they are, for messages, such as "superbatch 3"
         member : what one of them is called there, such as "batch"
         is_cancelled : looked at every few milliseconds
+        arriving : rows that take the place of the file; ``wanted`` are slots of theirs
 
         Raises
         ------
@@ -130,6 +133,8 @@ class RegionStore:
             ``is_cancelled`` returned true.
         StoreError
             This is closed.
+        GloaderError
+            What brings the rows failed, as it says.
         """
         with self.turn:
             self.require_open()
@@ -148,6 +153,7 @@ class RegionStore:
                     layout.first_page[:-1],
                     label=f"{label}, {member}",
                     is_cancelled=is_cancelled,
+                    source=arriving,
                 )
                 self._folder.os_io.kill_point("pack.after_sweep")
                 files.complete()

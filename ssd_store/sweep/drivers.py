@@ -1,4 +1,8 @@
-"""The seam between a sweep and the device, and the driver that makes calls: in threads, or one by one."""
+"""The seam between a sweep and the device, and the driver that makes calls: in threads, or one by one.
+
+Where a `SweepSource` brings the bytes, a driver reads nothing: it ends its step at each extent, for the caller to fill,
+and writes as ever.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +25,29 @@ if TYPE_CHECKING:
     from gloader.ssd_store.sweep.kernels import Sweep
     from gloader.types import IdArray
 
-# What a step ends with: it used up its budget; all is read and written; the extent at the head, or a written piece,
-# failed and is the caller's to repeat with care; a page differs from its checksum; a signal came; the ring cannot be
-# used any more. Or with ``STARVED`` or ``ASTRAY`` of the kernels.
+# What a step ends with: it used up its budget; all is read and written; the extent at the head failed, or there is no
+# file to read it from, and is the caller's to fill; a written piece failed and is the caller's to repeat with care; a
+# page differs from its checksum; a signal came; the ring cannot be used any more. Or with ``STARVED`` or ``ASTRAY`` of
+# the kernels.
 RUNNING, FINISHED, READ_CARE, WRITE_CARE, DAMAGED, INTERRUPTED, BROKEN = range(7)
 _THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFiles:
-    """The files of a sweep: one to read from, and for each batch the place to write its region to."""
+    """The files of a sweep: one to read from, if any, and for each batch the place to write its region to."""
 
     label: str  # for messages, before a number: "superbatch 3, batch"
-    source: DeviceFile
+    file: DeviceFile | None  # None: what is read comes from elsewhere
     # (S,) of each batch, several batches to a file; empty if nothing is written.
     targets: Sequence[SpillFile | None]
     fds: IdArray  # (S,) their descriptors
     starts: IdArray  # (S,) byte of the file at which the batch's region starts
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to read from; -1: extents are the caller's to fill."""
+        return -1 if self.file is None else self.file.fd
 
 
 class SweepDriver(Protocol):
@@ -133,20 +143,21 @@ class CallDriver:
             self._pool.shutdown()
 
     def _start_reads(self, sweep: Sweep, files: SweepFiles) -> None:
-        state, extents = sweep.state, sweep.extents
+        state, extents, fd = sweep.state, sweep.extents, files.fd
         kernels.plan_reads(sweep)
         while state[kernels.SUBMITTED] < state[kernels.PLANNED]:
             slot = int(state[kernels.SUBMITTED]) % extents.shape[1]
             state[kernels.SUBMITTED] += 1
-            # Without threads a request counts as failed at once: the caller makes it with care.
-            if self._pool is None:
+            # Without threads a request counts as failed at once: the caller makes it with care. So does one without a
+            # file.
+            if self._pool is None or fd < 0:
                 extents[kernels.FLAG, slot] = kernels.FAILED_READ
                 continue
             start, length, at, _, _ = extents[:, slot].tolist()
             with thread_errors():
                 self._reads[slot] = self._pool.submit(
                     self._os_io.pread_into,
-                    files.source.fd,
+                    fd,
                     sweep.ring[at : at + length].data,
                     DATA_OFFSET + start,
                 )

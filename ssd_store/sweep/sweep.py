@@ -1,14 +1,16 @@
 """One pass over a store's file that brings wanted rows, batch by batch, to another place.
 
 The pages that hold wanted rows are read once, in file order, merged over small holes, with many requests in
-flight; each row is then dealt out to every batch that wants it.
+flight; each row is then dealt out to every batch that wants it. What is not in the file here is brought by a
+`SweepSource`, in the same order.
 """
 
 from __future__ import annotations
 
 import errno
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,13 +19,15 @@ from gloader.errors import (
     ConfigError,
     SpillError,
     StoreError,
+    StoreReadError,
 )
 from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.backend import ExecutorKind, choose_executor
 from gloader.ssd_store.read.extents import ALIGNMENT
-from gloader.ssd_store.read.lane import mismatch
 from gloader.ssd_store.sweep import kernels
+from gloader.ssd_store.sweep.arrivals import ArrivingRows, stored_arrivals
+from gloader.ssd_store.sweep.content import Repairs, SweepContent, bring, raise_mismatch
 from gloader.ssd_store.sweep.drivers import (
     DAMAGED,
     FINISHED,
@@ -44,7 +48,7 @@ from gloader.ssd_store.write.disk_errors import spill_errors
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,9 +57,11 @@ if TYPE_CHECKING:
     from gloader.ssd_store.read.stored_rows import StoredRows
     from gloader.ssd_store.spill.file import SpillFile
     from gloader.ssd_store.sweep.portions import Supply
+    from gloader.ssd_store.sweep.sources import SweepSource
     from gloader.types import IdArray
 
 EXTENT_BYTES: Final = 128 * 1024  # stays in a core's cache between its checksum and its copies
+_BROUGHT_BYTES: Final = 2**20  # of an extent that a source brings: each is a call of Python
 MAX_RING_BYTES: Final = 4 * 2**20
 MIN_RING_BYTES: Final = 2**20
 MAX_PIECE_BYTES: Final = 64 * 1024  # larger ones gain nothing
@@ -113,6 +119,7 @@ class SweepCost:
     read: ReadStats  # rows: those dealt out
     writes: int  # requests
     bytes_written: int
+    bytes_brought: int = 0  # by a source, in place of reads
 
 
 class Sweeper:
@@ -184,7 +191,12 @@ class Sweeper:
         return self._driver.name if self._driver else "closed"
 
     def to_memory(
-        self, wanted: WantedRows, out: NDArray[np.uint8], *, is_cancelled: Callable[[], bool]
+        self,
+        wanted: WantedRows,
+        out: NDArray[np.uint8],
+        *,
+        is_cancelled: Callable[[], bool],
+        source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
         """Bring the rows of a single batch, as stored, into memory.
 
@@ -193,6 +205,8 @@ class Sweeper:
         wanted : the rows of one batch
         out : uint8, page-aligned and longer than the rows: it is one piece, and a full piece would be written
         is_cancelled : looked at every few milliseconds
+        source : brings the pages of the file; or rows that arrive in place of the file, of which ``wanted`` are slots.
+            It stays the caller's. None: the file is read, as far as its `OsIO` knows no source
 
         Raises
         ------
@@ -200,16 +214,23 @@ class Sweeper:
             As `FeatureStore.read_into`.
         ChannelClosedError
             ``is_cancelled`` returned true.
+        GloaderError
+            What brings the pages failed, as it says.
         """
         # One piece that never fills: the rows are dealt to their place, and nothing is written.
         buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
-        supply = supply_of(wanted)
-        sweep = self._prepare(wanted, supply, buffers, out, np.empty(0, np.uint64), np.zeros(1, np.int64))
         nowhere = np.zeros(1, np.int64)
-        files = SweepFiles(
-            label="a superbatch, batch", source=self._file, targets=(), fds=nowhere, starts=nowhere
-        )
-        return self._run(wanted, supply, sweep, files, is_cancelled)
+        with self._content(wanted, source) as content:
+            supply = supply_of(wanted)
+            sweep = self._prepare(content, supply, buffers, out, np.empty(0, np.uint64), nowhere)
+            files = SweepFiles(
+                label="a superbatch, batch",
+                file=self._file if content.source is None else None,
+                targets=(),
+                fds=nowhere,
+                starts=nowhere,
+            )
+            return self._run(content, supply, sweep, files, is_cancelled)
 
     def to_files(
         self,
@@ -221,6 +242,7 @@ class Sweeper:
         *,
         label: str,
         is_cancelled: Callable[[], bool],
+        source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
         """Write each batch's rows, as stored, one after the other to its region of a file.
 
@@ -233,6 +255,7 @@ class Sweeper:
         first_page : (S,) where those of each batch start
         label : who wants the rows, for messages; a number follows it, as in "superbatch 3, batch 5"
         is_cancelled : looked at every few milliseconds
+        source : as of `to_memory`
 
         Raises
         ------
@@ -240,18 +263,18 @@ class Sweeper:
             There are too many batches for the buffers.
         SpillError
             The device of ``targets`` is full or fails.
-        StoreReadError, TruncatedStoreError, ChecksumError
-            As `FeatureStore.read_into`.
-        ChannelClosedError
-            ``is_cancelled`` returned true.
+        StoreReadError, TruncatedStoreError, ChecksumError, ChannelClosedError, GloaderError
+            As `to_memory`.
         """
         buffers = plan_buffers(wanted.counts.shape[0], self._memory.nbytes)
         pieces = self._memory[buffers.ring_bytes :]
         fds = np.array([-1 if target is None else target.fd for target in targets], np.int64)
-        files = SweepFiles(label=label, source=self._file, targets=targets, fds=fds, starts=starts)
-        supply = supply_of(wanted)
-        sweep = self._prepare(wanted, supply, buffers, pieces, sums, first_page)
-        return self._run(wanted, supply, sweep, files, is_cancelled)
+        with self._content(wanted, source) as content:
+            file = self._file if content.source is None else None
+            files = SweepFiles(label=label, file=file, targets=targets, fds=fds, starts=starts)
+            supply = supply_of(wanted)
+            sweep = self._prepare(content, supply, buffers, pieces, sums, first_page)
+            return self._run(content, supply, sweep, files, is_cancelled)
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -261,18 +284,42 @@ class Sweeper:
             self._file.close()
             self._memory = np.empty(0, np.uint8)
 
-    def _prepare(
+    @contextmanager
+    def _content(
         self,
         wanted: WantedRows | WantedPositions,
+        source: SweepSource | ArrivingRows | None,
+    ) -> Iterator[SweepContent]:
+        """Lend what a sweep reads for as long as the block lasts."""
+        stored = self._stored
+        if self._driver is None:
+            raise StoreError(f"{stored.path}: the lane of this sweep is closed")
+        if isinstance(source, ArrivingRows):
+            arrived = stored_arrivals(stored, source)
+            yield SweepContent(wanted=wanted, stored=arrived, source=source.source, arriving=source)
+        elif source is not None:
+            yield SweepContent(wanted=wanted, stored=stored, source=source)
+        elif (own := stored.os_io.source(self._file.fd, wanted.pages, DATA_OFFSET)) is None:
+            yield SweepContent(wanted=wanted, stored=stored)
+        else:
+            with closing(own):
+                yield SweepContent(wanted=wanted, stored=stored, source=own)
+
+    def _prepare(
+        self,
+        content: SweepContent,
         supply: Supply,
         buffers: SweepBuffers,
         pieces: NDArray[np.uint8],
         sums: NDArray[np.uint64],
         first_page: IdArray,
     ) -> Sweep:
-        ring = self._memory[: buffers.ring_bytes]
+        ring, wanted = self._memory[: buffers.ring_bytes], content.wanted
         num_batches = supply.ends.shape[0]
         is_long = supply.ids.dtype == np.int64
+        stored, longest = content.stored, EXTENT_BYTES if content.source is None else _BROUGHT_BYTES
+        max_bytes = min(longest, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT
+        gap_bytes = wanted.gap_bytes if isinstance(wanted, WantedPositions) else self._gap_bytes
         sweep = Sweep(
             ids=np.empty(0, np.int32) if is_long else supply.ids,
             long_ids=supply.ids if is_long else np.empty(0, np.int64),
@@ -280,11 +327,12 @@ class Sweeper:
             has_more=supply.has_more,
             pages=wanted.pages,
             num_pages=wanted.num_pages,
-            row_bytes=self._stored.row_bytes,
-            checksums=self._stored.checksums,
-            format_version=self._stored.format_version,
-            max_bytes=min(EXTENT_BYTES, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT,
-            gap_bytes=wanted.gap_bytes if isinstance(wanted, WantedPositions) else self._gap_bytes,
+            row_bytes=stored.row_bytes,
+            checksums=stored.checksums,
+            format_version=stored.format_version,
+            max_bytes=max_bytes,
+            # Of a source no device reads a hole: to ask once more would take longer than to copy it.
+            gap_bytes=gap_bytes if content.source is None else max_bytes,
             ring=ring,
             ring_words=ring.view(np.uint64),
             extents=np.zeros((5, READ_DEPTH), np.int64),
@@ -305,27 +353,32 @@ class Sweeper:
 
     def _run(
         self,
-        wanted: WantedRows | WantedPositions,
+        content: SweepContent,
         supply: Supply,
         sweep: Sweep,
         files: SweepFiles,
         is_cancelled: Callable[[], bool],
     ) -> SweepCost:
-        driver = self._driver
+        driver, source, wanted = self._driver, content.source, content.wanted
         if driver is None:
             raise StoreError(f"{self._stored.path}: the lane of this sweep is closed")
+        repairs = Repairs(self._file)
         try:
             status = RUNNING
             while status != FINISHED:
-                require_going(is_cancelled, f"a sweep over {self._stored.path}")
+                require_going(is_cancelled, f"a sweep over {content.stored.path}")
                 status = driver.step(sweep, files, _STEP_BYTES)
                 if status == kernels.STARVED:
                     supply.refill(sweep)
                 if status == kernels.ASTRAY:
                     raise_astray(sweep, files.label)
                 if status == DAMAGED and is_wanted_for_certain(wanted, sweep):
-                    self._raise_mismatch(wanted, sweep)
-                if status in (READ_CARE, WRITE_CARE):
+                    driver.settle(sweep)
+                    if content.arriving is not None or not repairs.repair(sweep):
+                        raise_mismatch(content, sweep)
+                if status == READ_CARE and source is not None:
+                    bring(source, sweep, is_cancelled)
+                elif status in (READ_CARE, WRITE_CARE):
                     # A careful request may fall back from O_DIRECT, and so exchange a descriptor that others use.
                     driver.settle(sweep)
                     care = _read_carefully if status == READ_CARE else _write_carefully
@@ -335,25 +388,16 @@ class Sweeper:
             # Whatever happened, nothing may be in flight into buffers and files that the caller now takes away.
             driver.settle(sweep)
             raise
-        return _cost(sweep, supply.num_rows)
-
-    def _raise_mismatch(self, wanted: WantedRows | WantedPositions, sweep: Sweep) -> NoReturn:
-        stored, page = self._stored, int(sweep.state[kernels.BAD_PAGE])
-        rows: IdArray | None = None
-        if isinstance(wanted, WantedRows):
-            first = page * ALIGNMENT // stored.row_bytes
-            last = ((page + 1) * ALIGNMENT - 1) // stored.row_bytes
-            # Batches lie one after the other, so a page's rows are anywhere in the list: an error may take its time.
-            is_asked = (wanted.ids >= first) & (wanted.ids <= last)
-            rows = np.unique(wanted.ids[is_asked]).astype(np.int64)
-        raise mismatch(stored.path, page, rows, row_bytes=stored.row_bytes, data_offset=DATA_OFFSET)
+        return _cost(sweep, supply.num_rows, is_brought=source is not None)
 
 
 def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
     """Read the extent at the head, whatever it takes."""
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
     start, length, at, _, _ = sweep.extents[:, slot].tolist()
-    files.source.read_fully(sweep.ring[at : at + length].data, DATA_OFFSET + start)
+    if files.file is None:
+        raise StoreReadError(errno.EBADF, "a sweep without a file has nothing to read again")
+    files.file.read_fully(sweep.ring[at : at + length].data, DATA_OFFSET + start)
     sweep.extents[kernels.FLAG, slot] = kernels.DONE
 
 
@@ -373,14 +417,16 @@ def _write_carefully(sweep: Sweep, files: SweepFiles, os_io: OsIO) -> None:
         give_back(piece, sweep)
 
 
-def _cost(sweep: Sweep, num_rows: int) -> SweepCost:
+def _cost(sweep: Sweep, num_rows: int, *, is_brought: bool) -> SweepCost:
     state = sweep.state
+    requests, num_bytes = int(state[kernels.NUM_READS]), int(state[kernels.READ_BYTES])
     return SweepCost(
         read=ReadStats(
             rows=num_rows,
-            requests=int(state[kernels.NUM_READS]),
-            bytes_read=int(state[kernels.READ_BYTES]),
+            requests=0 if is_brought else requests,
+            bytes_read=0 if is_brought else num_bytes,
         ),
         writes=int(state[kernels.NUM_WRITES]),
         bytes_written=int(state[kernels.WRITE_BYTES]),
+        bytes_brought=num_bytes if is_brought else 0,
     )

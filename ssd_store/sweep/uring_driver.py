@@ -124,9 +124,7 @@ class UringDriver:
                 errno.EBADF,
                 "the io_uring of this sweep is closed or broke; open the loader, or the store, again",
             )
-        status = int(
-            _step_or_drain(self._ring.table, sweep, files.source.fd, files.fds, files.starts, budget_bytes)
-        )
+        status = int(_step_or_drain(self._ring.table, sweep, files.fd, files.fds, files.starts, budget_bytes))
         self._check(status, sweep)
         return status
 
@@ -161,6 +159,10 @@ def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, start
     plan_reads(sweep)
     while state[SUBMITTED] < state[PLANNED]:
         slot = state[SUBMITTED] % depth
+        if source_fd < 0:  # there is no file: whoever called fills it
+            extents[FLAG, slot] = FAILED_READ
+            state[SUBMITTED] += 1
+            continue
         offset, address = DATA_OFFSET + extents[START, slot], read_base + extents[AT, slot]
         tail = submit(ring, tail, read_code, source_fd, offset, address, extents[LENGTH, slot], slot)
         state[SUBMITTED] += 1
@@ -243,6 +245,15 @@ def _drain(ring: IdArray, sweep: Sweep) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
+    """Leave the extent at the head to the caller."""
+    # What brings its bytes may take long: the device is to begin with what there is to write.
+    if source_fd < 0 and _wait(ring, sweep, tail, 0) == BROKEN:
+        return BROKEN
+    return READ_CARE
+
+
+@njit(cache=True, nogil=True)
 def _step(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
@@ -264,7 +275,7 @@ def _step(
             if state[NUM_READY] == 0 and state[WRITES] == 0:
                 return FINISHED
         elif extents[FLAG, slot] == FAILED_READ:
-            return READ_CARE
+            return _leave(ring, sweep, tail, source_fd)
         elif extents[FLAG, slot] == PENDING:
             count = to_int(_awaited(extents[LENGTH, slot], state[READS]))
         else:

@@ -56,8 +56,41 @@ def collect_rows(
     ChannelClosedError
         ``is_cancelled`` returned true.
     """
-    num_pages = -(-num_rows * row_bytes // ALIGNMENT)
-    ids = np.empty(0, id_dtype(num_rows))
+
+    def place(rows: IdArray) -> NDArray[Any]:
+        return rows
+
+    return collect_places(
+        misses,
+        place,
+        num_rows=num_rows,
+        num_places=num_rows,
+        row_bytes=row_bytes,
+        is_cancelled=is_cancelled,
+    )
+
+
+def collect_places(
+    misses: Sequence[IdArray],
+    place: Callable[[IdArray], NDArray[Any]],
+    *,
+    num_rows: int,
+    num_places: int,
+    row_bytes: int,
+    is_cancelled: Callable[[], bool],
+) -> WantedRows:
+    """Take the places of each batch's rows in what is swept, once, and mark their pages; raises as `collect_rows`.
+
+    Parameters
+    ----------
+    misses : S arrays of row ids, ascending, none twice
+    place : returns the places of ascending rows, ascending as well
+    num_rows, num_places : N, and how many places there are
+    row_bytes : R
+    is_cancelled : looked at before each batch
+    """
+    num_pages = -(-num_places * row_bytes // ALIGNMENT)
+    ids = np.empty(0, id_dtype(num_places))
     bounds = np.zeros(len(misses) + 1, np.int64)
     pages = empty_bits(num_pages)
     digests = np.empty(len(misses), np.uint64)
@@ -69,7 +102,7 @@ def collect_rows(
         # Grown in place, by the system's page tables and not by a copy; at first for as many rows in every batch.
         if end > ids.shape[0]:
             ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
-        ids[start:end] = rows
+        ids[start:end] = place(rows)
         bounds[batch + 1] = end
         mark_pages(ids[start:end], row_bytes, pages)
         digests[batch] = rows_digest(rows)
@@ -152,6 +185,26 @@ def rows_digest(rows: IdArray) -> np.uint64:
     """Return 64 bits that other rows (M,) int64, or another order of them, do not have. Pure."""
     with np.errstate(over="ignore"):  # interpreted hashes wrap around
         return np.uint64(extend_digest(np.uint64(rows.shape[0]), rows.view(np.uint64)))
+
+
+@njit(cache=True, nogil=True)
+def first_at_least(ids: NDArray[Any], begin: int, end: int, row: int) -> int:
+    """Return the first position from ``begin`` on whose id is ``row`` or more, or ``end``; ids ascend."""
+    step = np.int64(1)
+    low, high = np.int64(begin), np.int64(begin)
+    # Leaps that double, then halves: rows are asked for in order, so the next one is near.
+    while high < end and ids[high] < row:
+        low = high + 1
+        high += step
+        step *= 2
+    high = min(high, np.int64(end))
+    while low < high:
+        middle = (low + high) // 2
+        if ids[middle] < row:
+            low = middle + 1
+        else:
+            high = middle
+    return to_int(low)
 
 
 @njit(cache=True, nogil=True)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.row_ranges import HeldRows
+
 _PAGES_BUFFER_BYTES: Final = 64 * 2**10
 
 
@@ -34,6 +36,8 @@ class ArrayWriter:
     ----------
     folder : that of the directory; the folder of the array's files is there
     name, dtype, shape : as in `ArrayRecord`
+    held : the rows whose pages are written, in a file of full size; all rows are appended and have their checksums.
+        None: all are written
     on_close : receives the record of the completed array
     """
 
@@ -44,12 +48,14 @@ class ArrayWriter:
         name: str,
         dtype: str,
         shape: tuple[int, ...],
+        held: HeldRows | None = None,
         on_close: Callable[[ArrayRecord], None],
         os_io: OsIO = REAL_OS,
     ) -> None:
         self.name = name
         self.dtype = dtype
         self.shape = shape
+        self.held = held
         self.rows_written = 0
         self._stored = stored_dtype(dtype)
         self._path = folder / f"{name}.npy"
@@ -77,8 +83,13 @@ class ArrayWriter:
     @property
     def file_bytes(self) -> int:
         """Bytes that the array's files take on disk."""
-        num_pages = -(-self._num_bytes // PAGE_BYTES)
-        return file_bytes(self._num_bytes) + file_bytes(num_pages * 8)
+        return disk_bytes(self.dtype, self.shape, self.held)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes of rows that are still to come and will be written."""
+        first, past = (0, self.shape[0]) if self.held is None else (self.held.first, self.held.past)
+        return max(past - max(first, self.rows_written), 0) * data_bytes(self.dtype, self.shape[1:])
 
     def append(self, chunk: NDArray[Any]) -> None:
         """Append the rows ``chunk`` (n, *shape[1:]) of the stored dtype (bfloat16 as uint16).
@@ -139,7 +150,11 @@ class ArrayWriter:
 
     def _open_files(self, folder: Path) -> None:
         header = npy_header(self.dtype, self.shape)
-        self._files.append(PageFile(self._path, header, on_pages=self._see_pages, os_io=self._os_io))
+        row_bytes = data_bytes(self.dtype, self.shape[1:])
+        kept = None if self.held is None else self.held.span(row_bytes, PAGE_BYTES)
+        self._files.append(
+            PageFile(self._path, header, on_pages=self._see_pages, kept=kept, os_io=self._os_io)
+        )
         header = npy_header("uint64", (-(-self._num_bytes // PAGE_BYTES),))
         path = folder / f"{self.name}.pages"
         self._files.append(PageFile(path, header, buffer_bytes=_PAGES_BUFFER_BYTES, os_io=self._os_io))
@@ -189,3 +204,19 @@ class ArrayWriter:
 
     def _errors(self, doing: str) -> Any:
         return write_errors(self._path, doing, needed_bytes=self.file_bytes, os_io=self._os_io)
+
+
+def disk_bytes(dtype: str, shape: tuple[int, ...], held: HeldRows | None = None) -> int:
+    """Return the bytes that an array and its page checksums take on disk. Pure.
+
+    Parameters
+    ----------
+    dtype, shape : as in `ArrayRecord`
+    held : the rows that are written; None: all
+    """
+    num_bytes = data_bytes(dtype, shape)
+    written = num_bytes
+    if held is not None:
+        first, past = held.span(data_bytes(dtype, shape[1:]), PAGE_BYTES)
+        written = (past - first) * PAGE_BYTES
+    return file_bytes(written) + file_bytes(-(-num_bytes // PAGE_BYTES) * 8)

@@ -13,10 +13,10 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from gloader.core.row_ranges import HeldRows, RowRanges, copy_bounds
 from gloader.core.version import __version__
 from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
 from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder, is_of_links
-from gloader.ssd_store.format.checksum import num_pages_of
 from gloader.ssd_store.format.manifest import (
     FOLDERS_FEATURE,
     LINKS_FEATURE,
@@ -24,9 +24,9 @@ from gloader.ssd_store.format.manifest import (
     ArrayRecord,
     Manifest,
 )
-from gloader.ssd_store.format.npy_header import data_bytes, file_bytes
+from gloader.ssd_store.format.ranges import RANGES_FEATURE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders, make_parents
-from gloader.ssd_store.write.array_writer import ArrayWriter
+from gloader.ssd_store.write.array_writer import ArrayWriter, disk_bytes
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 from gloader.ssd_store.write.disk_errors import require_free_space, write_errors
 from gloader.ssd_store.write.feature_column import (
@@ -41,6 +41,8 @@ from gloader.ssd_store.write.publish import exists_error, publish_new, publish_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
+
+    from gloader.core.row_ranges import RangePart
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,14 +69,23 @@ class NewDirectory:
     path : the directory to create
     manifest_name : ``dataset.json`` or ``store.json``
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
+    part : of the rows of every matrix of features: their pages alone are written; None, or the only part: all are
     """
 
     def __init__(
-        self, path: StrPath, *, manifest_name: str, overwrite: bool = False, os_io: OsIO = REAL_OS
+        self,
+        path: StrPath,
+        *,
+        manifest_name: str,
+        overwrite: bool = False,
+        part: RangePart | None = None,
+        os_io: OsIO = REAL_OS,
     ) -> None:
         self._target = _resolve_target(path)
         self._manifest_name = manifest_name
         self._overwrite = overwrite
+        # One part of one is a copy, and is recorded as one.
+        self._part = None if part is None or part.of == 1 else part
         self._os_io = os_io
         name = f".{self._target.name}{_SUFFIX}"
         self._folder = LockedFolder(self._target.with_name(name), os_io=os_io)
@@ -122,7 +133,9 @@ class NewDirectory:
         """The directory that the commit creates."""
         return self._target
 
-    def array(self, name: str, *, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+    def array(
+        self, name: str, *, dtype: str, shape: tuple[int, ...], held: HeldRows | None = None
+    ) -> ArrayWriter:
         """Start writing an array and the checksums of its pages; each array is written once.
 
         Parameters
@@ -130,6 +143,7 @@ class NewDirectory:
         name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a folder of a type, relation or link table
         dtype : a key of `STORED_DTYPES`
         shape : one dimension or more; rows are appended along the first
+        held : the rows that are written; None: all
 
         Raises
         ------
@@ -144,10 +158,8 @@ class NewDirectory:
             raise ShapeError(f"array {name!r} needs at least one dimension")
         if name in self._writers:
             raise ShapeError(f"array {name!r} was started already; each array is written once")
-        num_bytes = data_bytes(dtype, shape)
+        needed = disk_bytes(dtype, shape, held) + self._unwritten_bytes()
         with write_errors(self._folder.path, "checking the free space", os_io=self._os_io):
-            pages = file_bytes(num_pages_of(num_bytes) * 8)
-            needed = file_bytes(num_bytes) + pages + self._unwritten_bytes()
             require_free_space(self._folder.path, needed, os_io=self._os_io)
         if is_in_folder(name):
             self._make_subfolder((self._folder.path / name).parent)
@@ -156,6 +168,7 @@ class NewDirectory:
             name=name,
             dtype=dtype,
             shape=shape,
+            held=held,
             on_close=lambda record: self._records.__setitem__(record.name, record),
             os_io=self._os_io,
         )
@@ -183,7 +196,11 @@ class NewDirectory:
             As `array`.
         """
         check_feature_type(num_rows, dim, dtype)
-        rows = self.array(name, dtype=dtype, shape=(num_rows, dim))
+        held = None
+        if self._part is not None:
+            bounds = tuple(copy_bounds(num_rows, self._part.of).tolist())
+            held = HeldRows(part=self._part.part, of=self._part.of, bounds=bounds)
+        rows = self.array(name, dtype=dtype, shape=(num_rows, dim), held=held)
         if dtype != "int8":
             return FeatureColumnWriter(rows, check_finite=check_finite)
         scales = self.array(name + SCALE_SUFFIX, dtype="float32", shape=(num_rows,))
@@ -226,11 +243,14 @@ class NewDirectory:
         self._complete()
         folders = [FOLDERS_FEATURE] if self._subfolders else []
         folders += [LINKS_FEATURE] if any(map(is_of_links, self._records)) else []
+        ranges = self._ranges()
+        folders += [] if ranges is None else [RANGES_FEATURE]
         manifest = Manifest(
             kind=kind,
             arrays=dict(self._records),
             metadata=metadata,
             required_features=tuple(dict.fromkeys(self._required_features + folders)),
+            ranges=ranges,
             created_by=f"gloader {__version__}",
         )
         path = self._folder.path / self._manifest_name
@@ -315,8 +335,15 @@ class NewDirectory:
 
     def _unwritten_bytes(self) -> int:
         """Return the bytes that arrays already started will still need."""
-        row = {name: data_bytes(w.dtype, w.shape[1:]) for name, w in self._writers.items()}
-        return sum((w.shape[0] - w.rows_written) * row[name] for name, w in self._writers.items())
+        return sum(writer.unwritten_bytes for writer in self._writers.values())
+
+    def _ranges(self) -> RowRanges | None:
+        """Return which rows of the matrices were written; None: all, or there are none."""
+        held = {name: writer.held for name, writer in self._writers.items()}
+        tables = {name: rows.bounds for name, rows in held.items() if rows is not None}
+        if self._part is None or not tables:
+            return None
+        return RowRanges(part=self._part.part, of=self._part.of, tables=tables)
 
     def _check_target(self) -> None:
         if not _is_there(self._target, self._os_io):

@@ -37,6 +37,8 @@ class PageFile:
     path : of a file that does not exist yet
     header : the bytes before the data
     on_pages : sees every page of data, in order, just before it is written
+    kept : the first page of data that is written, and the page behind the last; the others leave a hole in the file,
+        which has its full size all the same. None: every page is written
     buffer_bytes : whole pages
     """
 
@@ -44,7 +46,10 @@ class PageFile:
         "_buffer",
         "_fd",
         "_filled",
+        "_header_bytes",
         "_is_direct",
+        "_kept",
+        "_num_bytes",
         "_on_pages",
         "_os_io",
         "_pool",
@@ -58,11 +63,16 @@ class PageFile:
         header: bytes,
         *,
         on_pages: Callable[[NDArray[np.uint8]], None] | None = None,
+        kept: tuple[int, int] | None = None,
         buffer_bytes: int = BUFFER_BYTES,
         os_io: OsIO = REAL_OS,
     ) -> None:
         self._os_io = os_io
         self._on_pages = on_pages
+        self._header_bytes = len(header)
+        # As bytes behind the header, of which so many were handed on to be written.
+        self._kept = None if kept is None else (kept[0] * PAGE_BYTES, kept[1] * PAGE_BYTES)
+        self._num_bytes = 0
         self._buffer = aligned_bytes(buffer_bytes)
         self._filled = 0
         self._spare: NDArray[np.uint8] | None = None
@@ -72,6 +82,9 @@ class PageFile:
         self._fd = os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             write_full(self._fd, memoryview(header), os_io=os_io)
+            if self._kept is not None:
+                # Once: what is kept lies in one stretch, and is written from here on.
+                os_io.seek(self._fd, self._header_bytes + self._kept[0])
         except BaseException:
             self.abort()
             raise
@@ -96,6 +109,8 @@ class PageFile:
         pages = self._take_pages()
         self._settle()
         self._write(pages.data)
+        if self._kept is not None:
+            self._os_io.truncate(self._fd, self._header_bytes + self._num_bytes)
 
     def finish(self) -> None:
         """Force the content to the device and close. A failing fsync is final and never repeated."""
@@ -117,11 +132,15 @@ class PageFile:
             self._drop_buffers()
 
     def _take_pages(self) -> NDArray[np.uint8]:
-        """Return what is buffered, and take note of its pages."""
+        """Return what is to be written of what is buffered, and take note of its pages."""
         pages, self._filled = self._buffer[: self._filled], 0
         if pages.size and self._on_pages is not None:
             self._on_pages(pages)
-        return pages
+        first = self._num_bytes
+        self._num_bytes += pages.size
+        if self._kept is None:
+            return pages
+        return pages[max(self._kept[0] - first, 0) : max(self._kept[1] - first, 0)]
 
     def _flush_behind(self) -> None:
         """Have the full buffer written while the other one is filled."""
@@ -155,6 +174,8 @@ class PageFile:
         self._buffer, self._spare = aligned_bytes(0), None
 
     def _write(self, data: memoryview) -> None:
+        if not len(data):  # of pages that leave a hole nothing is written
+            return
         if self._is_direct:
             done = 0
             try:

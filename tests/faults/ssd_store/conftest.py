@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gloader.core.row_ranges import RangePart
 from gloader.dataset import Dataset
 from gloader.errors import StoreError
+from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import STORE_MANIFEST, find_manifest_name, load_manifest
 from gloader.ssd_store.format.verify import verify_directory
@@ -116,7 +118,18 @@ class OverwriteTyped:
         write_typed(folder, NEW, overwrite=True, os_io=os_io)
 
 
-CASES = [Create, CreateInNewFolder, Overwrite, TakeOver, OverwriteTyped]
+class CreatePart(Create):
+    """The last but one of several parts of the rows: a file with holes at both ends."""
+
+    def run(self, folder: Path, os_io: OsIO) -> None:
+        part = RangePart(part=1, of=3)
+        with NewDirectory(folder / "s", manifest_name=STORE_MANIFEST, part=part, os_io=os_io) as directory:
+            with directory.features("features", num_rows=90, dim=61, dtype="float32") as column:
+                column.append(NEW)
+            directory.commit("feature_store", {})
+
+
+CASES = [Create, CreateInNewFolder, Overwrite, TakeOver, OverwriteTyped, CreatePart]
 
 
 def content_of(folder: Path) -> str:
@@ -131,6 +144,11 @@ def content_of(folder: Path) -> str:
         return f"refused ({type(error).__name__})"
     report = verify_directory(path, manifest_name)
     assert report.is_ok, report.problems
+    if manifest.ranges is not None:
+        with FeatureStore.open(path) as store:
+            first, past = store.held
+            assert np.array_equal(store.load(np.arange(first, past)).array, NEW[first:past])
+        return "new"
     arrays = {name: load_array(path, record) for name, record in manifest.arrays.items()}
     rows = arrays["nodes/paper/features" if "nodes/paper/features" in arrays else "features"]
     for name, array in (("old", OLD), ("new", NEW)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,45 @@ def test_a_buffer_that_does_not_fit_is_refused(out: np.ndarray) -> None:
 def test_impossible_caches_are_refused(settings: dict) -> None:
     with pytest.raises(ShapeError, match="cannot be made"):
         SlotCache(**({"capacity": 1, "dim": 1} | settings))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_rows_are_copied_for_others_while_their_slots_hold_them(dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    features = rng.integers(-100, 100, (50, 3)).astype(dtype)
+    with SlotCache(20, dim=3, dtype=dtype) as cache:
+        nodes = rng.permutation(50)[:20]
+        cache.admit(admissions(list(range(20)), list(range(20))), nodes, features[nodes])
+        wanted = np.arange(5, 45)
+        out = np.full((40, 3 * features.itemsize), 77, np.uint8)
+        is_held = cache.copy_held(wanted, out)
+        assert set(wanted[is_held].tolist()) == {node for node in nodes if 5 <= node < 45}
+        assert np.array_equal(out[is_held].view(dtype), features[wanted[is_held]])
+        assert (out[~is_held] == 77).all()
+        with pytest.raises(ShapeError, match="it must be C-contiguous uint8 of shape"):
+            cache.copy_held(wanted, out[:3])
+        assert not cache.copy_held(wanted[:0], out[:0]).any()
+
+
+def test_a_row_that_is_replaced_while_it_is_copied_for_others_is_whole_or_not_there() -> None:
+    """A thread admits one row after the other to one slot; whoever copies one meanwhile gets all of it."""
+    dim, rows = 4096, np.arange(64)
+    features = np.repeat(rows[:, None], dim, axis=1).astype(np.float32)
+    with SlotCache(1, dim=dim) as cache:
+        is_over = threading.Event()
+
+        def replace_rows() -> None:
+            while not is_over.is_set():
+                for row in rows:
+                    cache.admit(admissions([0], [0]), rows[row : row + 1], features[row : row + 1])
+
+        thread = threading.Thread(target=replace_rows)
+        thread.start()
+        try:
+            out = np.empty((64, 4 * dim), np.uint8)
+            for _ in range(500):
+                is_held = cache.copy_held(rows, out)
+                assert np.array_equal(out[is_held].view(np.float32), features[is_held])
+        finally:
+            is_over.set()
+            thread.join()

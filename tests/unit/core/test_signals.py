@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from gloader.core.signals import (
     act_at_sigterm,
     close_in_finalizer,
     forget_sigterm,
+    interruption_first,
     is_signal_pending,
     uninterrupted,
 )
@@ -83,6 +84,17 @@ def test_errors_of_the_block_are_raised_and_hidden_by_a_signal() -> None:
         signal.raise_signal(signal.SIGINT)
         raise OSError("disk")
     assert isinstance(caught.value.__context__, OSError)
+
+
+def test_a_signal_that_a_block_takes_for_a_failure_is_raised_at_its_end() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interruption_first():
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGINT)
+        raise OSError("what became of it")
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(OSError, match="no signal"), interruption_first():
+        raise OSError("no signal")
 
 
 def test_whoever_insists_is_not_kept() -> None:

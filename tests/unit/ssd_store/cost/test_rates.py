@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gloader.ssd_store.cost import probe as probe_module
 from gloader.ssd_store.cost import rates as module
 from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile, remembered_profile
 from gloader.ssd_store.cost.rates import DEFAULT_PROFILE, rates_of
@@ -18,6 +19,9 @@ from gloader.testing.faults import FaultyOS
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from gloader.ssd_store.read.extents import Extents
+    from gloader.types import IdArray
 
 KNOWN = DeviceProfile(
     random_reads_per_s=80_000.0,
@@ -62,7 +66,7 @@ class TwoDevices(FaultyOS):
         found = super().stat(path)
         fields = list(found)
         fields[2] += os.path.basename(path) == "spill"  # noqa: PTH119 - st_dev, whatever the path is
-        return os.stat_result(fields)
+        return os.stat_result(fields, {"st_blocks": found.st_blocks})
 
 
 def no_probe(*_: object, **__: object) -> DeviceProfile:
@@ -162,6 +166,20 @@ def test_a_refresh_measures_again(features: Path, spill: Path) -> None:
     assert remembered_profile(features.parent) != KNOWN
 
 
+def test_holes_are_not_measured(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_probe(*_: object) -> None:
+        raise AssertionError("the holes of a file were probed")
+
+    size = features.stat().st_size
+    features.unlink()
+    with features.open("wb") as file:
+        file.write(b"x" * 8192)
+        file.truncate(size)
+    monkeypatch.setattr(module, "_probe_file", no_probe)
+    assert rates_of(features).read_bytes_per_s not in {0, module.DEFAULT_PROFILE.read_bytes_per_s}
+    assert [path.name for path in features.parent.iterdir()] == [features.name]
+
+
 def test_a_small_file_is_not_measured(features: Path, spill: Path, home: Path) -> None:
     os.truncate(features, FILE_BYTES - 1)
     system = FaultyOS()
@@ -234,3 +252,30 @@ def test_whichever_call_fails_there_are_rates_and_no_file(
         for path in spill.iterdir():
             path.unlink()
     assert n > 5
+
+
+def test_a_file_with_holes_is_read_where_its_bytes_are(
+    features: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hole is read at the speed of memory, and says nothing about the device."""
+    start, past = FILE_BYTES + 3 * 4096, 3 * FILE_BYTES - 4096
+    with features.open("r+b") as file:
+        file.seek(start)
+        file.write(np.random.default_rng(1).bytes(past - start))
+        file.truncate(4 * FILE_BYTES)
+    seen: list[IdArray] = []
+    measure = probe_module._reads_per_s
+
+    def watched(fd: int, memory: object, depth: int, extents: Extents, *how: object) -> float:
+        seen.append(extents.offset)
+        assert (extents.offset >= start).all()
+        assert (extents.offset + extents.length <= past).all()
+        return measure(fd, memory, depth, extents, *how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(probe_module, "_reads_per_s", watched)
+    assert rates_of(features, span=(start, past)).read_bytes_per_s > 0
+    assert len(seen) >= 4
+    assert max(int(offset.max()) for offset in seen) > past - FILE_BYTES // 2  # up to the end of what is here
+    assert rates_of(features, span=(start, start + FILE_BYTES - 4096), refresh=True) == rates_of(
+        features, span=(0, 0), refresh=True
+    )  # too little to measure

@@ -76,6 +76,17 @@ def test_large_rows_are_read_directly() -> None:
     assert "packed" in choice.reason
 
 
+def test_rows_that_are_not_all_on_the_disk_are_swept() -> None:
+    """Read directly, each batch would bring nearly all blocks from where they are; the disk itself says otherwise."""
+    here = choose_strategy(LARGE_ROWS, DISK, memory_bytes=0, spill_bytes=10**11)
+    away = choose_strategy(LARGE_ROWS, DISK, memory_bytes=0, spill_bytes=10**11, is_whole=False)
+    assert (here.strategy, away.strategy) == ("direct", "packed")
+    assert "direct brings nearly all blocks for each batch" in away.reason
+    nowhere = choose_strategy(LARGE_ROWS, DISK, memory_bytes=0, spill_bytes=0, is_whole=False)
+    assert nowhere.strategy == "direct"
+    assert math.isfinite(nowhere.predicted_s)
+
+
 def test_idle_memory_is_better_than_a_pack() -> None:
     choice = choose_strategy(SMALL_ROWS, DISK, memory_bytes=10**9, spill_bytes=10**10)
     assert choice.strategy == "staged"

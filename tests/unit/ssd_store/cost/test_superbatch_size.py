@@ -32,6 +32,10 @@ def test_the_first_superbatches_are_small(size: int, sizes: list[int]) -> None:
     assert list(islice(ramp(size), len(sizes))) == sizes
 
 
+def test_the_sizes_double_from_the_first_one() -> None:
+    assert list(islice(ramp(12, 3), 4)) == [3, 6, 12, 12]
+
+
 def test_an_empty_superbatch_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="a superbatch of 0 batches"):
         ramp(0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from arrived_rows import arrange, play
 from version_1 import as_version_1, digest, page_checksums
 
 from gloader.dataset import Dataset
@@ -100,6 +101,18 @@ def test_sweeps_and_packs_read_it(path: Path) -> None:
                 source.read_into(3, misses[3], out, at=np.arange(len(out)))
                 np.testing.assert_array_equal(out, FEATURES[misses[3]])
                 source.close()
+
+
+def test_rows_that_arrive_for_it_have_checksums_of_today(path: Path) -> None:
+    as_version_1(path)
+    rows, rng = np.arange(0, NUM_NODES, 2), np.random.default_rng(0)
+    layout = arrange(rows, 4 * DIM, owners=2, rounds=2, rng=rng)
+    with FeatureStore.open(path) as store:
+        arriving, _ = play(layout, FEATURES)
+        source = load_misses(store, [rows], is_cancelled=lambda: False, arriving=arriving)
+        out = np.empty((len(rows), DIM), np.float32)
+        source.read_into(0, rows, out, at=np.arange(len(out)))
+        np.testing.assert_array_equal(out, FEATURES[rows])
 
 
 def test_page_checksums_are_learnt_in_a_pass_that_the_digest_vouches_for(path: Path) -> None:

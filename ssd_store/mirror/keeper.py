@@ -1,0 +1,288 @@
+"""Which blocks stay on this disk: all of them, or what a budget has room for; none goes while somebody reads it."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from contextlib import contextmanager
+from io import FileIO
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.core.signals import uninterrupted
+from gloader.ssd_store.mirror.eviction import choose_victims
+from gloader.ssd_store.mirror.mirrored_file import EVICTED, HERE, MISSING
+from gloader.ssd_store.mirror.record import MIRROR_RECORD
+from gloader.ssd_store.os_io import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.mirror.mirrored_file import MirroredFile
+    from gloader.ssd_store.os_io import OsIO
+
+_LOG = logging.getLogger(__name__)
+_ATTEMPTS: Final = 100
+_PAUSE_S: Final = 0.01  # that another process takes to evict a few blocks
+
+
+class Keeper:
+    """Keeps blocks within a budget. Thread-safe; several processes may keep blocks in one folder.
+
+    Without a budget each file is shared as a whole for as long as it is open, so that nobody evicts any of it. With
+    one, blocks are pinned while they are read: by a count in this process and a lock on their marks for the others.
+
+    Parameters
+    ----------
+    folder : of the mirror; eviction happens only where it holds our owner record
+    budget_bytes : that all blocks may take; None: all are kept
+    os_io : the system calls to make
+    """
+
+    def __init__(self, folder: Path, *, budget_bytes: int | None, os_io: OsIO) -> None:
+        self.budget_bytes = budget_bytes
+        self.num_evicted = 0
+        self.num_not_kept = 0
+        self._folder = folder
+        self._os_io = os_io
+        self._files: list[MirroredFile] = []
+        self._evictable: set[str] = set()
+        self._lock = threading.RLock()  # of pins
+        self._admission = threading.Lock()
+        self._coming: list[tuple[MirroredFile, int]] = []  # blocks that were admitted, marked or not yet
+        self._has_warned = False
+
+    def add(self, file: MirroredFile, *, is_evictable: bool) -> None:
+        """Take charge of a file."""
+        if self.budget_bytes is None:
+            file.share(0, file.num_blocks)
+        with self._lock:
+            self._files.append(file)
+            if is_evictable:
+                self._evictable.add(file.name)
+
+    def used_bytes(self) -> int:
+        """Return the bytes of all blocks that are here."""
+        return sum(int(_lengths(file)[file.marks != MISSING].sum()) for file in self._files)
+
+    def pin(self, file: MirroredFile, first: int, past: int) -> bool:
+        """Hold blocks ``first`` to ``past - 1`` where they are, until `unpin`; false if not all of them are here."""
+        if self.budget_bytes is None:
+            if not (file.marks[first:past] == HERE).all():
+                file.reload(first, past)
+            return bool((file.marks[first:past] == HERE).all())
+        with self._lock:
+            if (file.pins[first:past] == EVICTED).any():
+                return False
+            file.pins[first:past] += 1
+        try:
+            file.share(first, past)
+            file.reload(first, past)
+            if (file.marks[first:past] == HERE).all():
+                return True
+        except BaseException:
+            self.unpin(file, first, past)
+            raise
+        self.unpin(file, first, past)
+        return False
+
+    def unpin(self, file: MirroredFile, first: int, past: int) -> None:
+        """Give up what `pin` holds."""
+        if self.budget_bytes is None:
+            return
+        with self._lock:
+            file.pins[first:past] -= 1
+            free = first + np.flatnonzero(file.pins[first:past] == 0)
+            # Under the lock: another thread that pins one of them meanwhile would lose its lock.
+            for begin, end in _runs(free):
+                file.release(begin, end)
+
+    def pin_all(self, file: MirroredFile, blocks: NDArray[np.intp]) -> bool:
+        """Hold ``blocks``, which ascend, until `unpin_all`; false, and none is held, if not all of them are here."""
+        runs = _runs(blocks)
+        for number, (first, past) in enumerate(runs):
+            if not self.pin(file, first, past):
+                for begin, end in runs[:number]:
+                    self.unpin(file, begin, end)
+                return False
+        return True
+
+    def unpin_all(self, file: MirroredFile, blocks: NDArray[np.intp]) -> None:
+        """Give up what `pin_all` holds."""
+        for first, past in _runs(blocks):
+            self.unpin(file, first, past)
+
+    def keep(
+        self,
+        file: MirroredFile,
+        block: int,
+        data: NDArray[np.uint8],
+        *,
+        mark: int,
+        must: bool,
+    ) -> bool:
+        """Write a verified block and mark it; return false where there is no room for it.
+
+        Parameters
+        ----------
+        file, block : which one
+        data : its bytes
+        mark : HERE, or WRITTEN
+        must : keep it whatever has to go, and pinned
+
+        Raises
+        ------
+        OSError
+            The disk fails, or is full.
+        """
+        if self.budget_bytes is not None:
+            with self._admission:
+                if not self._make_room(file, block, must=must):
+                    self.num_not_kept += 1
+                    return False
+                self._coming.append((file, block))
+        try:
+            return self._write(file, block, data, mark, is_held=must)
+        finally:
+            if self.budget_bytes is not None:
+                with self._admission:
+                    self._coming.remove((file, block))
+
+    def warn(self, error: OSError) -> None:
+        """Say once that blocks cannot be kept."""
+        with self._lock:
+            self.num_not_kept += 1
+            is_first, self._has_warned = not self._has_warned, True
+        if is_first:
+            _LOG.warning(
+                "%s: blocks cannot be kept here (%s), and are read from the object store again: free some space, or "
+                "give a --mirror-budget that fits",
+                self._folder,
+                error.strerror or error,
+            )
+
+    def _write(
+        self, file: MirroredFile, block: int, data: NDArray[np.uint8], mark: int, *, is_held: bool
+    ) -> bool:
+        if self.budget_bytes is None:
+            file.write(block, data)
+            file.mark(block, mark)
+            return True
+        with self._lock:
+            if file.pins[block] == EVICTED:
+                return False
+            file.pins[block] += 1
+        try:
+            # Another process may be about to give the space of this very block back.
+            file.share(block, block + 1)
+            file.write(block, data)
+            file.mark(block, mark)
+        except BaseException:
+            self.unpin(file, block, block + 1)
+            raise
+        if not is_held:
+            self.unpin(file, block, block + 1)
+        return True
+
+    def _make_room(self, file: MirroredFile, block: int, *, must: bool) -> bool:
+        """Evict what has to go for a block, where that is worth it; a block that must stay may exceed the budget."""
+        needed = self._needed_bytes(file.length_of(block))
+        if needed <= 0:
+            return True
+        newcomer = None if must else float(file.uses[block])
+        if self._victims(needed, newcomer) is None:
+            return False
+        with self._alone() as is_alone:
+            if not is_alone:
+                return must
+            for each in self._files:
+                each.reload()
+            needed = self._needed_bytes(file.length_of(block))
+            victims = self._victims(needed, newcomer)
+            for other, number in victims or ():
+                self._evict(other, number)
+            return must or (victims is not None and self._needed_bytes(file.length_of(block)) <= 0)
+
+    def _needed_bytes(self, length: int) -> int:
+        used = 0
+        for file in self._files:
+            # One look at the marks: a block that is marked meanwhile would count twice, or not at all.
+            is_used = file.marks != MISSING
+            is_used[[block for other, block in self._coming if other is file]] = True
+            used += int(_lengths(file)[is_used].sum())
+        return used + length - (self.budget_bytes or 0)
+
+    def _victims(self, needed: int, newcomer: float | None) -> list[tuple[MirroredFile, int]] | None:
+        blocks: list[tuple[MirroredFile, int]] = []
+        uses, lengths = [np.empty(0, np.float32)], [np.empty(0, np.int64)]
+        for file in self._files:
+            if file.name in self._evictable:
+                free = np.flatnonzero((file.marks == HERE) & (file.pins == 0))
+                blocks += [(file, int(number)) for number in free]
+                uses.append(file.uses[free])
+                lengths.append(_lengths(file)[free])
+        chosen = choose_victims(
+            np.concatenate(uses), np.concatenate(lengths), needed_bytes=needed, newcomer=newcomer
+        )
+        return None if chosen is None else [blocks[each] for each in chosen]
+
+    def _evict(self, file: MirroredFile, block: int) -> None:
+        with self._lock:
+            if file.pins[block] != 0:
+                return
+            file.pins[block] = EVICTED
+        try:
+            if file.own(block):
+                try:
+                    # Durably, before its bytes go: a mark over a hole would promise zeros.
+                    file.mark(block, MISSING, is_durable=True)
+                    self._os_io.kill_point("mirror.before_punch")
+                    file.punch(block)
+                    self.num_evicted += 1
+                finally:
+                    file.release(block, block + 1)
+        finally:
+            with self._lock:
+                file.pins[block] = 0
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Hold the lock of eviction in this folder; false where another process has it for long."""
+        with uninterrupted():
+            record = FileIO(
+                open_regular(self._folder / MIRROR_RECORD, os.O_RDONLY | os.O_NOFOLLOW, os_io=self._os_io)
+            )
+        with record:
+            yield self._is_locked(record.fileno())
+
+    def _is_locked(self, fd: int) -> bool:
+        for _ in range(_ATTEMPTS):
+            try:
+                self._os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_PAUSE_S)
+            else:
+                return True
+        return False
+
+
+def _runs(blocks: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Return ascending numbers as runs without holes: first, and past the last. Pure."""
+    if not blocks.size:
+        return []
+    cuts = np.flatnonzero(np.diff(blocks) != 1) + 1
+    firsts, lasts = blocks[np.r_[0, cuts]], blocks[np.r_[cuts, blocks.size] - 1]
+    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
+
+
+def _lengths(file: MirroredFile) -> NDArray[np.int64]:
+    lengths = np.full(file.num_blocks, file.block_bytes, np.int64)
+    lengths[-1] = file.length_of(file.num_blocks - 1)
+    return lengths

@@ -1,0 +1,254 @@
+"""The folder of a mirror, made once: every file sparse and of full size, no block marked, the owner record last."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gloader.core.thread_start import run_together
+from gloader.errors import (
+    FormatError,
+    IncompleteStoreError,
+    StoreLockedError,
+    StoreOpenError,
+    StoreWriteError,
+    TruncatedStoreError,
+)
+from gloader.ssd_store.format.manifest import DATASET_MANIFEST
+from gloader.ssd_store.format.npy_header import DATA_OFFSET, file_bytes, npy_header
+from gloader.ssd_store.mirror.mirrored_file import HERE, MISSING
+from gloader.ssd_store.mirror.record import FILES, MARKS, MAX_RECORD_BYTES, MIRROR_RECORD, MirrorRecord
+from gloader.ssd_store.os_io import close_quietly, make_folders, pwrite_full, read_full, write_full
+from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.write.disk_errors import write_errors
+from gloader.ssd_store.write.lock import LockedFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from gloader.ssd_store.format.manifest import Manifest
+    from gloader.ssd_store.mirror.objects import ObjectFacts, ObjectStore
+    from gloader.ssd_store.os_io import OsIO
+
+_LOG = logging.getLogger(__name__)
+_PRIVATE: Final = 0o700
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_HEADS: Final = 16  # objects that are asked about at a time
+_WAIT_S: Final = 300.0  # for another process that makes the same mirror
+_LOOK_S: Final = 0.1
+_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def headers_of(manifest: Manifest) -> dict[str, tuple[bytes, int]]:
+    """Return the header page and the size in bytes of every file of arrays that ``manifest`` names. Pure."""
+    files: dict[str, tuple[bytes, int]] = {}
+    for record in manifest.arrays.values():
+        files[record.file] = npy_header(record.dtype, record.shape), record.file_bytes
+        if record.pages_file is not None:
+            header = npy_header("uint64", (record.num_pages,))
+            files[record.pages_file] = header, file_bytes(8 * record.num_pages)
+    return files
+
+
+def facts_of(objects: ObjectStore, sizes: Mapping[str, int]) -> dict[str, ObjectFacts]:
+    """Ask for the size and ETag of every object, many at a time.
+
+    Parameters
+    ----------
+    objects : the store
+    sizes : what the dataset's record says, by name
+
+    Raises
+    ------
+    IncompleteStoreError, TruncatedStoreError, FormatError
+        An object is missing, or has another size.
+    StoreReadError
+        The store cannot be asked.
+    """
+    tasks = [partial(objects.head, name) for name in sizes]
+    answers = run_together(tasks, threads=_HEADS, name="gloader-head")
+    found: dict[str, ObjectFacts] = {}
+    for (name, size), facts in zip(sizes.items(), answers, strict=True):
+        url = f"{objects.url}/{name}"
+        if facts is None:
+            text = "the dataset's record names this object and it is missing; upload the dataset again"
+            raise IncompleteStoreError(errno.ENOENT, text, url)
+        if facts.size != size:
+            kind = TruncatedStoreError if facts.size < size else FormatError
+            raise kind(f"{url}: the object has {facts.size} bytes, expected {size}; upload the dataset again")
+        found[name] = facts
+    return found
+
+
+def make_mirror(
+    folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], *, os_io: OsIO
+) -> None:
+    """Make the folder of a mirror; it appears whole. Another process may make the same one meanwhile.
+
+    Parameters
+    ----------
+    folder : to make, in a folder that may have to be made, too
+    record : its owner record
+    commit : the dataset's commit record
+    headers : the first page of every file, by name
+
+    Raises
+    ------
+    StoreWriteError
+        The file system refuses, or something else has the name.
+    StoreLockedError
+        Another process makes the mirror and does not come to an end.
+    """
+    with _refusals(folder.parent), write_errors(folder, "making a mirror", os_io=os_io):
+        _make_private_folders(folder.parent, os_io)
+        draft = LockedFolder(_draft_of(folder), os_io=os_io)
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                draft.acquire()
+                break
+            except StoreLockedError:
+                if is_folder(folder, os_io):
+                    return
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_S)
+        try:
+            if not is_folder(folder, os_io):
+                _write_all(draft.path / "new", record, commit, headers, os_io)
+                os_io.kill_point("mirror.before_publish")
+                os_io.rename_noreplace(draft.path / "new", folder)
+                os_io.fsync_dir(folder.parent)
+                os_io.kill_point("mirror.after_publish")
+        finally:
+            draft.remove()
+
+
+def remove_dead_draft(folder: Path, *, os_io: OsIO) -> None:
+    """Remove what a process left that was killed just when it had made the mirror ``folder``."""
+    path = _draft_of(folder)
+    if is_folder(path, os_io):
+        draft = LockedFolder(path, os_io=os_io)
+        try:
+            draft.acquire()
+            draft.remove()
+        except (
+            StoreLockedError,
+            OSError,
+        ) as error:  # somebody is just making it, or it is not ours to remove
+            _LOG.info("%s could not be removed: %s", path, error)
+
+
+@contextmanager
+def _refusals(mirror_dir: Path) -> Iterator[None]:
+    """Say where mirrors go if ``mirror_dir`` cannot be written: the folder may be nobody's choice."""
+    try:
+        yield
+    except StoreWriteError as error:
+        if error.errno not in _REFUSED:
+            raise
+        text = f"no mirror can be made in this folder: {os.strerror(error.errno)}; give another --mirror-dir"
+        raise StoreWriteError(error.errno, text, str(mirror_dir)) from error
+
+
+def read_record(folder: Path, *, os_io: OsIO) -> MirrorRecord:
+    """Read the owner record of a mirror's folder.
+
+    Raises
+    ------
+    FormatError
+        It is none that this build reads.
+    StoreOpenError
+        The folder is another user's, or cannot be read.
+    """
+    path = folder / MIRROR_RECORD
+    try:
+        _require_own(folder, os_io)
+        with Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io) as fd:
+            size = os_io.fstat(fd).st_size
+            data = bytearray(min(size, MAX_RECORD_BYTES))  # a longer one is cut, and so no record
+            read_full(fd, memoryview(data), 0, os_io=os_io)
+    except StoreOpenError:
+        raise
+    except OSError as error:
+        text = (
+            f"the mirror cannot be opened: {error.strerror}; give another --mirror-dir, or remove the folder"
+        )
+        raise StoreOpenError(error.errno, text, str(folder)) from error
+    return MirrorRecord.parse(bytes(data), path)
+
+
+def _require_own(folder: Path, os_io: OsIO) -> None:
+    status = os_io.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        text = "it is not a folder of yours, so that nothing in it is believed; give another --mirror-dir"
+        raise StoreOpenError(errno.EPERM, text, str(folder))
+
+
+def is_folder(path: Path, os_io: OsIO) -> bool:
+    """Return whether there is a folder at ``path``; a link is none. Raises `StoreOpenError` where nobody may look."""
+    try:
+        return stat.S_ISDIR(os_io.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError as error:
+        text = f"the mirror cannot be looked for: {error.strerror}; give another --mirror-dir"
+        raise StoreOpenError(error.errno, text, str(path)) from error
+
+
+def _draft_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.making")
+
+
+def _make_private_folders(path: Path, os_io: OsIO) -> None:
+    if is_folder(path, os_io):
+        return
+    make_folders(path.parent, os_io=os_io)
+    try:
+        os_io.mkdir(path, _PRIVATE)
+    except FileExistsError:
+        return
+    os_io.fsync_dir(path.parent)
+
+
+def _write_all(
+    folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], os_io: OsIO
+) -> None:
+    """Write the folder, each file and then each folder forced to the device."""
+    folders = [folder, folder / FILES, folder / MARKS]
+    for path in folders:
+        os_io.mkdir(path, _PRIVATE)
+    for name, facts in record.files.items():
+        for root in folders[1:3]:
+            for parent in reversed((root / name).relative_to(root).parents[:-1]):
+                if root / parent not in folders:
+                    os_io.mkdir(root / parent, _PRIVATE)
+                    folders.append(root / parent)
+        # Of full size by its last byte: what is before it takes no space.
+        _write_new(folder / FILES / name, headers[name], facts.size, os_io)
+        # A file of a header alone has nothing to bring.
+        mark = HERE if facts.size == DATA_OFFSET else MISSING
+        marks = bytes([mark]) * -(-facts.size // record.block_bytes)
+        _write_new(folder / MARKS / name, marks, 0, os_io)
+    _write_new(folder / FILES / DATASET_MANIFEST, commit, 0, os_io)
+    _write_new(folder / MIRROR_RECORD, record.to_bytes(), 0, os_io)
+    for path in reversed(folders):
+        os_io.fsync_dir(path)
+
+
+def _write_new(path: Path, content: bytes, size: int, os_io: OsIO) -> None:
+    fd = os_io.open(path, _NEW, 0o600)
+    try:
+        write_full(fd, memoryview(content), os_io=os_io)
+        if size > len(content):
+            pwrite_full(fd, memoryview(b"\0"), size - 1, os_io=os_io)
+        os_io.fsync(fd)
+    finally:
+        close_quietly(fd, os_io=os_io)

@@ -1,0 +1,417 @@
+"""A mirror: the files of a dataset on this disk, whose blocks come from an object store when they are wanted."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.locks import SignalSafeCondition
+from gloader.errors import (
+    ChannelClosedError,
+    ChecksumError,
+    StoreError,
+    StoreOpenError,
+    StoreReadError,
+    StoreWriteError,
+)
+from gloader.ssd_store.mirror.block_fetch import BlockRequest
+from gloader.ssd_store.mirror.keeper import Keeper
+from gloader.ssd_store.mirror.mirror_files import MirrorFiles, disk_errors
+from gloader.ssd_store.mirror.mirrored_file import HERE, MISSING, WRITTEN, MirroredFile
+from gloader.ssd_store.mirror.objects import REQUEST_TIMEOUT_S
+from gloader.ssd_store.mirror.stats import WaitClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    from gloader.ssd_store.mirror.block_fetch import Fetch
+    from gloader.ssd_store.mirror.fetch import Fetcher
+    from gloader.ssd_store.mirror.page_sums import FileCheck
+    from gloader.ssd_store.mirror.record import MirrorRecord
+    from gloader.ssd_store.os_io import OsIO
+
+_AHEAD: Final = 2  # blocks that are asked for beside those in flight
+_LOOK_S: Final = 0.05
+_WRITING_S: Final = 1.0  # that a sweep waits for blocks that came before it
+_ANSWERS: Final = 3  # to readers of a block that was damaged when they read it
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """A block on its way from the store: in memory once it is verified, and then perhaps kept on the disk."""
+
+    file: MirroredFile
+    block: int
+    must_keep: bool = False
+    num_users: int = 0
+    buffer: NDArray[np.uint8] | None = None  # of the mirror, which ``data`` lies in
+    data: NDArray[np.uint8] | None = None
+    fetch: Fetch | None = None  # None: it was here already
+    is_found: bool = False  # on this disk, where another process put it meanwhile
+    is_settled: bool = False  # kept, or not to be kept
+    is_kept: bool = False
+    is_pinned: bool = False  # until its last user drops it
+    failure: OSError | None = None  # of the disk
+
+
+class Mirror:
+    """Brings blocks, verifies and keeps them. Thread-safe. Owns the fetcher and descriptors until `close`.
+
+    Parameters
+    ----------
+    folder : of the mirror
+    record : its owner record
+    checks : how each of its files is checked, by name
+    fetcher : brings the blocks
+    budget_bytes : that all blocks may take on the disk; None: all are kept
+    os_io : the system calls to make
+
+    Raises
+    ------
+    BudgetError
+        The budget has no room for what must always be here.
+    StoreOpenError
+        A file of the mirror cannot be opened.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        record: MirrorRecord,
+        checks: Mapping[str, FileCheck],
+        fetcher: Fetcher,
+        *,
+        budget_bytes: int | None,
+        os_io: OsIO,
+    ) -> None:
+        self.folder = folder
+        self.record = record
+        self.waits = WaitClock()
+        self.keeper = Keeper(folder, budget_bytes=budget_bytes, os_io=os_io)
+        self.files = MirrorFiles(folder, record, checks, self.keeper, os_io=os_io)
+        self._checks = checks
+        self._fetcher = fetcher
+        self._changed = SignalSafeCondition()
+        self._arriving: dict[tuple[str, int], Arrival] = {}
+        # Fresh memory is found by the system page by page, which takes longer than a block takes to come.
+        self._spare: list[NDArray[np.uint8]] = []
+        self._answered: dict[tuple[str, int], int] = {}
+        self._whole_locks = {
+            name: threading.Lock() for name, check in checks.items() if check.pages_name is None
+        }
+        self._verified: set[str] = set()  # of those that can only be checked as a whole
+
+    @property
+    def width(self) -> int:
+        """Blocks to ask for before the first of them is needed."""
+        return self._fetcher.width + _AHEAD
+
+    # --- blocks ---
+
+    def ask(self, file: MirroredFile, block: int, *, must_keep: bool = False) -> Arrival:
+        """Have a block brought; returns at once, but for the first block of a file, whose checksums come before.
+
+        Whoever asks calls `drop` when it is done with the block.
+
+        Parameters
+        ----------
+        file, block : which one
+        must_keep : it is to be read from the disk
+        """
+        sums = self._checks[file.name].pages_name
+        if sums is not None:
+            self.require_whole(self.files.named(sums))
+        with self._changed.lock:
+            arrival = self._arriving.get((file.name, block))
+            if arrival is None or (arrival.fetch is not None and arrival.fetch.error is not None):
+                # It may have come since the caller looked, or another process may have brought it.
+                is_here = self.keeper.pin(file, block, block + 1)
+                arrival = Arrival(file, block) if is_here else self._begin(file, block)
+                arrival.is_pinned = is_here
+            arrival.must_keep |= must_keep
+            arrival.num_users += 1
+            return arrival
+
+    def share(self, arrival: Arrival) -> None:
+        """Take part in a block that somebody asked for, who still holds it; `drop` gives it up."""
+        with self._changed.lock:
+            arrival.num_users += 1
+
+    def wait(
+        self, arrival: Arrival, *, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> NDArray[np.uint8]:
+        """Return the bytes of a block that was asked for.
+
+        Raises
+        ------
+        StoreOpenError
+            The object was replaced.
+        StoreReadError
+            It could not be brought; names the object, the bytes and the reason.
+        ChecksumError
+            It came damaged twice; names the block.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        if arrival.fetch is None:  # it was on this disk when it was asked for, and is pinned there
+            if arrival.data is None:
+                arrival.data = self._read(arrival)
+            return arrival.data
+        try:
+            with self.waits:
+                self._fetcher.wait(arrival.fetch, is_cancelled=is_cancelled)
+        except StoreReadError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            text = (
+                "the object was replaced after its mirror was made; open the dataset again, and if it has the same "
+                f"record remove {self.folder} before"
+            )
+            raise StoreOpenError(errno.ESTALE, text, self._url(arrival.file)) from None
+        if arrival.data is None:
+            raise StoreError(f"{self._url(arrival.file)}: block {arrival.block} was given up")
+        return arrival.data
+
+    def drop(self, arrival: Arrival) -> None:
+        """Give a block up that was asked for; it is kept all the same if it is on its way."""
+        with self._changed.lock:
+            arrival.num_users -= 1
+            if arrival.num_users:
+                return
+            self._unpin(arrival)
+            self._reuse(arrival)
+            if arrival.fetch is not None and self._fetcher.forget(arrival.fetch):
+                self._arriving.pop((arrival.file.name, arrival.block), None)
+
+    def bring(
+        self,
+        file: MirroredFile,
+        blocks: Iterable[int],
+        *,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Have ``blocks``, which ascend, on the disk; raises as `wait`, and `StoreWriteError` if the disk fails."""
+        arrivals: list[Arrival] = []
+        coming = iter(blocks)
+        try:
+            while True:
+                while len(arrivals) < self.width and (block := next(coming, None)) is not None:
+                    arrivals.append(self.ask(file, block, must_keep=True))
+                if not arrivals:
+                    return
+                self._wait_kept(arrivals, 0, is_cancelled)
+                self.drop(arrivals.pop(0))
+        finally:
+            for arrival in arrivals:
+                self.drop(arrival)
+
+    def wait_written(self, file: MirroredFile, blocks: Iterable[int]) -> None:
+        """Wait until those of ``blocks`` that came already are on the disk, or will not be; no longer than a second."""
+        with self._changed.lock:
+            arrivals = [self._arriving.get((file.name, block)) for block in blocks]
+        written = [each for each in arrivals if each is not None and each.data is not None]
+        self._changed.when(lambda: all(each.is_settled for each in written), lambda: None, _WRITING_S)
+
+    @contextmanager
+    def held(self, file: MirroredFile, blocks: NDArray[np.intp]) -> Iterator[None]:
+        """Have a few blocks on the disk for as long as the block lasts, whoever else needs room; raises as `bring`."""
+        arrivals: list[Arrival] = []
+        try:
+            for block in blocks.tolist():
+                arrivals.append(self.ask(file, block, must_keep=True))  # noqa: PERF401 - those that were, if one fails
+            for number in range(len(arrivals)):
+                self._wait_kept(arrivals, number, lambda: False)
+            yield
+        finally:
+            for arrival in arrivals:
+                self.drop(arrival)
+
+    def require_whole(self, file: MirroredFile, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Have a file here that can only be checked as a whole; raises as `bring`, and `ChecksumError`."""
+        if file.name in self._verified:
+            return
+        check = self._checks[file.name]
+        with self._whole_locks[file.name]:
+            for _ in range(2):
+                if file.name in self._verified:
+                    return
+                file.reload()
+                self.bring(file, np.flatnonzero(file.marks == MISSING).tolist(), is_cancelled=is_cancelled)
+                with self._disk_errors(file):
+                    is_sound = check.is_sound(file)
+                    for block in np.flatnonzero(file.marks != (HERE if is_sound else MISSING)).tolist():
+                        file.mark(block, HERE if is_sound else MISSING)
+                if is_sound:
+                    self._verified.add(file.name)
+                    return
+        raise ChecksumError(
+            f"{self._url(file)}: it does not match the digest {check.array.digest} of the dataset's record: the object "
+            "is damaged in the store; check the copy that it came from with `gloader verify` and upload it again"
+        )
+
+    def refetch(self, file: MirroredFile, offset: int) -> bool:
+        """Bring the block of a damaged page once more; as `OsIO.refetch`."""
+        block = offset // file.block_bytes
+        key = file.name, block
+        with self._changed.lock:
+            number = self._answered[key] = self._answered.get(key, 0) + 1
+            # Others may have read the damaged bytes before they were replaced, and ask only now.
+            if number > _ANSWERS:
+                return False
+            if number == 1:
+                file.mark(block, MISSING)
+                self._verified.discard(file.name)
+        if self.files.is_checked_whole(file):
+            self.require_whole(file)
+        elif number == 1 or file.marks[block] != HERE:
+            self.bring(file, [block])
+        return True
+
+    def close(self) -> None:
+        """Ask for nothing more, and close the files. Idempotent."""
+        self._fetcher.close()
+        self.files.close()
+
+    # --- arrivals ---
+
+    def _begin(self, file: MirroredFile, block: int) -> Arrival:
+        arrival = self._arriving[file.name, block] = Arrival(file, block)
+        request = BlockRequest(
+            name=file.name,
+            number=block,
+            start=file.start_of(block),
+            length=file.length_of(block),
+            etag=file.etag,
+        )
+        arrival.fetch = self._fetcher.ask(
+            request,
+            lambda data: self._take(arrival, data),
+            lambda: self._keep(arrival),
+            lambda is_over: self._alone(arrival, is_over),
+        )
+        return arrival
+
+    @contextmanager
+    def _alone(self, arrival: Arrival, is_over: Callable[[], bool]) -> Iterator[Buffer | None]:
+        """Have no other process bring a block inside; yields its bytes if one has just done so."""
+        file, block = arrival.file, arrival.block
+        patience = time.monotonic() + REQUEST_TIMEOUT_S  # with a process that may be stopped
+        with self._disk_errors(file):
+            while not file.claim(block) and not is_over() and time.monotonic() < patience:
+                time.sleep(_LOOK_S)
+            file.reload(block, block + 1)
+        try:
+            # What was found and is damaged is not looked for again.
+            arrival.is_found = file.marks[block] != MISSING and not arrival.is_found
+            yield self._read(arrival).data if arrival.is_found else None
+        finally:
+            file.unclaim(block)
+
+    def _take(self, arrival: Arrival, data: Buffer) -> None:
+        """Verify a block that came; on a thread of the fetcher."""
+        file, block, check = arrival.file, arrival.block, self._checks[arrival.file.name]
+        length = file.length_of(block)
+        # Page-aligned, as the checksums and the device want it; what the client gave is neither.
+        with self._changed.lock:
+            buffer = self._spare.pop() if self._spare else None
+        if buffer is None:
+            buffer = mapped_bytes(self.record.block_bytes, touch=False)
+        copy = buffer[:length]
+        copy[:] = np.frombuffer(memoryview(data), np.uint8)
+        if block == 0:
+            check.require_header(copy, self._url(file))
+        if check.pages_name is not None:
+            sums = self.files.named(check.pages_name)
+            with self._disk_errors(sums):
+                check.require_pages(file, block, copy, sums, self._url(file))
+        arrival.buffer, arrival.data = buffer, copy
+
+    def _keep(self, arrival: Arrival) -> None:
+        """Keep a block that whoever waits has by now; on a thread of the fetcher."""
+        file, data = arrival.file, arrival.data
+        must = arrival.must_keep
+        try:
+            if arrival.is_found:
+                arrival.is_kept = True
+            elif data is not None:
+                mark = WRITTEN if self.files.is_checked_whole(file) else HERE
+                arrival.is_kept = self.keeper.keep(file, arrival.block, data, mark=mark, must=must)
+                arrival.is_pinned = arrival.is_kept and must
+        except Exception as error:  # noqa: BLE001 - said to whoever needs the block on the disk; the others have it
+            arrival.failure = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+            self.keeper.warn(arrival.failure)
+        finally:
+            with self._changed.lock:
+                arrival.is_settled = True
+                if not arrival.num_users:
+                    self._unpin(arrival)
+                    self._reuse(arrival)
+                if self._arriving.get((file.name, arrival.block)) is arrival:
+                    del self._arriving[file.name, arrival.block]
+                self._changed.notify_all()
+
+    def _read(self, arrival: Arrival) -> NDArray[np.uint8]:
+        """Return the bytes of a block that is on this disk."""
+        data = mapped_bytes(arrival.file.length_of(arrival.block), touch=False)
+        with self._disk_errors(arrival.file):
+            arrival.file.read(data.data, arrival.file.start_of(arrival.block))
+        return data
+
+    def _reuse(self, arrival: Arrival) -> None:
+        """Take the memory of a block back that nobody reads or writes any more; under the lock."""
+        if arrival.buffer is None or not arrival.is_settled:
+            return
+        if len(self._spare) < self._fetcher.width:
+            self._spare.append(arrival.buffer)
+        arrival.buffer = arrival.data = None
+
+    def _unpin(self, arrival: Arrival) -> None:
+        if arrival.is_pinned:
+            arrival.is_pinned = False
+            self.keeper.unpin(arrival.file, arrival.block, arrival.block + 1)
+
+    def _wait_kept(self, arrivals: list[Arrival], number: int, is_cancelled: Callable[[], bool]) -> None:
+        """Wait until one of ``arrivals`` is on the disk, where it stays until it is dropped."""
+        while (arrival := arrivals[number]).fetch is not None:
+            self.wait(arrival, is_cancelled=is_cancelled)
+            self._wait_settled(arrival, is_cancelled)
+            is_free = self.keeper.budget_bytes is not None and not self.files.is_checked_whole(arrival.file)
+            if arrival.is_kept and (arrival.is_pinned or not is_free):
+                return
+            # It was asked for by somebody who read it from memory, and was not worth its place, or may go again.
+            arrivals[number] = self.ask(arrival.file, arrival.block, must_keep=True)
+            self.drop(arrival)
+
+    def _wait_settled(self, arrival: Arrival, is_cancelled: Callable[[], bool]) -> None:
+        while not arrival.is_settled:
+            if is_cancelled():
+                raise ChannelClosedError(
+                    f"waiting for block {arrival.block} of {arrival.file.path} was cancelled"
+                )
+            self._changed.when(lambda: arrival.is_settled, lambda: None, _LOOK_S)
+        if arrival.failure is not None:
+            text = (
+                f"block {arrival.block} cannot be written: {arrival.failure.strerror}; free some space, or give "
+                "another --mirror-dir"
+            )
+            raise StoreWriteError(arrival.failure.errno, text, str(arrival.file.path)) from arrival.failure
+
+    # --- errors ---
+
+    def _url(self, file: MirroredFile) -> str:
+        return f"{self.record.url}/{file.name}"
+
+    def _disk_errors(self, file: MirroredFile) -> AbstractContextManager[None]:
+        return disk_errors(StoreReadError, "reading the mirror failed", file.path)

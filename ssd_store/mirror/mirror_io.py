@@ -1,0 +1,283 @@
+"""The system calls on a mirror: whoever reads a file of it gets its bytes, wherever they are."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.core.signals import close_in_finalizer
+from gloader.errors import StoreError
+from gloader.ssd_store.mirror.eviction import count_uses
+from gloader.ssd_store.mirror.mirrored_file import HERE
+from gloader.ssd_store.mirror.read_ahead import ReadAhead
+from gloader.ssd_store.mirror.source import MirrorSource, wanted_blocks
+from gloader.ssd_store.mirror.stats import MirrorStats
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.mirror.fetch import Fetcher
+    from gloader.ssd_store.mirror.mirror import Mirror
+    from gloader.ssd_store.mirror.mirrored_file import MirroredFile
+    from gloader.ssd_store.os_io import StrPath
+    from gloader.types import IdArray
+
+_RUN_BLOCKS: Final = 4  # that are pinned for one run of extents, at least, where there is a budget
+_RUN_SHARE: Final = 4
+_WAITING_BLOCKS: Final = 6
+_FEWEST_REQUESTS: Final = 2
+
+
+class MirrorIO(OsIO):
+    """The real system calls, with the missing bytes of mirrored files brought before they are read. Thread-safe.
+
+    Files of the mirror are known by what a descriptor is open on. Calls that read go through ``os_io``, and all others
+    are the system's own. Owns the mirror until `close`.
+
+    Parameters
+    ----------
+    mirror : that brings and keeps blocks
+    fetcher : of the mirror, for its counts
+    num_requests : that were made to the store before
+    os_io : the system calls to make
+    """
+
+    def __init__(
+        self, mirror: Mirror, fetcher: Fetcher, *, num_requests: int = 0, os_io: OsIO = REAL_OS
+    ) -> None:
+        self.mirror = mirror
+        self._fetcher = fetcher
+        self._num_requests = num_requests
+        self._os_io = os_io
+        self._lock = threading.Lock()
+        self._ahead: dict[str, ReadAhead] = {}
+        # Pins of sweeps that need no source, by descriptor.
+        self._held: dict[int, tuple[MirroredFile, NDArray[np.intp]]] = {}
+
+    @property
+    def url(self) -> str:
+        """Where the dataset is, as it may be shown."""
+        return self.mirror.record.url
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every block is here."""
+        here, total = self.mirror.files.num_blocks
+        return here == total
+
+    @property
+    def likely_bytes_per_s(self) -> float:
+        """What the store gives in a second."""
+        return self._fetcher.limits.likely_bytes_per_s
+
+    def limit_memory(self, num_bytes: int, /) -> int:
+        """Hold about ``num_bytes`` of blocks on their way at most, for two requests at least; return how many.
+
+        A request takes the memory of two blocks while it is copied, and a few blocks wait to be read or kept. None are
+        on their way where all are here.
+        """
+        block_bytes = self.mirror.record.block_bytes
+        wanted = max((num_bytes // block_bytes - _WAITING_BLOCKS) // 2, _FEWEST_REQUESTS)
+        requests = self._fetcher.limit(wanted)
+        return 0 if self.is_whole else (2 * requests + _WAITING_BLOCKS) * block_bytes
+
+    def stats(self) -> MirrorStats:
+        """Return what was done so far."""
+        counts = self._fetcher.counts
+        here, total = self.mirror.files.num_blocks
+        return MirrorStats(
+            requests=self._num_requests + counts.requests,
+            retries=counts.retries,
+            bytes=counts.bytes,
+            waited_s=counts.limited_s + counts.paused_s,
+            blocks_here=here,
+            blocks=total,
+            starved_s=self.mirror.waits.seconds,
+            evicted=self.mirror.keeper.num_evicted,
+            not_kept=self.mirror.keeper.num_not_kept,
+        )
+
+    def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
+        """As `OsIO.open`."""
+        return self._os_io.open(path, flags, mode)
+
+    def duplicate(self, fd: int) -> int:
+        """As `OsIO.duplicate`."""
+        return self._os_io.duplicate(fd)
+
+    def close(self, fd: int) -> None:
+        """As `OsIO.close`."""
+        self._let_go(fd)
+        self._os_io.close(fd)
+
+    def close_mirror(self) -> None:
+        """Ask the store for nothing more. Idempotent; what is here can be read as long as its files are open."""
+        self.mirror.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "mirror"):
+            close_in_finalizer(self.mirror.close)
+
+    def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
+        """As `OsIO.pread_into`; waits for the bytes where they are not here. Fewer than asked for may come at once.
+
+        Raises
+        ------
+        StoreReadError, StoreOpenError, ChecksumError
+            A block cannot be brought, its object was replaced, or it came damaged.
+        """
+        file = self.mirror.files.of(fd)
+        first, past = (0, 0) if file is None else file.blocks_of(offset, len(buffer))
+        if file is None or first == past:
+            return self._os_io.pread_into(fd, buffer, offset)
+        if self.mirror.files.is_checked_whole(file):
+            self.mirror.require_whole(file)
+            return self._os_io.pread_into(fd, buffer, offset)
+        keeper = self.mirror.keeper
+        if keeper.pin(file, first, past):
+            try:
+                return self._os_io.pread_into(fd, buffer, offset)
+            finally:
+                keeper.unpin(file, first, past)
+        return self._read_ahead(file, buffer, offset)
+
+    def portions(self, fd: int, offsets: IdArray, lengths: IdArray, /) -> Iterator[tuple[int, int]]:
+        """As `OsIO.portions`; raises as `pread_into`, and `StoreWriteError` where the disk fails."""
+        file = self.mirror.files.of(fd) if len(offsets) else None
+        if file is None:
+            yield from super().portions(fd, offsets, lengths)
+            return
+        if self.mirror.files.is_checked_whole(file):
+            self.mirror.require_whole(file)
+            yield 0, len(offsets)
+            return
+        firsts = offsets // file.block_bytes
+        ends = np.maximum.accumulate(offsets + lengths)
+        pasts = -(-np.minimum(ends, file.size) // file.block_bytes)
+        count_uses(file.uses, _touched(firsts, pasts, file))
+        at = 0
+        while at < len(offsets):
+            if self.mirror.keeper.budget_bytes is None:
+                past = self._bring_run(file, firsts, pasts, at)
+                yield at, past
+            else:
+                past = self._count_run(file, firsts, pasts, at)
+                with self.mirror.held(file, _touched(firsts[at:past], pasts[at:past], file)):
+                    yield at, past
+            at = past
+
+    def source(self, fd: int, pages: NDArray[np.uint64], data_offset: int, /) -> MirrorSource | None:
+        """As `OsIO.source`."""
+        self._let_go(fd)
+        file = self.mirror.files.of(fd)
+        if file is None:
+            return None
+        if self.mirror.files.is_checked_whole(file):
+            self.mirror.require_whole(file)
+            return None
+        wanted = wanted_blocks(pages, data_offset, file)
+        count_uses(file.uses, wanted)
+        file.reload()
+        # Else one block that is just being written would have all others read without a ring.
+        self.mirror.wait_written(file, wanted[file.marks[wanted] != HERE].tolist())
+        if (file.marks[wanted] == HERE).all() and self._hold(fd, file, wanted):
+            return None
+        return MirrorSource(self.mirror, file, wanted, os_io=self._os_io)
+
+    def download_s(self, fd: int, pages: NDArray[np.uint64], data_offset: int, /) -> float:
+        """As `OsIO.download_s`: of at least half of the blocks that are missing."""
+        file = self.mirror.files.of(fd)
+        if file is None:
+            return 0.0
+        file.reload()
+        is_missing = file.marks != HERE
+        num_wanted = np.count_nonzero(is_missing[wanted_blocks(pages, data_offset, file)])
+        if 2 * num_wanted < np.count_nonzero(is_missing):
+            return 0.0
+        return num_wanted * file.block_bytes / self.likely_bytes_per_s
+
+    def refetch(self, fd: int, offset: int, /) -> bool:
+        """As `OsIO.refetch`; raises as `pread_into`, and `StoreWriteError` where the disk fails."""
+        file = self.mirror.files.of(fd)
+        return file is not None and self.mirror.refetch(file, offset)
+
+    # --- reads of what is not here ---
+
+    def _read_ahead(self, file: MirroredFile, buffer: memoryview, offset: int) -> int:
+        """Fill the start of ``buffer`` from one block on its way; return the bytes."""
+        block = offset // file.block_bytes
+        end = file.start_of(block) + file.length_of(block)
+        with self._lock:
+            ahead = self._ahead.setdefault(file.name, ReadAhead(self.mirror, file))
+            arrival = ahead.move(block)
+            self.mirror.share(arrival)
+        part = buffer[: end - offset]
+        start = offset - file.start_of(block)
+        try:
+            # Before it is dropped: its memory is that of another block then.
+            data = self.mirror.wait(arrival)
+            np.copyto(np.frombuffer(part, np.uint8), data[start : start + len(part)])
+        except StoreError:
+            with self._lock:
+                ahead.leave(block)  # whoever reads it next asks anew
+            raise
+        finally:
+            self.mirror.drop(arrival)
+        if offset + len(part) == end:
+            with self._lock:
+                ahead.leave(block)
+        return len(part)
+
+    def _bring_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, at: int) -> int:
+        """Have the blocks of some extents from ``at`` on here, where all may stay; return the extent behind them."""
+        file.reload()
+        missing = np.concatenate([[0], np.cumsum(file.marks != HERE)])
+        is_short = missing[pasts[at:]] > missing[firsts[at:]]
+        count = int(is_short.argmax()) if is_short.any() else len(is_short)
+        if count:
+            return at + count
+        # As many blocks as are fetched at a time; what they bring is one run more.
+        wanted = _touched(firsts[at:], pasts[at:], file)
+        wanted = wanted[file.marks[wanted] != HERE][: self.mirror.width]
+        past = at + int(np.searchsorted(pasts[at:], wanted[-1] + 1, "right"))
+        last = max(past, at + 1)
+        wanted = _touched(firsts[at:last], pasts[at:last], file)
+        self.mirror.bring(file, wanted[file.marks[wanted] != HERE].tolist())
+        return last
+
+    def _count_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, at: int) -> int:
+        """Return the extent behind those whose blocks are held together: others may need room, too."""
+        budget_blocks = (self.mirror.keeper.budget_bytes or 0) // file.block_bytes
+        most = max(min(self.mirror.width, budget_blocks // _RUN_SHARE), _RUN_BLOCKS)
+        return max(at + int(np.searchsorted(pasts[at:], firsts[at] + most, "right")), at + 1)
+
+    # --- pins of sweeps ---
+
+    def _hold(self, fd: int, file: MirroredFile, wanted: NDArray[np.intp]) -> bool:
+        """Pin what a sweep will read by itself, until its descriptor is closed or swept again."""
+        keeper = self.mirror.keeper
+        if not keeper.pin_all(file, wanted):
+            return False
+        if keeper.budget_bytes is not None:
+            with self._lock:
+                self._held[fd] = file, wanted
+        return True
+
+    def _let_go(self, fd: int) -> None:
+        with self._lock:
+            held = self._held.pop(fd, None)
+        if held is not None:
+            self.mirror.keeper.unpin_all(*held)
+
+
+def _touched(firsts: IdArray, pasts: IdArray, file: MirroredFile) -> NDArray[np.intp]:
+    """Return the blocks that extents touch, ascending. Pure."""
+    steps = np.zeros(file.num_blocks + 1, np.int64)
+    np.add.at(steps, firsts, 1)
+    np.add.at(steps, pasts, -1)
+    return np.flatnonzero(np.cumsum(steps[:-1]) > 0)

@@ -1,0 +1,242 @@
+"""One file of a mirror: of full size from the start, filled block by block, with a byte for each that is here."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from io import FileIO
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.core.signals import uninterrupted
+from gloader.ssd_store.format.npy_header import DATA_OFFSET
+from gloader.ssd_store.os_io import is_unsupported, is_worth_repeating, open_regular, pwrite_full, read_full
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.mirror.objects import ObjectFacts
+    from gloader.ssd_store.os_io import OsIO
+
+# The marks. A block of a file that can only be checked as a whole is WRITTEN before it is HERE.
+MISSING, HERE, WRITTEN = range(3)
+EVICTED: Final = -1  # in place of a number of pins
+_LOCK_ATTEMPTS: Final = 200
+_LOCK_PAUSE_S: Final = 0.01  # that another process takes to evict a block
+_LOG = logging.getLogger(__name__)
+
+
+class MirroredFile:
+    """The blocks of one file that are here. Thread-safe. Owns descriptors until `close`.
+
+    Parameters
+    ----------
+    path : the file, sparse and of full size
+    marks_path : a byte for each of its blocks
+    name : of the object
+    facts : its size and ETag
+    block_bytes : whole pages
+    os_io : the system calls to make
+
+    Raises
+    ------
+    OSError
+        The files cannot be opened, or have another size.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        marks_path: Path,
+        *,
+        name: str,
+        facts: ObjectFacts,
+        block_bytes: int,
+        os_io: OsIO,
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.size = facts.size
+        self.etag = facts.etag
+        self.block_bytes = block_bytes
+        self.num_blocks = -(-facts.size // block_bytes)
+        self._os_io = os_io
+        # Python's own file objects close the descriptors when nobody holds them any longer.
+        self._file = _opened(path, os_io)
+        self._writer: FileIO | None = None  # past the page cache, where that can be
+        self._is_direct = False
+        self._lock = threading.Lock()
+        self.marks = np.zeros(self.num_blocks, np.uint8)  # as last read, or set here
+        try:
+            self._marks = _opened(marks_path, os_io)
+        except BaseException:
+            self._file.close()
+            raise
+        try:
+            status = os_io.fstat(self._file.fileno())
+            if (status.st_size, os_io.fstat(self._marks.fileno()).st_size) != (self.size, self.num_blocks):
+                text = "it has another size than its mirror's record says"
+                raise OSError(errno.EINVAL, text, str(path))  # noqa: TRY301
+            self.reload()
+        except BaseException:
+            self.close()
+            raise
+        self.uses = np.zeros(
+            self.num_blocks, np.float32
+        )  # how often each was wanted, lately more than long ago
+        self.pins = np.zeros(self.num_blocks, np.int32)  # the keeper's; EVICTED: it is just being removed
+
+    def start_of(self, block: int) -> int:
+        """Return the byte at which ``block`` begins. Pure."""
+        return block * self.block_bytes
+
+    def length_of(self, block: int) -> int:
+        """Return the bytes of ``block``: of the last one perhaps fewer. Pure."""
+        return min(self.block_bytes, self.size - block * self.block_bytes)
+
+    def blocks_of(self, offset: int, num_bytes: int) -> tuple[int, int]:
+        """Return the first block and the one past the last that a read touches; none of the header alone. Pure."""
+        past = min(offset + num_bytes, self.size)
+        if past <= max(offset, DATA_OFFSET):  # the header page is always here
+            return 0, 0
+        return offset // self.block_bytes, -(-past // self.block_bytes)
+
+    def reload(self, first: int = 0, past: int | None = None) -> None:
+        """Read marks again, which another process may have set; raises `OSError`."""
+        past = self.num_blocks if past is None else past
+        found = bytearray(past - first)
+        # With `mark`, one at a time: what was read before a block was evicted must not be noted behind it.
+        with self._lock:
+            read_full(self._marks.fileno(), memoryview(found), first, os_io=self._os_io)
+            self.marks[first:past] = np.frombuffer(found, np.uint8)
+
+    def write(self, block: int, data: NDArray[np.uint8]) -> None:
+        """Write a block; on the device on return. Raises `OSError`."""
+        fd, offset, left = self._open_writer(), self.start_of(block), data.data
+        refusals = 0
+        while left:
+            try:
+                count = self._os_io.pwrite(fd, left, offset)
+            except OSError as error:
+                refusals += 1
+                if is_worth_repeating(error, refusals):
+                    continue
+                # Some file systems refuse the first write, not the flag.
+                if error.errno != errno.EINVAL or not self._is_direct:
+                    raise
+                self._leave_direct(fd)
+                continue
+            left, offset, refusals = left[count:], offset + count, 0
+            if left:  # what a short write leaves may begin where O_DIRECT cannot go on
+                self._leave_direct(fd)
+        self._os_io.kill_point("mirror.after_block_write")
+        # Before its mark: a mark says that the bytes are on the device.
+        self._os_io.datasync(fd)
+        self._os_io.kill_point("mirror.after_block_sync")
+
+    def read(self, buffer: memoryview, offset: int) -> int:
+        """Read from the file as it is here, whatever the marks say; raises `OSError`."""
+        return read_full(self._file.fileno(), buffer, offset, os_io=self._os_io)
+
+    def mark(self, block: int, mark: int, *, is_durable: bool = False) -> None:
+        """Set the mark of a block; a lost one costs no more than a request. Raises `OSError`."""
+        with self._lock:
+            pwrite_full(self._marks.fileno(), memoryview(bytes([mark])), block, os_io=self._os_io)
+            self.marks[block] = mark
+        if is_durable:
+            self._os_io.datasync(self._marks.fileno())
+        self._os_io.kill_point("mirror.after_mark")
+
+    def punch(self, block: int) -> None:
+        """Give the space of a block back, whose mark is gone from the device already; raises `OSError`."""
+        start, length = self.start_of(block), self.length_of(block)
+        # The header stays: it is never fetched.
+        skipped = DATA_OFFSET if start == 0 else 0
+        if length > skipped:
+            self._os_io.punch_hole(self._file.fileno(), start + skipped, length - skipped)
+
+    def share(self, first: int, past: int) -> None:
+        """Keep other processes from evicting blocks ``first`` to ``past - 1``; waits for one that just does."""
+        for attempt in range(_LOCK_ATTEMPTS):
+            try:
+                self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_SH, first, past - first)
+            except BlockingIOError:
+                if attempt == _LOCK_ATTEMPTS - 1:
+                    raise
+                time.sleep(_LOCK_PAUSE_S)
+            except OSError as error:
+                self._require_unsupported(error)
+                return
+            else:
+                return
+
+    def own(self, block: int) -> bool:
+        """Take a block for eviction; false if another process uses it. Not for blocks that this process shares."""
+        try:
+            self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_EX, block, 1)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._require_unsupported(error)
+        return True
+
+    def claim(self, block: int) -> bool:
+        """Take a block for bringing it; false if another process brings it just now."""
+        with self._lock:
+            # Behind the marks, where nobody shares or owns anything.
+            return self.own(self.num_blocks + block)
+
+    def unclaim(self, block: int) -> None:
+        """Give up what `claim` took, and closing gave up for all."""
+        # Where that fails others wait in vain, but no longer than for a request.
+        with self._lock, suppress(OSError):
+            if not self._marks.closed:
+                self.release(self.num_blocks + block, self.num_blocks + block + 1)
+
+    def release(self, first: int, past: int) -> None:
+        """Give up what `share` or `own` took."""
+        try:
+            self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_UN, first, past - first)
+        except OSError as error:
+            self._require_unsupported(error)
+
+    def close(self) -> None:
+        """Close the descriptors, which ends the locks. Idempotent."""
+        with self._lock:
+            for file in (self._file, self._marks, self._writer):
+                if file is not None:
+                    file.close()
+
+    def _open_writer(self) -> int:
+        with self._lock:
+            if self._writer is None:
+                self._writer = _opened(self.path, self._os_io)
+                try:
+                    self._os_io.set_direct(self._writer.fileno(), is_direct=True)
+                    self._is_direct = True
+                except OSError:  # buffered, and forced to the device all the same
+                    _LOG.debug("%s is written through the page cache", self.path)
+            return self._writer.fileno()
+
+    def _leave_direct(self, fd: int) -> None:
+        if self._is_direct:
+            self._is_direct = False
+            self._os_io.set_direct(fd, is_direct=False)
+
+    def _require_unsupported(self, error: OSError) -> None:
+        # A file system without such locks, as some over a network: processes share a mirror without a budget there.
+        if not is_unsupported(error) and error.errno != errno.ENOLCK:
+            raise error
+
+
+def _opened(path: Path, os_io: OsIO) -> FileIO:
+    with uninterrupted():
+        return FileIO(open_regular(path, os.O_RDWR | os.O_NOFOLLOW, os_io=os_io), "r+")

@@ -1,0 +1,181 @@
+"""Opening a dataset at a URL: its record from the store, its files from a mirror that is made or found here."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import TYPE_CHECKING, Final
+
+from gloader.errors import ConfigError, FormatError, NotAStoreError, StoreOpenError, StoreReadError
+from gloader.ssd_store.format.manifest import DATASET_MANIFEST, MAX_MANIFEST_BYTES, parse_manifest
+from gloader.ssd_store.mirror.fetch import Fetcher
+from gloader.ssd_store.mirror.limits import Limits
+from gloader.ssd_store.mirror.make import (
+    facts_of,
+    headers_of,
+    is_folder,
+    make_mirror,
+    read_record,
+    remove_dead_draft,
+)
+from gloader.ssd_store.mirror.mirror import Mirror
+from gloader.ssd_store.mirror.mirror_io import MirrorIO
+from gloader.ssd_store.mirror.mirrored_file import HERE
+from gloader.ssd_store.mirror.obstore_client import open_objects
+from gloader.ssd_store.mirror.page_sums import checks_of
+from gloader.ssd_store.mirror.record import (
+    BLOCK_BYTES,
+    FILES,
+    MARKS,
+    MIRROR_RECORD,
+    MirrorRecord,
+    folder_name,
+)
+from gloader.ssd_store.os_io import REAL_OS, read_full
+from gloader.ssd_store.read.descriptor import Descriptor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.ssd_store.mirror.objects import ObjectStore
+    from gloader.ssd_store.os_io import OsIO
+
+DEFAULT_REQUESTS: Final = 64
+_UNREACHABLE: Final = frozenset({errno.ECONNRESET, errno.ETIMEDOUT, errno.EBUSY, errno.EIO})
+_LOG = logging.getLogger(__name__)
+
+
+def open_mirror(
+    url: str,
+    *,
+    mirror_dir: Path,
+    budget_bytes: int | None = None,
+    limits: Limits | None = None,
+    requests: int = DEFAULT_REQUESTS,
+    objects: ObjectStore | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    os_io: OsIO = REAL_OS,
+) -> tuple[Path, MirrorIO]:
+    """Open a mirror of the dataset at ``url``; return the folder to open as a dataset, and by which system calls.
+
+    The record is asked for each time, in one request: it names the version, and a dataset that was uploaded anew gets
+    a mirror of its own. Where there is none yet, the size and ETag of every object are asked for, too, and noted.
+    Bytes come when they are read.
+
+    A store that cannot be reached is no reason to stop where every block is here: the mirror is the dataset then, as
+    its record and checksums say, and a warning says that nobody looked for a newer one. Runs that resume, and ranks
+    that train together, compare the record in any case. A mirror with holes is refused at once, rather than in the
+    middle of a run. An answer of the store is believed, such as that access is denied or that the dataset is gone.
+
+    Parameters
+    ----------
+    url : of the folder that holds ``dataset.json``
+    mirror_dir : folder of mirrors, made where it is missing, for the owner alone
+    budget_bytes : that the blocks of this mirror may take here; None: all are kept
+    limits : on what is asked of the store; None: none
+    requests : in flight at most; each holds a block in memory
+    objects : the store; None: ``url`` is opened through obstore
+    block_bytes : whole pages; of a mirror that is made now
+    os_io : the system calls to make on the mirror
+
+    Raises
+    ------
+    ConfigError, MissingDependencyError
+        As `open_objects`; or ``requests`` is below 1.
+    StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError, ChecksumError
+        There is no complete dataset of a known version at ``url``, or its mirror cannot be opened.
+    StoreReadError
+        The store cannot be reached, or refuses.
+    StoreWriteError, StoreLockedError
+        The mirror cannot be made.
+    BudgetError
+        The budget is too small.
+    """
+    if requests < 1:
+        raise ConfigError(f"object_requests={requests} must be at least 1")
+    store = open_objects(url) if objects is None else objects
+    num_requests = 1
+    try:
+        commit = _read_commit(store)
+    except StoreReadError as error:
+        if error.errno not in _UNREACHABLE:
+            raise
+        folder = _whole_mirror(mirror_dir, store.url, os_io)
+        if folder is None:
+            raise
+        _LOG.warning(
+            "%s cannot be reached (%s): opening its mirror %s, which is whole; whether there is a newer version is "
+            "not known",
+            store.url,
+            error.strerror,
+            folder,
+        )
+        commit = _local_commit(folder, os_io)
+    manifest = parse_manifest(commit, f"{store.url}/{DATASET_MANIFEST}")
+    headers = headers_of(manifest)
+    folder = mirror_dir / folder_name(store.url, commit)
+    if not is_folder(folder, os_io):
+        facts = facts_of(store, {name: size for name, (_, size) in headers.items()})
+        num_requests += len(facts)
+        record = MirrorRecord(url=store.url, files=facts, block_bytes=block_bytes)
+        make_mirror(
+            folder, record, commit, {name: header for name, (header, _) in headers.items()}, os_io=os_io
+        )
+    else:
+        remove_dead_draft(folder, os_io=os_io)
+    record = read_record(folder, os_io=os_io)
+    if record.url != store.url or record.files.keys() != headers.keys():
+        raise FormatError(f"{folder / MIRROR_RECORD}: it belongs to another dataset; remove the folder")
+    fetcher = Fetcher(store, limits=limits or Limits(), most_requests=requests)
+    mirror = Mirror(
+        folder, record, checks_of(manifest, headers), fetcher, budget_bytes=budget_bytes, os_io=os_io
+    )
+    return folder / FILES, MirrorIO(mirror, fetcher, num_requests=num_requests, os_io=os_io)
+
+
+def _read_commit(store: ObjectStore) -> bytes:
+    try:
+        commit, _ = store.read(DATASET_MANIFEST, max_bytes=MAX_MANIFEST_BYTES)
+    except StoreReadError as error:
+        if error.errno == errno.ENOENT:
+            text = f"no dataset of ours: it has no {DATASET_MANIFEST}; check the URL, or `gloader prepare` one there"
+            raise NotAStoreError(errno.ENOENT, text, store.url) from None
+        if error.errno == errno.EACCES:
+            raise StoreOpenError(error.errno, error.strerror, error.filename) from None
+        raise
+    return commit
+
+
+def _whole_mirror(mirror_dir: Path, url: str, os_io: OsIO) -> Path | None:
+    """Return the newest mirror of ``url`` that has every block, or None."""
+    found: list[tuple[int, Path]] = []
+    try:
+        names = os_io.listdir(mirror_dir)
+    except OSError:
+        return None
+    for folder in (mirror_dir / name for name in names if not name.startswith(".")):
+        try:
+            record = read_record(folder, os_io=os_io)
+            if record.url == url and _is_whole(folder, record, os_io):
+                found.append((os_io.stat(folder / MIRROR_RECORD).st_mtime_ns, folder))
+        except (OSError, FormatError):  # somebody else's folder, or being made
+            continue
+    return max(found)[1] if found else None
+
+
+def _is_whole(folder: Path, record: MirrorRecord, os_io: OsIO) -> bool:
+    for name, facts in record.files.items():
+        num_blocks = -(-facts.size // record.block_bytes)
+        marks = bytearray(num_blocks)
+        with Descriptor(folder / MARKS / name, os_io=os_io) as fd:
+            read_full(fd, memoryview(marks), 0, os_io=os_io)
+        if marks.count(HERE) != num_blocks:
+            return False
+    return True
+
+
+def _local_commit(folder: Path, os_io: OsIO) -> bytes:
+    with Descriptor(folder / FILES / DATASET_MANIFEST, os_io=os_io) as fd:
+        commit = bytearray(min(os_io.fstat(fd).st_size, MAX_MANIFEST_BYTES + 1))
+        read_full(fd, memoryview(commit), 0, os_io=os_io)
+    return bytes(commit)
