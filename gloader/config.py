@@ -24,6 +24,7 @@ from gloader.core.flag_values import (
     Count,
     Duration,
     Names,
+    Price,
     Share,
     Size,
     SizeOrAuto,
@@ -32,6 +33,7 @@ from gloader.core.flag_values import (
     parse_size_or_auto,
     require_choice,
 )
+from gloader.core.object_price import ObjectPrice
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
 from gloader.types import CollectiveFanouts, Fanouts, RelationFanouts
@@ -60,6 +62,7 @@ Decoder = Literal["dot", "mlp"]
 EdgeFeatures = Literal["auto", "none"]
 TimeStrategy = Literal["none", "uniform", "last"]
 TimeBound = Literal["<", "<="]
+ExchangeMode = Literal["auto", "never", "always"]
 Sharing = Literal["auto", "shared", "private"]
 Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
@@ -250,6 +253,9 @@ class RankSettings:
     """This process among those that share out each step; that of the process group when not given."""
     world_size: Annotated[int | None, NOT_A_FLAG] = None
     """How many they are; the size of the process group when not given."""
+    exchange: ExchangeMode = "auto"
+    """Several machines, features on the SSD: each reads a range of the rows for all of them (always), all that it needs
+    itself (never), or what is predicted to be faster for each superbatch (auto)."""
 
 
 @Parameter(name="*", group=Group("Stages", sort_key=9))
@@ -297,6 +303,66 @@ class LinkConfig:
     auc where none are given."""
     eval_edges: Names | None = None
     """Link tables to validate with and to test with; valid,test, where they are there, when not given."""
+
+
+@Parameter(name="*", group=Group("Object store", sort_key=11))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectSettings:
+    """How a dataset at a URL (s3://, gs://, az://, https://, file://) comes here; never changes what is in a batch."""
+
+    mirror_dir: Path | None = None
+    """Folder for mirrors of datasets at URLs, on an SSD; mirrors below $GLOADER_HOME when not given."""
+    mirror_budget: Size = None
+    """Disk that the mirror may take, such as 40GB; what does not fit is fetched again when it is needed. All of the
+    dataset when not given."""
+    object_limit: str | None = None
+    """Most that is asked of the store, such as 500MB/s,3000req/s; no limit when not given."""
+    object_requests: Count = 64
+    """Most requests under way at a time."""
+    object_price: Price | None = None
+    """What the store asks, such as 0.0004/1000req,0.09/GB: the cost is shown then."""
+
+    @property
+    def price(self) -> ObjectPrice | None:
+        """The prices, None: none were given; ConfigError where they cannot be read."""
+        return None if self.object_price is None else ObjectPrice.parse(self.object_price)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        mirror_dir: StrPath | None = None,
+        mirror_budget: str | int | None = None,
+        object_limit: str | None = None,
+        object_requests: int = 64,
+        object_price: str | None = None,
+    ) -> Self:
+        """Return the settings that keywords of `gloader.Dataset.open` make; sizes may be text.
+
+        Raises
+        ------
+        ConfigError
+            A value cannot be read, or is not allowed.
+        """
+        found = cls(
+            mirror_dir=None if mirror_dir is None else Path(mirror_dir),
+            mirror_budget=None if mirror_budget is None else parse_bytes(mirror_budget),
+            object_limit=object_limit,
+            object_requests=object_requests,
+            object_price=object_price,
+        )
+        if object_requests < 1:
+            raise ConfigError(f"object_requests is {object_requests}; it must be at least 1")
+        _ = found.price
+        return found
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords of `gloader.Dataset.open` that make these settings."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the section ``objects`` of ``config.yaml``, as plain values."""
+        return {name: _recorded(value) for name, value in self.keywords().items()}
 
 
 @Parameter(name="*")
@@ -355,6 +421,7 @@ class LoaderSettings:
         require_choice("topology", self.memory.topology, get_args(TopologyHome))
         require_choice("policy", self.memory.policy, get_args(Policy))
         require_choice("io_strategy", self.reading.io_strategy, get_args(IoStrategy))
+        require_choice("exchange", self.ranks.exchange, get_args(ExchangeMode))
         require_choice("sampling_device", self.device.sampling_device, get_args(SamplingDevice))
         for name, value, least in (
             ("threads", self.stages.threads, 1),
@@ -443,6 +510,7 @@ class OptionalKeywords(TypedDict, total=False):
     sharing: Sharing
     rank: int | None
     world_size: int | None
+    exchange: ExchangeMode
     threads: int | None
     stall_timeout_s: float
     epochs: int | None

@@ -45,6 +45,9 @@ class FeaturedEdges:
     edges: EdgeStream
     features: FeatureStream | None  # in the order of the edges; None: they have none
     dtype: str  # that the features are stored as
+    num_passes: int = (
+        1  # over the features, where they are put in order on the disk: a part of them at a time
+    )
 
 
 class NumberedEdges:
@@ -120,7 +123,7 @@ def write_edges(
 
     Parameters
     ----------
-    given : of the source; each stream is read once
+    given : of the source; each stream is read once, features in as many passes as ``given`` says
     sink : receives all arrays
     ends, rules, budget_bytes, scratch, progress : as of `build_csc`
 
@@ -154,7 +157,7 @@ def write_edges(
         )
         done, total = 0, 4 * features.dim * count
         with sink.edge_features(count, features.dim, dtype) as column:
-            for chunk in _rows(features, numbers, plan, count, dtype, scratch, progress):
+            for chunk in _rows(given, numbers, plan, count, scratch, progress):
                 column.append(chunk)
                 done += 4 * chunk.size
                 progress.advance("writing edge features", done, total, "bytes")
@@ -164,15 +167,17 @@ def write_edges(
 
 
 def _rows(
-    features: FeatureStream,
+    given: FeaturedEdges,
     numbers: EdgeNumbers,
     plan: EdgeRowPlan,
     num_edges: int,
-    dtype: str,
     scratch: Path,
     progress: PrepareProgress,
 ) -> Iterator[NDArray[Any]]:
     """Yield the rows in the order of the lists."""
+    features = given.features
+    if features is None:
+        return
     moves = EdgeMoves(
         numbers=numbers.array,
         num_rows=num_edges,
@@ -180,6 +185,7 @@ def _rows(
         folder=scratch,
         range_edges=plan.range_edges,
         deal_positions=plan.deal_positions,
+        is_asked_again=given.num_passes > 1,
     )
     # Lists that come as they are stored, such as those of a CSC, leave nothing to move.
     if moves.are_in_place():
@@ -190,9 +196,10 @@ def _rows(
         yield from ordered_rows(
             features,
             moves,
-            dtype=dtype,
+            dtype=given.dtype,
             chunk_rows=plan.chunk_rows,
             range_rows=plan.range_rows,
+            num_passes=given.num_passes,
             scratch=scratch,
             progress=progress,
             step="ordering edge features",

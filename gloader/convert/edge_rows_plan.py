@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.convert.csc.external_csc import EdgeNumbers
 from gloader.convert.order.edge_moves import DEAL_BYTES, PAIR_BYTES
-from gloader.convert.order.ordered_rows import spill_dtype
+from gloader.convert.order.ordered_rows import ranges_per_pass, spill_dtype
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 
@@ -50,7 +50,14 @@ NO_EDGE_ROWS: Final = EdgeRowPlan(
 
 
 def plan_edge_rows(
-    features: FeatureStream, num_edges: int, *, dtype: str, rules: EdgeRules, budget_bytes: int, where: str
+    features: FeatureStream,
+    num_edges: int,
+    *,
+    dtype: str,
+    rules: EdgeRules,
+    budget_bytes: int,
+    where: str,
+    num_passes: int = 1,
 ) -> EdgeRowPlan:
     """Divide a memory budget between the parts of putting the features of edges in order. Pure.
 
@@ -62,6 +69,7 @@ def plan_edge_rows(
     rules : what happens to the edges
     budget_bytes : memory that it stays within
     where : the source, for messages
+    num_passes : in which rows are put in order, a part of them on the disk at a time
 
     Raises
     ------
@@ -94,6 +102,9 @@ def plan_edge_rows(
     )
     number = EdgeNumbers.bytes_of(features.num_rows)
     pair = 8 if num_edges < 2**32 else 12
+    # Of the ranges that rows are dealt out to, those of one pass are on the disk.
+    of_pass = ranges_per_pass(-(-num_edges // range_rows), num_passes)
+    spilled = min(num_edges, of_pass * range_rows) if is_spilled else 0
     return EdgeRowPlan(
         chunk_rows=chunk_rows,
         range_rows=range_rows,
@@ -101,7 +112,7 @@ def plan_edge_rows(
         deal_positions=dealt,
         memory_bytes=max(held, dealt * DEAL_BYTES),
         number_bytes=num_edges * number,
-        scratch_bytes=num_edges * (number + stored * is_spilled + pair * is_dealt_out),
+        scratch_bytes=num_edges * (number + pair * is_dealt_out) + spilled * stored,
     )
 
 

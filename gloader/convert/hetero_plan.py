@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.csc.edge_spill import NO_COLUMNS, EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import edge_columns, plan_csc
-from gloader.convert.derive.derived import averaged_edges, derivation_order, feature_dims
+from gloader.convert.derive.derived import (
+    averaged_edges,
+    derivation_depth,
+    derivation_order,
+    feature_dims,
+)
 from gloader.convert.derive.mean_plan import plan_means
 from gloader.convert.edge_rows_plan import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
 from gloader.convert.hetero_source import MeanOf
@@ -107,7 +112,15 @@ def plan_hetero(
         num_nodes=max((nodes.num_nodes for nodes in source.nodes), default=0),
         budget_bytes=free,
     )
-    means = [_plan_mean(source, nodes, dims, budget_bytes=free) for nodes, _ in derivation_order(source)]
+    means = [
+        _plan_mean(source, nodes, dims, budget_bytes=free, num_shares=mean_shares(source, options))
+        for nodes, _ in derivation_order(source)
+    ]
+    mean_disk = [disk for _, disk in means]
+    if (
+        options.num_parts > 1
+    ):  # means are made again where others average them, so that all edges stay until the end
+        mean_disk = [sum(mean_disk)]
     scratch = [
         max(_scratch_bytes(each, sort) + rows.number_bytes, rows.scratch_bytes)
         for each, sort, rows in zip(relations, sorts, edge_rows, strict=True)
@@ -120,8 +133,13 @@ def plan_hetero(
         chunk_rows=chunks,
         dims=dims,
         dataset_bytes=_dataset_bytes(source, relations, dims, options, links),
-        scratch_bytes=max([*scratch, links.scratch_bytes, *(disk for _, disk in means)], default=0),
+        scratch_bytes=max([*scratch, links.scratch_bytes, *mean_disk], default=0),
     )
+
+
+def mean_shares(source: HeteroSource, options: PrepareOptions) -> int:
+    """Return how many means share the memory: those that are made again while another averages them. Pure."""
+    return max(1, derivation_depth(source)) if options.num_parts > 1 else 1
 
 
 def _row_bytes(nodes: NodeSource, dims: Mapping[str, int]) -> int:
@@ -150,7 +168,12 @@ def _sort(each: PlannedRelation, *, budget_bytes: int) -> CscPlan:
 
 
 def _plan_mean(
-    source: HeteroSource, nodes: NodeSource, dims: Mapping[str, int], *, budget_bytes: int
+    source: HeteroSource,
+    nodes: NodeSource,
+    dims: Mapping[str, int],
+    *,
+    budget_bytes: int,
+    num_shares: int,
 ) -> tuple[int, int]:
     """Return the bytes of memory, and of disk, that deriving the features of a type takes."""
     edges, ends = averaged_edges(source, nodes)
@@ -162,10 +185,10 @@ def _plan_mean(
         num_edges=count,
         dim=dim,
         source_row_bytes=4 * dim,
-        budget_bytes=budget_bytes,
+        budget_bytes=budget_bytes // num_shares,
     )
     record = record_dtype(num_sources=ends.num_sources, columns=NO_COLUMNS).itemsize
-    return max(sort.peak_bytes, means.memory_bytes), 8 * ends.num_nodes + count * 2 * record
+    return max(sort.peak_bytes, num_shares * means.memory_bytes), 8 * ends.num_nodes + count * 2 * record
 
 
 def _columns(each: PlannedRelation) -> EdgeColumns:
@@ -190,15 +213,16 @@ def _edge_rows(
         rules=each.rules,
         budget_bytes=budget_bytes,
         where=source.where(each.source),
+        num_passes=options.num_parts,
     )
 
 
-def _edge_feature_bytes(each: PlannedRelation, dtype: str) -> int:
+def _edge_feature_bytes(each: PlannedRelation, options: PrepareOptions) -> int:
     rows = each.source.edge_features
     if rows is None:
         return 0
     num_edges = most_edges(rows.num_rows, each.rules, each.ends.num_nodes)
-    return stored_feature_bytes(num_edges, rows.dim, dtype)
+    return stored_feature_bytes(num_edges, rows.dim, options.edge_dtype, num_parts=options.num_parts)
 
 
 def _edge_bytes(each: PlannedRelation) -> int:
@@ -216,11 +240,11 @@ def _dataset_bytes(
 ) -> int:
     edges = sum(_max_edges(each) * _edge_bytes(each) + 8 * (each.ends.num_nodes + 1) for each in relations)
     features = sum(
-        stored_feature_bytes(nodes.num_nodes, dims[nodes.name], options.dtype)
+        stored_feature_bytes(nodes.num_nodes, dims[nodes.name], options.dtype, num_parts=options.num_parts)
         for nodes in source.nodes
         if nodes.name in dims
     )
-    features += sum(_edge_feature_bytes(each, options.edge_dtype) for each in relations)
+    features += sum(_edge_feature_bytes(each, options) for each in relations)
     columns = sum(
         2 * (each.source.edge_features is not None) + each.source.edges.has_times for each in relations
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,10 @@ from gloader.convert.csc.scratch_csc import ScratchCsc
 from gloader.convert.derive.derived import averaged_edges, derivation_order
 from gloader.convert.derive.mean_plan import plan_means
 from gloader.convert.derive.mean_rows import MeanRows
-from gloader.convert.derive.stored_rows import StoredColumn, stored_column
+from gloader.convert.derive.stored_rows import stored_column
+from gloader.convert.derive.streamed_rows import StreamedColumn
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
-from gloader.convert.hetero_plan import HeteroPlan, plan_hetero
+from gloader.convert.hetero_plan import HeteroPlan, mean_shares, plan_hetero
 from gloader.convert.hetero_source import MeanOf
 from gloader.convert.links.stored_csc import KeptTopology
 from gloader.convert.links.tables import planned_tables, split_source, with_tables
@@ -22,7 +24,7 @@ from gloader.convert.options import EdgeRules
 from gloader.convert.readers.float_chunks import float_chunks
 from gloader.convert.relation_rules import PlannedRelation, plan_relations
 from gloader.convert.source_check import check_hetero
-from gloader.core.paths import nearest_existing
+from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.hetero_writer import HeteroDatasetWriter
 from gloader.dataset.schema import relation_text
@@ -37,11 +39,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.csc.external_csc import CscReport
+    from gloader.convert.derive.mean_rows import Column
     from gloader.convert.edge_rows import EdgeSink
     from gloader.convert.hetero_source import HeteroSource, NodeSource
     from gloader.convert.links.write import LinkReport
     from gloader.convert.options import PrepareOptions
     from gloader.convert.progress import PrepareProgress
+    from gloader.convert.source import FeatureStream
 
 _LOG = logging.getLogger(__name__)
 
@@ -152,6 +156,7 @@ def prepare_typed(
         relations=[each.relation for each in relations],
         num_classes=source.num_classes,
         overwrite=options.overwrite,
+        part=options.ranges,
         metadata={"source": source.origin, "options": _recorded(relations, options)},
     ) as writer:
         _LOG.info(
@@ -177,7 +182,7 @@ def prepare_typed(
             progress=progress,
         )
         edges_done = time.perf_counter()
-        _FeatureWriter(source, writer, plan, options.dtype, progress).write()
+        _FeatureWriter(source, writer, plan, options, progress).write()
         features_done = time.perf_counter()
         labelled = writer.nodes(source.labelled)
         labelled.labels(source.labels)
@@ -194,7 +199,7 @@ def prepare_typed(
         seconds=time.perf_counter() - started,
         edge_seconds=edges_done - started,
         feature_seconds=features_done - edges_done,
-        dataset_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        dataset_bytes=bytes_on_disk(out, has_holes=options.num_parts > 1),
         spilled_bytes=sum(sort.spilled_bytes for sort in edges),
         budget_bytes=plan.budget_bytes,
         links=links,
@@ -242,7 +247,12 @@ def _write_edges(
     progress: PrepareProgress,
 ) -> CscReport:
     return write_edges(
-        FeaturedEdges(edges=each.source.edges, features=each.source.edge_features, dtype=options.edge_dtype),
+        FeaturedEdges(
+            edges=each.source.edges,
+            features=each.source.edge_features,
+            dtype=options.edge_dtype,
+            num_passes=options.num_parts,
+        ),
         sink,
         ends=each.ends,
         rules=each.rules,
@@ -264,53 +274,65 @@ class _Named:
 
 
 class _FeatureWriter:
-    """Writes the features of all types: the given ones first, as derived ones are made of what is stored."""
+    """Writes the features of all types: the given ones first, as derived ones are made of what is stored.
+
+    Where a part of the rows is stored alone, what a mean averages is streamed again, and the edges that lead to it are
+    kept until all is written.
+    """
 
     def __init__(
         self,
         source: HeteroSource,
         writer: HeteroDatasetWriter,
         plan: HeteroPlan,
-        dtype: str,
+        options: PrepareOptions,
         progress: PrepareProgress,
     ) -> None:
         self._source = source
         self._writer = writer
         self._plan = plan
-        self._dtype = dtype
+        self._dtype = options.dtype
+        self._is_in_part = options.num_parts > 1
+        self._mean_bytes = plan.free_bytes // mean_shares(source, options)
         self._progress = progress
-        self._stored: dict[str, StoredColumn] = {}
+        self._stored: dict[str, Column] = {}
 
     def write(self) -> None:
         """Write all of them."""
         for nodes in self._source.nodes:
             if nodes.features is not None and not isinstance(nodes.features, MeanOf):
                 chunks = float_chunks(nodes.features, self._plan.chunk_rows[nodes.name])
-                self._append(nodes, "writing features", chunks)
-        for nodes, other in derivation_order(self._source):
-            self._derive(nodes, self._stored[other])
+                self._append(nodes, "writing features", chunks, nodes.features)
+        with ExitStack() as graphs:
+            for nodes, other in derivation_order(self._source):
+                self._derive(nodes, self._stored[other], graphs)
+                if not self._is_in_part:
+                    graphs.close()
 
-    def _derive(self, nodes: NodeSource, column: StoredColumn) -> None:
+    def _derive(self, nodes: NodeSource, column: Column, graphs: ExitStack) -> None:
         edges, ends = averaged_edges(self._source, nodes)
-        budget = self._plan.free_bytes
-        with ScratchCsc(folder=self._writer.scratch, ends=ends) as graph:
-            num_edges = graph.fill(
-                edges,
-                rules=EdgeRules(),
-                budget_bytes=budget,
-                progress=_Named(self._progress, f"what {nodes.name} averages"),
-            )
-            plan = plan_means(
-                num_rows=nodes.num_nodes,
-                num_edges=num_edges,
-                dim=column.dim,
-                source_row_bytes=column.row_bytes,
-                budget_bytes=budget,
-            )
-            rows = MeanRows(graph=graph, column=column, plan=plan)
-            self._append(nodes, "averaging features", rows.chunks(self._plan.chunk_rows[nodes.name]))
+        folder = self._writer.scratch / f"mean-{len(self._stored)}"
+        folder.mkdir()
+        graph = graphs.enter_context(ScratchCsc(folder=folder, ends=ends))
+        num_edges = graph.fill(
+            edges,
+            rules=EdgeRules(),
+            budget_bytes=self._plan.free_bytes,
+            progress=_Named(self._progress, f"what {nodes.name} averages"),
+        )
+        plan = plan_means(
+            num_rows=nodes.num_nodes,
+            num_edges=num_edges,
+            dim=column.dim,
+            source_row_bytes=column.row_bytes,
+            budget_bytes=self._mean_bytes,
+        )
+        rows = MeanRows(graph=graph, column=column, plan=plan)
+        self._append(nodes, "averaging features", rows.chunks(self._plan.chunk_rows[nodes.name]), rows)
 
-    def _append(self, nodes: NodeSource, step: str, chunks: Iterator[NDArray[np.generic]]) -> None:
+    def _append(
+        self, nodes: NodeSource, step: str, chunks: Iterator[NDArray[np.generic]], features: FeatureStream
+    ) -> None:
         dim, done = self._plan.dims[nodes.name], 0
         row_bytes = 4 * dim
         progress = _Named(self._progress, nodes.name)
@@ -319,4 +341,8 @@ class _FeatureWriter:
                 column.append(chunk)
                 done += chunk.shape[0]
                 progress.advance(step, done * row_bytes, nodes.num_nodes * row_bytes, "bytes")
-        self._stored[nodes.name] = stored_column(column, dtype=self._dtype, num_rows=nodes.num_nodes, dim=dim)
+        self._stored[nodes.name] = (
+            StreamedColumn(features=features, dtype=self._dtype)
+            if self._is_in_part
+            else stored_column(column, dtype=self._dtype, num_rows=nodes.num_nodes, dim=dim)
+        )

@@ -32,6 +32,7 @@ from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_names import EdgeNames
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import Source
+from gloader.core.row_ranges import RangePart
 from gloader.core.units import parse_bytes
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, ShapeError
@@ -80,6 +81,7 @@ def write_numpy(
     links : link tables by name, each a mapping of "edge_index" (2, n) and perhaps "labels" (n,), "times" (n,) and
         "negatives" (n, k) destinations
     edge_split : shares of train, valid and test, such as (0.8, 0.1, 0.1), to which the edges are dealt out by ``seed``
+    ranges : "0/4", or (0, 4): of the rows of every matrix the first quarter alone is written; left out: all are
     symmetrize, self_loops, deduplicate, dtype, order, edge_split_by, memory_budget, overwrite : of the preparation; see
         `PrepareOptions`
 
@@ -159,6 +161,7 @@ def write_hetero(
         back, where there are several
     edge_split : shares of train, valid and test, to which the edges of ``edge_split_relation`` are dealt out
     symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once
+    ranges : as of `write_numpy`
     deduplicate, edge_split_by, memory_budget, overwrite : of the preparation; see `PrepareOptions`
 
     Raises
@@ -364,6 +367,8 @@ def _write(
     known = PrepareOptions.__dataclass_fields__
     if unknown := sorted(set(settings) - set(known)):
         raise ConfigError(f"unknown options {unknown}; choose from memory_budget, {', '.join(known)}")
+    if settings.get("ranges") is not None:
+        settings["ranges"] = RangePart.parse(settings["ranges"])
     if settings.get("edge_split") is not None:
         settings["edge_split"] = edge_shares(settings["edge_split"])
         settings.setdefault("edge_split_seed", seed)

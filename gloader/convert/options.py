@@ -11,6 +11,7 @@ from gloader.memory.available import default_budget_bytes
 
 if TYPE_CHECKING:
     from gloader.convert.links.shares import EdgeShares
+    from gloader.core.row_ranges import RangePart
 
 OrderName: TypeAlias = Literal["none", "degree", "community"]
 SplitBy: TypeAlias = Literal["random", "time"]
@@ -78,8 +79,14 @@ class PrepareOptions:
     edge_split_relation: str | None = None  # typed sources: whose edges; None: those of the only one
     edge_split_seed: int = 0
     edge_tables: tuple[str, ...] = ()  # link tables that are given, NAME=FILE or NAME@RELATION=FILE
+    ranges: RangePart | None = None  # the part of the rows of every matrix that is written; None: all
     memory_budget_bytes: int | None = None  # None: half of the free memory
     overwrite: bool = False
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that the rows of every matrix are cut into; 1: all are written."""
+        return 1 if self.ranges is None else self.ranges.of
 
     @property
     def rules(self) -> EdgeRules:

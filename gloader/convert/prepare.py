@@ -21,7 +21,7 @@ from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.convert.readers.float_chunks import float_chunks
 from gloader.convert.source_check import check_source
-from gloader.core.paths import nearest_existing
+from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.schema import EDGE
 from gloader.dataset.writer import DatasetWriter
@@ -152,6 +152,7 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         num_nodes=source.num_nodes,
         num_classes=source.num_classes,
         overwrite=options.overwrite,
+        part=options.ranges,
         metadata={
             "source": source.origin,
             "options": asdict(options.rules)
@@ -198,7 +199,7 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         order_seconds=order_done - started,
         edge_seconds=edges_done - order_done,
         feature_seconds=features_done - edges_done,
-        dataset_bytes=sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        dataset_bytes=bytes_on_disk(out, has_holes=options.num_parts > 1),
         spilled_bytes=edges.spilled_bytes,
         budget_bytes=plan.budget_bytes,
         links=links,
@@ -250,7 +251,12 @@ def _write_edges(
     progress: PrepareProgress,
 ) -> CscReport:
     return write_edges(
-        FeaturedEdges(edges=source.edges, features=source.edge_features, dtype=options.edge_dtype),
+        FeaturedEdges(
+            edges=source.edges,
+            features=source.edge_features,
+            dtype=options.edge_dtype,
+            num_passes=options.num_parts,
+        ),
         sink,
         ends=EdgeEnds.of(source.num_nodes, source.edge_origin),
         rules=options.rules,
@@ -279,6 +285,7 @@ def _write_features(
             dtype=options.dtype,
             chunk_rows=plan.chunk_rows,
             range_rows=plan.range_rows,
+            num_passes=options.num_parts,
             scratch=writer.scratch,
             progress=progress,
         )

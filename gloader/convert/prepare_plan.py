@@ -11,7 +11,7 @@ from gloader.convert.csc.external_csc import edge_columns, plan_csc
 from gloader.convert.edge_rows_plan import NO_EDGE_ROWS, EdgeRowPlan, most_edges, plan_edge_rows
 from gloader.convert.links.sizes import link_sizes
 from gloader.convert.links.tables import split_edges
-from gloader.convert.order.ordered_rows import spill_dtype
+from gloader.convert.order.ordered_rows import ranges_per_pass, spill_dtype
 from gloader.convert.order.row_order import ORDER_NODE_BYTES
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
@@ -127,7 +127,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
             _edge_scratch_bytes(source, options, held_bytes=sort.held_bytes) + edge_rows.number_bytes,
             edge_rows.scratch_bytes,
             links.scratch_bytes,
-            source.num_nodes * _spilled_row_bytes(source, options) if range_rows < source.num_nodes else 0,
+            _ordered_scratch_bytes(source, options, range_rows),
         ),
     )
 
@@ -138,9 +138,20 @@ def check_stored_dtype(dtype: str) -> None:
         raise ConfigError(f"features cannot be stored as {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
 
 
-def stored_feature_bytes(num_rows: int, dim: int, dtype: str) -> int:
-    """Return the bytes of (``num_rows``, ``dim``) features as they are stored, scales included. Pure."""
-    return num_rows * (dim * DTYPE_BYTES[dtype] + 4 * (dtype == "int8"))
+def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int = 1) -> int:
+    """Return the bytes of (``num_rows``, ``dim``) features as they are stored, scales included. Pure.
+
+    Parameters
+    ----------
+    num_rows, dim, dtype : of the matrix
+    num_parts : of which one is written: the largest; scales, and checksums of all pages, are in each
+    """
+    row_bytes = dim * DTYPE_BYTES[dtype]
+    if num_parts == 1:
+        return num_rows * (row_bytes + 4 * (dtype == "int8"))
+    # The pages at both ends are shared with other parts.
+    part = -(-num_rows // num_parts) * row_bytes + 2 * _PAGE_BYTES
+    return part + num_rows * 4 * (dtype == "int8") + num_rows * row_bytes // _PAGE_BYTES * _CHECKSUM_BYTES
 
 
 def on_disk(array_bytes: int, *, num_arrays: int) -> int:
@@ -158,6 +169,14 @@ def _resident_bytes(source: Source, options: PrepareOptions) -> int:
 
 def _spilled_row_bytes(source: Source, options: PrepareOptions) -> int:
     return source.features.dim * spill_dtype(options.dtype).itemsize
+
+
+def _ordered_scratch_bytes(source: Source, options: PrepareOptions, range_rows: int) -> int:
+    """Bytes on disk of the rows that wait to be put in order: those of one pass over the source."""
+    if range_rows >= source.num_nodes:
+        return 0
+    held = range_rows * ranges_per_pass(-(-source.num_nodes // range_rows), options.num_parts)
+    return min(held, source.num_nodes) * _spilled_row_bytes(source, options)
 
 
 def _ordered_row_bytes(source: Source, options: PrepareOptions) -> int:
@@ -198,6 +217,7 @@ def _edge_rows(source: Source, options: PrepareOptions, *, budget_bytes: int) ->
         rules=options.rules,
         budget_bytes=budget_bytes,
         where=source.origin,
+        num_passes=options.num_parts,
     )
 
 
@@ -206,7 +226,7 @@ def _edge_feature_bytes(source: Source, options: PrepareOptions) -> int:
     if rows is None:
         return 0
     num_edges = most_edges(rows.num_rows, options.rules, source.num_nodes)
-    return stored_feature_bytes(num_edges, rows.dim, options.edge_dtype)
+    return stored_feature_bytes(num_edges, rows.dim, options.edge_dtype, num_parts=options.num_parts)
 
 
 def _edge_bytes(source: Source) -> int:
@@ -217,7 +237,7 @@ def _edge_bytes(source: Source) -> int:
 
 def _dataset_bytes(source: Source, options: PrepareOptions, links: LinkSizes) -> int:
     num_nodes, dim = source.num_nodes, source.features.dim
-    features = stored_feature_bytes(num_nodes, dim, options.dtype)
+    features = stored_feature_bytes(num_nodes, dim, options.dtype, num_parts=options.num_parts)
     edges = _max_edges(source, options) * _edge_bytes(source)
     # An offset and a label per node, int64 each; in another order also the id of the source.
     per_node = 16 if options.order == "none" else 24

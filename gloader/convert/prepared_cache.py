@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import gloader
 from gloader.core.malformed import shown
 from gloader.core.paths import file_slug, home_dir
+from gloader.core.version import __version__
 from gloader.errors import ConfigError, StoreExistsError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
     kept = {name: str(value) for name, value in options.items() if name not in _NOT_IN_DIGEST}
     files = [*source_files(spec, source), *_edge_table_files(prepare)]
     stamps = [_stamp(file) for file in files if file.is_file()]
-    identity = json.dumps([gloader.__version__, _with_absolute_path(spec), kept, stamps])
+    identity = json.dumps([__version__, with_absolute_path(spec), kept, stamps])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     # A slug for people who look into the folder; the digest alone tells datasets apart.
     return home_dir() / "datasets" / f"{file_slug(spec)}-{digest}"
@@ -71,8 +71,8 @@ def _argument_path(spec: str) -> Path | None:
     return None
 
 
-def _with_absolute_path(spec: str) -> str:
-    """Return ``spec`` with the file or folder that it names made absolute."""
+def with_absolute_path(spec: str) -> str:
+    """Return the source ``spec`` with the file or folder that it names, if it is there, made absolute."""
     path = _argument_path(spec)
     return spec if path is None else f"{spec.partition(':')[0]}:{path}"
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gloader.config import ObjectSettings
+from gloader.core.row_ranges import RowRanges
+from gloader.core.urls import is_url, require_no_url
 from gloader.dataset.hetero_writer import HeteroDatasetWriter
 from gloader.dataset.in_numpy import hetero_arrays, homogeneous_arrays
+from gloader.dataset.mirrored import Mirrored, open_mirrored
 from gloader.dataset.record import check_record, content_digest
 from gloader.dataset.tables import open_edge_tables, open_link_tables, open_node_tables
 from gloader.dataset.writer import DatasetWriter
@@ -18,7 +23,6 @@ from gloader.ssd_store.format.format import DATASET_MANIFEST, load_manifest, tol
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
@@ -53,6 +57,7 @@ class Dataset:
     root : the directory
     manifest : its commit record, which everything is opened with; another dataset that takes its place is refused
     os_io : the system calls by which the arrays are read
+    mirrored : what fills the directory from a URL; None: nothing does
 
     Attributes
     ----------
@@ -68,9 +73,12 @@ class Dataset:
         It lists its types in a way that this build does not know.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, os_io: OsIO = REAL_OS) -> None:
+    def __init__(
+        self, root: Path, manifest: Manifest, os_io: OsIO = REAL_OS, *, mirrored: Mirrored | None = None
+    ) -> None:
         schema = check_record(root, manifest)
         self.root = root
+        self.mirrored = mirrored
         self._manifest = manifest
         self._os_io = os_io
         self._schema = schema
@@ -79,16 +87,66 @@ class Dataset:
         self.link_tables: Mapping[str, LinkTable] = open_link_tables(root, manifest, schema, os_io)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, os_io: OsIO = REAL_OS) -> Dataset:
-        """Open the dataset directory at ``path``.
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        mirror_dir: str | os.PathLike[str] | None = None,
+        mirror_budget: str | int | None = None,
+        object_limit: str | None = None,
+        object_requests: int = 64,
+        object_price: str | None = None,
+        os_io: OsIO = REAL_OS,
+    ) -> Dataset:
+        """Open the dataset directory at ``path``, or the dataset at a URL.
+
+        A dataset at a URL is opened as a mirror on this machine's SSD, whose files fill up as they are read; needs
+        `obstore`. Credentials are those that obstore finds in the environment.
+
+        Parameters
+        ----------
+        path : a directory, or a URL such as "s3://bucket/papers"; also gs, az, https and file
+        mirror_dir, mirror_budget, object_limit, object_requests, object_price
+            How a URL is mirrored, see `gloader.config.ObjectSettings`; of no use to a directory.
+        os_io : the system calls by which a directory is read
 
         Raises
         ------
         StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError
             There is no complete dataset of a known version at ``path``.
+        ConfigError
+            A setting of the mirror cannot be read, or ``path`` was meant as a URL and is none.
+        StoreReadError
+            The store at the URL is not reached, or refuses.
+        MissingDependencyError
+            ``path`` is a URL, and obstore is not installed.
         """
+        if is_url(text := os.fspath(path)):
+            settings = ObjectSettings.of(
+                mirror_dir=mirror_dir,
+                mirror_budget=mirror_budget,
+                object_limit=object_limit,
+                object_requests=object_requests,
+                object_price=object_price,
+            )
+            root, mirrored = open_mirrored(text, settings)
+            try:
+                manifest = load_manifest(root, DATASET_MANIFEST, os_io=mirrored.os_io)
+                return cls(root, manifest, mirrored.os_io, mirrored=mirrored)
+            except BaseException:
+                mirrored.close()
+                raise
+        require_no_url(text)
         root = Path(path)
         return cls(root, load_manifest(root, DATASET_MANIFEST, os_io=os_io), os_io)
+
+    def close(self) -> None:
+        """Give back what a dataset at a URL holds: connections, threads and the lock of its mirror. Idempotent.
+
+        A directory holds nothing. What was made of the dataset, such as a loader, is to be closed before.
+        """
+        if self.mirrored is not None:
+            self.mirrored.close()
 
     @classmethod
     def create(
@@ -201,6 +259,11 @@ class Dataset:
         return _conversions().to_dgl(self.to_numpy())
 
     @property
+    def location(self) -> str:
+        """What messages and records say of where it is: the directory, or the URL without anything secret."""
+        return str(self.root) if self.mirrored is None else self.mirrored.url
+
+    @property
     def os_io(self) -> OsIO:
         """The system calls by which the arrays are read."""
         return self._os_io
@@ -248,7 +311,7 @@ class Dataset:
             there = (
                 ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
             )
-            raise ConfigError(f"{self.root} has no edges {name!r} to predict; it has {there}")
+            raise ConfigError(f"{self.location} has no edges {name!r} to predict; it has {there}")
         return self.link_tables[name]
 
     def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:
@@ -256,6 +319,17 @@ class Dataset:
         tables: list[NodeTable | EdgeTable] = [*self.node_tables.values()]
         tables += self.edge_tables.values() if edges else []
         return tuple(table.feature_rows for table in tables if table.feature_rows is not None)
+
+    @cached_property
+    def ranges(self) -> RowRanges | None:
+        """Which part of the rows of each table is here, by the tables' names; None: all rows are."""
+        recorded = self._manifest.ranges
+        if recorded is None:
+            return None
+        tables = {
+            rows.name: rows.held.bounds for rows in self.feature_rows(edges=True) if rows.held is not None
+        }
+        return RowRanges(part=recorded.part, of=recorded.of, tables=tables)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -270,7 +344,7 @@ class Dataset:
     @property
     def name(self) -> str:
         """A short name for people."""
-        return str(self.metadata.get("name", self.root.name))
+        return str(self.metadata.get("name", Path(self.location).name))
 
     @property
     def num_nodes(self) -> int:
@@ -418,7 +492,7 @@ class Dataset:
         if self.kind == "hetero":
             allowed = ", ".join(repr(key) for key in tables)
             raise ConfigError(
-                f"{self.root} is of several types, each of which has its own: use Dataset.{name}[...] with one of "
+                f"{self.location} is of several types, each of which has its own: use Dataset.{name}[...] with one of "
                 f"{allowed}"
             )
         return next(iter(tables.values()))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.format.format import DATA_OFFSET, PAGE_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode, Verify
+    from gloader.core.row_ranges import HeldRows
     from gloader.dataset.table_arrays import TableArrays
 
 _CHUNK_ROWS: Final = 1 << 16
@@ -61,6 +63,25 @@ class FeatureRows:
         """The file of the rows."""
         return self._arrays.root / self._record.file
 
+    @property
+    def held(self) -> HeldRows | None:
+        """The rows that are here; None: all of them."""
+        return self._arrays.manifest.held_rows(self._record.name)
+
+    @property
+    def held_span(self) -> tuple[int, int]:
+        """The first byte of the file that rows here take, and the byte behind the last, in whole pages."""
+        pages = (0, self._record.num_pages)
+        if self.held is not None:
+            pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
+        return DATA_OFFSET + pages[0] * PAGE_BYTES, DATA_OFFSET + pages[1] * PAGE_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the rows that are here."""
+        held = self.held
+        return self.feature_bytes if held is None else (held.past - held.first) * self._record.row_bytes
+
     def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
         """Open the rows for reading in any order; see `FeatureStore.open` for the settings.
 
@@ -82,9 +103,18 @@ class FeatureRows:
         )
 
     def all_rows(self) -> NDArray[np.float32]:
-        """Return all rows (N, F) as float32, in memory; raises as `open_features`."""
-        rows = np.empty((self.num_rows, self.feature_dim), dtype=np.float32)
+        """Return all rows (N, F) as float32, in memory.
+
+        Raises
+        ------
+        RowNotHereError
+            Other machines have some of them.
+        StoreOpenError, ConfigError, ChecksumError, FormatError, StoreReadError
+            As `open_features`.
+        """
         with self.open_features() as store:
+            store.require_here(0, self.num_rows)
+            rows = np.empty((self.num_rows, self.feature_dim), dtype=np.float32)
             # In pieces, so that the ids of a request stay small beside the rows.
             for start in range(0, len(rows), _CHUNK_ROWS):
                 part = rows[start : start + _CHUNK_ROWS]

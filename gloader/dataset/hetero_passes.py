@@ -221,5 +221,6 @@ def _sum_of(reports: Sequence[PassReport]) -> PassReport:
             ),
             writes=sum(cost.writes for cost in costs),
             bytes_written=sum(cost.bytes_written for cost in costs),
+            bytes_brought=sum(cost.bytes_brought for cost in costs),
         ),
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from gloader.core.row_ranges import RangePart
     from gloader.dataset.link_writers import LinkTableWriter
     from gloader.types import Relation
 
@@ -37,6 +38,7 @@ class HeteroDatasetWriter:
     relations : (source type, name, destination type) of each, in the order that is the dataset's
     num_classes : number of classes; labels are in 0..num_classes-1
     overwrite : replace a dataset or store at ``path``, atomically, at the commit
+    part : of the rows of every matrix of features; the pages of the others are not written. None: all are
     metadata : more JSON values for the commit record
 
     Raises
@@ -49,7 +51,7 @@ class HeteroDatasetWriter:
         On leaving: an array is missing, or there are labels of two types.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what there is to say of a dataset, each a keyword
         self,
         path: StrPath,
         *,
@@ -58,11 +60,14 @@ class HeteroDatasetWriter:
         relations: Sequence[Relation],
         num_classes: int,
         overwrite: bool = False,
+        part: RangePart | None = None,
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> None:
         self.schema = checked_schema(num_nodes, relations)
-        self._directory = NewDirectory(path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, os_io=os_io)
+        self._directory = NewDirectory(
+            path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, part=part, os_io=os_io
+        )
         self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
         self._types = {
             node_type: TableArraysWriter(self._directory, self.schema.node_folder(node_type))

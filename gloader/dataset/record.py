@@ -61,6 +61,7 @@ def check_record(root: Path, manifest: Manifest) -> Schema:
             f"{root}: num_classes is {repr(classes)[:100]}; it must be a whole number in 1..{MAX_CLASSES}"
         )
     _check_columns_known(root, manifest)
+    _check_ranges(root, manifest)
     return replace(schema, links=read_links(root, manifest, schema))
 
 
@@ -213,3 +214,16 @@ def _check_columns_known(root: Path, manifest: Manifest) -> None:
     ]
     if columns and EDGE_COLUMNS_FEATURE not in manifest.required_features:
         raise FormatError(f"{root}: array {columns[0]!r} needs the required feature {EDGE_COLUMNS_FEATURE!r}")
+
+
+def _check_ranges(root: Path, manifest: Manifest) -> None:
+    # Of ids, labels and scales all are here: what reads them looks at no ranges.
+    matrices = {
+        name for name in manifest.arrays if name.rpartition("/")[2] in MATRICES and not is_of_links(name)
+    }
+    if manifest.ranges is not None and manifest.ranges.tables.keys() != matrices:
+        wrong = min(manifest.ranges.tables.keys() ^ matrices)
+        raise FormatError(
+            f"{root}: the record has ranges of {', '.join(manifest.ranges.tables)} and matrices of features "
+            f"{', '.join(sorted(matrices)) or 'none'}; they must be the same, and differ in {wrong!r}"
+        )

@@ -167,7 +167,7 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False)
     needed = offset_bytes + page_bytes
     if needed > budget_bytes:
         raise BudgetError(
-            f"{dataset.root}: the offsets of {num_nodes:,} nodes need {format_bytes(offset_bytes)} and the "
+            f"{dataset.location}: the offsets of {num_nodes:,} nodes need {format_bytes(offset_bytes)} and the "
             f"page checksums of their edges {format_bytes(page_bytes)}, which are held wherever the edges are; the "
             f"memory budget is {format_bytes(budget_bytes)}. Raise it to {format_bytes(2 * needed)} or more, so that "
             "batches and features have room beside them"

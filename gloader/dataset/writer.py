@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from gloader.core.row_ranges import RangePart
     from gloader.dataset.link_writers import LinkTableWriter
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
@@ -36,6 +37,7 @@ class DatasetWriter:
     num_nodes : N
     num_classes : number of classes; labels are in 0..num_classes-1
     overwrite : replace a dataset or store at ``path``, atomically, at the commit
+    part : of the rows of every matrix of features; the pages of the others are not written. None: all are
     metadata : more JSON values for the commit record
 
     Raises
@@ -52,10 +54,13 @@ class DatasetWriter:
         num_nodes: int,
         num_classes: int,
         overwrite: bool = False,
+        part: RangePart | None = None,
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> None:
-        self._directory = NewDirectory(path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, os_io=os_io)
+        self._directory = NewDirectory(
+            path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, part=part, os_io=os_io
+        )
         self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
         self._arrays = TableArraysWriter(self._directory, "")
         self._nodes = NodeTableWriter(self._arrays, num_nodes)

@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import torch
@@ -17,6 +16,7 @@ from torch import distributed
 
 from gloader.config import Sharing
 from gloader.core.flag_values import require_choice
+from gloader.core.machine import distinct_names, host_id, machine_id, named_machine, shown_machine
 from gloader.core.version import __version__
 from gloader.distributed.own_gpus import collective_device, connect, gpu_of, require_own_gpus
 from gloader.distributed.wire import Listener
@@ -27,10 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Two containers of one machine may have the same boot id and different networks: their ranks cannot reach each other.
 _NETWORK = "/proc/self/ns/net"
 _PROCESSES = "/proc/self/ns/pid"
+
+# Of facts that no flag sets: how they become the same.
+_HOW_TO_MEND = {
+    "dataset": ": its fingerprint differs; prepare it with one line on all machines, or copy the folder",
+    "version": ": install one version of gloader on all machines",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,9 @@ class Facts:
     machine: Mapping[str, Any]  # of the loader itself; the same on the ranks that share it
     place: torch.device  # of this rank
     is_cache_sized: bool  # whether the device cache was asked for by its size
+    part: tuple[int, int] | None = (
+        None  # of the rows that this machine has: its number, of how many; None: all rows
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +111,14 @@ class Team:
     rank: int
     address: str  # of the host's socket
     token: str  # shows the host that a rank belongs to it
-    num_local: int  # ranks on this machine, whether they share or not
+    num_loaders: (
+        int  # that share the memory of this host: those of its ranks, or of the machines rehearsed on it
+    )
     listener: Listener | None  # of the host
+    hosts: tuple[int, ...]  # the first rank of each machine, ascending
+    machines: tuple[str, ...]  # the name of each of these machines; no two are alike
+    parts: tuple[tuple[int, int] | None, ...]  # of the rows that each of them has
+    launch: str  # tells this loader of all ranks from every other
 
     @property
     def is_host(self) -> bool:
@@ -141,7 +155,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     # Before the collective: its address goes to the others, who connect as soon as they know it.
     listener = Listener()
     try:
-        cards = _gather_cards(_own_card(membership, facts, listener))
+        cards = _gather_cards(_card_or_refusal(membership, facts, listener))
         # A rank that cannot load first: its other facts are missing.
         _require_able(cards)
         _require_equal(cards, "batches", "on every rank")
@@ -157,23 +171,55 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     host = local[0]
     if host["rank"] != membership.rank:
         listener.close()
+    hosts = _first_ranks(cards)
     return Team(
         ranks=tuple(card["rank"] for card in local) if membership.is_shared else (membership.rank,),
         rank=membership.rank,
         address=host["address"],
         token=host["token"],
-        num_local=len(local),
+        num_loaders=_count_loaders(cards, own, is_shared=membership.is_shared),
         listener=listener if host["rank"] == membership.rank else None,
+        hosts=hosts,
+        machines=distinct_names([cards[rank]["machine_name"] for rank in hosts], hosts),
+        parts=tuple(None if (part := cards[rank]["part"]) is None else (part[0], part[1]) for rank in hosts),
+        launch=cards[0]["launch"],
     )
+
+
+def _first_ranks(cards: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Return the first rank of each machine, ascending. Pure."""
+    first: dict[str, int] = {}
+    for card in cards:  # in the order of ranks
+        first.setdefault(card["machine_id"], card["rank"])
+    return tuple(first.values())
+
+
+def _count_loaders(cards: Sequence[Mapping[str, Any]], own: Mapping[str, Any], *, is_shared: bool) -> int:
+    """Return how many loaders take their part of the memory of this rank's host. Pure."""
+    here = [card for card in cards if card["host_id"] == own["host_id"]]
+    return len({card["machine_id"] for card in here}) if is_shared else len(here)
+
+
+def _card_or_refusal(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
+    """Return the card of this rank; where it has none, raise why, after the others were told."""
+    try:
+        return _own_card(membership, facts, listener)
+    except BaseException as error:
+        refuse(membership, error)
+        raise
 
 
 def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
     common = {"version": __version__, "sharing": membership.is_shared, "world_size": membership.world_size}
     return {
         "rank": membership.rank,
-        "machine_id": f"{machine_name()} {_inode(_NETWORK)}",
+        "machine_id": f"{machine_id()} {network_id()}",
+        "machine_name": shown_machine(),
+        "host_id": f"{host_id()} {network_id()}",
         "address": listener.address,
         "token": secrets.token_hex(16),
+        "launch": secrets.token_hex(8),
+        "part": facts.part,
         "error": None,
         "batches": common | dict(facts.batches),
         "machine": dict(facts.machine),
@@ -196,12 +242,9 @@ def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> No
         connect(place)
 
 
-def machine_name() -> str:
-    """Return what tells this machine from others: the id of its boot, or the host's name where /proc is missing."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return os.uname().nodename
+def network_id() -> int:
+    """Return what tells the network of this process from those of other containers on its host."""
+    return _inode(_NETWORK)
 
 
 def _inode(path: str) -> int:
@@ -213,7 +256,11 @@ def _inode(path: str) -> int:
 
 def own_process() -> dict[str, Any]:
     """Return what `is_gone` knows a process by, as JSON."""
-    return {"owner": SpillOwner.this_process().to_json(), "namespace": _inode(_PROCESSES)}
+    return {
+        "owner": SpillOwner.this_process().to_json(),
+        "namespace": _inode(_PROCESSES),
+        "machine": named_machine(),
+    }
 
 
 def is_gone(process: Mapping[str, Any]) -> bool:
@@ -221,8 +268,8 @@ def is_gone(process: Mapping[str, Any]) -> bool:
 
     Of a process on another machine, or in another container, nothing is known.
     """
-    # A number means something only where both see the same processes.
-    if process["namespace"] != _inode(_PROCESSES):
+    # A number means something only where both see the same processes; machines rehearsed on one host do not look.
+    if process["namespace"] != _inode(_PROCESSES) or process["machine"] != named_machine():
         return False
     owner = SpillOwner.parse(process["owner"])
     return owner.host == os.uname().nodename and owner.is_gone()
@@ -281,4 +328,5 @@ def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
             if ours != theirs:
                 raise RankSettingsError(
                     f"{name} is {ours!r} on rank {first} and {theirs!r} on rank {rank}; it has to be the same {where}"
+                    f"{_HOW_TO_MEND.get(name, '')}"
                 )

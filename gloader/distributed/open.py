@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.core.row_ranges import RowRanges, hosts_by_part, require_all_rows
 from gloader.distributed.agree import Facts, assemble, refuse
 from gloader.distributed.client_run import RemoteTier
+from gloader.distributed.exchange.launch import Launch
+from gloader.distributed.exchange.machines import LaunchMachines
 from gloader.distributed.host import LoaderHost
 from gloader.distributed.loader_parts import LoaderParts
+from gloader.errors import ConfigError
 from gloader.pipeline.open_tiers import open_feature_tier
 from gloader.pipeline.seed_order import named_facts
 from gloader.pipeline.table_files import feature_rows
@@ -70,20 +74,79 @@ def open_for_rank(
     """
     open_tier = partial(open_feature_tier, dataset, seeds, settings, dry_run=dry_run)
     if not membership.is_collective:
+        require_all_rows([dataset.ranges])
         return LoaderParts(open_tier())
     # What bounds the batches on their way to another rank are the buffers of their rows: without any, each loads alone.
     has_rows = bool(feature_rows(dataset, settings))
     membership = replace(membership, is_shared=membership.is_shared and has_rows)
     team = assemble(membership, _facts(dataset, seeds, settings))
     num_ranks = len(team.ranks)
+    try:
+        machines = _machines_of(team, dataset, settings, membership)
+    except BaseException:  # on every rank alike: all of them know the same
+        team.close()
+        raise
+    open_tier = partial(open_tier, machines=machines, num_loaders=team.num_loaders)
     if num_ranks == 1:
         team.close()
-        return LoaderParts(open_tier(num_loaders=team.num_local))
+        with _telling_machines(machines):
+            return LoaderParts(open_tier())
     remote = partial(RemoteTier, dataset, team, settings, dry_run=dry_run, is_typed=seeds.is_typed)
     with team:
         if not team.is_host:
             return LoaderParts(remote(), num_ranks=num_ranks)
-        return _open_as_host(team, partial(open_tier, num_ranks=num_ranks), settings)
+        with _telling_machines(machines):
+            return _open_as_host(team, partial(open_tier, num_ranks=num_ranks), settings)
+
+
+@contextmanager
+def _telling_machines(machines: LaunchMachines | None) -> Iterator[None]:
+    """Tell the other machines if the block, which opens this one's loader, fails: they wait for it."""
+    try:
+        yield
+    except BaseException as error:
+        if machines is not None:
+            machines.refuse(error)
+        raise
+
+
+def _machines_of(
+    team: Team, dataset: Dataset, settings: LoaderSettings, membership: Membership
+) -> LaunchMachines | None:
+    """Return the machines that this rank's loader exchanges rows with; None: none.
+
+    Raises
+    ------
+    ConfigError
+        Rows are on no machine of the launch, or have to be exchanged and may not.
+    """
+    ranges, mode = dataset.ranges, settings.ranks.exchange
+    tables = {} if ranges is None else ranges.tables
+    parts = [
+        None if part is None else RowRanges(part=part[0], of=part[1], tables=tables) for part in team.parts
+    ]
+    require_all_rows(parts, team.machines)
+    if ranges is not None and (mode == "never" or not membership.is_shared):
+        why = "exchange='never'" if mode == "never" else "sharing='private'"
+        raise ConfigError(
+            f"{dataset.location} has a range of the rows alone, and {why} brings none from other machines; leave it out"
+        )
+    if len(team.hosts) == 1 or mode == "never" or not membership.is_shared or team.rank not in team.hosts:
+        return None
+    known = [part for part in parts if part is not None]
+    order = hosts_by_part(known) if known else tuple(range(len(team.hosts)))
+    hosts = tuple(team.hosts[number] for number in order)
+    launch = Launch(
+        hosts=hosts,
+        names=tuple(team.machines[number] for number in order),
+        rank=team.rank,
+        key=team.launch,
+        mode=mode,
+        parts=tuple(known[number] for number in order) if known else (),
+        timeout_s=settings.stages.stall_timeout_s,
+        verify=settings.reading.verify != "off",
+    )
+    return LaunchMachines(launch, feature_rows(dataset, settings))
 
 
 def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: LoaderSettings) -> LoaderParts:
@@ -114,6 +177,7 @@ def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts
         "loader": kind if links is None else f"LinkLoader over a {kind}",
         "seed": order.seed,
         "epochs": settings.stages.epochs,
+        "exchange": settings.ranks.exchange,
     }
     machine = {
         **asdict(settings.memory),
@@ -127,4 +191,5 @@ def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts
         machine=machine,
         place=torch.device(settings.device.device),
         is_cache_sized=settings.device.device_cache != "auto",
+        part=None if dataset.ranges is None else (dataset.ranges.part, dataset.ranges.of),
     )

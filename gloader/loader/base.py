@@ -103,6 +103,7 @@ class BatchLoader(ABC, Generic[B]):
             fingerprint=stream_fingerprint(dataset, self._order, settings.sampling, facts),
             stream=named_facts(dataset, self._order, settings.sampling, facts),
         )
+        self._starved_before = 0.0
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None
         self._active: weakref.ref[EpochIterator[B]] | None = None
@@ -133,6 +134,7 @@ class BatchLoader(ABC, Generic[B]):
         if self._is_mid_epoch or self._state.next.index >= len(self):
             self._move_to(BatchId(epoch=self._state.next.epoch + 1, index=0))
         position = self._state.next
+        self._starved_before = self._starved_s
         iterator: EpochIterator[B] = EpochIterator(
             self._run_from(position),
             epoch=position.epoch,
@@ -204,10 +206,14 @@ class BatchLoader(ABC, Generic[B]):
             In a forked child.
         """
         require_same_process(self._pid)
-        return "\n".join(filter(None, [self._held.tier.explain(), self.explain_run()]))
+        mirrored = self._dataset.mirrored
+        mirror = "" if mirrored is None else mirrored.explain()
+        return "\n".join(filter(None, [self._held.tier.explain(), mirror, self.explain_run()]))
 
     def explain_run(self) -> str:
         """Say how superbatches and passes over the edges so far compared with predictions; nothing where none was.
+
+        Of several machines, what they exchanged and why; of a dataset at a URL, what came from there.
 
         Raises
         ------
@@ -217,6 +223,11 @@ class BatchLoader(ABC, Generic[B]):
         require_same_process(self._pid)
         reports, passes = self._feedback.reports, self._feedback.passes
         found = [explain_passes(passes) if passes else "", explain_run(reports) if reports else ""]
+        tier = self._held.tier
+        if not isinstance(tier, RemoteTier) and tier.exchange is not None:
+            found.append(tier.exchange.explain_run())
+        if self._dataset.mirrored is not None:
+            found.append(self._dataset.mirrored.explain_traffic())
         return "\n".join(filter(None, found))
 
     def bottleneck(self) -> str:
@@ -237,6 +248,7 @@ class BatchLoader(ABC, Generic[B]):
             stats,
             cores=len(os.sched_getaffinity(0)),
             sampler_threads=threads if isinstance(tier, RemoteTier) else tier.sampler_threads,
+            store_s=self._starved_s - self._starved_before,
             tables=[
                 TableFigures(name=name, row_bytes=4 * dims[name], cache_rows=rows, curve=curve)
                 for name, rows, curve in zip(
@@ -244,6 +256,11 @@ class BatchLoader(ABC, Generic[B]):
                 )
             ],
         ).sentence
+
+    @property
+    def _starved_s(self) -> float:
+        """Seconds so far in which a reader waited for the URL of the dataset."""
+        return 0.0 if self._dataset.mirrored is None else self._dataset.mirrored.starved_s
 
     def write_trace(self, path: StrPath) -> None:
         """Write what every stage did so far as JSON that https://ui.perfetto.dev shows.

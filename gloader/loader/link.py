@@ -150,7 +150,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         if self._is_typed:
             resolve_fanouts(settings.sampling.fanouts, dataset.relations)
         elif dataset.kind == "hetero":
-            raise ConfigError(f"{dataset.root} is of several types: typed=False is for a dataset of one")
+            raise ConfigError(f"{dataset.location} is of several types: typed=False is for a dataset of one")
         else:
             checked_hops(settings.sampling.fanouts)
         task = LinkTask.of(
@@ -164,7 +164,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         if settings.sampling.time_strategy != "none" and not task.table.has_times:
             raise ConfigError(
                 f"time_strategy={settings.sampling.time_strategy!r} needs the time of each edge, and the table "
-                f"{self._edges!r} of {dataset.root} has none; prepare it from a source with a column of times"
+                f"{self._edges!r} of {dataset.location} has none; prepare it from a source with a column of times"
             )
         order = order_rows(
             task.table.num_rows, settings.sampling, rank=membership.rank, world_size=membership.world_size

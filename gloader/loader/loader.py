@@ -77,8 +77,8 @@ class Loader(NodeLoader[ReadyBatch]):
     def _check(dataset: Dataset, settings: LoaderSettings) -> None:
         if dataset.kind == "hetero":
             raise ConfigError(
-                f"{dataset.root} has {len(dataset.node_types)} node types ({', '.join(dataset.node_types)}); load it "
-                "with gloader.HeteroLoader"
+                f"{dataset.location} has {len(dataset.node_types)} node types ({', '.join(dataset.node_types)}); "
+                "load it with gloader.HeteroLoader"
             )
         checked_hops(settings.sampling.fanouts)
 

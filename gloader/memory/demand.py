@@ -56,6 +56,7 @@ class Demand:
     num_ranks: int = 1  # whose batches are gathered; each has feature buffers of its own
     is_reset: bool = False  # superbatches start from an empty cache
     sweeps: SweepPlan | None = None  # None: no passes over the edges are made
+    others: tuple[tuple[str, int], ...] = ()  # name and bytes of what is held whatever is planned
 
     @property
     def feature_bytes(self) -> int:

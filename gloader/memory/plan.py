@@ -97,7 +97,7 @@ class MemoryPlan:
     parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
     predicted_step_s: float  # as ways are compared: packs count longer than they take
     candidates: tuple[str, ...]  # the way that was taken and the next best, for people
-    would_fit: bool  # whether all features would fit in memory, though they are read from the SSD
+    would_fit: bool  # whether features='auto' would hold all of them in memory; they are read from the SSD
     sweeps: SweepPlan | None = None  # of the edges; None: no passes over them are made
 
     @property
@@ -150,8 +150,8 @@ def plan_memory(
     if not demand.tables:
         features = "ram"  # nothing has features: there is nothing to read
     workspace = workspace_bytes(demand, budget_bytes)
-    held = workspace + demand.topology_bytes
-    parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes)]
+    parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes), *demand.others]
+    held = sum(num_bytes for _, num_bytes in parts)
     if demand.sweeps is not None:
         sweeps = demand.sweeps
         held += sweeps.memory_bytes
@@ -209,6 +209,7 @@ def _plan_of(
         predicted_step_s=best.step.weighed_s,
         candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # some differ in what no text says
         would_fit=best.features == "ssd"
+        and not demand.work.is_exchanged  # rows of other machines are not held
         and demand.feature_bytes <= spare + caches_bytes(demand, shares.cache_rows),
         sweeps=demand.sweeps,
     )

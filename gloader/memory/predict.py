@@ -72,6 +72,7 @@ class StepWork:
     strategy: str = "auto"  # or the one that was asked for
     edges_s: float = 0.0  # that the disk is busy with the edges of a batch, where they are swept
     edge_bytes: float = 0.0  # that are read for them, in the long run
+    is_exchanged: bool = False  # missing rows come from other machines, those of a superbatch together
 
     @property
     def is_swept(self) -> bool:
@@ -223,6 +224,8 @@ def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[
         packing = sweep_s + write if rates.is_one_device else max(sweep_s, write)
         # Written and read back.
         found["packed"] = _DiskWork(packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes)
+    if work.is_exchanged and len(found) > 1:
+        del found["direct"]
     forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]
     return {strategy: found[strategy] for strategy in forced if strategy in found} or found
 

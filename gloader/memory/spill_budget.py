@@ -28,7 +28,9 @@ _MOUNTS = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks in the names of folders
 
 
-def open_spill(parent: StrPath | None, budget_bytes: int | None, *, data_bytes: int) -> SpillFolder | None:
+def open_spill(
+    parent: StrPath | None, budget_bytes: int | None, *, data_bytes: int, num_loaders: int = 1
+) -> SpillFolder | None:
     """Open a spill folder, or return None where there is none to have and none was asked for.
 
     Parameters
@@ -36,6 +38,7 @@ def open_spill(parent: StrPath | None, budget_bytes: int | None, *, data_bytes: 
     parent : where; None: the default of `SpillFolder`
     budget_bytes : what it may hold, 0 for no spill folder; None: a share of the free disk
     data_bytes : of what is read from the disk, to which the default is in proportion
+    num_loaders : loaders on this host, which share that disk; what is asked for is of each
 
     Raises
     ------
@@ -46,7 +49,7 @@ def open_spill(parent: StrPath | None, budget_bytes: int | None, *, data_bytes: 
         return None
     try:
         folder = spill_parent(parent)
-        budget = _default_bytes(folder, data_bytes) if budget_bytes is None else budget_bytes
+        budget = _default_bytes(folder, data_bytes, num_loaders) if budget_bytes is None else budget_bytes
         return SpillFolder(folder, budget_bytes=budget) if budget else None
     except SpillError as error:
         if budget_bytes is not None:
@@ -55,7 +58,7 @@ def open_spill(parent: StrPath | None, budget_bytes: int | None, *, data_bytes: 
         return None
 
 
-def _default_bytes(folder: Path, data_bytes: int) -> int:
+def _default_bytes(folder: Path, data_bytes: int, num_loaders: int = 1) -> int:
     """Return the budget of whoever names none: nothing where the temporary folder is itself in memory."""
     if _file_system(folder) in _IN_MEMORY:
         return 0
@@ -63,7 +66,7 @@ def _default_bytes(folder: Path, data_bytes: int) -> int:
         free = shutil.disk_usage(folder).free
     except OSError:
         return 0
-    return int(min(free // _FREE_SHARE, _MULTIPLE * data_bytes))
+    return int(min(free // (_FREE_SHARE * num_loaders), _MULTIPLE * data_bytes))
 
 
 def _file_system(folder: Path) -> str:

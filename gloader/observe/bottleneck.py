@@ -29,6 +29,7 @@ BottleneckKind: TypeAlias = Literal[
     "inspect",
     "stage",
     "read",
+    "store",
     "gather",
     "startup",
 ]
@@ -71,19 +72,22 @@ def find_bottleneck(
     *,
     cores: int,
     sampler_threads: int = 1,
+    store_s: float = 0.0,
     tables: Sequence[TableFigures] = (),
 ) -> Bottleneck:
-    """Find the slowest resource of an epoch: the model, the CPU, the SSD, or a stage. Pure.
+    """Find the slowest resource of an epoch: the model, the CPU, the SSD, the store of a URL, or a stage. Pure.
 
     A consumer that hardly waits means the model. If kernels were compiled for most of the wait, as in the first run on
-    a machine, it is that. Otherwise it is the CPU if all cores are busy, else the stage whose threads are. If none are,
-    the stages wait for each other, as at the start of a short epoch.
+    a machine, it is that; if a reader waited for the store for most of the epoch, it is the store. Otherwise it is the
+    CPU if all cores are busy, else the stage whose threads are. If none are, the stages wait for each other, as at the
+    start of a short epoch.
 
     Parameters
     ----------
     stats : the sums of the whole epoch, its ``stage_seconds`` in thread-seconds
     cores : what the process may use
     sampler_threads : threads of that stage; every other has one
+    store_s : seconds in which a reader waited for bytes from the URL of the dataset
     tables : of the features; with the curves of all of them there is a size of the cache that would hide the SSD
     """
     if stats.seconds <= 0 or not stats.batches:
@@ -93,6 +97,8 @@ def find_bottleneck(
         return _hidden_loading(stats, exposed)
     if stats.compile_seconds > stats.stage_seconds["wait"] / 2:
         return _compiling(stats)
+    if store_s > _BUSY * stats.seconds:
+        return _slow_store(exposed, store_s / stats.seconds)
     # The order of the questions matters. A stage that is busy while all cores are is slow because of the cores; and
     # reading, staging and sweeping share one disk, so that together they can fill it though none does.
     busy = _stage_shares(stats, sampler_threads=sampler_threads)
@@ -114,6 +120,12 @@ def _slow_disk(
     who = "gather" if slowest == "read" else "the sweep"
     detail = ", ".join(filter(None, [_read_most(stats), _moved(stats)]))
     return _waiting(slowest, exposed, f"{who} waits for the SSD", detail, _cache_advice(stats, tables))
+
+
+def _slow_store(exposed: float, share: float) -> Bottleneck:
+    advice = "what came is read from the mirror from now on, as far as it has room"
+    detail = f"readers wait {_percent(share)} of the time"
+    return _waiting("store", exposed, "the loop waits for the object store", detail, advice)
 
 
 def _slow_stage(

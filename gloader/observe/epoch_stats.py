@@ -69,6 +69,11 @@ class EpochStats:
     edge_passes: int = 0
     edge_bytes_read: int = 0
     edge_bytes_written: int = 0
+    # Of a dataset at a URL: what came from there since the epoch before was told of, by opening or evaluating, too.
+    object_requests: int = 0
+    object_bytes: int = 0
+    object_retries: int = 0  # of the requests, those that were made again
+    object_wait_s: float = 0.0  # that requests were held back, by a limit or before they were made again
     seconds: float = 0.0  # wall time of the epoch
     cpu_seconds: float = 0.0  # of all threads of the process, in that time
     compile_seconds: float = 0.0  # of it, while a kernel was compiled, which later runs load

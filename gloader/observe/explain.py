@@ -217,7 +217,7 @@ def _explain_tables(reports: Sequence[SuperbatchReport]) -> list[str]:
     lines = []
     for name, found in tables.items():
         rows, misses = sum(report.rows for report in found), sum(report.misses for report in found)
-        ways = Counter(report.choice.strategy for report in found if report.misses)
+        ways = Counter(report.choice.text for report in found if report.misses)
         text = ", ".join(f"{way} {times}" for way, times in ways.most_common())
         text = f"{text}; {_bytes_text(found)}" if text else "nothing was read"
         lines.append(
@@ -279,7 +279,7 @@ def _kinds(reports: Sequence[SuperbatchReport]) -> list[list[SuperbatchReport]]:
     """Group reports by table, size and strategy, in the order in which the kinds first appeared."""
     kinds: dict[tuple[str, int, str], list[SuperbatchReport]] = defaultdict(list)
     for report in reports:
-        kinds[report.table, report.num_batches, report.choice.strategy].append(report)
+        kinds[report.table, report.num_batches, report.choice.text].append(report)
     return list(kinds.values())
 
 
@@ -287,7 +287,7 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
     first = kind[0]
     steps = [report for report in kind if report.predicted_step_s is not None]
     return [
-        f"{first.table} {first.choice.strategy}".lstrip(),
+        f"{first.table} {first.choice.text}".lstrip(),
         str(first.num_batches),
         str(len(kind)),
         format_count(_median(kind, lambda report: report.misses)),

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -235,6 +235,8 @@ class BufferRing:
                 # The loop asked before a batch came that leaves room for one buffer alone.
                 self.take_back()
                 if _since(since, began) > self._patience_s:
+                    with suppress(queue.Empty):
+                        return self._free.get_nowait()  # which was just taken back
                     raise BudgetError(
                         f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that "
                         "the loop keeps alive; clone what you keep (batch.x.clone()), drop old batches, "

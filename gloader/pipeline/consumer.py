@@ -252,6 +252,8 @@ class EpochIterator(Iterator[B], Generic[B]):
         if (current := self._open) is None:
             raise StopIteration
         consumer = current.run.consumer
+        # Else an epoch that ends below is dropped only as this returns, where signals are not kept back.
+        del current
         batch = None
         try:
             consumer.came_back()

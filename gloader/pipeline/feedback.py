@@ -196,6 +196,11 @@ class RunFeedback:
         )
         for table, retrieval_s in zip(staged.tables, sums.retrieval_s, strict=True):
             choice = table.choice
+            if choice.is_exchanged:
+                self._calibration = self._calibration.after_exchange(
+                    choice.predicted_s, retrieval_s, factor=choice.factor
+                )
+                continue
             self._calibration = self._calibration.after(
                 choice.strategy, choice.predicted_s, retrieval_s, factor=choice.factor
             )

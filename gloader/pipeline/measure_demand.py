@@ -64,6 +64,7 @@ def measure_demand(
     sweeps: SweepPlan | None,
     *,
     num_ranks: int,
+    is_exchanged: bool,
 ) -> Demand:
     """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed.
 
@@ -75,6 +76,7 @@ def measure_demand(
     tiers : what the device holds of each, the first of them at least
     sweeps : passes over the edges; None: none are made
     num_ranks : ranks that the loader brings batches to
+    is_exchanged : whether all missing rows come from other machines
     """
     first, spec = tiers[0], settings.sampling.sampler
     waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
@@ -97,7 +99,7 @@ def measure_demand(
         sampler_map_bytes=0 if first.sampler is not None else _map_bytes(spec, work, edges),
         beside_bytes=math.ceil(LARGER_THAN_PROBED * max(map(beside_bytes, work.probe), default=0)),
         sampler_call_bytes=max(_hop_bytes(spec, work, sweeps), _seed_bytes(work)),
-        work=_step_work(settings, work, files, tiers, rows, sweeps),
+        work=_step_work(settings, work, files, tiers, rows, sweeps, is_exchanged=is_exchanged),
         num_batches=num_batches_of(settings, work.order, num_ranks),
         num_seeds=work.order.num_held,
         num_ranks=num_ranks,
@@ -149,6 +151,8 @@ def _step_work(
     tiers: Sequence[DeviceTier],
     rows: list[list[IdArray]],
     sweeps: SweepPlan | None,
+    *,
+    is_exchanged: bool,
 ) -> StepWork:
     """Return what a step has to do, as the batches that ``work`` probed and the disk say."""
     return StepWork(
@@ -163,6 +167,7 @@ def _step_work(
         strategy=settings.reading.io_strategy,
         edges_s=0.0 if sweeps is None else sweeps.pass_seconds(files.rates),
         edge_bytes=0.0 if sweeps is None else sweeps.read_bytes,
+        is_exchanged=is_exchanged,
     )
 
 

@@ -64,7 +64,7 @@ _LEAST_TABLE_BYTES: Final = 4 * 2**20
 
 
 def open_spill_folder(
-    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int
+    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int, num_loaders: int = 1
 ) -> SpillFolder | None:
     """Open the folder for packs and for what passes over the edges bring; None where there is neither.
 
@@ -74,6 +74,7 @@ def open_spill_folder(
     settings : those of the loader
     stack : closes the folder
     budget_bytes : of memory, for everything
+    num_loaders : loaders on this host; each takes its part of a disk of which nobody named the share
     """
     memory = settings.memory
     is_large = dataset.topology_bytes > topology_share(budget_bytes)
@@ -85,7 +86,12 @@ def open_spill_folder(
     tables = feature_rows(dataset, settings)
     num_tables, feature_bytes = len(tables), sum(rows.feature_bytes for rows in tables)
     row_bytes = max(feature_bytes, num_tables * _LEAST_TABLE_BYTES if num_tables > 1 else 0)
-    folder = open_spill(memory.spill_dir, memory.spill_budget, data_bytes=row_bytes + edge_bytes)
+    folder = open_spill(
+        memory.spill_dir,
+        memory.spill_budget,
+        data_bytes=row_bytes + edge_bytes,
+        num_loaders=num_loaders,
+    )
     return None if folder is None else stack.enter_context(folder)
 
 

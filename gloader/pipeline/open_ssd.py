@@ -17,8 +17,8 @@ from gloader.samplers import HeteroGraph
 from gloader.ssd_store import Packer, pack_buffers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import ExitStack
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager, ExitStack
 
     from gloader.config import LoaderSettings
     from gloader.device import DeviceTier
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.regions.shared import SharedBuffers
-    from gloader.types import IdArray
+    from gloader.types import FeatureSource, IdArray
 
 # Of the budget, for a moment, to estimate what other cache sizes would miss.
 _SAMPLE_SHARE: Final = 0.05
@@ -48,6 +48,7 @@ def open_ssd(
     stack: ExitStack,
     *,
     staging_bytes: int,
+    filling: Callable[[int], AbstractContextManager[FeatureSource]],
 ) -> tuple[SsdTable, ...]:
     """Open the host caches of ``plan``, their planners, and what stages and packs missing rows.
 
@@ -60,6 +61,7 @@ def open_ssd(
     tiers : what the device holds of each table
     stack : closes what was opened
     staging_bytes : idle memory that missing rows of all tables may take
+    filling : returns the rows of a table, with which its cache is filled
 
     Raises
     ------
@@ -94,10 +96,14 @@ def open_ssd(
             staging_bytes=staging[number],
             spill_share=spill[number] / _WHOLE,
         )
+        slots = _open_slots(table.store, capacity, settings, stack)
+        with filling(number) as rows:
+            # Static rows are read now; the others come with the batches that miss them.
+            slots.fill(hot, rows)
         found.append(
             SsdTable(
                 store=table.store,
-                slots=_open_slots(table.store, capacity, hot, settings, stack),
+                slots=slots,
                 planner=make_planner(
                     settings.memory.policy,
                     num_nodes=table.store.num_rows,
@@ -117,10 +123,8 @@ def open_ssd(
     return tuple(found)
 
 
-def _open_slots(
-    store: FeatureStore, capacity: int, hot: IdArray, settings: LoaderSettings, stack: ExitStack
-) -> SlotCache:
-    slots = stack.enter_context(
+def _open_slots(store: FeatureStore, capacity: int, settings: LoaderSettings, stack: ExitStack) -> SlotCache:
+    return stack.enter_context(
         SlotCache(
             capacity,
             dim=store.dim,
@@ -130,9 +134,6 @@ def _open_slots(
             threads=min(_COPY_THREADS, settings.stages.sampler_threads),
         )
     )
-    # Static rows are read now; the others come with the batches that miss them.
-    slots.fill(hot, store)
-    return slots
 
 
 def _open_retrieval(

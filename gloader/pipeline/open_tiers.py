@@ -2,58 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gloader.core.fanouts import checked_hops
-from gloader.core.row_order import RowOrder
-from gloader.dataset.topology import open_hetero_topology, open_topology
-from gloader.errors import BudgetError
+from gloader.errors import ConfigError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
 from gloader.observe.explain import TableFacts, TierFacts
 from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
-from gloader.pipeline.device_rows import DeviceTable, Workload
-from gloader.pipeline.measure_demand import in_flight, measure_demand, num_batches_of, num_sampler_threads
-from gloader.pipeline.open_device_tier import load_features, open_device_tiers, row_format
+from gloader.pipeline.measure_demand import in_flight, num_sampler_threads
+from gloader.pipeline.measured_load import measure_load
+from gloader.pipeline.open_device_tier import load_features
 from gloader.pipeline.open_edges import (
-    SWEPT_SAMPLERS,
-    choose_edge_home,
-    open_spill_folder,
     open_sweeps,
-    plan_edges,
-    sweep_demand,
 )
 from gloader.pipeline.open_ssd import open_ssd
-from gloader.pipeline.probe import probe_in_passes, probe_one_by_one
-from gloader.pipeline.table_files import open_files, with_edge_spill
+from gloader.pipeline.table_files import with_edge_spill
 from gloader.pipeline.tiers import FeatureTier
-from gloader.pipeline.unreachable import tell_unreachable
-from gloader.samplers import (
-    HeteroGraph,
-    make_hetero_sampler,
-    make_hetero_temporal_sampler,
-    make_sampler,
-    make_temporal_sampler,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from gloader.config import LoaderSettings
-    from gloader.core.row_order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.memory.demand import Demand
-    from gloader.memory.topology_home import TopologyChoice
     from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.measured_load import MeasuredLoad
     from gloader.pipeline.other_devices import OtherDevices
+    from gloader.pipeline.other_machines import ExchangeTier, OtherMachines
     from gloader.pipeline.seed_order import SeedPlan
     from gloader.pipeline.table_files import TableFiles
-    from gloader.samplers import Topology
-    from gloader.ssd_store.cost.strategy import IoRates
-    from gloader.types import AnySampler, FeatureSource
+    from gloader.types import FeatureSource
 
 # Of a row each: one for gather, the queue, the thread that sends, and one more.
 _EMPTY_BUFFERS: Final = 4
@@ -68,6 +50,7 @@ def open_feature_tier(
     num_ranks: int = 1,
     num_loaders: int = 1,
     others: OtherDevices | None = None,
+    machines: OtherMachines | None = None,
 ) -> FeatureTier:
     """Measure a few batches, share the memory budget out, and open what it says.
 
@@ -78,8 +61,9 @@ def open_feature_tier(
     settings : those of the loader
     dry_run : one step of the model, to see what it takes of the device
     num_ranks : ranks that this loader brings batches to
-    num_loaders : loaders of this machine; each takes its part of a budget that nobody named
+    num_loaders : loaders on this host; each takes its part of a budget that nobody named
     others : the devices of the other ranks that this loader brings batches to; defaults to none
+    machines : open loaders as well, now, and may exchange rows with this one; defaults to none
 
     Raises
     ------
@@ -88,36 +72,32 @@ def open_feature_tier(
     ConfigError
         Sweeps over the edges, or sampling on a device, were asked for and cannot be.
     """
+    if dataset.ranges is not None:
+        settings = _from_ssd(dataset, settings)
     budget = settings.memory.memory_budget
     if budget is None:
         budget = default_budget_bytes() // num_loaders
     stack = ExitStack()
     try:
-        spill = open_spill_folder(dataset, settings, stack, budget_bytes=budget)
-        home = choose_edge_home(dataset, settings, spill, budget_bytes=budget)
-        # Held first: what it leaves of the budget is shared out below.
-        topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
-        order, text = seeds.order, ""
-        if seeds.links is not None and isinstance(order, RowOrder):
-            bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=budget)
-            order, text = bound.order, bound.text
-            budget -= bound.held_bytes
-        files = open_files(dataset, settings, spill, stack)
-        if isinstance(topology, HeteroGraph):
-            tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts))
-        work = _workload(dataset, topology, order, settings, dry_run, files, is_swept=home.home == "sweep")
-        num_batches = num_batches_of(settings, order, num_ranks)
-        home, sweeps = plan_edges(
-            home,
-            sweep_demand(dataset, settings, work.probe, num_batches=num_batches),
-            is_required=settings.memory.topology == "sweep",
+        load = measure_load(
+            dataset,
+            seeds,
+            settings,
+            stack,
             budget_bytes=budget,
-            spill_bytes=files.spill_bytes,
+            dry_run=dry_run,
+            num_ranks=num_ranks,
+            num_loaders=num_loaders,
+            others=others,
+            machines=machines,
         )
-        # One more than there are tables, where there is none: what there is of the device.
-        tiers = open_device_tiers(settings.device, work, tables=_device_tables(files), others=others)
-        demand = measure_demand(settings, work, files, tiers, sweeps, num_ranks=num_ranks)
+        files, tiers, demand, work = load.files, load.tiers, load.demand, load.work
         plan = _plan(demand, settings, files, tiers, budget_bytes=budget)
+        exchange = None
+        if machines is not None:
+            plan, exchange = _join(
+                machines, plan, demand, settings, files, tiers, budget_bytes=budget, num_ranks=num_ranks
+            )
         files = with_edge_spill(files, plan, stack)
         # What nobody planned for stages missing rows, of two superbatches at a time, and makes further buffers for a
         # loop that keeps batches.
@@ -128,15 +108,19 @@ def open_feature_tier(
         sources: tuple[FeatureSource, ...] = files.stores
         ssd = None
         if plan.features == "ssd":
-            for tier, store in zip(tiers, files.stores, strict=True):
-                tier.fill(store)
-            ssd = open_ssd(files, plan, topology, settings, tiers, stack, staging_bytes=spare)
+            filling = _filling(files, exchange)
+            for number, tier in enumerate(tiers[: len(files.tables)]):
+                with filling(number) as rows:
+                    tier.fill(rows)
+            ssd = open_ssd(
+                files, plan, work.topology, settings, tiers, stack, staging_bytes=spare, filling=filling
+            )
         else:
             sources, tiers = _settle_in_memory(files, tiers, stack, others=others)
         ring_bytes = (plan.ring_bytes + spare) // num_ranks
         return FeatureTier(
-            topology=topology,
-            order=order,
+            topology=work.topology,
+            order=work.order,
             sampler=tiers[0].sampler or work.sampler,
             types=files.types,
             sources=sources,
@@ -146,9 +130,10 @@ def open_feature_tier(
             plan=plan,
             ssd=ssd,
             sweeps=edge_sweeps,
+            exchange=exchange,
             sampler_threads=num_sampler_threads(settings, tiers[0]),
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
-            facts=_facts(demand, plan, settings, home, rates=files.rates, links=text),
+            facts=_facts(load, plan, settings),
             stack=stack,
         )
     except BaseException:
@@ -156,114 +141,19 @@ def open_feature_tier(
         raise
 
 
-def _open_edges(
-    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, max_bytes: int, is_typed: bool
-) -> Topology | HeteroGraph:
-    io, times = settings.reading.io, settings.sampling.is_temporal
-    if is_typed:
-        return stack.enter_context(open_hetero_topology(dataset, max_bytes=max_bytes, io=io, times=times))
-    return stack.enter_context(open_topology(dataset, max_bytes=max_bytes, io=io, times=times))
-
-
-def _workload(
-    dataset: Dataset,
-    topology: Topology | HeteroGraph,
-    order: AnyOrder,
-    settings: LoaderSettings,
-    dry_run: DryRun | None,
-    files: TableFiles,
-    *,
-    is_swept: bool,
-) -> Workload:
-    threads = settings.stages.sampler_threads
-    sampler = sampler_for(topology, order, settings)
-    probe = None
-    if is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
-        # A disk without room for so few is found out, and told of, where the passes are planned.
-        with suppress(BudgetError):
-            probe = probe_in_passes(
-                dataset, sampler, order, files.spill, rates=files.rates, io=settings.reading.io
-            )
-    if probe is None:
-        probe = probe_one_by_one(sampler, order, threads=threads)
-    return Workload(
-        topology=topology,
-        sampler=sampler,
-        order=order,
-        fanouts=settings.sampling.fanouts,
-        probe=probe.batches,
-        probe_s=probe.seconds,
-        threads=threads,
-        dry_run=dry_run,
-    )
-
-
-def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: LoaderSettings) -> AnySampler:
-    """Return what samples the batches of a loader from ``topology``; ConfigError where it cannot."""
-    sampling = settings.sampling
-    if not isinstance(topology, HeteroGraph):
-        hops = checked_hops(sampling.fanouts)
-        if sampling.is_temporal:
-            return make_temporal_sampler(
-                topology,
-                hops,
-                order.seed,
-                layout=sampling.layout,
-                strategy=sampling.time_strategy,
-                bound=sampling.time_bound,
-                window=sampling.time_window,
-                spec=sampling.sampler,
-            )
-        return make_sampler(sampling.sampler, topology, hops, order.seed, layout=sampling.layout)
-    if sampling.is_temporal:
-        return make_hetero_temporal_sampler(
-            topology,
-            sampling.fanouts,
-            order.seed,
-            layout=sampling.layout,
-            strategy=sampling.time_strategy,
-            bound=sampling.time_bound,
-            window=sampling.time_window,
-            spec=sampling.sampler,
-        )
-    return make_hetero_sampler(
-        sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout
-    )
-
-
-def _facts(
-    demand: Demand,
-    plan: MemoryPlan,
-    settings: LoaderSettings,
-    home: TopologyChoice,
-    *,
-    rates: IoRates,
-    links: str,
-) -> TierFacts:
-    """Return what a loader explains itself by; ``links`` says what is predicted."""
+def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> TierFacts:
+    """Return what a loader explains itself by."""
     return TierFacts(
         tables=tuple(
             TableFacts(name=table.name, num_nodes=table.num_nodes, row_bytes=table.stored_row_bytes)
-            for table in demand.tables
+            for table in load.demand.tables
         ),
         plan=plan,
         policy=settings.memory.policy,
-        topology=home,
-        rates=rates,
-        links=links,
+        topology=load.home,
+        rates=load.files.rates,
+        links=load.links,
     )
-
-
-def _device_tables(files: TableFiles) -> list[DeviceTable]:
-    return [
-        DeviceTable(
-            type_number=table.rows.number,
-            num_nodes=table.rows.num_rows,
-            form=row_format(table.store),
-            is_of_edges=table.is_of_edges,
-        )
-        for table in files.tables
-    ]
 
 
 def _plan(
@@ -291,8 +181,50 @@ def _plan(
         features="ram" if holds_all else memory.features,
         cache_bytes=0 if memory.policy == "none" else memory.cache_bytes(feature_bytes),
         superbatch=memory.superbatch,
-        must_pack=settings.reading.io_strategy == "packed",
+        # Rows of other machines have to be put somewhere, and those of the first superbatch, which finds nothing
+        # cached, hardly fit in the memory that is idle.
+        must_pack=settings.reading.io_strategy == "packed" or demand.work.is_exchanged,
     )
+
+
+def _from_ssd(dataset: Dataset, settings: LoaderSettings) -> LoaderSettings:
+    """Return the settings of a loader of a range of the rows: they come from the SSDs of all machines."""
+    if settings.memory.features == "ram":
+        raise ConfigError(
+            f"features='ram' would hold all rows, and {dataset.location} has a range of them; use features='ssd', or "
+            "prepare a copy with all rows: gloader prepare without --ranges"
+        )
+    return replace(settings, memory=replace(settings.memory, features="ssd"))
+
+
+def _join(
+    machines: OtherMachines,
+    plan: MemoryPlan,
+    demand: Demand,
+    settings: LoaderSettings,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    *,
+    budget_bytes: int,
+    num_ranks: int,
+) -> tuple[MemoryPlan, ExchangeTier | None]:
+    """Return the plan with superbatches that all machines have room for, and what exchanges rows; collective."""
+    size = machines.agree_on_superbatch(plan, num_ranks=num_ranks)
+    if not size:
+        return plan, None
+    if size != plan.superbatch.num_batches:
+        memory = replace(settings.memory, superbatch=size)
+        plan = _plan(demand, replace(settings, memory=memory), files, tiers, budget_bytes=budget_bytes)
+    return plan, machines.exchange(files.stores)
+
+
+def _filling(
+    files: TableFiles, exchange: ExchangeTier | None
+) -> Callable[[int], AbstractContextManager[FeatureSource]]:
+    """Return what brings the rows with which caches of a table are filled: this disk, or those of all machines."""
+    if exchange is None:
+        return lambda table: nullcontext(files.stores[table])
+    return lambda table: exchange.filling(table, files.stores[table])
 
 
 def _settle_in_memory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
@@ -31,10 +32,12 @@ from gloader.pipeline.transfer import Transfer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gloader.cache import Trace
     from gloader.observe.timeline import TimelineRecorder
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.other_machines import RowExchange
     from gloader.pipeline.positions import BatchLabels, BatchStream
     from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
@@ -154,6 +157,7 @@ class PipelineRun:
         # The run before this one, if there was one, cancelled the ring as it was closed.
         self._ring.resume() if lending is None else lending.resume(is_lending=True)
         self._sweeps = None if tier.sweeps is None else self._edge_sweeps(tier.sweeps)
+        self._exchange: RowExchange | None = None
         self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
         if self._stream.has(0):
             try:
@@ -237,11 +241,21 @@ class PipelineRun:
             else ReplayTrace(self._sweeps, tier.types)
         )
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
+        # Machines exchange rows of as many steps: one with more ranks has more batches in them.
+        unit = 1 if tier.exchange is None or self._ranks is None else len(self._ranks.ranks)
         collector = SuperbatchCollector(
-            pool, self._stream, window, size=tier.plan.superbatch.num_batches, num_tables=len(ssd)
+            pool,
+            self._stream,
+            window,
+            size=tier.plan.superbatch.num_batches,
+            num_tables=len(ssd),
+            unit=unit,
+            # Not with machines, whose superbatches are equal, nor with passes over the edges, which take longer.
+            download_s=None if tier.exchange or self._sweeps else partial(_download_s, ssd),
         )
         inspect = Inspect(ssd, instruments)
-        stage = StageMisses([table.retrieval for table in ssd], feedback, instruments)
+        exchange = self._exchange = self._begin_exchange(ssd)
+        stage = StageMisses([table.retrieval for table in ssd], feedback, instruments, exchange)
         read = ReadMisses(
             self._ring,
             feedback=feedback,
@@ -254,12 +268,18 @@ class PipelineRun:
             stage_thread(inspect, collector, planned, failures),
             # Owned before it is handed on: a pipeline that ends in between has somebody to release it.
             stage_thread(stage, FirstBatchGate(planned, first_read), staged, failures, before_put=window.own),
-            stage_thread(read, BatchFeed(staged, pool, first_read), filled, failures),
+            stage_thread(read, BatchFeed(staged, pool, first_read, unit=unit), filled, failures),
             # Released before its last batch is handed on, for which the consumer may let it wait.
             stage_thread(gather, filled, self._gathered, failures, before_put=window.finish_with),
         ]
         cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
         return self._assemble(threads, cancels, on_joined=window.close)
+
+    def _begin_exchange(self, ssd: Sequence[SsdTable]) -> RowExchange | None:
+        """Return this machine's part in the exchanges of the run; None: there are none."""
+        if self._tier.exchange is None:
+            return None
+        return self._tier.exchange.begin(self._stream.id_of(0), [table.slots.copy_held for table in ssd])
 
     def _edge_sweeps(self, sweeps: SweepTier) -> EdgeSweeps:
         return EdgeSweeps(
@@ -301,10 +321,14 @@ class PipelineRun:
         if self._is_sending:
             feed = SendFeed(self._own, self._send)
             threads = [*threads, stage_thread(self._send, feed, self._sent, self._failures)]
-        send = self._send
+        send, exchange, failures = self._send, self._exchange, self._failures
 
         def release() -> None:
             send.close()
+            if (
+                exchange is not None
+            ):  # behind its thread; the other machines wait for this one, or for its reason
+                exchange.close(failures.first)
             on_joined()
             if sweeps is not None:
                 sweeps.release_all()
@@ -315,3 +339,8 @@ class PipelineRun:
             failures=self._failures,
             on_joined=release,
         )
+
+
+def _download_s(ssd: Sequence[SsdTable], traces: Sequence[Trace]) -> float:
+    """Return the seconds of the longest download of a table; see `MissRetrieval.download_s`."""
+    return max(table.retrieval.download_s(trace) for table, trace in zip(ssd, traces, strict=True))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gloader.errors import GloaderError
+from gloader.errors import GloaderError, MachineLeftError
+from gloader.pipeline.other_machines import Offer
 from gloader.pipeline.superbatch import MissLists, StagedSuperbatch, StagedTable
 from gloader.ssd_store import DirectMisses, load_misses
 from gloader.ssd_store.cost.profile import MAX_GAP_BYTES, default_sweep_gap_bytes
 from gloader.ssd_store.cost.strategy import choose_strategy, count_misses
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import mean_extent_bytes
+from gloader.ssd_store.sweep.wanted_rows import collect_union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +22,14 @@ if TYPE_CHECKING:
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
     from gloader.pipeline.feedback import RunFeedback
+    from gloader.pipeline.other_machines import RowExchange
     from gloader.pipeline.superbatch import PlannedSuperbatch
     from gloader.ssd_store import FeatureStore, Packer
     from gloader.ssd_store.cost.strategy import Calibration, Choice, IoRates, MissCounts
     from gloader.ssd_store.misses.direct import MissSource
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import BatchId
+    from gloader.ssd_store.sweep.arrivals import ArrivingRows
+    from gloader.types import BatchId, IdArray
 
 
 class StageMisses:
@@ -35,13 +40,20 @@ class StageMisses:
     retrievals : of each table: choose how rows are read, and begin to
     feedback : knows how wrong the predictions were so far, and is told of the next one
     instruments : measure it
+    exchange : with other machines; None: there are none, or each reads alone
     """
 
     name: Final = "stage"
 
     def __init__(
-        self, retrievals: Sequence[MissRetrieval], feedback: RunFeedback, instruments: Instruments
+        self,
+        retrievals: Sequence[MissRetrieval],
+        feedback: RunFeedback,
+        instruments: Instruments,
+        exchange: RowExchange | None = None,
     ) -> None:
+        self._exchange = exchange
+        self._served = 0
         self._retrievals = retrievals
         self._feedback = feedback
         self._instruments = instruments
@@ -56,24 +68,64 @@ class StageMisses:
             self._instruments.working("stage", planned.first, batches=planned.num_batches) as work,
         ):
             work.note(superbatch=planned.number)
-            for retrieval, plan in zip(self._retrievals, planned.plans, strict=True):
+            chosen = None if self._exchange is None else self._choose(self._exchange, planned, work)
+            for number, plan in enumerate(planned.plans):
                 # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its part
                 # alone, which is what the cost model predicted.
-                with self._naming(len(tables)), self._feedback.device.using() as use:
-                    table = retrieval.begin(
-                        plan,
-                        self._feedback.calibration,
-                        superbatch=planned.number,
-                        is_cancelled=lambda: self._has_to_end(work),
-                    )
+                with self._naming(number), self._feedback.device.using() as use:
+                    # One after the other: a table has the disk that those before it left.
+                    request, choice = self._own(number, plan) if chosen is None else chosen[number]
+                    table = self._begin(number, request, choice, planned.number, work)
                 undo.callback(table.misses.close)
                 tables.append(table)
                 seconds.append(use.seconds)
-                self._count(table, planned.first, work, name=self._feedback.name_of(len(tables) - 1))
+                name = self._feedback.name_of(number)
+                self._count(table, planned.first, work, name=name, served_bytes=self._served_bytes(choice))
             undo.pop_all()
         staged = StagedSuperbatch(number=planned.number, first=planned.first, tables=tuple(tables))
         self._feedback.begin(staged, stage_s=tuple(seconds))
         return staged
+
+    def _own(self, number: int, plan: CachePlan) -> tuple[Request, Choice]:
+        """Return what is missing of a table, and how this machine reads it alone."""
+        request = self._retrievals[number].request(plan, self._feedback.calibration)
+        return request, request.own
+
+    def _choose(
+        self, exchange: RowExchange, planned: PlannedSuperbatch, work: Work
+    ) -> list[tuple[Request, Choice]]:
+        """Return what is missing of each table, and how it comes: all machines choose together."""
+        requests = []
+        for number, plan in enumerate(planned.plans):
+            with self._naming(number):
+                requests.append(self._own(number, plan)[0])
+        offers = [
+            retrieval.offer(request) for retrieval, request in zip(self._retrievals, requests, strict=True)
+        ]
+        choices = exchange.choose(planned.number, offers, is_cancelled=lambda: self._has_to_end(work))
+        return list(zip(requests, choices, strict=True))
+
+    def _begin(
+        self, number: int, request: Request, choice: Choice, superbatch: int, work: Work
+    ) -> StagedTable:
+        retrieval = self._retrievals[number]
+
+        def is_cancelled() -> bool:
+            return self._has_to_end(work)
+
+        if self._exchange is None or not choice.is_exchanged:
+            return retrieval.begin(request, choice, superbatch=superbatch, is_cancelled=is_cancelled)
+        rows = retrieval.union(request, is_cancelled=is_cancelled)
+        try:
+            with self._exchange.fetch(number, rows, is_cancelled=is_cancelled) as arriving:
+                return retrieval.begin(
+                    request, choice, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
+                )
+        except MachineLeftError:
+            # Its loop has ended, and so will this one's: what was prepared beyond that is read alone where it can be.
+            if self._exchange.is_needed:
+                raise
+            return retrieval.begin(request, request.own, superbatch=superbatch, is_cancelled=is_cancelled)
 
     @contextmanager
     def _naming(self, table: int) -> Iterator[None]:
@@ -89,12 +141,19 @@ class StageMisses:
         """End the sweep that is under way, and every later one. Idempotent."""
         self._is_cancelled = True
 
-    def _count(self, table: StagedTable, first: BatchId, work: Work, *, name: str) -> None:
+    def _served_bytes(self, choice: Choice) -> int:
+        """Return the bytes that the disk read for all machines since this was asked last."""
+        if self._exchange is None or not choice.is_exchanged:
+            return 0
+        before, self._served = self._served, self._exchange.bytes_read
+        return self._served - before
+
+    def _count(self, table: StagedTable, first: BatchId, work: Work, *, name: str, served_bytes: int) -> None:
         cost = table.misses.cost
-        work.add_bytes(read=cost.read.bytes_read, written=cost.bytes_written)
-        work.note(strategy=table.choice.strategy)
+        work.add_bytes(read=cost.read.bytes_read + served_bytes, written=cost.bytes_written)
+        work.note(strategy=table.choice.text)
         self._instruments.recorder(first.epoch).add_staged(
-            bytes_read=cost.read.bytes_read,
+            bytes_read=cost.read.bytes_read + served_bytes,
             bytes_written=cost.bytes_written,
             requests=cost.read.requests,
             table=name,
@@ -104,6 +163,18 @@ class StageMisses:
         """Return whether a sweep has to end; that it asks shows that it makes progress."""
         work.beat()
         return self._is_cancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a superbatch misses of a table, counted, and how it would be read here."""
+
+    plan: CachePlan
+    misses: MissLists
+    counts: MissCounts
+    own: Choice
+    gap_bytes: int
+    calibration: Calibration
 
 
 class MissRetrieval:
@@ -150,45 +221,102 @@ class MissRetrieval:
             return self._spill.room_bytes
         return min(self._spill.room_bytes, int(self._spill_share * self._spill.budget_bytes))
 
-    def begin(
-        self,
-        plan: CachePlan,
-        calibration: Calibration,
-        *,
-        superbatch: int,
-        is_cancelled: Callable[[], bool],
-    ) -> StagedTable:
-        """Return ``plan`` with a source of its missing rows, which the caller owns.
+    def request(self, plan: CachePlan, calibration: Calibration) -> Request:
+        """Return what ``plan`` misses, counted, and how this machine reads it alone.
 
         Parameters
         ----------
-        plan : whose missing rows are staged
+        plan : whose missing rows are to be staged
         calibration : what the cost model's seconds are corrected by
-        superbatch : its number, for messages
-        is_cancelled : asked again and again during a sweep; true ends it
 
         Raises
         ------
-        BudgetError, SpillError
-            A strategy that was asked for by name does not fit, or the disk is full or fails.
-        StoreError
-            The features cannot be read, or are damaged.
-        ChannelClosedError
-            ``is_cancelled`` returned true.
+        BudgetError
+            A strategy that was asked for by name does not fit.
         """
         gap_bytes = self._gap_bytes(calibration)
         misses = MissLists(plan)
         counts = self._count(misses, gap_bytes)
-        choice = choose_strategy(
+        own = choose_strategy(
             counts,
             self.rates,
             memory_bytes=self.staging_bytes,
             spill_bytes=self.spill_bytes,
             forced=self._forced,
             calibration=calibration,
+            is_whole=self._store.stored_rows.os_io.is_whole,
         )
-        source = self._source_of(misses, superbatch, choice, gap_bytes, is_cancelled)
-        return StagedTable(plan=plan.without_trace(), misses=source, choice=choice)
+        return Request(
+            plan=plan, misses=misses, counts=counts, own=own, gap_bytes=gap_bytes, calibration=calibration
+        )
+
+    def offer(self, request: Request) -> Offer:
+        """Return what the other machines are told of ``request``."""
+        return Offer(
+            counts=request.counts,
+            own=request.own,
+            forced=self._forced,
+            sweep_gap_bytes=self._sweep_gap_bytes,
+            rates=self.rates,
+            calibration=request.calibration,
+            staging_bytes=self.staging_bytes,
+            spill_bytes=self.spill_bytes,
+        )
+
+    def union(self, request: Request, *, is_cancelled: Callable[[], bool]) -> IdArray:
+        """Return the rows (K,) that any batch of the superbatch misses, ascending."""
+        stored = self._store.stored_rows
+        wanted = collect_union(
+            request.misses,
+            num_rows=stored.num_rows,
+            row_bytes=stored.row_bytes,
+            is_cancelled=is_cancelled,
+        )
+        return wanted.ids
+
+    def download_s(self, rows: Sequence[IdArray]) -> float:
+        """Return the seconds that reading ``rows`` waits for a download in which those of many more batches come."""
+        stored = self._store.stored_rows
+        if stored.os_io.is_whole:
+            return 0.0
+        wanted = collect_union(
+            rows, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=lambda: False
+        )
+        with closing(self._store.duplicate_file()) as file:
+            return stored.os_io.download_s(file.fd, wanted.pages, DATA_OFFSET)
+
+    def begin(
+        self,
+        request: Request,
+        choice: Choice,
+        *,
+        superbatch: int,
+        is_cancelled: Callable[[], bool],
+        arriving: ArrivingRows | None = None,
+    ) -> StagedTable:
+        """Return the plan with a source of its missing rows, which the caller owns.
+
+        Parameters
+        ----------
+        request : what is staged
+        choice : how
+        superbatch : its number, for messages
+        is_cancelled : asked again and again during a sweep; true ends it
+        arriving : the rows, on their way from other machines; None: they are read here
+
+        Raises
+        ------
+        SpillError
+            The disk is full or fails.
+        StoreError
+            The features cannot be read, or are damaged.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        source = self._source_of(
+            request.misses, superbatch, choice, request.gap_bytes, is_cancelled, arriving
+        )
+        return StagedTable(plan=request.plan.without_trace(), misses=source, choice=choice)
 
     def _gap_bytes(self, calibration: Calibration) -> int:
         """Return the longest hole that a batch's reads go over: what was asked for, or what is faster by now."""
@@ -217,9 +345,12 @@ class MissRetrieval:
         choice: Choice,
         gap_bytes: int,
         is_cancelled: Callable[[], bool],
+        arriving: ArrivingRows | None,
     ) -> MissSource:
         if choice.strategy == "staged":
-            return load_misses(self._store, misses, is_cancelled=is_cancelled)
+            return load_misses(self._store, misses, is_cancelled=is_cancelled, arriving=arriving)
         if choice.strategy == "packed" and self._packer is not None:
-            return self._packer.pack(misses, superbatch=superbatch, is_cancelled=is_cancelled)
+            return self._packer.pack(
+                misses, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
+            )
         return DirectMisses(self._store, gap_bytes=gap_bytes)

@@ -6,7 +6,9 @@ of it, and the reason of each order.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.cache import Trace
@@ -15,6 +17,8 @@ from gloader.pipeline.superbatch import BatchJob, InspectJob, SampledSuperbatch
 from gloader.ssd_store.cost.superbatch_size import ramp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.positions import BatchStream
     from gloader.pipeline.sample import OrderedBatch, TraceEntry
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 # Superbatches whose plans, packs and staged rows exist: the one being executed and the next. A third would hide
 # nothing more, and would cost its memory and its disk.
 PLANNED_AT_ONCE: Final = 2
+_LATER: Final = 0.1  # of a download: so much later may it begin for others that come with it
 
 
 class Traces(Protocol):
@@ -87,8 +92,9 @@ class SuperbatchCollector:
     """Collects traces into superbatches, each with the trace of the next one to look ahead to.
 
     Superbatches grow up to the full size. The first, of one batch, is planned without looking ahead, since everybody
-    waits for it. Superbatch k + 1 is planned once the trace of k + 2 is there and the plan of k - 1 is no longer
-    needed. For one thread.
+    waits for it. Where that is a wait for a download, those that are sampled in a tenth of it come with it: one by one
+    they would read what it brought again and again. Superbatch k + 1 is planned once the trace of k + 2 is there and
+    the plan of k - 1 is no longer needed. For one thread.
 
     Parameters
     ----------
@@ -97,6 +103,9 @@ class SuperbatchCollector:
     window : room for the plan
     size : S at most
     num_tables : that each batch has rows of
+    unit : batches that sizes are multiples of: those of a step, where other machines count in steps
+    download_s : returns the seconds that whoever reads these rows of each table waits for a download in which those of
+        many more batches come; None: nobody waits
     """
 
     def __init__(
@@ -107,12 +116,16 @@ class SuperbatchCollector:
         *,
         size: int,
         num_tables: int = 1,
+        unit: int = 1,
+        download_s: Callable[[Sequence[Trace]], float] | None = None,
     ) -> None:
+        self._size = size
+        self._download_s = download_s
         self._num_tables = num_tables
         self._traces = traces
         self._stream = stream
         self._window = window
-        self._sizes = enumerate(ramp(size))
+        self._sizes = enumerate(unit * steps for steps in ramp(size // unit))
         self._position = 0  # of the first batch of the superbatch that is collected next
         self._next: SampledSuperbatch | None = None  # collected as the look-ahead of the one before it
         self._has_ended = False
@@ -142,29 +155,38 @@ class SuperbatchCollector:
         """Return the next superbatch; of fewer batches, or none, where the stream or an error ends it."""
         number, size = next(self._sizes)
         traces = self._no_traces()
-        while len(traces[0]) < size and not self._has_ended:
+        self._take(traces, size)
+        if number == 0 and traces[0] and self._download_s is not None:
+            deadline = time.monotonic() + _LATER * self._download_s(traces)
+            self._take(traces, self._size, until=deadline)
+            size = len(traces[0])
+            self._sizes = enumerate(ramp(self._size, min(2 * size, self._size)), 1)
+        first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
+        self._position += size
+        return SampledSuperbatch(number=number, first=first, traces=traces)
+
+    def _take(self, traces: tuple[Trace, ...], size: int, *, until: float = math.inf) -> None:
+        """Fill ``traces`` up to ``size`` batches; fewer where time is up, or the stream or an error ends it."""
+        while len(traces[0]) < size and not self._has_ended and time.monotonic() < until:
             if self._traces.has_trace():
                 for trace, rows in zip(traces, self._traces.next_trace(), strict=True):
                     trace.append_code(rows.code, rows.count)
             else:
                 self._has_ended = True
-        first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
-        self._position += size
-        return SampledSuperbatch(number=number, first=first, traces=traces)
 
     def _no_traces(self) -> tuple[Trace, ...]:
         return tuple(Trace() for _ in range(self._num_tables))
 
 
 class FirstBatchGate:
-    """Keeps superbatch 1 from the disk until superbatch 0 was read. For the thread that stages.
+    """Keeps superbatch 1 from the disk until the first batches were read. For the thread that stages.
 
     A sweep would take the disk from the first batch, which everybody waits for.
 
     Parameters
     ----------
     planned : the superbatches
-    first_read : gets an item when superbatch 0 was read
+    first_read : gets an item when they were read
     """
 
     def __init__(self, planned: Channel[PlannedSuperbatch], first_read: Channel[None]) -> None:
@@ -186,12 +208,19 @@ class BatchFeed:
     ----------
     staged : the superbatches
     batches : the sampled batches of the stream
-    first_read : told when superbatch 0 was read
+    first_read : told when the first batches were read
+    unit : how many those are, no more than superbatch 0 has
     """
 
     def __init__(
-        self, staged: Channel[StagedSuperbatch], batches: Feed[OrderedBatch], first_read: Channel[None]
+        self,
+        staged: Channel[StagedSuperbatch],
+        batches: Feed[OrderedBatch],
+        first_read: Channel[None],
+        *,
+        unit: int = 1,
     ) -> None:
+        self._unit = unit
         self._staged = staged
         self._batches = batches
         self._first_read = first_read
@@ -209,9 +238,9 @@ class BatchFeed:
             Whatever ended the stream.
         """
         superbatch = self._superbatch
+        if superbatch is not None and superbatch.number == 0 and self._index == self._unit:
+            self._first_read.put(None)
         if superbatch is None or self._index == superbatch.num_batches:
-            if superbatch is not None and superbatch.number == 0:
-                self._first_read.put(None)
             superbatch = self._superbatch = None  # its plan may go while the next one is waited for
             superbatch = self._superbatch = self._staged.get()
             self._index = 0

@@ -74,7 +74,10 @@ def open_files(
     """
     tables = feature_rows(dataset, settings)
     # Before a store is opened, which reads through holes as long as the device's rates make that cheaper.
-    rates = rates_of(_largest_file(dataset, tables), None if spill is None else spill.path)
+    file, span = _largest_file(dataset, tables)
+    rates = rates_of(file, None if spill is None else spill.path, span=span)
+    if dataset.mirrored is not None:
+        rates = dataset.mirrored.rates(rates)
     found = [
         TableFile(
             rows=rows,
@@ -103,10 +106,11 @@ def open_store(rows: FeatureRows, reading: ReadingSettings) -> FeatureStore:
     return rows.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
 
 
-def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> Path:
-    """Return the file by which the disk is judged: the largest of features, else of edges."""
+def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> tuple[Path, tuple[int, int] | None]:
+    """Return the file by which the disk is judged, the largest of features, else of edges, and which bytes are here."""
     if tables:
-        return max(tables, key=lambda rows: rows.feature_bytes).features_path
+        largest = max(tables, key=lambda rows: rows.held_bytes)
+        return largest.features_path, None if largest.held is None else largest.held_span
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
     # Nothing is read of a dataset without either.
-    return dataset.root if edges is None else edges.root / edges.arrays["indices"].file
+    return (dataset.root if edges is None else edges.root / edges.arrays["indices"].file), None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gloader.core.signals import uninterrupted
 from gloader.core.thread_start import thread_errors
-from gloader.errors import ChannelClosedError
+from gloader.errors import ChannelClosedError, MachineLeftError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,6 +132,12 @@ class Failures:
         self._is_closed = False
         self.is_stuck = False  # a stage does not come back
 
+    @property
+    def first(self) -> BaseException | None:
+        """The first failure; None: there was none."""
+        with self._lock:
+            return self._errors[0] if self._errors else None
+
     def stall(self, error: BaseException) -> None:
         """End the stream with ``error`` at once: a stage does not come back, so nobody waits for it."""
         # Before `add`, which would start the timer that gives an error time to take its turn.
@@ -149,7 +155,8 @@ class Failures:
             if self._is_closed or any(error is known for known in self._errors):
                 return
             self._errors.append(error)
-            if self._timer is not None or self.is_stuck:
+            # Where another machine has left its loop, this one is about to: what lies beyond may never be asked for.
+            if self._timer is not None or self.is_stuck or isinstance(error, MachineLeftError):
                 return
             timer = threading.Timer(_PATIENCE_S, self._on_overdue, (error,))
             timer.name = "gloader-failure"

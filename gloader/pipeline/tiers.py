@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gloader.observe.explain import TierFacts
     from gloader.observe.miss_estimate import MissSample
     from gloader.pipeline.buffers import BufferRing
+    from gloader.pipeline.other_machines import ExchangeTier
     from gloader.pipeline.stage import MissRetrieval
     from gloader.samplers import HeteroGraph, Topology
     from gloader.samplers.sweeping import SweptSampler
@@ -67,6 +68,7 @@ class FeatureTier:
     plan: MemoryPlan
     ssd: tuple[SsdTable, ...] | None  # None where the features are in memory
     sweeps: SweepTier | None  # None where batches are sampled one by one
+    exchange: ExchangeTier | None  # with other machines; None: missing rows are read here alone
     sampler_threads: int
     batches_in_flight: int
     facts: TierFacts
@@ -98,7 +100,8 @@ class FeatureTier:
             staging_bytes=sum(table.retrieval.staging_bytes for table in self.ssd),
             spill_bytes=sum(table.retrieval.spill_bytes for table in self.ssd),
         )
-        return f"{text}\n{explain_io(io)}"
+        lines = [text, explain_io(io)]
+        return "\n".join(lines if self.exchange is None else [*lines, self.exchange.explain()])
 
     def miss_curves(self, stats: EpochStats) -> tuple[MissCurve | None, ...]:
         """Return what other sizes of each table's cache would have missed in an epoch, where that can be estimated."""

@@ -42,7 +42,7 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
     for name, ids in by_type.items():
         if name not in dataset.node_tables:
             raise SeedError(
-                f"seeds name the node type {name!r}; {dataset.root} has {', '.join(map(repr, dataset.node_types))}"
+                f"seeds name the node type {name!r}; {dataset.location} has {', '.join(map(repr, dataset.node_types))}"
             )
         table, checked = dataset.node_tables[name], checked_seeds(ids)
         if len(bad := outside(checked, table.num_nodes)):

@@ -52,6 +52,7 @@ from gloader.ssd_store.format.manifest import (
     parse_manifest,
     seal_manifest,
 )
+from gloader.ssd_store.format.ranges import RANGES_FEATURE
 from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.training.checkpoint.save import load_checkpoint
 
@@ -300,6 +301,27 @@ def linked_manifest() -> bytes:
     return typed_manifest(more, {"links": links}, (LINKS_FEATURE, EDGE_COLUMNS_FEATURE))
 
 
+def ranged_manifest() -> bytes:
+    body = json.loads(manifest())
+    del body["checksum"]
+    ranges = {"part": 1, "of": 3, "bounds": {"x": [0, 1, 3, 4]}}
+    changed = {"format_version": 2, "required_features": [RANGES_FEATURE], "ranges": ranges}
+    return seal_manifest(body | changed)
+
+
+def read_ranged(path: Path) -> None:
+    found = parse_manifest(path.read_bytes(), path)
+    for name in found.arrays if found.ranges is not None else ():
+        held = found.held_rows(name)
+        if held is not None:
+            record = found.arrays[name]
+            assert list(held.bounds) == sorted(held.bounds)
+            assert len(held.bounds) == held.of + 1
+            assert 0 <= held.first <= held.past <= record.shape[0] == held.bounds[-1]
+            first, past = held.span(record.row_bytes, 4096)
+            assert 0 <= first <= past <= record.num_pages
+
+
 def read_typed(path: Path) -> None:
     manifest = parse_manifest(path.read_bytes(), path)
     dataset = Dataset(path.parent, manifest)
@@ -522,6 +544,7 @@ TARGETS = {
     "record, sealed": Target(
         "a.json", manifest, lambda path: parse_manifest(path.read_bytes(), path), sealed
     ),
+    "record with ranges": Target("a.json", ranged_manifest, read_ranged, sealed),
     "typed record": Target("a.json", typed_manifest, read_typed, sealed),
     "record with links": Target("a.json", linked_manifest, read_typed, sealed),
     "npy": Target("a.npy", npy, read_npy),

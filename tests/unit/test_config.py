@@ -17,9 +17,10 @@ import gloader
 from gloader import config
 from gloader.cli.main import build_app
 from gloader.cli.recipe import flatten
-from gloader.config import LoaderKeywords, LoaderSettings, TrainSettings, loader_defaults
+from gloader.config import LoaderKeywords, LoaderSettings, ObjectSettings, TrainSettings, loader_defaults
 from gloader.core.fanouts import FanoutsLike
 from gloader.core.flag_values import NOT_A_FLAG, Size, SizeOrAuto, SizeOrShare
+from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 
 OTHERS: dict[str, Any] = {
@@ -45,6 +46,7 @@ OTHERS: dict[str, Any] = {
     "superbatch": 9,
     "superbatch_reset": True,
     "io_strategy": "packed",
+    "exchange": "never",
     "max_gap": 512,
     "io": "buffered",
     "verify": "off",
@@ -232,12 +234,34 @@ def test_what_is_recorded_is_a_recipe_of_flags() -> None:
     assert _train(app, words)["loader"] == LoaderSettings.of(**kept)
 
 
+def test_a_dataset_at_a_url_is_opened_by_the_keywords_of_its_settings() -> None:
+    parameters = inspect.signature(Dataset.open).parameters
+    ours = {name: parameters[name].default for name in asdict(ObjectSettings())}
+    assert ours == ObjectSettings().keywords()
+    assert set(parameters) - set(ours) == {"path", "os_io"}
+
+
+def test_settings_of_a_url_are_flags_and_their_record_is_a_recipe() -> None:
+    given = ObjectSettings.of(
+        mirror_dir="/ssd/mirrors",
+        mirror_budget="40GB",
+        object_limit="1MB/s",
+        object_requests=3,
+        object_price="2/GB",
+    )
+    assert given.mirror_budget == 40_000_000_000
+    recorded = given.recorded()
+    assert recorded["mirror_dir"] == "/ssd/mirrors"
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in flatten({"objects": recorded})]
+    assert _train(build_app(), words)["objects"] == given
+
+
 def test_every_field_is_explained_once_and_below_itself() -> None:
     tree = ast.parse(Path(config.__file__).read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     groups = [
         *_groups(LoaderSettings()).values(),
-        *(TrainSettings().model, TrainSettings().optim, TrainSettings().step),
+        *(TrainSettings().model, TrainSettings().optim, TrainSettings().step, ObjectSettings()),
     ]
     texts: list[str] = []
     for group in groups:

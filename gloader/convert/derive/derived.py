@@ -61,6 +61,14 @@ def derivation_order(source: HeteroSource) -> list[tuple[NodeSource, str]]:
     return order
 
 
+def derivation_depth(source: HeteroSource) -> int:
+    """Return how many means are one of another, in the longest row of such; 0: none are derived. Pure."""
+    depths: dict[str, int] = {}
+    for nodes, other in derivation_order(source):
+        depths[nodes.name] = 1 + depths.get(other, 0)
+    return max(depths.values(), default=0)
+
+
 def averaged_edges(source: HeteroSource, nodes: NodeSource) -> tuple[UnweightedEdges, EdgeEnds]:
     """Return the edges that a mean of ``nodes`` runs over, with them as the destinations, and their ends. Pure.
 

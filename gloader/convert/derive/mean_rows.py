@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gloader.convert.csc.sorted_ranges import cut_ranges
 from gloader.convert.derive.mean_kernels import add_rows
 from gloader.convert.derive.mean_plan import Gather, MeanPlan, plan_gather
-from gloader.convert.derive.stored_rows import StoredColumn, StoredRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -22,6 +22,32 @@ if TYPE_CHECKING:
 
 # A hole that costs no more to read through than a read of its own does.
 _GAP_BYTES = 4 << 20
+
+
+class ColumnRows(Protocol):
+    """Rows of a column, read in stretches."""
+
+    def read(self, start: int, stop: int, wanted: IdArray, /) -> NDArray[np.float32]:
+        """Return rows ``start + wanted`` (u,) as float32 (u, F), all of them before row ``stop``."""
+        ...
+
+
+class Column(Protocol):
+    """One type's features as they are stored."""
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, its scale included."""
+        ...
+
+    def open(self, chunk_rows: int) -> AbstractContextManager[ColumnRows]:
+        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +59,7 @@ class MeanRows:
     """
 
     graph: ScratchCsc  # destinations are the rows, sources those of ``column``
-    column: StoredColumn
+    column: Column
     plan: MeanPlan
 
     @property
@@ -54,7 +80,7 @@ class MeanRows:
     def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
         """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``, each good until the next."""
         sums = np.empty((min(self.plan.block_rows, self.num_rows), self.dim), np.float32)
-        with StoredRows(self.column) as rows:
+        with self.column.open(self.plan.chunk_rows) as rows:
             for indptr in self._blocks():
                 block = sums[: indptr.shape[0] - 1]
                 self._sum(rows, indptr, block)
@@ -68,7 +94,7 @@ class MeanRows:
             for start, stop in cut_ranges(np.diff(offsets), self.plan.block_edges):
                 yield offsets[start : stop + 1]
 
-    def _sum(self, rows: StoredRows, indptr: IdArray, block: NDArray[np.float32]) -> None:
+    def _sum(self, rows: ColumnRows, indptr: IdArray, block: NDArray[np.float32]) -> None:
         """Fill ``block`` (n, F) with the means of the rows that ``indptr`` (n + 1,) bounds."""
         block[:] = 0
         max_gap = _GAP_BYTES // max(1, self.column.row_bytes)
@@ -79,7 +105,7 @@ class MeanRows:
         degrees = np.maximum(np.diff(indptr), 1).astype(np.float32)
         block /= degrees[:, None]
 
-    def _add(self, rows: StoredRows, gather: Gather, block: NDArray[np.float32]) -> None:
+    def _add(self, rows: ColumnRows, gather: Gather, block: NDArray[np.float32]) -> None:
         ends = np.append(gather.starts[1:], gather.sources.shape[0])
         for low, high in zip(gather.starts.tolist(), ends.tolist(), strict=True):
             sources = gather.sources[low:high]

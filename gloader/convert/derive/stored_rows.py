@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -32,8 +32,11 @@ class StoredColumn:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row, its scale included."""
-        width = {"float32": 4, "int8": 1}.get(self.dtype, 2)
-        return self.dim * width + 4 * (self.scales is not None)
+        return stored_row_bytes(self.dim, self.dtype)
+
+    def open(self, chunk_rows: int) -> StoredRows:  # noqa: ARG002 - a stretch is read as it lies there
+        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
+        return StoredRows(self)
 
 
 class StoredRows:
@@ -70,13 +73,36 @@ class StoredRows:
         dim = self._column.dim
         self._rows.seek(start * dim)
         stored = self._rows.take((stop - start) * dim).reshape(-1, dim)[wanted]
-        if self._column.dtype == "bfloat16":
-            return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        rows = stored.astype(np.float32, copy=False)
+        scales = None
         if self._scales is not None:
             self._scales.seek(start)
-            rows *= self._scales.take(stop - start)[wanted, None]
-        return rows
+            scales = self._scales.take(stop - start)[wanted]
+        return widened(stored, scales, dtype=self._column.dtype)
+
+
+def stored_row_bytes(dim: int, dtype: str) -> int:
+    """Return the bytes of a stored row of ``dim`` elements, its scale included. Pure."""
+    width = {"float32": 4, "int8": 1}.get(dtype, 2)
+    return dim * width + 4 * (dtype == "int8")
+
+
+def widened(
+    stored: NDArray[Any], scales: NDArray[np.float32] | None = None, *, dtype: str
+) -> NDArray[np.float32]:
+    """Return stored rows (n, F) as float32; those of float32 are not copied. Pure.
+
+    Parameters
+    ----------
+    stored : (n, F) elements as they lie in the file
+    scales : (n,) of int8 rows
+    dtype : that they are stored as
+    """
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    rows = stored.astype(np.float32, copy=False)
+    if scales is not None:
+        rows *= scales[:, None]
+    return rows
 
 
 def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim: int) -> StoredColumn:

@@ -38,6 +38,7 @@ class EdgeMoves:
     folder: Path
     range_edges: int  # edges of the source whose pairs are in memory at a time
     deal_positions: int  # positions looked at at a time
+    is_asked_again: bool = False  # whether the rows come more than once, each time from the first to the last
     _files: list[TemporaryArray] = field(default_factory=list, init=False)
     _counts: IdArray = field(init=False)  # pairs in each file
     _loaded: int = field(default=-1, init=False)  # the range that is in memory
@@ -124,8 +125,9 @@ class EdgeMoves:
             self._rows = numbers[self._places].astype(np.int64)
             return
         pairs = self._files[number].read(0, int(self._counts[number]))
-        # A range is asked for once: rows come in order.
-        self._files[number].remove()
+        # Within a pass a range is asked for once: rows come in order.
+        if not self.is_asked_again:
+            self._files[number].remove()
         order = np.argsort(pairs["row"])
         self._rows = pairs["row"][order].astype(np.int64)
         self._places = pairs["place"][order].astype(np.int64)

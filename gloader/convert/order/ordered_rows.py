@@ -1,11 +1,13 @@
 """Feature rows in a new order, within a memory budget: dealt out to ranges of places, then put in order by range.
 
-Both passes read and write in long stretches; no row is read or written alone. The rows of a range arrive in the order
-of the source, so that nothing but the rows has to be kept.
+Both steps read and write in long stretches; no row is read or written alone. The rows of a range arrive in the order
+of the source, so that nothing but the rows has to be kept. Where the disk has no room for all of them at once, they are
+dealt out in several passes over the source, a part of the places at a time.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +17,7 @@ from gloader.errors import ShapeError
 from gloader.ssd_store.write.cast import cast_rows, check_finite_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -39,7 +41,7 @@ class RowMoves(Protocol):
     def targets(self, first: int, stop: int) -> tuple[IdArray | None, IdArray]:
         """Return which of the rows ``first`` ... ``stop - 1`` go where.
 
-        Asked for one range after another, from the first row to the last.
+        Asked for one range after another, from the first row to the last, in each pass over the rows.
 
         Returns
         -------
@@ -53,13 +55,14 @@ class RowMoves(Protocol):
         ...
 
 
-def ordered_rows(
+def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which bounds
     features: FeatureStream,
     order: RowMoves,
     *,
     dtype: str,
     chunk_rows: int,
     range_rows: int,
+    num_passes: int = 1,
     scratch: Path,
     progress: PrepareProgress,
     step: str = "ordering features",
@@ -70,11 +73,12 @@ def ordered_rows(
 
     Parameters
     ----------
-    features : (N, F) rows in the order of the source, read once
+    features : (N, F) rows in the order of the source, read ``num_passes`` times, or once where all are held in memory
     order : where they go
     dtype : that the rows will be stored as; they are cast to it here, except to int8
     chunk_rows : rows read at a time
     range_rows : rows put in order at a time; as many as there are places, or more: all of them, in memory
+    num_passes : as many parts of the rows are on the disk one after another, and not all at once
     scratch : an existing folder for temporary files
     progress : receives the step
     step : what it is called
@@ -88,42 +92,80 @@ def ordered_rows(
     StoreWriteError
         The disk refuses a temporary file.
     """
-    num_rows, num_places = features.num_rows, order.num_rows
-    stored = spill_dtype(dtype)
+    num_places = order.num_rows
     ranges = range(0, num_places, range_rows)
     paths = [scratch / f"rows-{number:05d}" for number in range(len(ranges))]
-    out = np.zeros((min(range_rows, num_places), features.dim), stored)
-    done = 0
+    out = np.zeros((min(range_rows, num_places), features.dim), spill_dtype(dtype))
+    source = _MovedRows(features=features, order=order, dtype=dtype, chunk_rows=chunk_rows)
     try:
-        for chunk in features.chunks(chunk_rows):
-            if done + chunk.shape[0] > num_rows:
-                raise ShapeError(f"the features have more rows than the {num_rows} that were announced")
-            rows = _cast(chunk, dtype, done)
-            which, places = order.targets(done, done + rows.shape[0])
-            done += rows.shape[0]
-            moved = rows if which is None else rows[which]
-            if len(ranges) == 1:
-                out[places] = moved
-            else:
-                _deal_out(moved, (places // range_rows).astype(np.uint16), paths)
-            progress.advance(step, done, num_rows, "rows")
-        if done < num_rows:
-            raise ShapeError(f"the features end after {done} of {num_rows} rows: row {done} is missing")
         if len(ranges) == 1:
+            for moved, places in source.read(
+                lambda done: progress.advance(step, done, source.num_rows, "rows")
+            ):
+                out[places] = moved
             yield out
             return
-        for first, path in zip(ranges, paths, strict=True):
-            part = out[: min(range_rows, num_places - first)]
-            arrival = order.arrivals(first, first + part.shape[0])
-            if arrival.shape[0] < part.shape[0]:
-                part[:] = 0
-            if arrival.shape[0]:
-                _collect(path, arrival, part)
-                path.unlink()
-            yield part
+        # At least one, so that a source of no rows is read and found to have none.
+        passes = _cut(len(ranges), num_passes) or [range(0)]
+        for number, chosen in enumerate(passes):
+
+            def advance(done: int, before: int = number * source.num_rows) -> None:
+                progress.advance(step, before + done, len(passes) * source.num_rows, "rows")
+
+            for moved, places in source.read(advance):
+                _deal_out(moved, places // range_rows, chosen, paths)
+            for each in chosen:
+                first = ranges[each]
+                part = out[: min(range_rows, num_places - first)]
+                arrival = order.arrivals(first, first + part.shape[0])
+                if arrival.shape[0] < part.shape[0]:
+                    part[:] = 0
+                if arrival.shape[0]:
+                    _collect(paths[each], arrival, part)
+                    paths[each].unlink()
+                yield part
     finally:
         for path in paths:
             path.unlink(missing_ok=True)
+
+
+def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
+    """Return how many of the ranges that rows are dealt out to are on the disk at a time. Pure."""
+    return max(1, -(-num_ranges // num_passes))
+
+
+def _cut(num_ranges: int, num_passes: int) -> list[range]:
+    """Return the numbers of the ranges of each pass. Pure."""
+    size = ranges_per_pass(num_ranges, num_passes)
+    return [range(first, min(first + size, num_ranges)) for first in range(0, num_ranges, size)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MovedRows:
+    """The rows of a source with the places that they go to."""
+
+    features: FeatureStream
+    order: RowMoves
+    dtype: str
+    chunk_rows: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.features.num_rows
+
+    def read(self, advance: Callable[[int], None]) -> Iterator[tuple[NDArray[Any], IdArray]]:
+        """Read the source once; yield (n, F) rows and the (n,) place of each, and say how many were read."""
+        num_rows, done = self.num_rows, 0
+        for chunk in self.features.chunks(self.chunk_rows):
+            if done + chunk.shape[0] > num_rows:
+                raise ShapeError(f"the features have more rows than the {num_rows} that were announced")
+            rows = _cast(chunk, self.dtype, done)
+            which, places = self.order.targets(done, done + rows.shape[0])
+            done += rows.shape[0]
+            yield rows if which is None else rows[which], places
+            advance(done)
+        if done < num_rows:
+            raise ShapeError(f"the features end after {done} of {num_rows} rows: row {done} is missing")
 
 
 def spill_dtype(dtype: str) -> np.dtype[Any]:
@@ -141,14 +183,18 @@ def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     return cast_rows(floats, "float32", first_row)
 
 
-def _deal_out(rows: NDArray[Any], range_of: NDArray[np.uint16], paths: list[Path]) -> None:
-    by_range = np.argsort(range_of, kind="stable")
+def _deal_out(rows: NDArray[Any], range_of: IdArray, chosen: range, paths: list[Path]) -> None:
+    """Append each row of the ``chosen`` ranges to the file of its range."""
+    if len(chosen) < len(paths):  # the others have a pass of their own
+        is_chosen = (range_of >= chosen.start) & (range_of < chosen.stop)
+        rows, range_of = rows[is_chosen], range_of[is_chosen]
+    by_range = np.argsort(range_of.astype(np.uint16), kind="stable")
     grouped = rows[by_range]
-    ends = np.cumsum(np.bincount(range_of, minlength=len(paths)))
+    counts = np.bincount(range_of - chosen.start, minlength=len(chosen))
     start = 0
-    for path, stop in zip(paths, ends, strict=True):
+    for number, stop in zip(chosen, np.cumsum(counts), strict=True):
         if start < stop:
-            append_bytes(path, grouped[start:stop])
+            append_bytes(paths[number], grouped[start:stop])
         start = stop
 
 

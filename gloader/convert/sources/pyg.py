@@ -42,9 +42,7 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
         Edges have nothing by a name that ``options`` ask for.
     """
     path = Path(argument).expanduser()
-    is_mapped = zipfile.is_zipfile(path)
-    loaded = _load(path)
-    data = _unwrapped(loaded, path)
+    data = _unwrapped(_load(path), path)
     make = hetero_source if is_hetero(data) else data_source
     return make(
         data,
@@ -52,7 +50,7 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
         origin=f"pyg:{argument}",
         where=path,
         seed=options.seed,
-        is_mapped=is_mapped,
+        is_mapped=zipfile.is_zipfile(path),
         edge_names=options.edge_names,
         needs_labels=options.needs_labels,
     )

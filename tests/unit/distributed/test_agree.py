@@ -39,6 +39,10 @@ def test_the_first_fact_that_differs_is_named_with_both_ranks() -> None:
         require_equal(facts, "on every rank")
     del facts[5]
     require_equal(facts, "on every rank")
+    with pytest.raises(
+        RankSettingsError, match=r"every rank: its fingerprint differs; prepare it with one line"
+    ):
+        require_equal({0: {"dataset": "f7"}, 1: {"dataset": "df"}}, "on every rank")
 
 
 def test_a_process_that_runs_or_may_run_elsewhere_is_not_gone() -> None:
@@ -49,3 +53,5 @@ def test_a_process_that_runs_or_may_run_elsewhere_is_not_gone() -> None:
     assert is_gone(own | {"owner": ended.to_json()})
     assert not is_gone(own | {"owner": elsewhere.to_json()})
     assert not is_gone(own | {"owner": ended.to_json(), "namespace": "another"})
+    # As on a cluster: what became of another machine's processes is heard by the network alone.
+    assert not is_gone(own | {"owner": ended.to_json(), "machine": "another"})

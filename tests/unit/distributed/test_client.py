@@ -132,7 +132,18 @@ class Host:
 
 
 def _team(listener: Listener) -> Team:
-    return Team(ranks=(0, 1), rank=1, address=listener.address, token="t", num_local=2, listener=None)  # noqa: S106
+    return Team(
+        ranks=(0, 1),
+        rank=1,
+        address=listener.address,
+        token="t",  # noqa: S106
+        num_loaders=1,
+        listener=None,
+        hosts=(0,),
+        machines=("here",),
+        parts=(None,),
+        launch="a loader",
+    )
 
 
 def _client(listener: Listener) -> LoaderClient:

@@ -26,8 +26,12 @@ def _team(listener: Listener, *ranks: int) -> Team:
         rank=ranks[0],
         address=listener.address,
         token=TOKEN,
-        num_local=len(ranks),
+        num_loaders=1,
         listener=listener,
+        hosts=(ranks[0],),
+        machines=("here",),
+        parts=(None,),
+        launch="a loader",
     )
 
 

@@ -178,6 +178,21 @@ def test_packs_are_planned_where_they_are_faster_and_the_disk_has_room_for_two()
         plan_memory(_demand(), budget_bytes=70 * MB, spill_bytes=10_000 * MB, must_pack=True)
 
 
+def test_rows_of_other_machines_are_never_predicted_to_be_read_by_each_batch_alone() -> None:
+    """However few are missed: a plan that read them so would leave no room for those of the first superbatch."""
+    alone: dict[str, Any] = {"features": "ssd", "budget_bytes": 1200 * MB, "spill_bytes": 10_000 * MB}
+    copies = plan_memory(_demand(), **alone)
+    assert any("read direct" in way for way in copies.candidates)
+    assert copies.would_fit
+    demand = replace(_demand(), work=replace(WORK, is_exchanged=True))
+    plan = plan_memory(demand, **alone, must_pack=True)
+    assert plan.pack_buffer_bytes > 0
+    assert not any("read direct" in way for way in plan.candidates)
+    assert not plan.would_fit
+    # What fits nowhere is said by the machines, when they know the rows.
+    assert plan_memory(demand, features="ssd", budget_bytes=100 * MB).superbatch.num_batches >= 1
+
+
 def test_less_memory_means_fewer_buffers_and_one_suffices() -> None:
     wide = _demand(row_bytes=6528, stored_row_bytes=6528, feature_bytes=13_000 * MB)
     wide = replace(wide, work=_work(row_bytes=6528, stored_row_bytes=6528, gap_bytes=0))

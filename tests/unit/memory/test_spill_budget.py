@@ -1,6 +1,7 @@
 """The budget of packs where nobody names one."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,3 +32,15 @@ def test_packs_take_a_share_of_a_disk_and_nothing_of_a_folder_in_memory(mounts: 
 def test_where_the_mounts_cannot_be_read_the_disk_counts(mounts: Path) -> None:
     (mounts / "mounts").unlink()
     assert spill_budget._default_bytes(mounts, 10) == 40
+
+
+def test_loaders_of_a_host_share_its_disk_and_each_has_what_is_asked_for(
+    mounts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spill_budget.shutil, "disk_usage", lambda _: SimpleNamespace(free=4800))
+    (mounts / "other").mkdir()
+    for num_loaders, asked, budget in [(1, None, 1200), (3, None, 400), (3, 777, 777)]:
+        folder = spill_budget.open_spill(mounts / "other", asked, data_bytes=10**6, num_loaders=num_loaders)
+        assert folder is not None
+        with folder:
+            assert folder.budget_bytes == budget

@@ -51,6 +51,18 @@ def test_kernels_that_are_compiled_are_no_slow_disk() -> None:
     assert find_bottleneck(stats(wait=0.5, compute=9.5, compile_seconds=7.0), cores=4).kind == "compute"
 
 
+def test_a_store_that_readers_wait_for_is_named() -> None:
+    epoch = stats(wait=8.0, compute=2.0, stage=3.0)
+    found = find_bottleneck(epoch, cores=4, store_s=7.0)
+    assert (found.kind, found.share) == ("store", 0.8)
+    assert found.sentence == (
+        "the loop waits for the object store: 80% of the step (readers wait 70% of the time); what came is read from "
+        "the mirror from now on, as far as it has room"
+    )
+    assert find_bottleneck(epoch, cores=4, store_s=5.0).kind != "store"
+    assert find_bottleneck(stats(wait=0.5, compute=9.5), cores=4, store_s=9.0).kind == "compute"
+
+
 def test_the_copy_to_the_device_can_be_slower_than_the_model() -> None:
     epoch = stats(wait=0.3, compute=3.0, transfer=6.0)
     assert (

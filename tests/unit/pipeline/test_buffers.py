@@ -148,6 +148,15 @@ def test_a_view_of_the_only_buffer_is_an_error_not_a_hang() -> None:
     assert kept.shape == (3, 2)
 
 
+def test_a_buffer_that_is_taken_back_when_patience_is_at_its_end_is_given_still() -> None:
+    ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=40, patience_s=0.0)
+    ring.resume(is_lending=True)
+    kept = _lent(ring)
+    with ring.consumer_waits():
+        assert isinstance(ring.acquire([10])[0], np.ndarray)
+    assert kept.shape == (0, 1)
+
+
 def test_a_batch_that_is_on_its_way_is_waited_for_however_slow_the_disk_is() -> None:
     ring = BufferRing(forms=[RowForm(dim=1)], rows=[10], max_bytes=40, patience_s=0.05)
     ring.resume(is_lending=True)

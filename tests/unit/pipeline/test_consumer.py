@@ -1,5 +1,7 @@
 """The consumer's end of a run: batches with their labels, measured; and how an epoch and its run end."""
 
+import signal
+import weakref
 from typing import Any
 
 import numpy as np
@@ -142,6 +144,25 @@ def test_an_error_closes_the_run_and_says_why() -> None:
     assert [is_complete for _, is_complete in ends] == [False]
     with pytest.raises(StopIteration):
         next(iterator)
+
+
+@pytest.mark.parametrize("end", ["whole", "failed", "closed"])
+def test_an_epoch_that_has_ended_is_gone_before_a_ctrl_c_can_arrive(end: str) -> None:
+    """Its finalizer is Python code, which swallows one."""
+    parts = _Parts()
+    parts.channel.put(_host(0))
+    parts.channel.close(ValueError("boom"))
+    _, iterator, _, _ = _iterate(parts, 2 if end == "failed" else 1)
+    handlers = list[Any]()
+    watched = weakref.ref(iterator._open, lambda _: handlers.append(signal.getsignal(signal.SIGINT)))
+    next(iterator)
+    if end == "closed":
+        iterator.close()
+    else:
+        with pytest.raises(ValueError if end == "failed" else StopIteration):
+            next(iterator)
+    assert watched() is None
+    assert handlers != [signal.getsignal(signal.SIGINT)]  # signals were kept back
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])

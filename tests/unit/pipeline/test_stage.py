@@ -11,7 +11,7 @@ from gloader.errors import ChannelClosedError, SpillError
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.stage import MissRetrieval, StageMisses
 from gloader.pipeline.superbatch import PlannedSuperbatch, StagedTable
-from gloader.ssd_store.cost.strategy import Calibration
+from gloader.ssd_store.cost.strategy import Calibration, Choice
 from gloader.ssd_store.misses.direct import DirectMisses, MissSource
 from gloader.ssd_store.sweep.sweep import SweepCost
 from gloader.types import BatchId, ReadStats
@@ -28,9 +28,10 @@ class _Retrieval:
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
-    def begin(
-        self, plan: CachePlan, calibration: Calibration, *, superbatch: int, is_cancelled: Any
-    ) -> StagedTable:
+    def request(self, _plan: CachePlan, _calibration: Calibration) -> Any:
+        return SimpleNamespace(own=staged().tables[0].choice)
+
+    def begin(self, _request: Any, _choice: Choice, *, superbatch: int, is_cancelled: Any) -> StagedTable:
         if self.error is not None:
             raise self.error
         if is_cancelled():

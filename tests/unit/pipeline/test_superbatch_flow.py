@@ -1,6 +1,7 @@
 """What a superbatch waits for: its traces and the next one's, room for its plan, the first batch's reads."""
 
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.channel import Channel
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.sample import CodedRows, OrderedBatch, TraceEntry
 from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
 from gloader.pipeline.superbatch_flow import (
@@ -26,8 +26,8 @@ from .items import DIM, closing, in_order, plan, sampled, staged, stream
 class _Traces:
     """Traces of one node each, its position; then the end, or an error."""
 
-    def __init__(self, count: int, error: BaseException | None = None) -> None:
-        self._count, self._error = count, error
+    def __init__(self, count: int, error: BaseException | None = None, *, sampling_s: float = 0.0) -> None:
+        self._count, self._error, self._sampling_s = count, error, sampling_s
         self.taken = 0
 
     def has_trace(self) -> bool:
@@ -37,6 +37,7 @@ class _Traces:
         if not self.has_trace():
             raise self._error or ChannelClosedError("the end")
         self.taken += 1
+        time.sleep(self._sampling_s)
         return (CodedRows.of(np.array([self.taken - 1])),)
 
 
@@ -49,9 +50,20 @@ class _Batches:
         return in_order(self._count - 1)
 
 
-def _collector(traces: _Traces, size: int = 4, room: int = 100) -> SuperbatchCollector:
-    endless: BatchStream = stream(end_epoch=None)
-    return SuperbatchCollector(traces, endless, SuperbatchWindow(room), size=size)
+def _collector(
+    traces: _Traces, size: int = 4, room: int = 100, *, download_s: float | None = None
+) -> SuperbatchCollector:
+    def waits(first: Sequence[Sequence[np.ndarray]]) -> float:
+        assert [_ids(trace) for trace in first] == [[0]]
+        return download_s or 0.0
+
+    return SuperbatchCollector(
+        traces,
+        stream(end_epoch=None),
+        SuperbatchWindow(room),
+        size=size,
+        download_s=None if download_s is None else waits,
+    )
 
 
 def _ids(trace: Sequence[np.ndarray]) -> list[int]:
@@ -86,6 +98,33 @@ def test_superbatches_grow_and_look_ahead_and_the_first_does_not_wait() -> None:
         ([11], []),
     ]
     assert isinstance(end, ChannelClosedError)
+
+
+def test_batches_that_come_with_the_download_of_the_first_are_in_its_superbatch() -> None:
+    found, end = _all(_collector(_Traces(10), download_s=1e9))
+    assert found == [
+        ([0, 1, 2, 3], []),
+        ([4, 5, 6, 7], [8, 9]),
+        ([8, 9], []),
+    ]
+    assert isinstance(end, ChannelClosedError)
+    assert _all(_collector(_Traces(3), download_s=1e9))[0] == [([0, 1, 2], [])]
+    assert _all(_collector(_Traces(0), download_s=1e9))[0] == []
+
+
+def test_a_first_batch_that_waits_for_no_download_waits_for_no_other_batch() -> None:
+    traces = _Traces(20)
+    collector = _collector(traces, download_s=0.0)
+    assert _ids(collector.get().superbatch.traces[0]) == [0]
+    assert traces.taken == 1
+    assert [len(superbatch) for superbatch, _ in _all(collector)[0]] == [2, 4, 4, 4, 4, 1]
+
+
+def test_the_download_of_the_first_batch_waits_for_those_that_are_sampled_in_a_tenth_of_it() -> None:
+    collector = _collector(_Traces(100, sampling_s=0.03), 32, download_s=1.0)
+    first = len(collector.get().superbatch.traces[0])
+    assert 1 < first <= 5
+    assert len(collector.get().superbatch.traces[0]) == 2 * first
 
 
 @pytest.mark.parametrize(
@@ -149,7 +188,7 @@ def test_a_cancelled_window_has_no_room() -> None:
         window.wait_for_room()
 
 
-def test_the_second_superbatch_is_not_staged_before_the_first_was_read() -> None:
+def test_the_second_superbatch_is_not_staged_before_the_first_batch_was_read() -> None:
     planned: Channel[PlannedSuperbatch] = Channel(9)
     to_read: Channel[StagedSuperbatch] = Channel(9)
     first_read: Channel[None] = Channel(1)
@@ -159,16 +198,16 @@ def test_the_second_superbatch_is_not_staged_before_the_first_was_read() -> None
     gate, feed = FirstBatchGate(planned, first_read), BatchFeed(to_read, _Batches(), first_read)
     assert gate.get().number == 0
     second: list[int] = []
-    waiting = threading.Thread(target=lambda: second.append(gate.get().number))
+    waiting = threading.Thread(target=lambda: second.append(gate.get().number), daemon=True)
     waiting.start()
-    jobs = [feed.get() for _ in range(2)]
+    jobs = [feed.get()]
     waiting.join(0.1)
-    assert second == []  # the last batch of the first superbatch is still being read
+    assert second == []  # the first batch is still being read
     jobs.append(feed.get())
     waiting.join(10)
     assert second == [1]
     assert gate.get().number == 2
-    jobs += [feed.get() for _ in range(3)]
+    jobs += [feed.get() for _ in range(4)]
     assert [(job.superbatch.number, job.index, job.is_last) for job in jobs] == [
         (0, 0, False),
         (0, 1, True),

@@ -150,6 +150,11 @@ def test_a_damaged_or_missing_file_is_named(tmp_path):
         cut.write_bytes(content[:size])
         with pytest.raises(SourceError, match=r"cut\.pt cannot be read"):
             open_source(f"pyg:{cut}", SourceOptions())
+    # Python's own question whether a file is a zip archive raises at this one.
+    disks = tmp_path / "disks.pt"
+    disks.write_bytes(b"PK\x06\x07" + bytes(12) + (9).to_bytes(4, "little") + b"PK\x05\x06" + bytes(18))
+    with pytest.raises(SourceError, match=r"disks\.pt"):
+        open_source(f"pyg:{disks}", SourceOptions())
 
 
 def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):

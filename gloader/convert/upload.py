@@ -1,0 +1,216 @@
+"""Upload of a dataset directory to a URL: every file of its record, then the record."""
+
+from __future__ import annotations
+
+import errno
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from gloader.convert.progress import NO_PROGRESS, PrepareProgress
+from gloader.core.urls import require_plain
+from gloader.errors import ConfigError, StoreError, StoreExistsError, StoreWriteError
+from gloader.ssd_store.format.format import (
+    DATASET_MANIFEST,
+    MAX_MANIFEST_BYTES,
+    load_manifest,
+    parse_manifest,
+    read_exactly,
+    replaced_error,
+    require_same,
+)
+from gloader.ssd_store.os_io import REAL_OS, OsIO, make_folders
+from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.write.disk_errors import write_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gloader.ssd_store.format.format import Manifest
+    from gloader.ssd_store.mirror import ObjectStore
+
+_PIECE_BYTES: Final = 8 * 2**20
+_STEP: Final = "uploading"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadReport:
+    """What was uploaded."""
+
+    url: str  # as it may be shown
+    num_files: int
+    num_bytes: int
+    seconds: float
+    replaced: bool  # whether a dataset was there before
+
+
+def require_target(url: str, *, overwrite: bool) -> None:
+    """Check that a dataset may be uploaded to ``url``, before hours of work that nothing could be done with.
+
+    Raises
+    ------
+    StoreExistsError
+        There is a dataset, and ``overwrite`` is not set; or a record that is not ours.
+    ConfigError, MissingDependencyError, StoreReadError
+        The URL is none, obstore is missing, or the store does not answer.
+    """
+    folder = _mounted_folder(url)
+    if folder is None or folder.is_dir():
+        _former_files(_open(url), overwrite=overwrite)
+
+
+def upload_dataset(
+    root: Path,
+    url: str,
+    *,
+    overwrite: bool = False,
+    progress: PrepareProgress = NO_PROGRESS,
+    os_io: OsIO = REAL_OS,
+) -> UploadReport:
+    """Upload the dataset directory ``root`` to ``url``: it is a dataset there when its record is, which goes last.
+
+    A dataset that is replaced ends with its record, which goes first; then its files do, one by one. Whoever reads it
+    is refused by the ETags of its files. What an interrupted upload left is nobody's, and replaced by the next.
+
+    Parameters
+    ----------
+    root : a dataset directory
+    url : where it will be, such as s3://bucket/papers
+    overwrite : replace a dataset that is there
+    progress : receives the bytes
+    os_io : the system calls by which the directory is read
+
+    Raises
+    ------
+    StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError
+        ``root`` is no complete dataset, or was replaced meanwhile.
+    StoreExistsError, ConfigError, MissingDependencyError, StoreReadError
+        As `require_target`; or the directory has a part of the rows.
+    StoreWriteError
+        The store refuses an object, or has other bytes of it than were sent.
+    """
+    started = time.perf_counter()
+    manifest = load_manifest(root, DATASET_MANIFEST, os_io=os_io)
+    if manifest.ranges is not None:
+        raise ConfigError(
+            f"{root} has part {manifest.ranges.part} of {manifest.ranges.of} of its rows, and a dataset at a URL has "
+            "all of them; prepare it without --ranges: machines that share it mirror what they read"
+        )
+    record = _record_bytes(root, manifest, os_io)
+    if (folder := _mounted_folder(url)) is not None:
+        with write_errors(folder, "making the folder", os_io=os_io):
+            make_folders(folder, os_io=os_io)
+    store = _open(url)
+    former = _former_files(store, overwrite=overwrite)
+    if former is not None:
+        store.delete(DATASET_MANIFEST)
+    files = _files(manifest, root, os_io)
+    total, done = sum(files.values()), 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress.advance(_STEP, done, total, "bytes")
+
+    try:
+        for name, size in files.items():
+            store.put(name, _pieces(root / name, size, advance, os_io))
+            _require_whole(store, name, size)
+        # The folder is only ever replaced whole: what was uploaded is what its record says.
+        require_same(root, manifest, os_io=os_io)
+        store.put(DATASET_MANIFEST, record)
+    except (StoreError, KeyboardInterrupt) as error:
+        error.add_note(f"there is no dataset at {store.url} now; the next upload replaces what is there")
+        raise
+    for name in sorted((former or frozenset()) - files.keys()):
+        store.delete(name)
+    return UploadReport(
+        url=store.url,
+        num_files=len(files) + 1,
+        num_bytes=total,
+        seconds=time.perf_counter() - started,
+        replaced=former is not None,
+    )
+
+
+def _open(url: str) -> ObjectStore:
+    # Late: obstore is optional.
+    from gloader.ssd_store.mirror import open_objects
+
+    require_plain(url)
+    return open_objects(url)
+
+
+def _mounted_folder(url: str) -> Path | None:
+    """Return the folder of a file:// URL, which may have to be made; None: the URL is of a store, which has none."""
+    return Path(unquote(urlsplit(url).path)) if url.lower().startswith("file:") else None
+
+
+def _former_files(store: ObjectStore, *, overwrite: bool) -> frozenset[str] | None:
+    """Return the files of the dataset that is there, None: there is none."""
+    if store.head(DATASET_MANIFEST) is None:
+        return None
+    if not overwrite:
+        raise StoreExistsError(
+            errno.EEXIST,
+            "there is a dataset; pass overwrite=True to replace it, or choose another URL",
+            store.url,
+        )
+    content, _ = store.read(DATASET_MANIFEST, max_bytes=MAX_MANIFEST_BYTES)
+    try:
+        manifest = parse_manifest(content, store.url)
+    except StoreError as error:
+        raise StoreExistsError(
+            errno.EEXIST,
+            f"its {DATASET_MANIFEST} was not written by gloader, or is damaged, so that nothing is replaced here "
+            f"({error}); remove it yourself, or choose another URL",
+            store.url,
+        ) from error
+    return frozenset(_names(manifest))
+
+
+def _names(manifest: Manifest) -> Iterator[str]:
+    for record in manifest.arrays.values():
+        yield record.file
+        if record.pages_file is not None:
+            yield record.pages_file
+
+
+def _record_bytes(root: Path, manifest: Manifest, os_io: OsIO) -> bytes:
+    """Return the record as it was written: a dataset of an earlier version keeps its bytes."""
+    path = root / DATASET_MANIFEST
+    content = bytearray(os_io.stat(path).st_size)
+    with Descriptor(path, os_io=os_io) as fd:
+        read_exactly(fd, memoryview(content), 0, path=path, os_io=os_io)
+    if parse_manifest(bytes(content), path) != manifest:
+        raise replaced_error(root)
+    return bytes(content)
+
+
+def _files(manifest: Manifest, root: Path, os_io: OsIO) -> dict[str, int]:
+    """Return the size of every file of the record."""
+    return {name: os_io.stat(root / name).st_size for name in _names(manifest)}
+
+
+def _pieces(path: Path, size: int, advance: Callable[[int], None], os_io: OsIO) -> Iterator[bytes]:
+    """Yield the content of a file; what a piece held counts as uploaded when the next one is asked for."""
+    with Descriptor(path, os_io=os_io) as fd:
+        for offset in range(0, size, _PIECE_BYTES):
+            piece = bytearray(min(_PIECE_BYTES, size - offset))
+            read_exactly(fd, memoryview(piece), offset, path=path, os_io=os_io)
+            yield bytes(piece)
+            advance(len(piece))
+
+
+def _require_whole(store: ObjectStore, name: str, size: int) -> None:
+    facts = store.head(name)
+    if facts is None or facts.size != size:
+        found = "is not there" if facts is None else f"has {facts.size:,} bytes"
+        raise StoreWriteError(
+            errno.EIO,
+            f"{name} was uploaded with {size:,} bytes and {found}; is something between here and the store, or "
+            "another upload to the same URL?",
+            store.url,
+        )

@@ -1,0 +1,167 @@
+"""A dataset at a URL, as the directory on this machine that mirrors it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from gloader.core.machine import folder_of_machine
+from gloader.core.object_traffic import ObjectTraffic
+from gloader.core.paths import home_dir
+from gloader.core.units import format_bytes
+from gloader.core.urls import require_plain, shown_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gloader.config import ObjectSettings
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.mirror import MirrorIO
+
+
+class Mirrored:
+    """What fills a mirror from its URL. Owns the mirror's connections, threads and lock until `close`. Thread-safe.
+
+    Parameters
+    ----------
+    url : of the dataset, without anything secret
+    root : the mirror's directory
+    settings : that it was opened with
+    os_io : reads the directory, and brings what is missing
+    """
+
+    __slots__ = ("_reported", "os_io", "price", "root", "settings", "url")
+
+    def __init__(self, url: str, root: Path, settings: ObjectSettings, os_io: MirrorIO) -> None:
+        self.url = url
+        self.root = root
+        self.settings = settings
+        self.os_io = os_io
+        self.price = settings.price
+        self._reported = ObjectTraffic()
+
+    def traffic(self) -> ObjectTraffic:
+        """Return what was moved since the mirror was opened."""
+        stats = self.os_io.stats()
+        return ObjectTraffic(
+            requests=stats.requests, num_bytes=stats.bytes, retries=stats.retries, waited_s=stats.waited_s
+        )
+
+    @property
+    def starved_s(self) -> float:
+        """Seconds so far in which at least one reader waited for bytes."""
+        return self.os_io.stats().starved_s
+
+    def unreported(self) -> ObjectTraffic:
+        """Return what was moved since this was last asked."""
+        now, before = self.traffic(), self._reported
+        self._reported = now
+        return now.since(before)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return how it is mirrored, as plain values for ``config.yaml``."""
+        return self.settings.recorded()
+
+    def rates(self, disk: IoRates) -> IoRates:
+        """Return the rates of reads in the long run: those of ``disk``, but for what the mirror has no room for."""
+        budget = self.settings.mirror_budget
+        record = self.os_io.mirror.record
+        total = sum(facts.size for facts in record.files.values())
+        share = 0.0 if budget is None or not total else max(0.0, 1 - budget / total)
+        return rates_with_store(
+            disk, share=share, bytes_per_s=self.os_io.likely_bytes_per_s, block_bytes=record.block_bytes
+        )
+
+    def explain(self) -> str:
+        """Say where the mirror is, what it may take and what it has, in one line."""
+        stats, settings = self.os_io.stats(), self.settings
+        parts = [
+            f"mirror of {self.url} in {self.root}: {stats.blocks_here:,} of {stats.blocks:,} blocks are here",
+            ""
+            if settings.mirror_budget is None
+            else f"at most {format_bytes(settings.mirror_budget)} of disk",
+            f"up to {settings.object_requests} requests at a time",
+            "" if settings.object_limit is None else f"at most {settings.object_limit}",
+        ]
+        return ", ".join(filter(None, parts))
+
+    def describe_missing(self) -> str:
+        """Say what is still to come, for those who wait for it; nothing where the mirror has every block."""
+        stats = self.os_io.stats()
+        if stats.blocks_here == stats.blocks:
+            return ""
+        return (
+            f"{self.url}: {stats.blocks_here:,} of {stats.blocks:,} blocks are in the mirror {self.root.parent}; the "
+            "others are fetched when they are needed"
+        )
+
+    def explain_traffic(self) -> str:
+        """Say what came from the URL so far, and what that cost where prices are known, in one line."""
+        return f"from {self.url} so far: {self.traffic().describe(self.price)}"
+
+    def figures(self, traffic: ObjectTraffic | None = None) -> dict[str, Any]:
+        """Return what came from the URL, of all ranks where ``traffic`` is theirs, as plain values."""
+        moved = self.traffic() if traffic is None else traffic
+        return {"url": self.url, **asdict(moved), "cost": moved.cost(self.price)}
+
+    def close(self) -> None:
+        """Give connections, threads and lock back. Idempotent."""
+        self.os_io.close_mirror()
+
+    def __repr__(self) -> str:
+        return f"Mirrored({self.url!r}, {str(self.root)!r})"
+
+
+def open_mirrored(url: str, settings: ObjectSettings) -> tuple[Path, Mirrored]:
+    """Return the directory that mirrors the dataset at ``url``, and what fills it, which the caller owns.
+
+    Raises
+    ------
+    ConfigError, MissingDependencyError, StoreOpenError
+        As `gloader.ssd_store.mirror.open_mirror`.
+    """
+    require_plain(url)
+    # Late: obstore is optional.
+    from gloader.ssd_store.mirror import Limits, open_mirror
+
+    root, os_io = open_mirror(
+        url,
+        mirror_dir=mirrors_dir(settings),
+        budget_bytes=settings.mirror_budget,
+        limits=Limits.parse(settings.object_limit),
+        requests=settings.object_requests,
+    )
+    return root, Mirrored(shown_url(url), root, settings, os_io)
+
+
+def rates_with_store(disk: IoRates, *, share: float, bytes_per_s: float, block_bytes: int) -> IoRates:
+    """Return the rates of reads of which some bring a block from a store, whatever their size. Pure.
+
+    Parameters
+    ----------
+    disk : the rates of the others
+    share : of the reads that do
+    bytes_per_s : of the store
+    block_bytes : that each of them brings
+    """
+    if share <= 0:
+        return disk
+
+    def both(rate: float, of_store: float) -> float:
+        return 1 / (share / of_store + (1 - share) / rate) if rate else 0.0
+
+    blocks_per_s = bytes_per_s / block_bytes
+    return replace(
+        disk,
+        random_reads_per_s=both(disk.random_reads_per_s, blocks_per_s),
+        medium_reads_per_s=both(disk.medium_reads_per_s, blocks_per_s),
+        wide_reads_per_s=both(disk.wide_reads_per_s, blocks_per_s),
+        read_bytes_per_s=both(disk.read_bytes_per_s, bytes_per_s),
+    )
+
+
+def mirrors_dir(settings: ObjectSettings) -> Path:
+    """Return the folder that mirrors are made in; machines that are rehearsed on one host have their own."""
+    if settings.mirror_dir is not None:
+        return settings.mirror_dir
+    return folder_of_machine(home_dir() / "mirrors")

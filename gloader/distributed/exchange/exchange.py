@@ -1,0 +1,268 @@
+"""A run's exchanges with the other machines: numbers they agree on, and rows that each has on its disk."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.ids import id_dtype
+from gloader.distributed.exchange.fetch import Fetch, plan_fetch
+from gloader.distributed.exchange.rates import corrected, measure_rates
+from gloader.distributed.exchange.rounds import plan_sizes
+from gloader.distributed.exchange.transport import gather
+from gloader.errors import ChannelClosedError, RankError, ShapeError
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.sweep.arrivals import ArrivingRows
+from gloader.ssd_store.sweep.wanted_rows import first_wrong, rows_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.distributed.exchange.rounds import RoundSizes
+    from gloader.distributed.exchange.serve import OwnedRows
+    from gloader.distributed.exchange.transport import Transport
+    from gloader.ssd_store.cost.exchange import NetworkRates
+
+_VERSION: Final = 1  # of what hosts say to each other
+_RATES_S: Final = 0.2
+_AGREE: Final = -1  # what a host is about to do; else the number of a table whose rows it fetches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeStats:
+    """What the exchanges of a run have moved so far."""
+
+    fetches: int = 0
+    rounds: int = 0
+    rows: int = 0  # that this host asked for
+    bytes_sent: int = 0  # to other machines
+    bytes_received: int = 0
+    bytes_read: int = 0  # from this machine's disk, for all
+    seconds: float = 0.0  # in collectives
+    exposed_s: float = 0.0  # that a sweep waited for rows
+
+
+class Exchange:
+    """Exchanges of one run, one at a time. Owns ``transport`` until `close`.
+
+    All hosts call the same, in the same order; the first call connects them. After an error there are no more.
+
+    Parameters
+    ----------
+    transport : to the other hosts
+    tables : whose rows are exchanged, the same on all hosts
+    memory_bytes : of all buffers; the smallest of all hosts holds for each of them
+    verify : whether pages that arrive are compared with checksums; one host that does so is enough for all to send them
+    rates_s : seconds in which the network is measured at the start
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        tables: Sequence[OwnedRows],
+        *,
+        memory_bytes: int,
+        verify: bool = True,
+        rates_s: float = _RATES_S,
+    ) -> None:
+        self._transport = transport
+        self._tables = tuple(tables)
+        self._memory_bytes = memory_bytes
+        self._verify = verify
+        self._rates_s = rates_s
+        self._sizes: list[RoundSizes] = []
+        self._rates: NetworkRates | None = None
+        self._num_calls = 0
+        self._turn = threading.Lock()
+        self.stats = ExchangeStats()
+
+    def agree(
+        self, numbers: NDArray[Any], *, is_cancelled: Callable[[], bool], same: Sequence[str] = ()
+    ) -> NDArray[np.float64]:
+        """Return (W, n) the numbers of every host, in the order of hosts; collective.
+
+        Parameters
+        ----------
+        numbers : (n,) float64, as many on all hosts
+        is_cancelled : asked again and again while it waits; true ends this host's part in all exchanges
+        same : names of the first numbers, which have to be the same on all hosts
+
+        Raises
+        ------
+        MachineLeftError
+            The loop of another machine has ended: who has a copy of all rows may go on alone.
+        RankError
+            A host is gone, does not answer, failed, or is about to do something else; names it.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        with self._taking_part(_AGREE, len(numbers), is_cancelled):
+            found = gather(self._transport, np.asarray(numbers, np.float64), is_cancelled=is_cancelled)
+            self._require_same(found[:, : len(same)], same)
+            return found
+
+    @contextmanager
+    def fetch(
+        self, table: int, rows: NDArray[Any], *, is_cancelled: Callable[[], bool]
+    ) -> Iterator[ArrivingRows]:
+        """Exchange the rows of a table; inside the block they arrive, and this host serves others. Collective.
+
+        The block has to read all pages; it ends when every host has its rows, and early with an error, which the other
+        hosts are told.
+
+        Parameters
+        ----------
+        table : number of the table
+        rows : (K,) that this host wants, ascending, none twice; none is fine
+        is_cancelled : as of `agree`
+
+        Raises
+        ------
+        ShapeError
+            Rows are out of range or do not ascend.
+        StoreError
+            This machine's rows cannot be read, or are damaged.
+        ChecksumError
+            What another host sent was damaged on its way; names it.
+        MachineLeftError, RankError, ChannelClosedError
+            As `agree`.
+        """
+        owned = self._tables[table]
+        ids = np.ascontiguousarray(rows)
+        if (wrong := first_wrong(ids, owned.store.num_rows)) >= 0:
+            raise ShapeError(
+                f"row {int(ids[wrong])} at {wrong} is not one of ascending rows within 0..{owned.store.num_rows - 1}"
+            )
+        with self._taking_part(table, 0, is_cancelled):
+            plan = plan_fetch(
+                self._transport, owned.bounds, self._sizes[table], ids, is_cancelled=is_cancelled
+            )
+            fetch = Fetch(self._transport, owned, plan, verify=self._verify)
+            try:
+                yield ArrivingRows(
+                    layout=plan.layout, source=fetch.arrivals, checksums=np.empty(0, np.uint64)
+                )
+                fetch.wait(is_cancelled=is_cancelled)
+            except BaseException as error:
+                # Before the thread ends: what the others are told is this, and not that it was cancelled.
+                self._end(error)
+                raise
+            finally:
+                fetch.close()
+                self._count(fetch, len(ids))
+
+    def rates(self) -> NetworkRates | None:
+        """Return what the network does, as measured at the start and in exchanges since; None before the first call."""
+        return self._rates
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Take part no more, and tell the others, with ``error`` where there is one. Idempotent."""
+        self._transport.close(error)
+
+    @contextmanager
+    def _taking_part(self, what: int, size: int, is_cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Make sure that all hosts are about to do the same, and part from them if it fails."""
+        if not self._turn.acquire(blocking=False):
+            raise RankError("rows are being exchanged: one exchange at a time")
+        try:
+            if not self._sizes:
+                self._begin(is_cancelled)
+            self._meet(what, size, is_cancelled)
+            yield
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._turn.release()
+
+    def _meet(self, what: int, size: int, is_cancelled: Callable[[], bool]) -> None:
+        card = np.array([self._num_calls, what, size], np.int64)
+        self._num_calls += 1
+        cards = gather(self._transport, card, is_cancelled=is_cancelled)
+        if (cards != card).any():
+            said = ", ".join(
+                f"{name} {_doing(*one)}"
+                for name, one in zip(self._transport.names, cards.tolist(), strict=True)
+            )
+            raise RankError(
+                f"machines are at different points of the run: {said}; give all ranks the same settings, and "
+                "begin and leave loops on all of them together"
+            )
+
+    def _end(self, error: BaseException) -> None:
+        # Whoever was cancelled, or interrupted, is done; whatever else ended it says so itself.
+        is_failure = isinstance(error, Exception) and not isinstance(error, ChannelClosedError)
+        self._transport.close(error if is_failure else None)
+
+    def _begin(self, is_cancelled: Callable[[], bool]) -> None:
+        """Compare what every host knows of the tables, and measure the network."""
+        facts = [
+            np.concatenate([[one.store.num_rows, one.store.row_bytes], one.bounds]).astype(np.int64)
+            for one in self._tables
+        ]
+        digest = np.array([rows_digest(np.concatenate(facts))], np.uint64).view(np.int64)[0] if facts else 0
+        card = np.array([_VERSION, digest, self._memory_bytes, int(self._verify)], np.int64)
+        cards = gather(self._transport, card, is_cancelled=is_cancelled)
+        for name, one in zip(self._transport.names, cards, strict=True):
+            if (one[:2] != card[:2]).any():
+                raise RankError(
+                    f"{name} has other rows than {self._transport.names[self._transport.index]}, or another version of "
+                    "gloader; use the same dataset and version on all machines"
+                )
+        self._verify = bool(cards[:, 3].any())
+        self._rates = measure_rates(self._transport, seconds=self._rates_s, is_cancelled=is_cancelled)
+        self._sizes = [
+            plan_sizes(
+                int(cards[:, 2].min()),
+                num_hosts=len(self._transport.names),
+                row_bytes=one.store.row_bytes,
+                id_bytes=id_dtype(one.store.num_rows).itemsize,
+                # A bit for each row of the largest range, and for each page of the file.
+                bit_bytes=(
+                    int(np.diff(one.bounds).max()) + one.store.num_rows * one.store.row_bytes // PAGE_BYTES
+                )
+                // 8,
+            )
+            for one in self._tables
+        ]
+
+    def _require_same(self, found: NDArray[np.float64], names: Sequence[str]) -> None:
+        own = self._transport.index
+        for host, numbers in enumerate(found):
+            for name, theirs, ours in zip(names, numbers, found[own], strict=True):
+                if theirs != ours:
+                    raise RankError(
+                        f"{self._transport.names[host]} is at {name} {theirs:g} and {self._transport.names[own]} "
+                        f"at {name} {ours:g}; give all ranks the same settings, and begin and leave loops on all of "
+                        "them together"
+                    )
+
+    def _count(self, fetch: Fetch, num_rows: int) -> None:
+        before = self.stats
+        self.stats = replace(
+            before,
+            fetches=before.fetches + 1,
+            rounds=before.rounds + fetch.num_rounds,
+            rows=before.rows + num_rows,
+            bytes_sent=before.bytes_sent + fetch.bytes_sent,
+            bytes_received=before.bytes_received + sum(num_bytes for num_bytes, _ in fetch.steps),
+            bytes_read=before.bytes_read + fetch.owner.bytes_read,
+            seconds=before.seconds + sum(seconds for _, seconds in fetch.steps),
+            exposed_s=before.exposed_s + fetch.arrivals.waited_s,
+        )
+        if self._rates is not None:
+            self._rates = corrected(self._rates, fetch.steps)
+
+
+def _doing(call: int, what: int, size: int) -> str:
+    return (
+        f"agrees on {size} numbers in its call {call}"
+        if what == _AGREE
+        else f"fetches rows of table {what} in its call {call}"
+    )

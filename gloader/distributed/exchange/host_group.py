@@ -1,0 +1,275 @@
+"""The first ranks of the machines of a launch, as one gloo group whose waits end soon, whatever happens."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import threading
+import time
+import weakref
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import distributed
+from torch.distributed.distributed_c10d import AllToAllOptions, PrefixStore
+
+from gloader.distributed.exchange.notes import Patience, explain, has_come, is_here, note_of
+from gloader.distributed.exchange.store_notes import StoreNotes
+from gloader.errors import ChannelClosedError, RankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch.distributed.distributed_c10d import Store
+
+_POLL_S: Final = 0.05
+_LOOK_S: Final = 1.0
+_CUT_S: Final = 0.001
+_FOR_EVER: Final = timedelta(days=30)
+_LEAVE_S: Final = 2.0
+_CANCELLED: Final = "cancelled"
+_MOST_TEXT: Final = 200
+
+
+class HostGroup:
+    """A `Transport` over gloo: the first rank of each machine. Connects when it is first used. For one thread.
+
+    Owns a thread from the start, which says that this host is there: others wait for late ones, not for silent ones.
+
+    Not a group of `new_group`: made without the other ranks, it cannot be made a second time for the same ones, as it
+    finds the addresses of the one before in the store. This one has a part of the store to itself.
+
+    Parameters
+    ----------
+    ranks : (W,) of the process group, in any order, the same everywhere
+    machines : (W,) their names, for errors
+    rank : of this process, one of ``ranks``
+    name : of the group: the same everywhere, and one that none had before
+    timeout_s : longest silence of another host, and of all when all are there; 0: for ever
+    store : that all hosts reach; by default that of the process group
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        machines: Sequence[str],
+        *,
+        rank: int,
+        name: str,
+        timeout_s: float,
+        store: Store | None = None,
+    ) -> None:
+        self.index = ranks.index(rank)
+        self.names = tuple(
+            f"rank {one} (machine {machine})" for one, machine in zip(ranks, machines, strict=True)
+        )
+        self._keeper = dict(zip(ranks, self.names, strict=True)).get(0, "the machine of rank 0")
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._in_torch = threading.Lock()  # held by whoever waits there
+        self._group: Any = None  # ProcessGroupGloo, whose collectives torch does not type
+        self._is_cut = False  # the connections are of no use any more
+        self._num_calls = 0
+        self._notes: StoreNotes | None = None  # None: closed, or alone
+        if len(ranks) > 1:
+            self._store = PrefixStore(f"gloader/hosts/{name}", store or group_store())
+            self._notes = StoreNotes(
+                PrefixStore("notes", self._store), index=self.index, num_hosts=len(ranks), alarm=self._cut
+            )
+            _OPEN.add(self)
+
+    def all_to_all(
+        self,
+        out: NDArray[np.uint8],
+        data: NDArray[np.uint8],
+        out_sizes: Sequence[int],
+        sizes: Sequence[int],
+        /,
+        *,
+        is_cancelled: Callable[[], bool],
+    ) -> None:
+        """Send each host its part of ``data`` and fill ``out``, as `Transport.all_to_all`."""
+        if len(self.names) == 1:
+            out[:] = data
+            return
+        notes = self._connected(is_cancelled)
+        with self._in_torch:
+            cause = self._move(notes, out, data, list(out_sizes), list(sizes), is_cancelled)
+        if cause == _CANCELLED:
+            raise ChannelClosedError("an exchange with other machines was cancelled")
+        if cause:
+            raise self._explained(cause, is_cancelled)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Tell the others that this host ends, with ``error`` or because it is done, and part from them. Idempotent."""
+        with self._lock:
+            notes, self._notes = self._notes, None
+        if notes is not None:
+            # Before the connections end: whoever notices that looks for the reason.
+            notes.write(note_of(error))
+            self._cut()
+            notes.close()
+
+    def leave(self) -> None:
+        """Close at the end of the process, and wait until no thread is within torch: it would abort there."""
+        self.close()
+        if self._in_torch.acquire(timeout=_LEAVE_S):
+            self._in_torch.release()
+
+    def _move(
+        self,
+        notes: StoreNotes,
+        out: NDArray[np.uint8],
+        data: NDArray[np.uint8],
+        out_sizes: list[int],
+        sizes: list[int],
+        is_cancelled: Callable[[], bool],
+    ) -> str:
+        """Carry out a collective; return why it failed, `_CANCELLED` where this host closed, or nothing.
+
+        It raises nothing: a traceback would keep what is torch's. A thread that lets go of that while the process ends
+        aborts it.
+        """
+        with self._lock:
+            group = self._group
+        if group is None:
+            return "the connections were ended"
+        options = AllToAllOptions()
+        options.asyncOp = True
+        tensors = (torch.from_numpy(out), torch.from_numpy(data))
+        patience, next_look, reason = self._patience(notes), time.monotonic() + _LOOK_S, ""
+        try:
+            work = group.alltoall_base(*tensors, out_sizes, sizes, options)
+            while not work.is_completed():
+                if not reason and is_cancelled():
+                    reason = _CANCELLED
+                    self.close()  # which ends the work
+                with contextlib.suppress(RuntimeError):  # of a wait that is over, and then again below
+                    work.wait(timedelta(seconds=_POLL_S))
+                if not reason and time.monotonic() > next_look:
+                    reason = patience.end(notes.read(), time.monotonic()) or ""
+                    next_look = time.monotonic() + _LOOK_S
+                    if reason:
+                        self._cut()  # which ends the work
+            work.wait()
+        except RuntimeError as error:  # gloo knows no other errors; its text names source files, and no rank
+            return reason or str(error)
+        return ""
+
+    def _patience(self, notes: StoreNotes) -> Patience:
+        self._num_calls += 1
+        notes.enter(self._num_calls)
+        return Patience(
+            index=self.index,
+            num_hosts=len(self.names),
+            call=self._num_calls,
+            timeout_s=self._timeout_s,
+            now=time.monotonic(),
+        )
+
+    def _connected(self, is_cancelled: Callable[[], bool]) -> StoreNotes:
+        with self._lock:
+            is_new, notes = self._group is None, self._notes
+        if notes is None:
+            raise RankError(
+                "this machine has left the exchanges of this run; begin a new one on all machines"
+            )
+        if self._is_cut:
+            raise self._explained("the connections were ended", is_cancelled)
+        if is_new:
+            self._meet(notes, is_cancelled)
+            with self._in_torch:
+                cause = self._connect()
+            if cause:
+                raise self._explained(cause, is_cancelled)
+        return notes
+
+    def _connect(self) -> str:
+        """Connect with all hosts, which are here: this takes milliseconds. Return why it failed, as `_move`."""
+        try:
+            group: Any = distributed.ProcessGroupGloo(
+                PrefixStore("gloo", self._store),
+                self.index,
+                len(self.names),
+                timedelta(seconds=self._timeout_s) or _FOR_EVER,
+            )
+        except RuntimeError as error:
+            return str(error)
+        # From now on others may be late, and `Patience` says for how long.
+        group._set_default_timeout(_FOR_EVER)  # noqa: SLF001 - `set_timeout` is newer than the oldest torch
+        with self._lock:
+            self._group = None if self._notes is None else group  # it may have closed meanwhile
+        return ""
+
+    def _meet(self, notes: StoreNotes, is_cancelled: Callable[[], bool]) -> None:
+        """Wait until all hosts are about to connect."""
+        patience = self._patience(notes)
+        while True:
+            found = notes.read()
+            if found is not None and not all(map(is_here, found)):
+                raise self._explained("it was to connect", is_cancelled)
+            if found is not None and all(has_come(note, self._num_calls) for note in found):
+                return
+            if is_cancelled():
+                self.close()
+                raise ChannelClosedError("the wait for other machines was cancelled")
+            if reason := patience.end(found, time.monotonic()):
+                raise self._explained(reason, is_cancelled)
+            time.sleep(_POLL_S)
+
+    def _explained(self, cause: str, is_cancelled: Callable[[], bool]) -> RankError:
+        cause, notes = " ".join(cause.split())[:_MOST_TEXT], self._notes
+        if notes is None:
+            return RankError(f"the exchange with other machines was closed ({cause})")
+        return explain(
+            notes,
+            index=self.index,
+            names=self.names,
+            keeper=self._keeper,
+            cause=cause,
+            is_cancelled=is_cancelled,
+        )
+
+    def _cut(self) -> None:
+        """End the connections, and with them what is under way here and on other hosts. Idempotent."""
+        with self._lock:
+            group, self._group, self._is_cut = self._group, None, True
+        if group is not None:
+            cut_connections(group)
+
+
+def cut_connections(group: Any) -> None:
+    """End the connections of a ``ProcessGroupGloo``, and with them what is under way, here and elsewhere.
+
+    gloo has no call for that. A receive that times out ends all connections of its context, which is what it does
+    with any message that does not come; here none will.
+    """
+    # One whose connection has ended already fails a receive at once, which ends no other: the next one is asked.
+    others = [rank for rank in range(group.size()) if rank != group.rank()]
+    # A context for each interface that is named, and messages take turns by their tags.
+    tags = range(len(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")))
+    for other, tag in itertools.product(others, tags):
+        with contextlib.suppress(RuntimeError):
+            group.recv([torch.empty(1, dtype=torch.uint8)], other, tag).wait(timedelta(seconds=_CUT_S))
+
+
+def group_store() -> Store:
+    """Return the store of the process group; RankError where there is none."""
+    if distributed.group.WORLD is None:
+        raise RankError("the process group has ended; close loaders before it")
+    return distributed.group.WORLD.get_group_store()
+
+
+_OPEN: weakref.WeakSet[HostGroup] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # A group that ends with its process would wait there for what is under way.
+    for group in list(_OPEN):
+        group.leave()

@@ -1,0 +1,280 @@
+"""Feature rows of all machines for the one that reads them in order, such as to evaluate, while the others serve.
+
+Everything is a collective of all hosts, in one order: the reader says what comes next, and the others do it with it.
+While it computes it says that it is alive, so that nobody's wait runs out.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import numpy as np
+
+from gloader.errors import LoaderClosedError, RankError
+from gloader.ssd_store import load_misses
+from gloader.ssd_store.read.row_request import check_request
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store import FeatureStore, MissSource
+    from gloader.ssd_store.read.row_request import RowRequest
+    from gloader.ssd_store.sweep.arrivals import ArrivingRows
+    from gloader.types import IdArray
+
+PIECE_BYTES: Final = 8 * 2**20  # of rows that are exchanged at a time
+_BEAT_S: Final = 1.0  # between two signs of life of a reader that computes
+_SERVES, _BEATS, _READS, _ENDS = range(4)  # what a host says with each collective
+
+
+class HostExchange(Protocol):
+    """Exchanges of this host with the others, one at a time; see `Exchange`."""
+
+    def agree(self, numbers: NDArray[Any], *, is_cancelled: Callable[[], bool]) -> NDArray[np.float64]:
+        """Return (W, n) the numbers of every host; collective."""
+        ...
+
+    def fetch(
+        self, table: int, rows: NDArray[Any], *, is_cancelled: Callable[[], bool]
+    ) -> AbstractContextManager[ArrivingRows]:
+        """Exchange the rows of a table; collective."""
+        ...
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Take part no more, and tell the others."""
+        ...
+
+
+def serve_rows(exchange: HostExchange, *, is_cancelled: Callable[[], bool]) -> None:
+    """Serve the host that reads until it has ended; closes ``exchange``.
+
+    Parameters
+    ----------
+    exchange : of the rows; the same tables on all hosts
+    is_cancelled : asked again and again while it waits; true ends this host's part
+
+    Raises
+    ------
+    RankError
+        A host is gone, does not answer or failed; names it. Or not one of them reads.
+    StoreError
+        This machine's rows cannot be read, or are damaged; the others are told.
+    ChannelClosedError
+        ``is_cancelled`` returned true.
+    """
+    nothing = np.empty(0, np.int64)
+    try:
+        while True:
+            doing, table = _heard(exchange.agree(np.array([_SERVES, 0.0]), is_cancelled=is_cancelled))
+            if doing == _ENDS:
+                exchange.close()
+                return
+            if doing == _READS:
+                with exchange.fetch(table, nothing, is_cancelled=is_cancelled):
+                    pass  # the block ends when all hosts have their rows
+    except BaseException as error:
+        exchange.close(error)
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Piece:
+    """Rows that an exchange brought."""
+
+    table: int
+    first: int
+    past: int
+    is_run: bool  # all of them from ``first`` to ``past - 1``
+    held: MissSource
+
+    def has(self, table: int, row: int) -> bool:
+        """Return whether it has a row, and those behind it."""
+        return self.is_run and table == self.table and self.first <= row < self.past
+
+
+class RowReader:
+    """The host that reads: its own rows from its disk, all others by exchanges that the others serve.
+
+    Owns ``exchange`` and a thread until the end of its ``with`` block, where the others are told that it is done.
+    Thread-safe: reads from several threads take turns.
+
+    Parameters
+    ----------
+    exchange : of the rows; the same tables on all hosts
+    stores : of each table, the rows that are here
+    """
+
+    def __init__(self, exchange: HostExchange, stores: Sequence[FeatureStore]) -> None:
+        self._exchange = exchange
+        self._stores = stores
+        self._ends = [-1] * len(stores)  # of each table, the row behind those that were read last
+        self._piece: _Piece | None = None
+        self._turn = threading.Lock()
+        self._is_over = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._beat, name="gloader-beat", daemon=True)
+
+    def read(self, table: int, request: RowRequest, out: NDArray[Any]) -> ReadStats:
+        """Read rows of a table.
+
+        Parameters
+        ----------
+        table : its number
+        request : rows that ascend, and their rows of ``out``
+        out : (K, F), of the stored dtype or float32
+
+        Raises
+        ------
+        RankError
+            A host is gone, does not answer or failed; names it.
+        StoreError
+            A row cannot be read, or is damaged.
+        LoaderClosedError
+            The block has ended.
+        """
+        store, rows = self._stores[table], request.rows
+        position = request.position if request.position.shape[0] else np.arange(rows.shape[0])
+        first, past = np.searchsorted(rows, store.held).tolist()
+        # The own ones need nobody else.
+        own = store.read_into(rows[first:past], out, at=position[first:past])
+        if past > first:
+            self._ends[table] = int(rows[past - 1]) + 1
+        self._exchanged(table, rows[:first], position[:first], out)
+        self._exchanged(table, rows[past:], position[past:], out)
+        return ReadStats(rows=rows.shape[0], requests=own.requests, bytes_read=own.bytes_read)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Before the thread is joined: it looks at this between two signs of life.
+        self._is_over.set()
+        self._thread.join()
+        with self._turn:
+            self._drop_piece()
+        error = error or self._failure
+        try:
+            if error is None:
+                self._say(_ENDS, 0)
+        finally:
+            self._exchange.close(error)
+
+    def _exchanged(self, table: int, rows: IdArray, position: IdArray, out: NDArray[Any]) -> None:
+        with self._turn:
+            while rows.shape[0]:
+                self._require_open()
+                piece = self._piece
+                if piece is None or not piece.has(table, int(rows[0])):
+                    piece = self._piece = self._fetch(table, rows)
+                count = int(np.searchsorted(rows, piece.past))
+                piece.held.read_into(0, rows[:count], out, at=position[:count])
+                self._ends[table] = int(rows[count - 1]) + 1
+                rows, position = rows[count:], position[count:]
+
+    def _fetch(self, table: int, rows: IdArray) -> _Piece:
+        """Return the first rows of ``rows``, and those behind them where the table is read from its start to its end.
+
+        An exchange takes milliseconds whatever it brings, and who computes asks for a few rows at a time.
+        """
+        self._drop_piece()  # before the next one takes as much memory
+        store = self._stores[table]
+        step = max(1, PIECE_BYTES // store.row_bytes)
+        first = int(rows[0])
+        wanted, past = np.unique(rows[:step]), int(rows[:step][-1]) + 1
+        if first == self._ends[table] and past - first == wanted.shape[0]:
+            end = store.held[0] if first < store.held[0] else store.num_rows
+            past = max(past, min(first + step, end))
+            wanted = np.arange(first, past)
+        self._say(_READS, table)
+        with self._exchange.fetch(table, wanted, is_cancelled=_never) as arriving:
+            held = load_misses(store, [wanted], is_cancelled=_never, arriving=arriving)
+        is_run = past - first == wanted.shape[0]
+        return _Piece(table=table, first=first, past=past, is_run=is_run, held=held)
+
+    def _drop_piece(self) -> None:
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            piece.held.close()
+
+    def _require_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_over.is_set():
+            raise LoaderClosedError("the rows of other machines were read after the machines had parted")
+
+    def _say(self, doing: int, table: int) -> None:
+        self._exchange.agree(np.array([doing, table], np.float64), is_cancelled=_never)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(_BEAT_S):
+            # A read that is under way is as good a sign.
+            if not self._turn.acquire(blocking=False):
+                continue
+            try:
+                self._say(_BEATS, 0)
+            except BaseException as error:  # noqa: BLE001 - raised by the next read
+                self._failure = error
+                return
+            finally:
+                self._turn.release()
+
+
+class AllRows:
+    """All rows of a table, of which this host has a range: a `FeatureSource` while ``reader`` is open.
+
+    Parameters
+    ----------
+    table : its number
+    store : the range that is here
+    reader : returns the open reader, or raises
+    """
+
+    def __init__(self, table: int, store: FeatureStore, reader: Callable[[], RowReader]) -> None:
+        self._table = table
+        self._store = store
+        self._reader = reader
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self._store.num_rows
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self._store.dim
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of a stored element."""
+        return self._store.dtype
+
+    def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
+        """Read ``rows`` into ``out`` as `FeatureSource.read_into`; raises as `RowReader.read`, and ShapeError."""
+        request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
+        return self._reader().read(self._table, request.in_file_order(), out)
+
+
+def _heard(said: NDArray[np.float64]) -> tuple[int, int]:
+    """Return what the host that reads says: what comes next, and of which table. Pure."""
+    readers = said[said[:, 0] != _SERVES]
+    if len(readers) != 1:
+        raise RankError(
+            f"{len(readers)} of {len(said)} machines read the rows of all, and one is to: end all ranks, and start "
+            "them again with the same version of gloader"
+        )
+    return int(readers[0, 0]), int(readers[0, 1])
+
+
+def _never() -> bool:
+    return False
