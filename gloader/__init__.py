@@ -41,6 +41,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "ray":  # a part of gloader, which imports Ray when it is used
+        return import_module("gloader.ray")
     if name not in _HOMES:
         raise AttributeError(f"module 'gloader' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

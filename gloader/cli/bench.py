@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_or_prepare, require_one_type
 from gloader.cli.views.screen import Screen, facts
+from gloader.config import ObjectSettings
 from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes, format_count, format_seconds
 
@@ -111,6 +112,7 @@ _SAMPLER_WORKLOAD = SamplerWorkload()
 _INSPECTOR_WORKLOAD = InspectorWorkload()
 _GATHER_WORKLOAD = GatherWorkload()
 _EPOCH_WORKLOAD = EpochWorkload()
+_OBJECTS = ObjectSettings()
 
 
 def build_app() -> App:
@@ -212,6 +214,7 @@ def epoch(
     *,
     dataset: str = "synthetic:demo",
     workload: EpochWorkload = _EPOCH_WORKLOAD,
+    objects: ObjectSettings = _OBJECTS,
     out: Path | None = None,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
@@ -220,31 +223,33 @@ def epoch(
     Parameters
     ----------
     dataset
-        A prepared folder, or any source of `gloader prepare`, which is then prepared once under $GLOADER_HOME; of one
-        node type.
+        A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
+        under $GLOADER_HOME; of one node type.
+    objects
+        How a dataset at a URL is mirrored.
     out
         Also write the JSON document to this file.
     """
     from gloader.bench.epoch import bench_epoch
 
     screen = Screen.open(is_json=output.json)
-    opened = open_or_prepare(dataset, screen, memory_budget=None)
-    require_one_type(
-        opened,
-        "gloader bench epoch",
-        instead="gloader train --features ssd and --features ram take their epochs' times",
-    )
-
-    with screen.console.status("running epochs"):
-        report = bench_epoch(
+    with open_or_prepare(dataset, screen, memory_budget=None, objects=objects) as opened:
+        require_one_type(
             opened,
-            fanouts=workload.fanout,
-            batch_size=workload.batch_size,
-            cache_share=workload.cache_share,
-            epochs=workload.epochs,
-            threads=workload.threads,
-            seed=workload.seed,
+            "gloader bench epoch",
+            instead="gloader train --features ssd and --features ram take their epochs' times",
         )
+
+        with screen.console.status("running epochs"):
+            report = bench_epoch(
+                opened,
+                fanouts=workload.fanout,
+                batch_size=workload.batch_size,
+                cache_share=workload.cache_share,
+                epochs=workload.epochs,
+                threads=workload.threads,
+                seed=workload.seed,
+            )
     _finish(screen, report, _epoch_rates(report), out)
 
 

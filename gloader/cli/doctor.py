@@ -2,12 +2,14 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.ranks import Launch
 from gloader.cli.views.screen import Screen, cell
+from gloader.core.flag_values import SWITCH
 from gloader.core.paths import home_dir
 
 if TYPE_CHECKING:
@@ -16,7 +18,12 @@ if TYPE_CHECKING:
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "bold red")}
 
 
-def doctor(*, path: Path | None = None, output: OutputFlags = DEFAULT_OUTPUT) -> int:
+def doctor(
+    *,
+    path: Path | None = None,
+    network: Annotated[bool, SWITCH] = False,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> int:
     """Show what this machine has and what to fix. The disk is probed for about a second.
 
     What the disk can do is remembered, so that features on it are read accordingly.
@@ -26,19 +33,51 @@ def doctor(*, path: Path | None = None, output: OutputFlags = DEFAULT_OUTPUT) ->
     ----------
     path
         Folder whose disk is probed; the one that holds prepared sources when not given.
+    network
+        Measure the network between the machines of a launch instead, started on each by
+        `torchrun --nnodes W ... -m gloader doctor --network`, and say what to export where another interface is faster.
     """
+    screen = Screen.open(is_json=output.json)
+    if network:
+        return _network(screen)
     from gloader.cli.machine_check import diagnose
 
-    screen = Screen.open(is_json=output.json)
     findings = diagnose(path or home_dir())
-    is_usable = all(finding.severity != "problem" for finding in findings)
+    is_usable = _show(screen, findings)
     if not output.json:
-        screen.console.print(_table(findings))
         screen.say(
             "everything gloader needs is here" if is_usable else "gloader cannot run: see the problems above"
         )
     screen.result({"usable": is_usable, "findings": [asdict(finding) for finding in findings]})
     return 0 if is_usable else 1
+
+
+def _network(screen: Screen) -> int:
+    """Show the network between the machines of a launch, on the first rank."""
+    from gloader.cli.network_check import network_findings, survey_launch, to_json, what_to_do
+
+    launch = Launch.from_environ()
+    survey = survey_launch(launch)
+    findings = network_findings(survey)
+    if launch.is_first:
+        _show(screen, findings)
+        if not screen.is_json:
+            screen.say(what_to_do(survey))
+        screen.result(
+            {
+                "usable": not survey.advice.is_needed,
+                "findings": [asdict(finding) for finding in findings],
+                "network": to_json(survey),
+            }
+        )
+    return 1 if survey.advice.is_needed else 0
+
+
+def _show(screen: Screen, findings: "list[Finding]") -> bool:
+    """Print a table of findings, unless the output is JSON; return whether there is no problem among them."""
+    if not screen.is_json:
+        screen.console.print(_table(findings))
+    return all(finding.severity != "problem" for finding in findings)
 
 
 def _table(findings: "list[Finding]") -> Table:

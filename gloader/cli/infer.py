@@ -1,6 +1,7 @@
 """`gloader infer`: predictions of a trained model for every node, or what one of its layers makes of them."""
 
-from dataclasses import replace
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
@@ -9,21 +10,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from gloader.cli.first_run import compile_first
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.ranks import Launch, joined_ranks, screen_of
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen
+from gloader.config import ObjectSettings
 from gloader.core.flag_values import Size
 from gloader.errors import ConfigError
+from gloader.training.first_run import compile_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     from numpy.typing import NDArray
 
+    from gloader.dataset import Dataset
     from gloader.ssd_store.os_io import OsIO
+    from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.machine_rows import MachineRows
     from gloader.training.predict import Embeddings
     from gloader.types import IdArray
+
+_OBJECTS = ObjectSettings()
+_STALL_TIMEOUT_S = 300.0  # that machines wait for each other
 
 
 def infer(  # noqa: PLR0913 - each a flag
@@ -36,9 +46,12 @@ def infer(  # noqa: PLR0913 - each a flag
     pairs: Path | None = None,
     memory_budget: Size = None,
     device: str = "auto",
+    objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
     """Predict the class of every node with a trained model, from all neighbours; or write what a layer makes of it.
+
+    Under torchrun, on machines that have a part of the features each, the first rank predicts and the others serve it.
 
     A model of links (`gloader train --task link`) has no classes: the embeddings of all nodes are written, or with
     --pairs the scores of given ones.
@@ -46,7 +59,7 @@ def infer(  # noqa: PLR0913 - each a flag
     Parameters
     ----------
     dataset
-        A prepared folder, or any source of `gloader prepare`.
+        A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`.
     checkpoint
         The run folder of `gloader train`, or a checkpoint file in it.
     out
@@ -62,6 +75,8 @@ def infer(  # noqa: PLR0913 - each a flag
         Memory that may be used, such as 8GB or 512MiB; half of what is free when not given.
     device
         auto, cpu or cuda:0.
+    objects
+        How a dataset at a URL is mirrored.
     """
     from gloader.ssd_store.spill.folder import remove_dead_spills
     from gloader.ssd_store.write.atomic_file import require_file_target
@@ -70,58 +85,116 @@ def infer(  # noqa: PLR0913 - each a flag
     # Before hours of work that nothing could be done with.
     require_file_target(out)
     remove_dead_spills()
-    opened = open_or_prepare(dataset, screen, memory_budget=memory_budget)
     given = None if pairs is None else read_pairs(pairs)
-    compile_first(opened, None, says=screen.say)
+    with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
+        compile_first(opened, None, says=screen.say)
 
-    # After the kernels were compiled in another process: torch beside that would be too much.
-    from gloader.training.checkpoint.save import load_checkpoint
-    from gloader.training.model_spec import LinkSpec
-    from gloader.training.own_device import resolve_device
-    from gloader.training.predict import embed, embedded_type, predict
-    from gloader.training.predict_pairs import score_pairs
+        # After the kernels were compiled in another process: torch beside that would be too much.
+        from gloader.training.checkpoint.save import load_checkpoint
+        from gloader.training.machine_rows import open_machine_rows
+        from gloader.training.own_device import resolve_device
 
-    loaded = replace(load_checkpoint(checkpoint), progress={})  # where training goes on is of no use here
-    is_of_links = isinstance(loaded.spec, LinkSpec)
-    chosen = node_type or ("" if given is not None else embedded_type(opened, loaded))
-    if layer is None and not is_of_links and chosen != opened.labelled.name:
-        raise ConfigError(
-            f"classes are those of nodes of type {opened.labelled.name!r}; give --layer for what a layer makes of "
-            f"nodes of type {chosen!r}"
+        launch = Launch.from_environ()
+        with (
+            joined_ranks(launch, device="cpu", stall_timeout_s=_STALL_TIMEOUT_S) as group,
+            ExitStack() as stores,
+        ):
+            screen = screen_of(group, screen)
+            rows = open_machine_rows(
+                opened,
+                group,
+                lambda: {
+                    each.name: stores.enter_context(each.open_features())
+                    for each in opened.feature_rows(edges=True)
+                },
+                timeout_s=_STALL_TIMEOUT_S,
+                verify=True,
+            )
+
+            def work() -> None:
+                with nullcontext() if rows is None else rows.reading():
+                    _Inference(dataset=opened, screen=screen, rows=rows, out=out, given=given).run(
+                        # Where training goes on is of no use here.
+                        replace(load_checkpoint(checkpoint), progress={}),
+                        node_type=node_type,
+                        layer=layer,
+                        memory_budget=memory_budget,
+                        device=resolve_device(device),
+                    )
+
+            group.run_on_first(work, meanwhile=None if rows is None else rows.serve)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inference:
+    """What is predicted of a dataset, and where it is written."""
+
+    dataset: "Dataset"
+    screen: Screen
+    rows: "MachineRows | None"
+    out: Path
+    given: "IdArray | None"  # pairs
+
+    def run(
+        self,
+        loaded: "Checkpoint",
+        *,
+        node_type: str | None,
+        layer: int | None,
+        memory_budget: int | None,
+        device: "torch.device",
+    ) -> None:
+        """Predict, write, and say what was written."""
+        from gloader.training.model_spec import LinkSpec
+        from gloader.training.predict import embed, embedded_type, predict
+        from gloader.training.predict_pairs import score_pairs
+
+        opened, screen, out, given = self.dataset, self.screen, self.out, self.given
+        is_of_links = isinstance(loaded.spec, LinkSpec)
+        chosen = node_type or ("" if given is not None else embedded_type(opened, loaded))
+        if layer is None and not is_of_links and chosen != opened.labelled.name:
+            raise ConfigError(
+                f"classes are those of nodes of type {opened.labelled.name!r}; give --layer for what a layer makes of "
+                f"nodes of type {chosen!r}"
+            )
+        with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
+            bar = bars.add_task("predicting", total=1.0)
+            settings: Any = {
+                "memory_budget_bytes": memory_budget,
+                "device": device,
+                "rows": self.rows,
+                "on_progress": lambda fraction: bars.update(bar, completed=fraction),
+            }
+            if given is not None:
+                scores = score_pairs(opened, loaded, given, **settings)
+                num_nodes, what = len(scores), "scores"
+                save_predictions(out, scores)
+            elif layer is None and not is_of_links:
+                what = "classes"
+                predicted = predict(opened, loaded, **settings)
+                num_nodes = len(predicted)
+                # The dataset may hold its nodes in another order than the source.
+                save_predictions(out, opened.in_original_order(predicted))
+            else:
+                what = "embeddings" if layer is None else f"rows of layer {layer}"
+                with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as made:
+                    num_nodes = made.num_nodes
+                    save_embeddings(out, made)
+        of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
+        of = f"{num_nodes:,} pairs" if given is not None else f"{num_nodes:,} nodes{of_type}"
+        screen.say(f"{what} of {of} in {out}")
+        screen.result(
+            {
+                "out": str(out),
+                **(
+                    {"num_pairs": num_nodes}
+                    if given is not None
+                    else {"num_nodes": num_nodes, "type": chosen}
+                ),
+                "layer": layer,
+                "dataset": opened.location,
+            }
         )
-    with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
-        bar = bars.add_task("predicting", total=1.0)
-        settings: Any = {
-            "memory_budget_bytes": memory_budget,
-            "device": resolve_device(device),
-            "on_progress": lambda fraction: bars.update(bar, completed=fraction),
-        }
-        if given is not None:
-            scores = score_pairs(opened, loaded, given, **settings)
-            num_nodes, what = len(scores), "scores"
-            save_predictions(out, scores)
-        elif layer is None and not is_of_links:
-            what = "classes"
-            predicted = predict(opened, loaded, **settings)
-            num_nodes = len(predicted)
-            # The dataset may hold its nodes in another order than the source.
-            save_predictions(out, opened.in_original_order(predicted))
-        else:
-            what = "embeddings" if layer is None else f"rows of layer {layer}"
-            with embed(opened, loaded, layer=layer, node_type=chosen, **settings) as made:
-                num_nodes = made.num_nodes
-                save_embeddings(out, made)
-    of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
-    of = f"{num_nodes:,} pairs" if given is not None else f"{num_nodes:,} nodes{of_type}"
-    screen.say(f"{what} of {of} in {out}")
-    screen.result(
-        {
-            "out": str(out),
-            **({"num_pairs": num_nodes} if given is not None else {"num_nodes": num_nodes, "type": chosen}),
-            "layer": layer,
-            "dataset": str(opened.root),
-        }
-    )
 
 
 def read_pairs(path: Path) -> "IdArray":

@@ -1,11 +1,14 @@
 """`gloader info`: the content of a prepared dataset."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.train import open_dataset
 from gloader.cli.views.screen import Screen, facts
+from gloader.config import ObjectSettings
 from gloader.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -15,24 +18,27 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.dataset.node_table import NodeTable
 
+_OBJECTS = ObjectSettings()
 _SAID = frozenset({"name", "num_classes", "dataset_version", "node_types", "relations", "links"})
 
 
-def info(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> None:
+def info(
+    dataset: str, /, *, objects: ObjectSettings = _OBJECTS, output: OutputFlags = DEFAULT_OUTPUT
+) -> None:
     """Show what a prepared dataset holds. Reads the commit record alone and writes nothing.
 
     Parameters
     ----------
     dataset
-        The folder that `gloader prepare` made.
+        The folder that `gloader prepare` made, or its URL (s3://...), of which no array is fetched.
+    objects
+        How a dataset at a URL is mirrored.
     """
-    from gloader.dataset import Dataset
-
     screen = Screen.open(is_json=output.json)
-    opened = Dataset.open(dataset)
-    if not output.json:
-        screen.console.print(facts(_describe(opened), title=opened.name))
-    screen.result(summary(opened))
+    with closing(open_dataset(dataset, objects)) as opened:
+        if not output.json:
+            screen.console.print(facts(_describe(opened), title=opened.name))
+        screen.result(summary(opened))
 
 
 def summary(dataset: "Dataset") -> dict[str, object]:
@@ -47,7 +53,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
         }
     return {
         "name": dataset.name,
-        "path": str(dataset.root),
+        "path": dataset.location,
         "kind": dataset.kind,
         "num_nodes": dataset.num_nodes,
         "num_edges": dataset.num_edges,
@@ -101,6 +107,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
             }
             for table in dataset.link_tables.values()
         ],
+        **({} if dataset.ranges is None else {"ranges": asdict(dataset.ranges)}),
         "metadata": dict(dataset.metadata),
     }
 
@@ -108,7 +115,7 @@ def summary(dataset: "Dataset") -> dict[str, object]:
 def _describe(dataset: "Dataset") -> dict[str, str]:
     is_typed = dataset.kind == "hetero"
     rows = {
-        "path": str(dataset.root),
+        "path": dataset.location,
         **(_typed_tables(dataset) if is_typed else _tables(dataset)),
         **_labels(dataset, is_typed=is_typed),
         **{f"links {table.name}": _links(table, is_typed=is_typed) for table in dataset.link_tables.values()},
@@ -161,7 +168,7 @@ def _features(rows: "FeatureRows") -> str:
     row_bytes = rows.feature_bytes // max(rows.num_rows, 1)
     return (
         f"{rows.feature_dim:,} x {rows.feature_dtype}, {format_bytes(row_bytes)} a row, "
-        f"{format_bytes(rows.feature_bytes)}"
+        f"{format_bytes(rows.feature_bytes)}" + ("" if rows.held is None else f", here {rows.held}")
     )
 
 

@@ -12,6 +12,7 @@ from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.inspect_flags import InspectFlags
 from gloader.cli.train import open_or_prepare, require_one_type
 from gloader.cli.views.screen import Screen, cell
+from gloader.config import ObjectSettings
 from gloader.core.flag_values import SWITCH
 from gloader.core.units import format_bytes
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.inspector import Inspection
 
 
-_FLAGS = InspectFlags()
+_FLAGS, _OBJECTS = InspectFlags(), ObjectSettings()
 _UNBOUNDED = 10_000  # characters; no table is as wide
 
 
@@ -32,6 +33,7 @@ def inspect(
     flags: InspectFlags = _FLAGS,
     topology: Annotated[bool, SWITCH] = False,
     out: Path | None = None,
+    objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
     """Sample an epoch and show what every cache policy would read from the SSD at every cache size.
@@ -42,33 +44,37 @@ def inspect(
     Parameters
     ----------
     dataset
-        A prepared folder, or any source of `gloader prepare`.
+        A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`.
     topology
         Show instead what every way of reading the edges takes: pages touched per hop, bytes and seconds a batch page by
         page and in passes for 1 to 512 batches, and what a loader with this budget would do.
     out
         Folder for `inspect.json` and, where matplotlib is installed, `inspect.png`; with --topology for `topology.json`
         and `topology.png`.
+    objects
+        How a dataset at a URL is mirrored.
     """
     screen = Screen.open(is_json=output.json)
-    opened = open_or_prepare(dataset, screen, memory_budget=flags.memory_budget)
-    require_one_type(
-        opened,
-        "gloader inspect",
-        instead="gloader train --explain tells what is cached and read of each type",
-    )
-    if topology:
-        _inspect_topology(opened, flags, out, screen)
-        return
+    with open_or_prepare(dataset, screen, memory_budget=flags.memory_budget, objects=objects) as opened:
+        require_one_type(
+            opened,
+            "gloader inspect",
+            instead="gloader train --explain tells what is cached and read of each type",
+        )
+        show = _inspect_topology if topology else _inspect_features
+        show(opened, flags, out, screen)
+
+
+def _inspect_features(dataset: "Dataset", flags: InspectFlags, out: Path | None, screen: Screen) -> None:
     with screen.console.status("sampling and planning"):
-        inspection = _inspect(opened, flags)
-    report = {"dataset": opened.name, "settings": _settings(flags), **inspection.to_json()}
-    if not output.json:
-        _show(screen, inspection, opened.name)
+        inspection = _inspect(dataset, flags)
+    report = {"dataset": dataset.name, "settings": _settings(flags), **inspection.to_json()}
+    if not screen.is_json:
+        _show(screen, inspection, dataset.name)
     if out is not None:
         from gloader.inspector.picture import save_picture
 
-        title = opened.name
+        title = dataset.name
         _write(out, "inspect", report, screen, lambda file: save_picture(inspection, file, title=title))
     screen.result(report)
 

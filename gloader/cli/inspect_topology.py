@@ -62,6 +62,8 @@ def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
         )
         file = dataset.root / record.file
         rates = rates_of(file, None if spill is None else spill.path)
+        if dataset.mirrored is not None:
+            rates = dataset.mirrored.rates(rates)
         gaps = GapBytes(
             alone=default_row_gap_bytes(file.parent, PAGE_BYTES),
             of_passes=default_sweep_gap_bytes(file.parent),

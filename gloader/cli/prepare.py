@@ -1,19 +1,24 @@
 """`gloader prepare`: a source turned into a dataset directory."""
 
 import shlex
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.upload import draft_folder, is_prepared, upload
 from gloader.cli.views.screen import Screen, facts
 from gloader.convert.links.shares import TRAIN, edge_shares
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions, SplitBy
 from gloader.convert.registry import SOURCE_FORMS, open_source
 from gloader.core.flag_values import Size
+from gloader.core.row_ranges import RangePart
 from gloader.core.units import format_bytes, format_seconds
+from gloader.core.urls import is_url, require_no_url, shown_url
+from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.convert.hetero_prepare import HeteroPrepareReport, RelationReport
@@ -49,6 +54,8 @@ class PrepareFlags:
     """Several types: the relation whose edges are split, such as author:writes:paper."""
     edge_table: Annotated[list[str], Parameter(negative=(), show_default=False)] = field(default_factory=list)
     """A link table, NAME=FILE or NAME@RELATION=FILE: Parquet or CSV of src, dst, perhaps label and time; or a .npy."""
+    ranges: str | None = None
+    """This machine's part of the feature rows, such as 0/4, the first of four; the others prepare 1/4 to 3/4."""
     overwrite: Annotated[bool, Parameter(negative=())] = False
     """Replace the dataset at OUT, in one step, when the new one is complete."""
 
@@ -72,6 +79,7 @@ class PrepareFlags:
             edge_split_relation=self.edge_split_relation,
             edge_split_seed=seed if self.edge_split is not None else 0,
             edge_tables=tuple(self.edge_table),
+            ranges=None if self.ranges is None else RangePart.parse(self.ranges),
             memory_budget_bytes=self.memory_budget,
             overwrite=self.overwrite,
         )
@@ -116,8 +124,13 @@ DEFAULT_CONVERSION, DEFAULT_SOURCE = PrepareFlags(), SourceFlags()
 
 
 def prepare(
-    source: Annotated[str, Parameter(help=f"{', '.join(SOURCE_FORMS[:-1])} or {SOURCE_FORMS[-1]}")],
-    out: Path,
+    source: Annotated[
+        str,
+        Parameter(
+            help=f"{', '.join(SOURCE_FORMS[:-1])} or {SOURCE_FORMS[-1]}; or a prepared folder, to be uploaded to OUT"
+        ),
+    ],
+    out: str,
     /,
     *,
     of_source: SourceFlags = DEFAULT_SOURCE,
@@ -131,7 +144,8 @@ def prepare(
     source
         What is read, as one of `SOURCE_FORMS`.
     out
-        The folder to make.
+        The folder to make; or a URL (s3://..., gs://..., az://..., https://..., file://...): the dataset is made in a
+        folder below $GLOADER_SPILL_DIR or the system's temporary folder, and uploaded from there.
     """
     # Imported here: numba and the sources load only when something is converted.
     from gloader.cli.views.convert import convert_view
@@ -139,18 +153,60 @@ def prepare(
     from gloader.convert.prepare import prepare as convert
 
     screen = Screen.open(is_json=output.json)
+    if is_url(out):
+        require_upload(source, out, of_source, conversion)
+        if is_prepared(source):
+            screen.result(upload(screen, Path(source), out, overwrite=conversion.overwrite))
+            return
+    else:
+        require_no_url(out)
     opened = open_source(
         source, of_source.options(conversion.memory_budget, needs_labels=not conversion.makes_links)
     )
-    with convert_view(screen) as progress:
-        report = convert(opened, out, conversion.options(of_source.seed), progress=progress)
-    if not output.json:
-        described = _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
-        screen.console.print(facts(described))
-        task = " --task link" if TRAIN in report.links else ""
-        model = " --model rsage" if isinstance(report, HeteroPrepareReport) else ""
-        screen.say(f"train on it: gloader train --dataset {shlex.quote(str(out))}{task}{model}")
-    screen.result({**asdict(report), "path": str(report.path)})
+    with ExitStack() as held:
+        target = draft_folder(held) if is_url(out) else Path(out)
+        with convert_view(screen) as progress:
+            report = convert(opened, target, conversion.options(of_source.seed), progress=progress)
+        if not output.json:
+            described = (
+                _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
+            )
+            screen.console.print(facts(_part(conversion) | described))
+        uploaded = upload(screen, target, out, overwrite=conversion.overwrite) if is_url(out) else {}
+    path = shown_url(out) if is_url(out) else str(report.path)
+    task = " --task link" if TRAIN in report.links else ""
+    model = " --model rsage" if isinstance(report, HeteroPrepareReport) else ""
+    train = f"gloader train --dataset {shlex.quote(path)}{task}{model}"
+    if conversion.ranges is not None:
+        parts = RangePart.parse(conversion.ranges).of
+        train = f"torchrun --nnodes {parts} ... -m {train}, on the machines of all {parts} parts (docs/cluster.md)"
+    screen.say(f"train on it: {train}")
+    screen.result({**asdict(report), "path": path, **uploaded})
+
+
+def require_upload(source: str, url: str, of_source: SourceFlags, conversion: PrepareFlags) -> None:
+    """Raise before hours of work where a dataset cannot go to ``url``, or what is prepared were to be converted."""
+    # Imported here: the format comes with numpy.
+    from gloader.convert.upload import require_target
+
+    as_it_is = replace(conversion, overwrite=False, memory_budget=None) == DEFAULT_CONVERSION
+    if is_prepared(source) and not (as_it_is and of_source == DEFAULT_SOURCE):
+        raise ConfigError(
+            f"{source} is a prepared dataset, which is uploaded as it is: the only flag for that is --overwrite; to "
+            "convert it in another way, prepare its source again"
+        )
+    if conversion.ranges is not None:
+        raise ConfigError(
+            "--ranges is for a folder of one machine: a dataset at a URL has all rows; leave it out"
+        )
+    require_target(url, overwrite=conversion.overwrite)
+
+
+def _part(conversion: PrepareFlags) -> dict[str, str]:
+    if conversion.ranges is None:
+        return {}
+    part = RangePart.parse(conversion.ranges)
+    return {"part": f"{part.part} of {part.of} of the feature rows, all of the edges"}
 
 
 def _describe(report: "PrepareReport") -> dict[str, str]:

@@ -11,13 +11,13 @@ from datetime import timedelta
 from gloader.cli.views.screen import Screen, make_console, show_logs
 from gloader.errors import ConfigError, RankError
 from gloader.training.group import RankGroup
-from gloader.training.rendezvous import fresh_store
+from gloader.training.rendezvous import fresh_store, group_timeout
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# The group waits longer than a stage may stall, so that the stage is named before the group gives up.
-_AFTER_STALL_S = 60.0
 # Ranks that merely hear of an error wait this long, so that the rank that had it speaks first.
 _FIRST_SPEAKS_S = 2.0
+# So gloo says that an interface is not there.
+_NO_INTERFACE = "Unable to find address for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ class Launch:
     local_rank: int = 0
     restarts: int = 0  # of the group so far
     max_restarts: int = 0
+    is_first: bool = True  # whether this process prints
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "Launch":
@@ -45,6 +46,7 @@ class Launch:
             local_rank=_number(environ, "LOCAL_RANK"),
             restarts=_number(environ, "TORCHELASTIC_RESTART_COUNT", "0"),
             max_restarts=_number(environ, "TORCHELASTIC_MAX_RESTARTS", "0"),
+            is_first=_number(environ, "RANK") == 0,
         )
 
 
@@ -68,7 +70,7 @@ def joined_ranks(launch: Launch, *, device: str, stall_timeout_s: float) -> Iter
     if launch.world_size == 1:
         yield RankGroup.alone()
         return
-    _start(launch, device=device, timeout=timedelta(seconds=stall_timeout_s + _AFTER_STALL_S))
+    _start(launch, device=device, timeout=group_timeout(stall_timeout_s))
     from torch import distributed
 
     rank = distributed.get_rank()
@@ -95,6 +97,9 @@ def screen_of(group: RankGroup, screen: Screen) -> Screen:
 
 
 def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
+    from gloader.observe.peak_memory import bare_bytes
+
+    bare_bytes()  # imports torch: what is imported after it is the run's, as where there is one rank
     import torch
     from torch import distributed
     from torch.distributed.rendezvous import rendezvous
@@ -118,7 +123,20 @@ def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
             timeout=timeout,
         )
     except (RuntimeError, ValueError) as error:
-        raise RankError(f"the {launch.world_size} ranks did not find one another: {error}") from error
+        raise apart(launch, error) from error
+
+
+def apart(launch: Launch, error: Exception) -> RankError:
+    """Return the error of ranks that did not meet, because of ``error``; it says where gloo was sent in vain."""
+    from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, list_interfaces
+
+    text = str(error)
+    if (named := os.environ.get(INTERFACE_VARIABLE)) and _NO_INTERFACE in text:
+        there = ", ".join(found.name for found in list_interfaces())
+        text = (
+            f"{INTERFACE_VARIABLE}={named} names an interface that this machine does not have; it has {there}"
+        )
+    return RankError(f"the {launch.world_size} ranks did not find one another: {text}")
 
 
 def _number(environ: Mapping[str, str], name: str, missing: str | None = None) -> int:

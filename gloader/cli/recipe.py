@@ -49,6 +49,7 @@ _SECTIONS: dict[str, dict[str, str | None]] = {
         "stall_timeout_s": "stall-timeout",
     },
     "links": {},
+    "objects": {},
 }
 
 

@@ -16,7 +16,8 @@ class RunFlags:
     """What is run and where the results go."""
 
     dataset: str
-    """A prepared folder, or any source of `gloader prepare`, which is then prepared once under $GLOADER_HOME."""
+    """A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
+    under $GLOADER_HOME."""
     config: Path | None = None
     """A YAML recipe whose keys are these flags; flags on the command line win over it."""
     out: Path | None = None

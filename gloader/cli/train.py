@@ -1,11 +1,11 @@
 """`gloader train`."""
 
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gloader.cli.first_run import compile_first
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
 from gloader.cli.run_flags import RunFlags
@@ -16,6 +16,7 @@ from gloader.config import (
     LinkConfig,
     LoaderSettings,
     ModelConfig,
+    ObjectSettings,
     OptimConfig,
     SamplingSettings,
     StepConfig,
@@ -24,14 +25,18 @@ from gloader.config import (
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
 from gloader.core.paths import file_slug
+from gloader.core.urls import is_url
 from gloader.errors import ConfigError
+from gloader.training.first_run import compile_first
 from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gloader.dataset import Dataset
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
-_LINKS = LinkConfig()
+_LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
 
 
 def train(
@@ -42,6 +47,7 @@ def train(
     step: StepConfig = _STEP,
     loader: LoaderSettings = _LOADER,
     links: LinkConfig = _LINKS,
+    objects: ObjectSettings = _OBJECTS,
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
     """Train a model on a dataset, test it, and write the results.
@@ -56,6 +62,8 @@ def train(
         What is trained on, and where the results go.
     model, optim, step, loader, links
         What is trained, and how; ``config.yaml`` records it.
+    objects
+        How a dataset at a URL is mirrored.
     output
         How the command speaks.
     """
@@ -68,22 +76,31 @@ def train(
     settings = TrainSettings(
         model=model, optim=optim, step=step, loader=loader, task=run.task, links=links, runs=run.runs
     )
-    with joined_ranks(launch, device=run.device, stall_timeout_s=loader.stages.stall_timeout_s) as group:
+    with (
+        joined_ranks(launch, device=run.device, stall_timeout_s=loader.stages.stall_timeout_s) as group,
+        ExitStack() as held,
+    ):
         screen = screen_of(group, Screen.open(is_json=output.json))
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
-        dataset = open_dataset(group.run_on_first(lambda: prepare(run.dataset, screen, memory_budget=budget)))
+        # On each machine: its copy, or its range, may be at a path of its own.
+        path = group.run_on_machines(lambda: prepare(run.dataset, screen, memory_budget=budget))
+        dataset = held.enter_context(closing(open_dataset(path, objects)))
+        _tell_missing(dataset, screen)
         if run.task == "node":
             require_training_nodes(dataset)
         if dataset.kind == "hetero":
             _require_typed_run(run, settings, dataset)
         of_links = links if run.task == "link" else None
-        group.run_on_first(lambda: compile_first(dataset, loader, says=screen.say, links=of_links))
+        has_machines = len(group.machine_hosts) > 1
+        group.run_on_machines(
+            lambda: compile_first(dataset, loader, says=screen.say, links=of_links, has_machines=has_machines)
+        )
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
         run = replace(run, resume=run.resume or max(group.gather(launch.restarts)) > 0)
         trace = out / "trace.json" if run.trace else None
-        with RunView(screen, explains=run.explain, is_baseline=False) as view:
+        with RunView(screen, explains=run.explain, price=objects.price) as view:
             summary = _fit(dataset, settings, run, view, out=out, trace=trace)
         mlp = None
         if run.compare_mlp:
@@ -165,25 +182,39 @@ def _print(
     screen.result({**summary, "out": str(out), **({} if mlp is None else {"mlp": mlp})})
 
 
-def open_or_prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> "Dataset":
-    """Return the dataset that ``spec`` means; a source is prepared the first time, in view of the user.
+@contextmanager
+def open_or_prepare(
+    spec: str, screen: Screen, *, memory_budget: int | None, objects: ObjectSettings = _OBJECTS
+) -> "Iterator[Dataset]":
+    """Have the dataset that ``spec`` means, closed behind the block; a source is prepared first, in view of the user.
 
     Parameters
     ----------
-    spec : a prepared folder, or a source of `gloader prepare`
+    spec : a prepared folder, the URL of one, or a source of `gloader prepare`
     screen : shows the progress
     memory_budget : bytes that preparing may take; None: half of what is free
+    objects : how a dataset at a URL is mirrored
     """
-    return open_dataset(prepare(spec, screen, memory_budget=memory_budget))
+    with closing(open_dataset(prepare(spec, screen, memory_budget=memory_budget), objects)) as dataset:
+        _tell_missing(dataset, screen)
+        yield dataset
+
+
+def _tell_missing(dataset: "Dataset", screen: Screen) -> None:
+    """Say how much of a dataset at a URL is still to come, before the silence in which it does."""
+    if dataset.mirrored is not None and (coming := dataset.mirrored.describe_missing()):
+        screen.say(coming)
 
 
 def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
-    """Return the path of the dataset that ``spec`` means.
+    """Return the path, or the URL, of the dataset that ``spec`` means.
 
     Parameters
     ----------
     spec, screen, memory_budget : see `open_or_prepare`
     """
+    if is_url(spec):
+        return spec
     with convert_view(screen) as progress:
         path = ensure_dataset(
             spec,
@@ -194,11 +225,11 @@ def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
     return str(path)
 
 
-def open_dataset(path: str) -> "Dataset":
-    """Return the dataset at ``path``."""
+def open_dataset(path: str, objects: ObjectSettings = _OBJECTS) -> "Dataset":
+    """Return the dataset at ``path``, or at a URL, which is mirrored as ``objects`` says."""
     from gloader.dataset import Dataset
 
-    return Dataset.open(path)
+    return Dataset.open(path, **objects.keywords())
 
 
 def _default_out(dataset: str, model: str) -> Path:

@@ -1,7 +1,7 @@
 """`gloader verify`: every byte of a dataset against its checksums, every id against the number of nodes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +10,23 @@ from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.views.convert import convert_view
 from gloader.cli.views.screen import Screen, facts
+from gloader.config import ObjectSettings
 from gloader.core.units import format_bytes
+from gloader.core.urls import is_url, require_no_url
 
 if TYPE_CHECKING:
     from gloader.dataset.verify import VerifiedTable
     from gloader.ssd_store.format.verify import VerifyReport
+    from gloader.ssd_store.os_io import OsIO
 
+_OBJECTS = ObjectSettings()
 # Problems shown to people; one bad disk can damage thousands of pages.
 _MAX_SHOWN = 20
 
 
-def verify(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> int:
+def verify(
+    dataset: str, /, *, objects: ObjectSettings = _OBJECTS, output: OutputFlags = DEFAULT_OUTPUT
+) -> int:
     """Read every byte of a dataset or feature store and compare it with its checksums. Writes nothing.
 
     Ids must name nodes, and labels classes. Exits with status 1 when something is damaged.
@@ -28,20 +34,39 @@ def verify(dataset: Path, /, *, output: OutputFlags = DEFAULT_OUTPUT) -> int:
     Parameters
     ----------
     dataset
-        The folder that `gloader prepare` made.
+        The folder that `gloader prepare` made, or its URL (s3://...), of which everything is fetched that is not here.
+    objects
+        How a dataset at a URL is mirrored.
     """
     from gloader.dataset.verify import verified_tables, verify_dataset
 
     screen = Screen.open(is_json=output.json)
-    with _byte_view(screen) as progress:
-        report = verify_dataset(dataset, progress=progress)
-    tables = verified_tables(report)
+    with ExitStack() as held:
+        root, os_io = _place(dataset, objects, held)
+        with _byte_view(screen) as progress:
+            report = verify_dataset(root, progress=progress, os_io=os_io)
+        tables = verified_tables(report, os_io=os_io)
     if not output.json:
         if tables:
             screen.console.print(facts({table.table: _describe(table) for table in tables}))
-        _print(screen, report)
-    screen.result({"ok": report.is_ok, **asdict(report), "tables": [asdict(table) for table in tables]})
+        _print(screen, report, mirror=root.parent if is_url(dataset) else None)
+    found = {name: value for name, value in asdict(report).items() if name != "ranges" or value is not None}
+    screen.result({"ok": report.is_ok, **found, "tables": [asdict(table) for table in tables]})
     return EXIT_OK if report.is_ok else EXIT_FAILURE
+
+
+def _place(dataset: str, objects: ObjectSettings, held: ExitStack) -> "tuple[Path, OsIO]":
+    """Return the folder to verify, and what reads it: of a URL those of its mirror, until ``held`` is left."""
+    from gloader.ssd_store.os_io import REAL_OS
+
+    if not is_url(dataset):
+        require_no_url(dataset)
+        return Path(dataset), REAL_OS
+    from gloader.dataset.mirrored import open_mirrored
+
+    root, mirrored = open_mirrored(dataset, objects)
+    held.callback(mirrored.close)
+    return root, mirrored.os_io
 
 
 @contextmanager
@@ -55,13 +80,23 @@ def _describe(table: "VerifiedTable") -> str:
     return f"{table.num_arrays} arrays, {format_bytes(table.num_bytes)}, {said}"
 
 
-def _print(screen: Screen, report: "VerifyReport") -> None:
+def _print(screen: Screen, report: "VerifyReport", *, mirror: Path | None) -> None:
     if report.is_ok:
         size = format_bytes(report.num_bytes)
-        screen.say(f"ok: {report.num_arrays} arrays, {size}, every byte is as it was written")
+        every = "every byte"
+        if report.ranges is not None:
+            part = f"part {report.ranges.part} of {report.ranges.of}"
+            screen.say(f"of the features, the pages of {part} are here; the others are on other machines")
+            every = "every byte that is here"
+        screen.say(f"ok: {report.num_arrays} arrays, {size}, {every} is as it was written")
         return
     for problem in report.problems[:_MAX_SHOWN]:
         screen.say(f"damaged: {problem.file}: {problem.message}")
     hidden = len(report.problems) - _MAX_SHOWN
     more = f" ({hidden} more not shown; see --json)" if hidden > 0 else ""
-    screen.say(f"{len(report.problems)} problems{more}: prepare the dataset again, or restore these files")
+    advice = "prepare the dataset again, or restore these files"
+    if mirror is not None:
+        advice = (
+            f"remove the mirror {mirror}; if they come back, the store's copy is damaged: upload it again"
+        )
+    screen.say(f"{len(report.problems)} problems{more}: {advice}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from gloader.errors import MissingDependencyError
 from gloader.report.training import metric_words
 
@@ -183,4 +185,6 @@ def _save(figure: Any, path: Path | BinaryIO) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure.set_dpi(_DPI)
-    FigureCanvasAgg(figure).print_png(path)
+    # A report is drawn of any numbers, those of a diverged run among them, whose axes overflow.
+    with np.errstate(over="ignore"):
+        FigureCanvasAgg(figure).print_png(path)

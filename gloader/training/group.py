@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import threading
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
-from gloader.errors import RankError
+from gloader.core.machine import host_id, machine_id, shown_machine
+from gloader.core.signals import uninterrupted
+from gloader.errors import ChannelClosedError, RankError
 from gloader.training.rank_watch import RankWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
 
+    from gloader.training.rank_signs import RankSigns
 
 logger = logging.getLogger("gloader")
 
 T = TypeVar("T")
+Meanwhile: TypeAlias = (
+    "Callable[[Callable[[], bool]], None]"  # is given what returns true when it is to end early
+)
 
 _BEAT_S = 1.0  # between two signs of life of the first rank while the others wait for it
 # A process that is killed closes its sockets, which the others notice, a moment before it is seen to have ended.
 _NAMED_S = 2.0
 _LOOK_S = 0.02
+_HELPER_ENDS_S: Final = 10.0  # for a message that is on its way
 # gloo raises plain RuntimeErrors; they name its source files.
 _TRANSPORTS = ("gloo", "NCCL", "ncclSystemError")
 
@@ -40,20 +49,33 @@ class RankGroup:
     rank : of this process
     machines : which machine each rank runs on
     processes : `own_process` of each rank, by which a lost one is named; empty: nobody knows
+    hosts : where the machine of each rank is: one host for several that are rehearsed on it; empty: each has its own
+    names : what messages call each rank's machine; empty: as ``machines``
     """
 
     def __init__(
-        self, *, rank: int, machines: Sequence[str], processes: Sequence[Mapping[str, Any]] = ()
+        self,
+        *,
+        rank: int,
+        machines: Sequence[str],
+        processes: Sequence[Mapping[str, Any]] = (),
+        hosts: Sequence[str] = (),
+        names: Sequence[str] = (),
     ) -> None:
         self.rank = rank
         self._processes = processes
-        self._lost: list[int] = []  # ranks of this machine, as `watching` saw
+        self._names = names or machines
+        self._watch: RankWatch | None = None  # of `watching`, as are the signs
+        self._signs: RankSigns | None = None  # where ranks are on several machines
         self.world_size = len(machines)
         self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
         self.local_rank = machines[:rank].count(machines[rank])
         self.first_machine = [
             other for other, machine in enumerate(machines) if machine == machines[0]
         ]  # its ranks
+        self.machines = tuple(machines)
+        places = {(machines[other], host) for other, host in enumerate(hosts) if host == hosts[rank]}
+        self.machines_here = max(1, len(places))  # that share the memory of this host
 
     @classmethod
     def alone(cls) -> Self:
@@ -70,13 +92,13 @@ class RankGroup:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
         # A group that does not know its machines yet can already gather what they are.
         unknown = cls(rank=rank, machines=[""] * world_size)
-        from gloader.distributed.agree import machine_name, own_process
-
-        found = unknown.gather({"machine": machine_name(), "process": own_process()})
+        found = unknown.gather_able(_own_place)
         return cls(
             rank=rank,
             machines=[one["machine"] for one in found],
             processes=[one["process"] for one in found],
+            hosts=[one["host"] for one in found],
+            names=[one["name"] for one in found],
         )
 
     @property
@@ -100,35 +122,83 @@ class RankGroup:
         with self.lost_rank_errors():
             return [json.loads(text) for text in gather_bytes(own)]
 
+    def gather_able(self, value: Callable[[], Any]) -> list[Any]:
+        """Return what ``value`` returns on every rank; where one raises, its error there, and RankError elsewhere."""
+        own, error = None, None
+        try:
+            own = value()
+        except Exception as caught:  # noqa: BLE001 - raised below, when the others know of it
+            error = caught
+        found = self.gather({"value": own, "error": None if error is None else _text(error)})
+        _require_able([one["error"] for one in found], error)
+        return [one["value"] for one in found]
+
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the sums over the ranks, added up in their order: the same bits on every rank and in every run."""
         # Not all_reduce: the order of its additions is the library's, and may differ from run to run.
         parts = self.gather(dict(values))
         return {name: sum(part[name] for part in parts) for name in values}
 
-    def run_on_first(self, work: Callable[[], T]) -> T:
+    @property
+    def machine_hosts(self) -> tuple[int, ...]:
+        """The first rank of each machine, ascending."""
+        return tuple(sorted({self.machines.index(machine) for machine in self.machines}))
+
+    def run_on_first(self, work: Callable[[], T], *, meanwhile: Meanwhile | None = None) -> T:
         """Do ``work`` on the first rank and return its result, a JSON value, on all.
 
         The others wait for as long as it takes, not for the timeout of the group: the first rank shows them that it
         is alive.
 
+        Parameters
+        ----------
+        work : on the first rank
+        meanwhile : what this rank, another than the first, does for it in a thread; it ends by itself when the work
+            does, and early when what it is given returns true. None: it waits
+
         Raises
         ------
         RankError
             On the other ranks: the first one failed or is gone.
+        Exception
+            On a rank whose ``meanwhile`` failed: what that raised.
         """
         if self.is_alone:
             return work()
         # A plain broadcast would time out while the first rank works for longer than the group's timeout.
-        return self._lead(work) if self.is_first else self._follow()
+        if self.is_first:
+            return self._lead(work)
+        if meanwhile is None:
+            return self._follow()
+        with ExitStack() as stack:
+            with uninterrupted():  # between the start of its thread and the stack that ends it
+                stack.enter_context(_Helper(meanwhile))
+            return self._follow()
+
+    def run_on_machines(self, work: Callable[[], T]) -> T:
+        """Do ``work`` on the first rank of each machine at once; return what that of this rank's machine returned.
+
+        Results are JSON values. The others wait as in `run_on_first`.
+
+        Raises
+        ------
+        RankError
+            Another rank failed or is gone.
+        """
+        if len(set(self.machines)) == 1:
+            return self.run_on_first(work)
+        meeting = _Meeting(self)
+        if self.local_rank:
+            meeting.attend()
+        else:
+            meeting.work(work)
+        _require_able([one.get("error") for one in meeting.said], meeting.error)
+        result: T = meeting.said[self.machines.index(self.machines[self.rank])]["result"]
+        return result
 
     def agree(self, error: BaseException | None) -> None:
         """Raise ``error``, and on the ranks that have none, the RankError of the first that has one."""
-        for rank, text in enumerate(self.gather(None if error is None else _text(error))):
-            if text is not None and error is None:
-                raise RankError(f"rank {rank} failed: {text}")
-        if error is not None:
-            raise error
+        _require_able(self.gather(None if error is None else _text(error)), error)
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
         """Raise RankSettingsError on every rank naming the first of ``facts``, JSON values, in which ranks differ."""
@@ -138,23 +208,29 @@ class RankGroup:
         require_equal(dict(enumerate(cards)), "on every rank")
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """End collectives that wait for a rank of this machine whose process has ended, inside the block; collective.
+    def watching(self, *, timeout_s: float = 0.0) -> Iterator[None]:
+        """End collectives that wait for a lost rank, inside the block, and say who it was; collective.
 
-        Use it inside `lost_rank_errors`, which tells who it was.
+        Lost is a rank of this machine whose process has ended, and one of any machine that is silent for too long.
+
+        Parameters
+        ----------
+        timeout_s : longest silence; 0: for ever
         """
         if self.is_alone:
             yield
             return
-        watch = RankWatch(self._processes)
-        try:
-            yield
-            # Told to look no more before the ranks meet: one may end its process as soon as they have.
-            watch.end()
-            self.gather(None)
-        finally:
-            self._lost = watch.lost
-            watch.close()
+        key = self.gather(secrets.token_hex(8))[0]
+        with ExitStack() as stack:
+            with uninterrupted():  # between the starts of threads and the stack that ends them
+                self._signs = self._show_signs(key, timeout_s, stack)
+                self._watch = RankWatch(self._processes, self._signs)
+                stack.callback(self._watch.close)
+            with self._telling_others(), self.lost_rank_errors():
+                yield
+                # Told to look no more before the ranks meet: one may end its process as soon as they have.
+                self._watch.end()
+                self.gather(None)
 
     @contextmanager
     def lost_rank_errors(self) -> Iterator[None]:
@@ -163,15 +239,11 @@ class RankGroup:
             yield
         # gloo and NCCL raise RuntimeError for everything; only texts of theirs that name a lost rank are turned.
         except RuntimeError as error:
-            if self.is_alone or not (self._lost or _is_loss(error)):
+            has_ended = self._watch is not None and self._watch.has_ended_group
+            if self.is_alone or not (has_ended or _is_loss(error)):
                 raise
-            lost = self._lost or self._find_lost()
-            who = _have_ended(lost) if lost else "another rank ended, failed or did not answer in time"
-            text = " ".join(str(error).split())[:200]
             # Not `from error`: a traceback would begin with the transport's text, which names its source files.
-            raise RankError(
-                f"{who}; see what it or torchrun says. Start all ranks again from the last checkpoint ({text})"
-            ) from None
+            raise self._explained(" ".join(str(error).split())[:200]) from None
 
     @contextmanager
     def log_failures(self) -> Iterator[None]:
@@ -182,11 +254,47 @@ class RankGroup:
         except RankError:
             raise
         except Exception as error:
+            # The log is for people; the note is for the ranks of other machines.
+            if self._signs is not None:
+                self._signs.fail(error)
             if not self.is_alone:
                 notes = "; ".join(getattr(error, "__notes__", ()))
                 text = f"{_text(error)} ({notes})" if notes else _text(error)
                 logger.error("rank %d failed: %s", self.rank, text)  # noqa: TRY400 - the caller shows the rest
             raise
+
+    def _show_signs(self, key: str, timeout_s: float, stack: ExitStack) -> RankSigns | None:
+        if len(set(self.machines)) == 1:
+            return None
+        from gloader.training.rank_signs import RankSigns
+
+        signs = RankSigns(rank=self.rank, machines=self._names, key=key, timeout_s=timeout_s)
+
+        def hide() -> None:
+            self._signs = None
+            signs.close()
+
+        stack.callback(hide)
+        return signs
+
+    @contextmanager
+    def _telling_others(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if self._signs is not None:
+                self._signs.fail(error)
+            raise
+
+    def _explained(self, cause: str) -> RankError:
+        """Return the error that names the lost rank, waiting a moment until it is known."""
+        if self._signs is not None:
+            return self._signs.explain(cause)
+        lost = (self._watch and self._watch.lost) or self._find_lost()
+        who = _have_ended(lost) if lost else "another rank ended, failed or did not answer in time"
+        return RankError(
+            f"{who}; see what it or torchrun says. Start all ranks again from the last checkpoint ({cause})"
+        )
 
     def _find_lost(self) -> list[int]:
         """Return the ranks of this machine whose processes have ended, waiting a moment for the first."""
@@ -202,9 +310,10 @@ class RankGroup:
             time.sleep(_LOOK_S)
 
     def _lead(self, work: Callable[[], T]) -> T:
-        # The pulse starts before the work: a follower waits for its first sign from now on.
         pulse = _Pulse(self)
         try:
+            # Before the work: a follower waits for its first sign from now on.
+            pulse.start()
             result = work()
         except BaseException as error:
             # The followers raise as well, instead of waiting for a result that never comes.
@@ -226,6 +335,38 @@ class RankGroup:
         return outcome["result"]
 
 
+class _Helper:
+    """Does something beside a rank that waits for the first one, until the end of the ``with`` block. Owns a thread."""
+
+    def __init__(self, work: Meanwhile) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gloader-meanwhile", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The first rank ended its work by telling this thread: it is about to end, too.
+        if error is None:
+            self._thread.join(_HELPER_ENDS_S)
+        self._is_over.set()
+        self._thread.join()
+        # What failed here is why the first rank failed; that another one did is known from it.
+        heard = (ChannelClosedError,) if error is None else (ChannelClosedError, RankError)
+        if self._error is not None and not isinstance(self._error, heard):
+            raise self._error from error
+
+    def _run(self) -> None:
+        try:
+            self._work(self._is_over.is_set)
+        except BaseException as error:  # noqa: BLE001 - raised where the rank waits
+            self._error = error
+
+
 class _Pulse:
     """Tells the waiting ranks once a second that the first one is at work. Owns its thread until `end`."""
 
@@ -234,13 +375,18 @@ class _Pulse:
         self._lost: RankError | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="gloader-pulse", daemon=True)
-        self._thread.start()
+
+    def start(self) -> None:
+        """Begin to tell them."""
+        with uninterrupted():
+            self._thread.start()
 
     def end(self, outcome: Mapping[str, Any]) -> None:
         """Tell the others what came of the work."""
         # The thread has to be gone before this one broadcasts: two collectives at once would meet in any order.
         self._is_over.set()
-        self._thread.join()
+        if self._thread.ident is not None:  # Ctrl-C may come before its start
+            self._thread.join()
         text = json.dumps(outcome).encode()
         if self._lost is None:
             self._send(lambda: (_broadcast_size(len(text)), _broadcast_bytes(text, len(text))))
@@ -261,6 +407,68 @@ class _Pulse:
                 send()
         except RankError as error:
             self._lost = error
+
+
+class _Meeting:
+    """Tells all ranks once a second which of them are at work, until none is or one has failed."""
+
+    def __init__(self, group: RankGroup) -> None:
+        self._group = group
+        self._own: dict[str, Any] = {"busy": False}
+        self._has_changed = (
+            threading.Event()
+        )  # there is news of this rank: no need to wait for the next second
+        self._lost: RankError | None = None
+        self.said: list[dict[str, Any]] = []  # by every rank, in the end
+        self.error: BaseException | None = None  # of this rank's work
+
+    def attend(self) -> None:
+        """Wait for the ranks that are at work."""
+        while True:
+            self._has_changed.wait(_BEAT_S)
+            self.said = self._group.gather(self._own)
+            if not any(one["busy"] for one in self.said) or any("error" in one for one in self.said):
+                return
+
+    def work(self, work: Callable[[], Any]) -> None:
+        """Do ``work`` while a thread attends."""
+        self._own = {"busy": True}
+        thread = threading.Thread(target=self._attend_quietly, name="gloader-pulse", daemon=True)
+        try:
+            with uninterrupted():
+                thread.start()
+            self._own = {"busy": False, "result": work()}
+        except BaseException as error:  # noqa: BLE001 - raised by the caller, when the others know of it
+            self.error = error
+            self._own = {"busy": False, "error": _text(error)}
+        self._has_changed.set()
+        if thread.ident is not None:  # Ctrl-C may come before its start
+            thread.join()
+        if self.error is None and self._lost is not None:
+            raise self._lost
+
+    def _attend_quietly(self) -> None:
+        try:
+            self.attend()
+        except RankError as error:
+            self._lost = error
+
+
+def _own_place() -> dict[str, Any]:
+    """Return where this process runs, as JSON."""
+    # torch is imported where ranks are, so that a process alone starts without it.
+    from gloader.distributed.agree import own_process
+
+    return {"machine": machine_id(), "name": shown_machine(), "host": host_id(), "process": own_process()}
+
+
+def _require_able(texts: Sequence[str | None], error: BaseException | None) -> None:
+    """Raise ``error``, or where this rank has none, the RankError of the first of ``texts``, one for each rank."""
+    for rank, text in enumerate(texts):
+        if text is not None and error is None:
+            raise RankError(f"rank {rank} failed: {text}")
+    if error is not None:
+        raise error
 
 
 def _text(error: BaseException) -> str:

@@ -78,7 +78,7 @@ class LinkPrediction:
         config = settings.links
         if not dataset.link_tables:
             raise ConfigError(
-                f"{dataset.root} has no link tables, and --task link predicts the edges of one; make some with "
+                f"{dataset.location} has no link tables, and --task link predicts the edges of one; make some with "
                 "`gloader prepare --edge-split 80/10/10`"
             )
         negatives, asked = parse_negatives(config.negatives), parse_metric(config.metric)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from gloader.types import HeteroReadyBatch, LinkBatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gloader.dataset.mirrored import Mirrored
     from gloader.training.group import RankGroup
     from gloader.training.objective import Objective
     from gloader.types import Delivered
@@ -138,6 +139,20 @@ def _num_rows(batch: Delivered) -> int:
     if isinstance(batch, HeteroReadyBatch):
         return sum(len(rows) for rows in batch.x.values() if rows.shape[1])
     return len(batch.nodes)
+
+
+def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:
+    """Return ``stats`` with what came from the URL of the dataset since the last epoch; None: it is at no URL."""
+    if mirrored is None:
+        return stats
+    moved = mirrored.unreported()
+    return replace(
+        stats,
+        object_requests=moved.requests,
+        object_bytes=moved.num_bytes,
+        object_retries=moved.retries,
+        object_wait_s=moved.waited_s,
+    )
 
 
 def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gloader.core.row_ranges import require_all_rows
 from gloader.dataset.schema import relation_text
 from gloader.dataset.topology import (
     held_relations,
@@ -22,15 +24,17 @@ from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, edge_feature_rows, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import torch
 
     from gloader.dataset import Dataset
+    from gloader.dataset.feature_rows import FeatureRows
     from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.machine_rows import MachineRows
     from gloader.training.model_spec import AnyModelSpec
-    from gloader.types import IdArray
+    from gloader.types import FeatureSource, IdArray
 
 # Of the weights of a network for several types, whose learned rows may be large: in the checkpoint and in the network.
 _WEIGHT_COPIES: Final = 2
@@ -64,6 +68,7 @@ def open_model(
     budget_bytes: int | None,
     device: str | torch.device,
     scratch: Path | None,
+    rows: MachineRows | None = None,
 ) -> Iterator[OpenedModel]:
     """Open a checkpoint's network, and graph and features of ``dataset``, within a budget.
 
@@ -74,9 +79,12 @@ def open_model(
     budget_bytes : for everything held, the topology included; None: half of what is free
     device : computes
     scratch : folder for activations that do not fit; None: the system's temporary folder
+    rows : of all machines, being read, where each has a part of them; None: all are here
 
     Raises
     ------
+    ConfigError
+        Some rows are on other machines, and there are no ``rows``.
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
@@ -84,10 +92,25 @@ def open_model(
     """
     _require_fit(dataset, checkpoint.spec)
     budget = default_budget_bytes() if budget_bytes is None else budget_bytes
+    if rows is None:
+        require_all_rows([dataset.ranges])
+    else:
+        budget = max(budget - rows.memory_bytes, 0)
     is_typed = isinstance(checkpoint.spec.encoder, HeteroModelSpec)
     open_by_kind = _open_types if is_typed else _open_one_type
     with ExitStack() as stack:
-        yield open_by_kind(dataset, checkpoint, budget, device, scratch, stack)
+        opened = partial(_opened, machines=rows, stack=stack)
+        yield open_by_kind(dataset, checkpoint, budget, device, scratch, opened, stack)
+
+
+def _opened(
+    rows: FeatureRows, *, machines: MachineRows | None, stack: ExitStack, **settings: Any
+) -> tuple[FeatureSource, int]:
+    """Return all rows of a table, and the memory that they take open."""
+    if machines is not None:
+        return machines.source(rows.name), 0
+    store = stack.enter_context(rows.open_features(**settings))
+    return store, store.resident_bytes
 
 
 def _open_one_type(
@@ -96,6 +119,7 @@ def _open_one_type(
     budget: int,
     device: str | torch.device,
     scratch: Path | None,
+    open_rows: Callable[..., tuple[FeatureSource, int]],
     stack: ExitStack,
 ) -> OpenedModel:
     share = topology_share(budget)
@@ -104,12 +128,11 @@ def _open_one_type(
         require_offsets(dataset, budget_bytes=budget)
     # Of edges that do not fit no page is kept: each layer reads all of them, in order.
     topology = stack.enter_context(open_topology(dataset, max_bytes=share if is_held else 0))
-    features = stack.enter_context(dataset.open_features())
+    (features, _), *_ = [open_rows(each) for each in dataset.feature_rows(edges=False)]
     told, told_bytes = None, 0
     rows = edge_feature_rows(dataset)
     if rows is not None and checkpoint.spec.encoder.uses_edge_features:
-        told = stack.enter_context(rows.open_features(ring_bytes=_RING_BYTES))
-        told_bytes = told.resident_bytes
+        told, told_bytes = open_rows(rows, ring_bytes=_RING_BYTES)
     inference = LayerwiseInference(
         graph=topology,
         features=features,
@@ -126,6 +149,7 @@ def _open_types(
     budget: int,
     device: str | torch.device,
     scratch: Path | None,
+    open_rows: Callable[..., tuple[FeatureSource, int]],
     stack: ExitStack,
 ) -> OpenedModel:
     sizes = {relation: table.topology_bytes for relation, table in dataset.edge_tables.items()}
@@ -139,9 +163,9 @@ def _open_types(
     assert isinstance(encoder, HeteroNetwork)  # noqa: S101 - by its spec
     tables = {name: dataset.node_tables[name] for name in encoder.layers[0].in_dims}
     features = {
-        name: stack.enter_context(table.open_features(ring_bytes=_RING_BYTES))
+        name: open_rows(table.feature_rows, ring_bytes=_RING_BYTES)[0]
         for name, table in tables.items()
-        if table.has_features
+        if table.feature_rows is not None
     }
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     inference = HeteroInference(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.machine_rows import MachineRows
     from gloader.types import IdArray
 
     Progress = Callable[[float], None]
@@ -37,6 +38,7 @@ def predict(
     device: str | torch.device = "cpu",
     scratch: Path | None = None,
     on_progress: Progress = lambda _: None,
+    rows: MachineRows | None = None,
 ) -> IdArray:
     """Return the most likely class of every node of the labelled type, (N,) int64, from all neighbours.
 
@@ -51,11 +53,12 @@ def predict(
     device : computes
     scratch : folder for activations that do not fit; defaults to the system's temporary folder
     on_progress : called with the share that is done, 0 to 1
+    rows : of all machines, being read, where each has a part of them; None: all are here
 
     Raises
     ------
     ConfigError
-        The checkpoint predicts links.
+        The checkpoint predicts links, or some rows are on other machines and there are no ``rows``.
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
@@ -66,7 +69,7 @@ def predict(
             "the checkpoint predicts links, and knows no classes of nodes: ask for embeddings, or for scores of pairs"
         )
     with open_model(
-        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch
+        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch, rows=rows
     ) as opened:
         everyone = np.arange(dataset.labelled.num_nodes, dtype=np.int64)
         return predict_classes(opened.model, opened.inference, everyone, on_progress)
@@ -82,7 +85,7 @@ class Embeddings:
 
 
 @contextmanager
-def embed(
+def embed(  # noqa: PLR0913 - what is computed, from what, and within which bounds
     dataset: Dataset,
     checkpoint: Checkpoint,
     *,
@@ -92,6 +95,7 @@ def embed(
     device: str | torch.device = "cpu",
     scratch: Path | None = None,
     on_progress: Progress = lambda _: None,
+    rows: MachineRows | None = None,
 ) -> Iterator[Embeddings]:
     """Open what a layer makes of every node of a type, from all neighbours; computed when the first chunk is asked for.
 
@@ -100,7 +104,7 @@ def embed(
 
     Parameters
     ----------
-    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress : as of `predict`
+    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : as of `predict`
     layer : 1, next to the features, to L; None: L, which of links makes the embeddings
     node_type : None: the labelled type, or that of both ends of the links
 
@@ -115,11 +119,11 @@ def embed(
     name = embedded_type(dataset, checkpoint) if node_type is None else node_type
     if name not in dataset.node_tables:
         raise ConfigError(
-            f"{dataset.root} has no node type {name!r}; there are {', '.join(map(repr, dataset.node_types))}"
+            f"{dataset.location} has no node type {name!r}; there are {', '.join(map(repr, dataset.node_types))}"
         )
     table = dataset.node_tables[name]
     with open_model(
-        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch
+        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch, rows=rows
     ) as opened:
         model = opened.encoder
         layer = len(model.layers) if layer is None else layer

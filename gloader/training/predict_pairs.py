@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.dataset.node_table import NodeTable
     from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.machine_rows import MachineRows
     from gloader.types import IdArray
 
     Progress = Callable[[float], None]
@@ -36,12 +37,13 @@ def score_pairs(
     device: str | torch.device = "cpu",
     scratch: Path | None = None,
     on_progress: Progress = lambda _: None,
+    rows: MachineRows | None = None,
 ) -> NDArray[np.float32]:
     """Return the score of each of ``pairs``, (n,) float32, from all neighbours of both nodes; (n, C) of C classes.
 
     Parameters
     ----------
-    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress : as of `predict`
+    dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : as of `predict`
     pairs : (n, 2) sources and destinations, by their ids in the source of the dataset
 
     Raises
@@ -58,7 +60,7 @@ def score_pairs(
         raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
     given = checked_pairs(pairs)
     with open_model(
-        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch
+        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch, rows=rows
     ) as opened:
         sources, destinations = (
             _own_ids(dataset.node_tables[name], ids) for name, ids in zip(spec.ends, given.T, strict=True)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import secrets
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from gloader.errors import RankError
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from torch.distributed.distributed_c10d import Store
 
 # The store has no wait for one of several keys; a rendezvous happens once a start, so that polling costs nothing.
 _POLL_S = 0.02
+# The group waits longer than a stage may stall, so that the stage is named before the group gives up.
+_AFTER_STALL_S = 60.0
+
+
+def group_timeout(stall_timeout_s: float) -> timedelta:
+    """Return how long collectives of a run wait for a rank. Pure.
+
+    Parameters
+    ----------
+    stall_timeout_s : seconds after which a stage counts as stalled
+    """
+    return timedelta(seconds=stall_timeout_s + _AFTER_STALL_S)
 
 
 def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:

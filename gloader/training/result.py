@@ -12,11 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gloader
+from gloader.core.version import __version__
 from gloader.observe.epoch_stats import STAGES, add_tables, hit_rate, hits_by_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gloader.training.metrics import EpochRecord
 
@@ -45,6 +45,9 @@ class RunResult:
     sampler_threads: int
     explanation: str  # what the loader predicted and measured
     rank_peak_rss_bytes: tuple[int, ...] = ()  # of each rank where there are several
+    objects: Mapping[str, Any] | None = (
+        None  # what came from the dataset's URL since it was opened; None: it has none
+    )
     memory_budget_bytes: int = 0  # of a machine
     peak_anonymous_bytes: int = (
         0  # most that the first machine's ranks took, each above a bare `import torch`
@@ -104,6 +107,8 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "best_run": max(range(len(results)), key=lambda i: _worth(results[i])),
         "versions": versions(),
     }
+    if results[-1].objects is not None:  # of all runs of this process
+        found["objects"] = dict(results[-1].objects)
     tables = add_tables(s.tables for s in stats)
     if not tables:
         return found
@@ -145,7 +150,7 @@ def peak_rss_bytes() -> int:
 def versions() -> dict[str, str]:
     """Return the versions that the numbers of a run depend on."""
     found = {name: metadata.version(name) for name in _PACKAGES}
-    return {"gloader": gloader.__version__, "python": platform.python_version(), **found}
+    return {"gloader": __version__, "python": platform.python_version(), **found}
 
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:

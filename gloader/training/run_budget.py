@@ -21,6 +21,8 @@ _HELD_COPIES = 4
 # grows little with the budget, and a small one has no more to give.
 _SLACK_SHARE = 5
 _MAX_SLACK_BYTES = 64 << 20
+# Of one rank of several: DistributedDataParallel imports torch's compiler (70 MB), gloo has threads and buffers.
+_RANK_SLACK = 2
 
 # Of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
 _SAVE_COPIES = 6
@@ -53,7 +55,9 @@ class RunBudget:
         )
 
 
-def share_budget(*, total_bytes: int, parameter_bytes: int, step_bytes: int) -> tuple[RunBudget, ...]:
+def share_budget(
+    *, total_bytes: int, parameter_bytes: int, step_bytes: int, is_alone: bool = True
+) -> tuple[RunBudget, ...]:
     """Share ``total_bytes`` out before anything is allocated. Pure.
 
     Parameters
@@ -61,11 +65,12 @@ def share_budget(*, total_bytes: int, parameter_bytes: int, step_bytes: int) -> 
     total_bytes : for everything on the host
     parameter_bytes : of the weights; 0 where they live on a GPU
     step_bytes : of the tensors that a training step holds at its peak; 0 where they live on a GPU
+    is_alone : whether the run has one rank
 
     Returns
     -------
     The ways to share it, the best first: an evaluation is fast with a quarter of the budget, and possible with
-    less where the loader needs more.
+    less where the loader needs more. So is a rank with the slack of a run that is alone.
 
     Raises
     ------
@@ -74,16 +79,20 @@ def share_budget(*, total_bytes: int, parameter_bytes: int, step_bytes: int) -> 
     """
     model = _HELD_COPIES * parameter_bytes
     step = max(int(_STEP_FACTOR * step_bytes), _SAVE_COPIES * parameter_bytes)
+    slack = min(total_bytes // _SLACK_SHARE, _MAX_SLACK_BYTES)
     phases = sorted({max(step, total_bytes // share) for share in _EVALUATION_SHARES}, reverse=True)
+    shares = [(phase, slack if is_alone else _RANK_SLACK * slack) for phase in phases]
+    if not is_alone:
+        shares.append((phases[-1], slack))
     budgets = [
         RunBudget(
             total_bytes=total_bytes,
             model_bytes=model,
             step_bytes=step,
             phase_bytes=phase,
-            slack_bytes=min(total_bytes // _SLACK_SHARE, _MAX_SLACK_BYTES),
+            slack_bytes=slack,
         )
-        for phase in phases
+        for phase, slack in shares
     ]
     if budgets[-1].loader_bytes <= 0:
         raise BudgetError(

@@ -41,7 +41,7 @@ from gloader.training.checkpoint.save import (
 from gloader.training.run_identity import new_run_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from types import ModuleType
 
@@ -61,6 +61,13 @@ class RunFolder:
     It replaces and removes what `gloader train` wrote, and nothing else. Owns the lock that `enter` takes until
     `release`.
 
+    Parameters
+    ----------
+    root : the folder
+    is_shared : all ranks see it; otherwise the first one writes whole checkpoints into its own
+    on_checkpoint : called by `save_checkpoint`, on every rank, when the checkpoint is complete
+    os_io : system calls
+
     Raises
     ------
     ConfigError
@@ -69,9 +76,18 @@ class RunFolder:
         The folder cannot be made.
     """
 
-    def __init__(self, root: Path, *, os_io: OsIO = REAL_OS) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        is_shared: bool = True,
+        on_checkpoint: Callable[[Checkpoint], None] | None = None,
+        os_io: OsIO = REAL_OS,
+    ) -> None:
         _yaml()
         self.root = root
+        self._is_shared = is_shared
+        self._on_checkpoint = on_checkpoint
         self._os_io = os_io
         self._lock = -1
         make_output_folder(root, os_io=os_io)
@@ -136,7 +152,14 @@ class RunFolder:
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
         """Return the folder of one of several runs; this folder where there is only one."""
-        return self if num_runs == 1 else RunFolder(self.root / f"run-{run}", os_io=self._os_io)
+        if num_runs == 1:
+            return self
+        return RunFolder(
+            self.root / f"run-{run}",
+            is_shared=self._is_shared,
+            on_checkpoint=self._on_checkpoint,
+            os_io=self._os_io,
+        )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the resolved settings."""
@@ -160,15 +183,17 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint, *, group: RankGroup) -> None:
         """Replace the checkpoint; collective. Several ranks write it together, see `sharded_checkpoint`."""
-        if group.is_alone:
+        if group.is_alone or not self._is_shared:
             new = self.root / CHECKPOINT_NAME
-            save_checkpoint(new, checkpoint, os_io=self._os_io)
+            group.run_on_first(lambda: save_checkpoint(new, checkpoint, os_io=self._os_io))
         else:
             new = save_sharded_checkpoint(self.root, checkpoint, group, os_io=self._os_io)
         # The new one is complete first, its name on the device: there is a checkpoint at every moment.
         if group.is_first:
             with write_errors(self.root, "replacing the older checkpoint", os_io=self._os_io):
                 self._remove_checkpoints(but=new)
+        if self._on_checkpoint is not None:
+            self._on_checkpoint(checkpoint)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the newest checkpoint; None if the run never wrote one."""

@@ -88,10 +88,13 @@ class RunLoader:
         """Return the ways to share a machine's budget, the best first."""
         total = self.settings.loader.memory.memory_budget
         if total is None:
-            total = min(self.group.gather(default_budget_bytes()))  # the same everywhere
+            # The same everywhere.
+            total = min(self.group.gather(default_budget_bytes() // self.group.machines_here))
         # On a GPU, the model and its steps take none of the host's memory.
         if self.device.type != "cpu":
-            return share_budget(total_bytes=total, parameter_bytes=0, step_bytes=0)
+            return share_budget(
+                total_bytes=total, parameter_bytes=0, step_bytes=0, is_alone=self.group.is_alone
+            )
         spec, ranks = self.task.spec, self.group.most_local
         batch = largest(self.task.probe(self.settings.loader))
         return share_budget(
@@ -101,6 +104,7 @@ class RunLoader:
             if batch is None
             else ranks
             * step_bytes(spec, batch, autocast=self.settings.step.autocast, objective=self.task.objective),
+            is_alone=self.group.is_alone,
         )
 
     def _is_too_small(self, failure: Exception | None) -> bool:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gloader.core.order import EpochOrder
 from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
-from gloader.pipeline.open_tiers import sampler_for
+from gloader.pipeline.measured_load import sampler_for
 from gloader.pipeline.seed_order import order_rows
 from gloader.pipeline.transfer import to_device_block
 from gloader.samplers.make import make_sampler

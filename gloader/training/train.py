@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 
-import gloader
 from gloader.config import TaskName
 from gloader.core.flag_values import require_choice
+from gloader.core.object_traffic import ObjectTraffic
+from gloader.core.signals import uninterrupted
+from gloader.core.version import __version__
+from gloader.dataset.tables import ONLY_EDGES
 from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
 from gloader.models import takes_edge_features
@@ -22,6 +26,7 @@ from gloader.training.group import RankGroup
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.link_prediction import LinkPrediction
+from gloader.training.machine_rows import open_machine_rows
 from gloader.training.model_spec import HeteroModelSpec, edge_feature_rows
 from gloader.training.optimizer import check_optim
 from gloader.training.own_device import require_own_gpu, resolve_device
@@ -37,12 +42,15 @@ from gloader.training.tensorboard import TensorBoardReporter
 from gloader.training.trainer import Trainer, TrainRecipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
+    from gloader.ssd_store import FeatureStore
+    from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.evaluate import Inference
+    from gloader.training.machine_rows import MachineRows
     from gloader.training.run_budget import RunBudget
     from gloader.training.run_loader import LoaderFactory
     from gloader.training.task import AnyLoader, Task
@@ -58,6 +66,12 @@ class RunFiles:
         None  # folder for config.yaml, metrics.jsonl, result.json and the checkpoint; None: no files
     )
     resume: bool = False  # go on from the checkpoints in ``out`` where there are any
+    is_shared: bool = (
+        True  # all ranks see ``out``; otherwise each has its own, with the same content at first
+    )
+    on_checkpoint: Callable[[Checkpoint], None] | None = (
+        None  # called on every rank with each that is complete
+    )
     tensorboard: bool = False  # write event files below ``out``
     trace: Path | None = None  # receives the pipeline's events of the first run, for Perfetto
 
@@ -125,7 +139,11 @@ def fit(
     _check_compile(settings, task)
     target = resolve_device(device, local_rank=group.local_rank)
     require_own_gpu(group, target, asked=device)
-    folder = None if files.out is None else RunFolder(files.out)
+    folder = (
+        None
+        if files.out is None
+        else RunFolder(files.out, is_shared=files.is_shared, on_checkpoint=files.on_checkpoint)
+    )
     with ExitStack() as stack:
         run_id = ""
         if folder is not None:
@@ -137,7 +155,8 @@ def fit(
             stack.callback(board.close)
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
-        peak = stack.enter_context(PeakMemory())
+        with uninterrupted():  # between its start and the stack that ends it
+            peak = stack.enter_context(PeakMemory())
         results = []
         for number in range(settings.runs):
             seed = settings.loader.sampling.seed + number
@@ -159,7 +178,7 @@ def fit(
                 task=task,
                 peak=peak,
             )
-            with group.lost_rank_errors(), group.watching():
+            with group.watching(timeout_s=settings.loader.stages.stall_timeout_s):
                 results.append(training.run(number))
     summary = summarize(results)
     if folder is not None and group.is_first:
@@ -273,9 +292,27 @@ class _TrainingRun:
             memory_budget_bytes=budget.total_bytes,
             peak_anonymous_bytes=sum(peaks[rank] for rank in self.group.first_machine),
             rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
+            objects=self._objects(),
         )
 
+    def _objects(self) -> dict[str, Any] | None:
+        """Return what came from the dataset's URL, by all ranks; None: this one has it in a folder. Collective."""
+        mirrored = self.dataset.mirrored
+        parts = self.group.gather({} if mirrored is None else asdict(mirrored.traffic()))
+        total = ObjectTraffic()
+        for part in filter(None, parts):
+            total = total.plus(ObjectTraffic(**part))
+        return None if mirrored is None else mirrored.figures(total)
+
     def _trainer(self, loader: AnyLoader, budget: RunBudget) -> Trainer:
+        reading = self.settings.loader.reading
+        rows = open_machine_rows(
+            self.dataset,
+            self.group,
+            lambda: cast("Mapping[str, FeatureStore]", self._features(loader)),
+            timeout_s=self.settings.loader.stages.stall_timeout_s,
+            verify=reading.verify != "off",
+        )
         return Trainer(
             recipe=TrainRecipe(
                 task=self.task,
@@ -288,45 +325,48 @@ class _TrainingRun:
             dataset=self.dataset,
             group=self.group,
             loader=loader,
-            inference=self._inference(loader, budget) if self.group.is_first else None,
+            inference=self._inference(loader, budget, rows) if self.group.is_first else None,
             device=self.device,
             folder=self.folder,
             reporter=self.reporter,
+            rows=rows,
         )
 
-    def _inference(self, loader: Any, budget: RunBudget) -> Inference:
+    def _inference(self, loader: Any, budget: RunBudget, rows: MachineRows | None) -> Inference:
         # What a loader has of graph and features is of the kind that its batches are, and these what the model takes.
         scratch = None if self.folder is None else self.folder.root
         spec = self.task.spec.encoder
+        features = self._features(loader)
+        memory_bytes = budget.phase_bytes
+        if rows is not None:
+            features = {name: rows.source(name) for name in features}
+            memory_bytes = max(memory_bytes - rows.memory_bytes, 0)
         if isinstance(spec, HeteroModelSpec):
             return HeteroInference(
                 graph=loader.graph,
-                features={
-                    name: rows for name, rows in loader.features.items() if name in spec.schema.num_nodes
-                },
+                features={name: each for name, each in features.items() if name in spec.schema.num_nodes},
                 target=spec.schema.targets[0],
-                memory_budget_bytes=budget.phase_bytes,
+                memory_budget_bytes=memory_bytes,
                 scratch=scratch,
             )
         (name,) = self.dataset.node_types
-        is_of_links = isinstance(
-            loader, LinkLoader
-        )  # which has what it holds by the names of types and relations
+        told = edge_feature_rows(self.dataset) if spec.uses_edge_features else None
         return LayerwiseInference(
             graph=loader.graph,
-            features=loader.features[name] if is_of_links else loader.features,
-            memory_budget_bytes=budget.phase_bytes,
+            features=features[name],
+            memory_budget_bytes=memory_bytes,
             scratch=scratch,
-            tier=loader.device_tiers.get(name) if is_of_links else loader.device_tier,
-            edge_features=self._edge_features(loader) if spec.uses_edge_features else None,
+            tier=loader.device_tiers.get(name) if isinstance(loader, LinkLoader) else loader.device_tier,
+            edge_features=None if told is None else features.get(told.name),
         )
 
-    def _edge_features(self, loader: Any) -> FeatureSource | None:
-        if not isinstance(loader, LinkLoader):
-            found: FeatureSource | None = loader.edge_features
-            return found
-        rows = edge_feature_rows(self.dataset)
-        return None if rows is None else loader.features[rows.name]
+    def _features(self, loader: Any) -> dict[str, FeatureSource]:
+        """Return what the loader has of features, by the names of their tables."""
+        if isinstance(loader.features, Mapping):
+            return dict(loader.features)
+        (name,) = self.dataset.node_types
+        told = loader.edge_features if self.task.spec.encoder.uses_edge_features else None
+        return {name: loader.features} | ({} if told is None else {ONLY_EDGES: told})
 
     def _resume(self, trainer: Trainer) -> None:
         """Continue from the checkpoint, where one is asked for and there; on all ranks or on none."""
@@ -381,14 +421,16 @@ def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
     """Raise ConfigError on every rank where they were given different settings."""
-    versions = {"gloader": gloader.__version__, "torch": torch.__version__}
-    paths = {"out": None if files.out is None else str(files.out), "resume": files.resume}
+    versions = {"gloader": __version__, "torch": torch.__version__}
+    out = files.out is not None
+    paths = {"out": str(files.out) if out and files.is_shared else out, "resume": files.resume}
     dataset = {"dataset": recorded["dataset"]["fingerprint"]}  # its path may differ from machine to machine
     flat = {
         f"{part}.{name}" if isinstance(values, dict) else part: value
         for part, values in recorded.items()
-        if part != "dataset"
+        if part not in ("dataset", "objects")  # nor where a machine has its mirror, or its packs
         for name, value in (values.items() if isinstance(values, dict) else [(part, values)])
+        if name != "spill_dir"
     }
     group.require_equal(versions | dataset | flat | paths)
 
@@ -445,11 +487,12 @@ def _recorded(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     """Return the content of ``config.yaml``, which is a recipe of the command line."""
     of_links = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
     return {
-        "dataset": {"path": str(dataset.root), "name": dataset.name, "fingerprint": dataset.fingerprint},
+        "dataset": {"path": dataset.location, "name": dataset.name, "fingerprint": dataset.fingerprint},
         "model": asdict(settings.model),
         "optim": asdict(settings.optim),
         **asdict(settings.step),
         "loader": settings.loader.recorded(),
+        **({} if dataset.mirrored is None else {"objects": dataset.mirrored.recorded()}),
         **of_links,
         "runs": settings.runs,
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.training.checkpoint.save import Checkpoint
-from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
+from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats, with_traffic
 from gloader.training.optimizer import build_optimizer, learning_rate
 from gloader.training.process import all_cores, release_freed_memory, seed_torch
 from gloader.training.replica import Replica
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from gloader.config import OptimConfig, StepConfig
     from gloader.dataset import Dataset
     from gloader.training.evaluate import Inference
-    from gloader.training.group import RankGroup
+    from gloader.training.group import Meanwhile, RankGroup
+    from gloader.training.machine_rows import MachineRows
     from gloader.training.run_folder import RunFolder
     from gloader.training.task import AnyLoader, Split, Task
     from gloader.types import Delivered
@@ -74,6 +76,7 @@ class Trainer:
     device : holds the network
     folder : receives metrics and checkpoints; None: nothing is written
     reporter : hears of batches, epochs and evaluations
+    rows : of all machines, where each has a part of them; what ``inference`` reads on the first rank comes from them
 
     Raises
     ------
@@ -81,7 +84,7 @@ class Trainer:
         The model is not allowed, or evaluation would not fit its budget; raised before anything is trained.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a run consists of, each a keyword
         self,
         *,
         recipe: TrainRecipe,
@@ -92,6 +95,7 @@ class Trainer:
         device: torch.device,
         folder: RunFolder | None,
         reporter: Reporter,
+        rows: MachineRows | None = None,
     ) -> None:
         self._recipe = recipe
         self._task, self._spec = recipe.task, recipe.task.spec
@@ -103,6 +107,7 @@ class Trainer:
         self._device = device
         self._folder = folder
         self._reporter = reporter
+        self._rows = rows
         # Before anything that draws: the weights depend on the seed alone, on every rank.
         seed_torch(recipe.seed, _INIT, device=device)
         self._model = self._spec.build().to(device)
@@ -249,7 +254,8 @@ class Trainer:
 
     def _share_stats(self) -> tuple[str, EpochStats]:
         """Return what the epoch waited for on the first rank, and what all ranks moved."""
-        own = {"bottleneck": self._loader.bottleneck(), "stats": asdict(self._loader.stats)}
+        stats = with_traffic(self._loader.stats, self._dataset.mirrored)
+        own = {"bottleneck": self._loader.bottleneck(), "stats": asdict(stats)}
         parts = self._group.gather(own)
         return parts[0]["bottleneck"], merge_stats([EpochStats(**part["stats"]) for part in parts])
 
@@ -280,19 +286,24 @@ class Trainer:
             return [valid_acc, time.perf_counter() - started]
 
         # One measurement for all: patience and the best epoch are decided alike on every rank.
-        valid_acc, seconds = self._group.run_on_first(validate)
+        valid_acc, seconds = self._group.run_on_first(validate, meanwhile=self._serve)
         return valid_acc, seconds or 0.0
 
     def _score(self, split: Split) -> float | None:
         if self._inference is None:
             return None
-        with all_cores(self._group, self._device):
+        reading = nullcontext() if self._rows is None else self._rows.reading()
+        with all_cores(self._group, self._device), reading:
             return self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
+
+    @property
+    def _serve(self) -> Meanwhile | None:
+        return None if self._rows is None else self._rows.serve
 
     def _test(self) -> Outcome:
         # What is for the test is looked at once, with the weights that validation chose.
         self._model.load_state_dict(self._best_weights)
-        test_acc = self._group.run_on_first(lambda: self._score("test"))
+        test_acc = self._group.run_on_first(lambda: self._score("test"), meanwhile=self._serve)
         progress = self._progress
         return Outcome(
             best_epoch=progress.best_epoch,

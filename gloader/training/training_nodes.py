@@ -14,4 +14,4 @@ def require_training_nodes(dataset: Dataset) -> None:
     """Raise ConfigError where no node of ``dataset`` is trained on; reads none of its arrays."""
     if not dataset.labelled.split_sizes["train"]:
         instead = "; predict its edges with --task link" if dataset.link_tables else ""
-        raise ConfigError(f"{dataset.root} has no training nodes, whose labels would be learned{instead}")
+        raise ConfigError(f"{dataset.location} has no training nodes, whose labels would be learned{instead}")

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from gloader.cli.views.screen import Screen, facts
+from gloader.core.object_price import ObjectPrice, format_cost
+from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.observe.epoch_stats import STAGES, memory_by_table
 from gloader.observe.explain_passes import edges_moved
 
 if TYPE_CHECKING:
+    from gloader.observe.epoch_stats import EpochStats
     from gloader.training.metrics import EpochRecord
     from gloader.training.reporter import BatchReport, RunStart
     from gloader.training.result import RunResult
@@ -28,10 +31,19 @@ class RunView:
     screen : of the command
     explains : show in full what is held where and why; otherwise two lines
     is_baseline : a second training on the same data, of which that was said already
+    price : what the store of a dataset at a URL asks; None: nobody said
     """
 
-    def __init__(self, screen: Screen, *, explains: bool = False, is_baseline: bool = False) -> None:
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        explains: bool = False,
+        is_baseline: bool = False,
+        price: ObjectPrice | None = None,
+    ) -> None:
         self._screen = screen
+        self._price = price
         self._explains = explains and not is_baseline
         self._is_baseline = is_baseline
         self._num_epochs = 0
@@ -84,7 +96,12 @@ class RunView:
     def on_epoch(self, record: "EpochRecord", /) -> None:
         """Write the row of the epoch."""
         valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
-        told = [record.bottleneck, edges_moved(record.stats), memory_by_table([record.stats])]
+        told = [
+            record.bottleneck,
+            edges_moved(record.stats),
+            memory_by_table([record.stats]),
+            _objects_moved(record.stats, self._price),
+        ]
         found = "; ".join(filter(None, told))
         self._screen.say(
             f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
@@ -109,6 +126,17 @@ class RunView:
                 self._bars.remove_task(self._task)
             self._task = self._bars.add_task(description, total=total, figures=figures)
         self._bars.update(self._task, completed=done, total=total, figures=figures)
+
+
+def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
+    """Say what came from the URL of the dataset; nothing where nothing did."""
+    moved = ObjectTraffic(
+        requests=stats.object_requests,
+        num_bytes=stats.object_bytes,
+        retries=stats.object_retries,
+        waited_s=stats.object_wait_s,
+    )
+    return f"from the store {moved.describe(price)}" if moved.requests else ""
 
 
 def _device_text(start: "RunStart") -> str:
@@ -143,6 +171,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
         "rows from the SSD": f"{format_count(result['rows_read'])}, {format_bytes(result['bytes_read'])} read, "
         f"{format_bytes(result['bytes_written'])} written, strategy {result['io_strategy']}",
         **_edges(result),
+        **_objects(result),
         "stage times": _stages(result["stage_seconds"]),
         "peak memory": _memory(result),
     }
@@ -165,6 +194,15 @@ def _edges(result: Mapping[str, Any]) -> dict[str, str]:
         return {}
     read, written = (format_bytes(result[name]) for name in ("edge_bytes_read", "edge_bytes_written"))
     return {"edges from the SSD": f"{read} read in {result['edge_passes']:,} passes, {written} written"}
+
+
+def _objects(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the line of what came from the dataset's URL, where it has one."""
+    if not (found := result.get("objects")):
+        return {}
+    cost = "" if found["cost"] is None else f", cost {format_cost(found['cost'])}"
+    moved = ObjectTraffic(**{name: found[name] for name in ("requests", "num_bytes", "retries", "waited_s")})
+    return {"from the store": moved.describe(None) + cost}
 
 
 def _measured(result: Mapping[str, Any], name: str) -> str:

@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from gloader.core.signals import interruption_first
 from gloader.errors import CheckpointError, StoreWriteError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, write_full
 from gloader.ssd_store.write.atomic_file import write_atomically
@@ -90,7 +91,8 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
     writer.fs = files
     try:
         group.run_on_first(lambda: files.begin(folder, run_id))
-        with group.lost_rank_errors(), _is_quiet():
+        # torch takes Ctrl-C for a failure of this rank's part, and goes on to tell the others.
+        with group.lost_rank_errors(), interruption_first(), _is_quiet():
             save(tensors, storage_writer=writer)
     except CheckpointException as error:  # a BaseException
         raise StoreWriteError(f"checkpoint {folder} could not be written: {_first_failure(error)}") from error

@@ -38,6 +38,15 @@ START = RunStart(
 )  # fmt: skip
 
 
+OBJECTS = {
+    "url": "s3://b/papers",
+    "requests": 1466,
+    "num_bytes": 12_300_000_000,
+    "retries": 3,
+    "waited_s": 0.1,
+}
+
+
 def screen(*, width: int = 80, terminal: bool = False) -> Screen:
     console = Console(
         file=io.StringIO(), width=width, force_terminal=terminal, color_system=None, highlight=False
@@ -191,6 +200,16 @@ def test_closing_table_fits_the_terminal(width: int) -> None:
     ):
         assert part in flat or width == 40
     assert "93.12%" in flat
+
+
+def test_a_run_on_a_dataset_at_a_url_says_what_came_from_there_and_what_it_cost() -> None:
+    target = screen(width=200)
+    print_result(target, RESULT | {"objects": OBJECTS | {"cost": 1.108}})
+    (line,) = [line for line in written(target).splitlines() if line.startswith("from the store")]
+    assert line.rstrip().endswith(" 12.3 GB in 1,466 requests, 3 of them again, cost 1.11")
+    target = screen(width=200)
+    print_result(target, RESULT | {"objects": OBJECTS | {"cost": None}})
+    assert "cost" not in written(target)
 
 
 def test_amounts_carry_their_unit() -> None:

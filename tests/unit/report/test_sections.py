@@ -47,6 +47,12 @@ def test_a_run_that_is_not_finished_is_shown(tmp_path: Path) -> None:
     assert section.pictures[0].png.startswith(b"\x89PNG")
 
 
+def test_a_run_that_diverged_is_drawn(tmp_path: Path) -> None:
+    """Its axis overflows in matplotlib, whose warning is an error of the tests."""
+    (section,) = read_sections(_run(tmp_path / "r", EPOCH | {"valid_acc": 1e308}, EPOCH | {"epoch": 1}))
+    assert section.pictures[0].png.startswith(b"\x89PNG")
+
+
 def test_what_epochs_waited_for_is_said_once_for_all_of_them(tmp_path: Path) -> None:
     waits = ["the sweep", *["the model"] * 28, "the sweep"]
     epochs = [EPOCH | {"epoch": number, "bottleneck": wait} for number, wait in enumerate(waits)]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from typing import Any
 
 import pytest
 import torch
 
-from gloader.errors import RankError
+from gloader.errors import ChannelClosedError, ChecksumError, RankError
 from gloader.training.group import RankGroup
 
 
@@ -78,3 +81,57 @@ def test_other_errors_stay_and_are_announced_with_their_rank(caplog: pytest.LogC
     ):
         raise error
     assert caplog.messages == ["rank 1 failed: RuntimeError: shapes do not fit (in stage compute)"]
+
+
+class Waiting(RankGroup):
+    """A rank that waits for a first one, which ends when it is told to."""
+
+    def __init__(self, ends: BaseException | None = None) -> None:
+        super().__init__(rank=1, machines=["a", "b"])
+        self.goes_on = threading.Event()
+        self.ends = ends
+
+    def _follow(self) -> Any:
+        self.goes_on.wait(10)
+        if self.ends is not None:
+            raise self.ends
+        return "done"
+
+
+def test_a_rank_may_help_while_it_waits_and_its_help_is_over_before_it_goes_on() -> None:
+    group, seen = Waiting(), []
+
+    def help_first(is_over: Any) -> None:
+        group.goes_on.set()
+        time.sleep(0.05)
+        seen.append(is_over())
+
+    assert group.run_on_first(lambda: None, meanwhile=help_first) == "done"
+    assert seen == [False]  # it ended by itself
+    assert not [thread for thread in threading.enumerate() if thread.name == "gloader-meanwhile"]
+
+
+def test_help_for_a_rank_that_fails_is_told_to_end() -> None:
+    group = Waiting(RankError("rank 0 failed"))
+    group.goes_on.set()
+
+    def help_first(is_over: Any) -> None:
+        while not is_over():
+            time.sleep(0.01)
+        raise ChannelClosedError("cancelled")
+
+    with pytest.raises(RankError, match="rank 0 failed"):
+        group.run_on_first(lambda: None, meanwhile=help_first)
+
+
+@pytest.mark.parametrize("ends", [RankError("rank 0 failed: rank 1 failed: it is damaged"), None])
+def test_help_that_fails_is_raised_where_it_failed(ends: BaseException | None) -> None:
+    group = Waiting(ends)
+
+    def help_first(_: Any) -> None:
+        group.goes_on.set()
+        raise ChecksumError("it is damaged")
+
+    with pytest.raises(ChecksumError, match="it is damaged") as raised:
+        group.run_on_first(lambda: None, meanwhile=help_first)
+    assert raised.value.__cause__ is ends

@@ -25,6 +25,15 @@ def test_a_run_of_a_small_budget_has_room_for_its_modules_and_kernels(total_mb: 
     assert budget.slack_bytes == pytest.approx(slack_mb * MB, rel=1e-3)
 
 
+@pytest.mark.reliability("J11")
+def test_a_rank_of_several_has_room_for_what_torch_brings_to_it_and_gives_way_where_there_is_none() -> None:
+    alone = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0)
+    ranks = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, is_alone=False)
+    slack = alone[0].slack_bytes
+    assert [one.loader_bytes for one in ranks[:-1]] == [one.loader_bytes - slack for one in alone]
+    assert ranks[-1] == alone[-1]
+
+
 def test_an_evaluation_has_a_quarter_and_gives_way_down_to_what_a_step_needs() -> None:
     budgets = share_budget(total_bytes=1000 * MB, parameter_bytes=0, step_bytes=80 * MB)
     assert [budget.phase_bytes for budget in budgets] == [250 * MB, 125 * MB, 100 * MB]

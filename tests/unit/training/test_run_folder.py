@@ -242,3 +242,17 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     faulty = FaultyOS(fail_at=1, error=errno.ENOSPC, calls={"mkdir"})
     with pytest.raises(StoreWriteError, match=r"No space left on device.*bytes are free"):
         RunFolder(tmp_path / "run", os_io=faulty)
+
+
+def test_whoever_asked_hears_of_each_checkpoint_when_it_is_complete(tmp_path) -> None:
+    heard = []
+
+    def hear(told: Checkpoint) -> None:
+        stored = RunFolder(tmp_path / "run-1").load_checkpoint()
+        assert stored is not None
+        heard.append((told.position, stored.position))
+
+    folder = RunFolder(tmp_path, on_checkpoint=hear).of_run(1, num_runs=2)
+    for epoch in (1, 2):
+        folder.save_checkpoint(checkpoint(epoch), group=ALONE)
+    assert heard == [((1, 0), (1, 0)), ((2, 0), (2, 0))]

@@ -1,7 +1,7 @@
-"""The first run on a machine: kernels are compiled by a process of its own, which gives back what that took.
+"""The first run on a machine: kernels are compiled by processes of their own, which give back what that took.
 
-Compiling takes about 150 MB, which numba keeps until its process ends. So before a command takes memory, another
-process does in small what the command will do, and leaves the kernels in numba's cache.
+Compiling takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
+processes do in small what the command will do, and leave the kernels in numba's cache.
 """
 
 import json
@@ -9,7 +9,7 @@ import logging
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +34,13 @@ _POLICIES = {
 }
 
 _LINKS = "gloader.samplers.link_kernels"
+_EXCHANGE = "gloader.distributed.exchange.serve"
 _TABLE, _WRONG = "train", "wrong"
 
 _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
 _BATCH_SIZE, _SUPERBATCH = 64, 2
 _SPILL_BYTES = 64 << 20
+_EXCHANGE_BYTES = 8 << 20
 _WAYS = ("direct", "staged", "packed")
 
 
@@ -56,6 +58,15 @@ class Rehearsal:
     links: dict[str, Any] | None = (
         None  # keywords that a loader of links has beside them; None: it is of nodes
     )
+    is_exchanged: bool = False  # whether rows may come from other machines
+
+    def parts(self) -> "list[Rehearsal]":
+        """Return rehearsals that leave the same kernels one after the other, none of which takes what all would."""
+        if self.loader is None or self.loader["io_strategy"] != "auto":
+            return [self]
+        # Most kernels are of the first way, which the others read from numba's cache then.
+        first = replace(self, loader=self.loader | {"io_strategy": _WAYS[0]}, is_exchanged=False)
+        return [first, self]
 
     def hold(self) -> None:
         """Sample, cache and read a graph of a thousand nodes in every way that the command may."""
@@ -71,6 +82,8 @@ class Rehearsal:
                     for _ in loader:
                         pass
         self._read_in_order(dataset)
+        if self.is_exchanged:
+            self._exchange(dataset)
 
     def _open_loader(self, dataset: "Dataset", keywords: dict[str, Any]) -> Any:
         from gloader.core.negatives import parse_negatives
@@ -93,11 +106,42 @@ class Rehearsal:
             store.read_into(ids, rows)
             store.load()
         path = Path(self.folder) / "activations"
-        FeatureStore.create(path, rows).close()
+        FeatureStore.create(path, rows, overwrite=True).close()
         with FeatureStore.open(path) as store:
             store.read_into(ids, rows)
         dataset.load_graph()
         dataset.labels_of(dataset.train)
+
+    def _exchange(self, dataset: "Dataset") -> None:
+        """Do what machines do that exchange rows, alone: send ids and rows, and stage and pack what arrives."""
+        import numpy as np
+
+        from gloader.distributed.exchange.exchange import Exchange
+        from gloader.distributed.exchange.host_group import HostGroup
+        from gloader.distributed.exchange.serve import OwnedRows
+        from gloader.ssd_store import Packer, load_misses
+        from gloader.ssd_store.spill.folder import SpillFolder
+
+        ids = np.arange(_NODES, dtype=np.int64)
+        rows = np.empty((_NODES, dataset.feature_dim), np.float32)
+        group = HostGroup((0,), ("rehearsal",), rank=0, name="rehearsal", timeout_s=0)
+        with (
+            dataset.open_features() as store,
+            SpillFolder(self.folder, budget_bytes=_SPILL_BYTES) as spill,
+            Packer(store, spill) as packer,
+        ):
+            owned = OwnedRows(store=store, bounds=np.array([0, _NODES]))
+            exchange = Exchange(group, [owned], memory_bytes=_EXCHANGE_BYTES)
+            # As a superbatch asks for them, and an evaluation.
+            for dtype in (np.int32, np.int64):
+                with exchange.fetch(0, ids.astype(dtype), is_cancelled=_never) as arriving:
+                    staged = load_misses(store, [ids], is_cancelled=_never, arriving=arriving)
+                with exchange.fetch(0, ids.astype(dtype), is_cancelled=_never) as arriving:
+                    packed = packer.pack([ids], superbatch=0, is_cancelled=_never, arriving=arriving)
+                staged.read_into(0, ids, rows, at=ids)
+                packed.read_into(0, ids, rows, at=ids)
+                packed.close()
+            exchange.close()
 
     def _write_graph(self) -> Path:
         import numpy as np
@@ -107,7 +151,9 @@ class Rehearsal:
         path = Path(self.folder) / "graph"
         num_edges = _NODES * _EDGES_PER_NODE
         ids = np.arange(_NODES, dtype=np.int64)
-        with Dataset.create(path, name="rehearsal", num_nodes=_NODES, num_classes=2) as writer:
+        with Dataset.create(
+            path, name="rehearsal", num_nodes=_NODES, num_classes=2, overwrite=True
+        ) as writer:
             with writer.indptr() as column:
                 column.append(np.arange(_NODES + 1, dtype=np.int64) * _EDGES_PER_NODE)
             with writer.indices(num_edges, self.index_dtype) as column:
@@ -139,7 +185,12 @@ class Rehearsal:
 
 
 def compile_first(
-    dataset: "Dataset", loader: "LoaderSettings | None", *, says: Any, links: "LinkConfig | None" = None
+    dataset: "Dataset",
+    loader: "LoaderSettings | None",
+    *,
+    says: Any,
+    links: "LinkConfig | None" = None,
+    has_machines: bool = False,
 ) -> None:
     """Compile what a run needs in another process, where this machine has never compiled it; else do nothing.
 
@@ -151,8 +202,10 @@ def compile_first(
     loader : settings of the run's loader; None: it samples nothing
     says : hears of it, in words
     links : what a loader of links predicts; None: it is one of nodes
+    has_machines : whether others load as well, with whom rows may be exchanged
     """
-    if not _lacks_kernels(loader, links):
+    is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
+    if not _lacks_kernels(loader, links, is_exchanged=is_exchanged):
         return
     from gloader.ssd_store.spill.folder import SpillFolder
 
@@ -172,11 +225,13 @@ def compile_first(
                 is_typed=dataset.kind == "hetero",
                 loader=None if loader is None else _in_small(loader, folder.path),
                 links=None if links is None else _of_links(links),
+                is_exchanged=is_exchanged,
             )
-            command = [sys.executable, "-m", "gloader.cli.first_run", json.dumps(asdict(rehearsal))]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            _LOG.debug("kernels are compiled in the run itself: %s", done.stderr[-2000:])
+            for part in rehearsal.parts():
+                command = [sys.executable, "-m", "gloader.training.first_run", json.dumps(asdict(part))]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    _LOG.debug("kernels are compiled in the run itself: %s", done.stderr[-2000:])
     except (OSError, SpillError) as error:
         _LOG.debug("kernels are compiled in the run itself: %s", error)
 
@@ -217,7 +272,13 @@ def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
     return fanouts if isinstance(fanouts, tuple) else str(fanouts)
 
 
-def _lacks_kernels(loader: "LoaderSettings | None", links: "LinkConfig | None") -> bool:
+def _never() -> bool:
+    return False
+
+
+def _lacks_kernels(
+    loader: "LoaderSettings | None", links: "LinkConfig | None", *, is_exchanged: bool = False
+) -> bool:
     from numba import config
 
     from gloader.samplers.make import kernels_of
@@ -227,6 +288,8 @@ def _lacks_kernels(loader: "LoaderSettings | None", links: "LinkConfig | None") 
     modules = [*_READING]
     if links is not None:
         modules.append(_LINKS)
+    if is_exchanged:
+        modules.append(_EXCHANGE)
     if loader is not None:
         modules.append(kernels_of(loader.sampling.sampler).__name__)
         if loader.memory.features != "ram":

@@ -11,11 +11,15 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 from gloader import Dataset
-from gloader.cli import first_run
 from gloader.config import LinkConfig, LoaderSettings, Policy
+from gloader.distributed.exchange import arrive, fetch, rounds, serve
 from gloader.samplers import make
+from gloader.ssd_store.misses import in_ram
+from gloader.ssd_store.sweep import arrivals
+from gloader.training import first_run
 
 SETTINGS = [
     {"sampler": "neighbor", "policy": "belady"},
@@ -65,12 +69,14 @@ def test_a_rehearsal_compiles_what_its_command_looks_for(
     with monkeypatch.context() as patch:
         patch.setattr(first_run, "_is_compiled", lambda name: False)
         first_run.compile_first(dataset, loader, says=said.append)
-    assert [command[:3] for command in started] == [[sys.executable, "-m", "gloader.cli.first_run"]]
+    # One, and one that need not compile what it has.
+    assert [command[:3] for command in started] == 2 * [[sys.executable, "-m", "gloader.training.first_run"]]
     assert said == ["first run here: compiling kernels, once (a minute on two cores)"]
     assert _spill_folders(tmp_path) == []
     # Or every run would begin with one.
     first_run.compile_first(dataset, loader, says=said.append)
-    assert len(started) == len(said) == 1
+    assert len(started) == 2
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,28 @@ def test_a_rehearsal_of_several_types_samples_by_the_fanouts_of_any_form(
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
     # An error in the rehearsal, which is silent for a user, is raised by the process of the test.
     first_run.compile_first(dataset, LoaderSettings.of(fanouts=fanouts, batch_size=8), says=lambda text: None)
-    assert len(started) == 1
+    assert len(started) == 2
+
+
+@pytest.mark.reliability("J11")
+def test_a_rehearsal_of_several_machines_compiles_every_kernel_of_their_exchanges(
+    dataset: Dataset, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8, features="ram")
+    alone = LoaderSettings.of(fanouts=[3, 2], batch_size=8, features="ram", exchange="never")
+    with monkeypatch.context() as patch:
+        patch.setattr(first_run, "_is_compiled", lambda name: name != "gloader.distributed.exchange.serve")
+        first_run.compile_first(dataset, loader, says=str)
+        first_run.compile_first(dataset, alone, says=str, has_machines=True)
+        assert started == []
+        first_run.compile_first(dataset, loader, says=str, has_machines=True)
+    assert len(started) == 2
+    for module in (arrive, fetch, rounds, serve, arrivals, in_ram):
+        kernels = [one for one in vars(module).values() if isinstance(one, Dispatcher)]
+        kernels = [one for one in kernels if one.py_func.__module__ == module.__name__]
+        assert kernels
+        assert [one.py_func.__name__ for one in kernels if not one.signatures] == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +144,8 @@ def test_a_rehearsal_of_links_compiles_what_its_command_looks_for(
         assert started == []
         first_run.compile_first(dataset, loader, says=said.append, links=links)
     first_run.compile_first(dataset, loader, says=said.append, links=links)
-    assert len(started) == len(said) == 1
+    assert len(started) == 2
+    assert len(said) == 1
 
 
 @pytest.mark.reliability("J11")
