@@ -6,27 +6,35 @@ import contextlib
 import dataclasses
 import gc
 import hashlib
+import itertools
 import mmap
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from exchange_scenarios import cutting, dying, exchanging, leaving  # noqa: F401 - run by name
 from torch import distributed
 
 import gloader
 from gloader.core.negatives import parse_negatives
 from gloader.device import CpuDevice
 from gloader.distributed import agree, client_run, device_agreement, own_gpus
+from gloader.distributed import open as distributed_open
+from gloader.distributed.exchange import notes
+from gloader.distributed.exchange.exchange import Exchange
+from gloader.distributed.exchange.launch import Launch
 from gloader.errors import RankError
-from gloader.pipeline import gather, open_device_tier
+from gloader.pipeline import gather, open_device_tier, open_tiers
 from gloader.pipeline.transfer import Transfer
 from gloader.samplers import HeteroGraph
 from gloader.testing.rehearsed_device import RehearsedDevice
+from gloader.testing.rehearsed_network import EndingTransport, ThrottledTransport
+from gloader.training.group import RankGroup
 from gloader.types import HeteroReadyBatch, LinkBatch, ReadyBatch
 
 DEFAULTS: dict[str, Any] = {"fanouts": [4, 3], "memory_budget": "200MB", "threads": 2}
@@ -123,6 +131,110 @@ def breaking(dataset: str, **settings: Any) -> list[list[str]]:
         loader.load_state_dict(state)
         rest = [digest(batch) for batch in loader]
         return [first, second, rest]
+
+
+def on_machines(dataset: str, rank: int, names: list[str], **settings: Any) -> dict[str, Any]:
+    """Return the digests of an epoch on the machine ``names[rank]``, and what the ranks of it share."""
+    os.environ["GLOADER_MACHINE"] = names[rank]
+    group = RankGroup.current()
+    teams: list[Any] = []
+    inner = agree.assemble
+
+    def assemble(*args: Any) -> Any:
+        teams.append(inner(*args))
+        return teams[-1]
+
+    distributed_open.assemble = assemble
+    open_tiers.default_budget_bytes = lambda: 480 << 20
+    with build(dataset, **_without_place(settings)) as loader:
+        (team,) = teams
+        return {
+            "digests": [digest(batch) for batch in loader],
+            "ranks": team.ranks,
+            "hosts": team.hosts,
+            "machines": team.machines,
+            "num_loaders": team.num_loaders,
+            "budget": loader._held.tier.plan.budget_bytes if team.is_host else None,
+            "machines_here": group.machines_here,
+            "local_rank": group.local_rank,
+        }
+
+
+def rehearsed(
+    dataset: str,
+    datasets: list[str],
+    rank: int,
+    world: int,
+    folder: str | Path,
+    names: list[str],
+    network: dict[str, float] | None = None,
+    ending: dict[str, int] | None = None,
+    breaks: Sequence[dict[str, Any]] = (),
+    odd: dict[str, dict[str, Any]] | None = None,
+    epochs: int = 1,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Load on the machine ``names[rank]`` from its own dataset and spill folder; see `machines.load_on`."""
+    settings |= (odd or {}).get(names[rank], {})
+    if ending is not None:
+        # Collectives are counted: the network is measured by one step, however fast it is.
+        Exchange.__init__.__kwdefaults__["rates_s"] = 0.0  # type: ignore[index]
+        notes.PATIENCE_S = 2.0
+    os.environ["GLOADER_MACHINE"] = names[rank]
+    inner = Launch.connect
+    connected: list[Any] = []
+
+    def connect(launch: Any) -> Any:
+        transport: Any = inner(launch)
+        if network is not None:
+            transport = ThrottledTransport(transport, **network)
+        if ending is not None and ending["rank"] == rank and ending["group"] == len(connected):
+            transport = EndingTransport(
+                transport, collective=ending["collective"], signal_number=ending["signal_number"]
+            )
+        connected.append(transport)
+        return transport
+
+    Launch.connect = connect
+    spill = Path(folder) / f"spill-{names[rank]}"
+    spill.mkdir(mode=0o700, exist_ok=True)
+    with build(datasets[rank], spill_dir=str(spill), **settings) as loader:
+        digests, stats = [], []
+        for epoch in range(epochs):
+            ends = [one["batches"] for one in breaks if one["epoch"] == epoch and rank in one["ranks"]]
+            most = ends[0] if ends else None
+            digests.append([digest(batch) for batch in itertools.islice(loader, most)])
+            stats.append(dataclasses.asdict(loader.stats))
+        text = loader.explain()
+    return {
+        "digests": digests,
+        "bytes_read": [one["bytes_read"] for one in stats],
+        "stats": stats,
+        "text": text,
+        "groups": len(connected),
+        "left": sorted(path.name for path in spill.iterdir()),
+    }
+
+
+def surveying(dataset: str, rank: int, world: int, folder: str | Path, names: list[str]) -> dict[str, Any]:
+    """Survey the network between machines of these names; return the survey as JSON, and what is left of it."""
+    from gloader.cli.network_check import network_findings, to_json, what_to_do
+    from gloader.distributed.network.interfaces import open_sockets
+    from gloader.distributed.network.survey import survey_network
+
+    os.environ["GLOADER_MACHINE"] = names[rank]
+    distributed.destroy_process_group()
+    before = open_sockets()
+    store = distributed.FileStore(f"{folder}/survey", world)
+    survey = survey_network(store, rank=rank, world_size=world, timeout_s=5.0, seconds=0.02)
+    return {
+        **to_json(survey),
+        "findings": [dataclasses.asdict(finding) for finding in network_findings(survey)],
+        "text": what_to_do(survey),
+        "left": sorted(open_sockets().keys() - before.keys()),
+        "variable": os.environ["GLOO_SOCKET_IFNAME"],
+        "has_group": distributed.is_initialized(),
+    }
 
 
 def building(dataset: str, rank: int, odd: dict[str, Any], **settings: Any) -> None:

@@ -17,7 +17,10 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 POLL_S = 0.01
 NOT_STARTED = -1
@@ -54,20 +57,22 @@ class RankServer:
         *,
         world: int = 2,
         timeout_s: float = 30.0,
-        kill: int | None = None,
+        kill: int | Sequence[int] = (),
         signal_number: int = signal.SIGKILL,
         **args: Any,
     ) -> list[Ended]:
-        """Run ``scenario`` on ``world`` ranks; send rank ``kill`` a signal once every rank said that it is ready."""
+        """Run ``scenario`` on ``world`` ranks; send ranks ``kill`` a signal once every rank said that it is ready."""
+        killed = (kill,) if isinstance(kill, int) else kill
         with tempfile.TemporaryDirectory(prefix="ranks") as folder:
             self._write({"scenario": scenario, "world": world, "folder": folder, "args": args})
             pids = self._read()
             started = time.monotonic()
-            if kill is not None:
+            if killed:
                 while not all((Path(folder) / f"ready-{rank}").exists() for rank in range(world)):
                     assert time.monotonic() < started + timeout_s, "the ranks do not get ready"
                     time.sleep(POLL_S)
-                os.kill(pids[kill], signal_number)
+                for rank in killed:
+                    os.kill(pids[rank], signal_number)
             self._write({"timeout_s": timeout_s})
             ended = self._read()
             return [_ended(Path(folder), rank, *how) for rank, how in enumerate(ended)]
@@ -134,18 +139,23 @@ def _fork(rank: int, request: dict[str, Any]) -> int:
 
 
 def _wait(pids: list[int], timeout_s: float) -> list[tuple[int, float]]:
-    """Return how each rank ended; those that do not end in time are killed."""
+    """Return how each rank ended; those that do not end in time, or stand still after all others, are killed."""
     started = time.monotonic()
     ended: dict[int, tuple[int, float]] = {}
+    stopped: set[int] = set()
     while len(ended) < len(pids):
+        is_over = time.monotonic() > started + timeout_s or len(ended) + len(stopped) == len(pids)
         for pid in pids:
             if pid in ended:
                 continue
-            if time.monotonic() > started + timeout_s:
+            if is_over:
                 os.kill(pid, signal.SIGKILL)
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
+            done, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+            if done and os.WIFSTOPPED(status):
+                stopped.add(pid)
+            elif done:
                 ended[pid] = (os.waitstatus_to_exitcode(status), time.monotonic() - started)
+                stopped.discard(pid)
         time.sleep(POLL_S)
     return [ended[pid] for pid in pids]
 

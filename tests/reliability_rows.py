@@ -243,4 +243,73 @@ ROWS: tuple[Row, ...] = (
         "edges from after a seed's time, and edges that are predicted",
         "nothing of a batch tells of them, degrees included",
     ),
+    Row("N1", "a machine is killed in any phase of an exchange", "named on all others within seconds"),
+    Row(
+        "N2",
+        "a machine stands still",
+        "named after the stall time-out, however short, and no StallError before",
+    ),
+    Row("N3", "a machine is killed while another one evaluates", "named by the one that evaluates"),
+    Row("N4", "a byte of ids, counts or rows is damaged on its way", "an error that names the sender"),
+    Row(
+        "N5",
+        "the disk of an owner is damaged or fails",
+        "its own error there, quoted with its rank elsewhere",
+    ),
+    Row(
+        "N6",
+        "a loop of one machine ends early",
+        "told apart from a failure; who has all rows goes on alone, with the same batches",
+    ),
+    Row("N7", "a machine never comes, or a loader cannot be opened on one", "named on all others"),
+    Row("N8", "a machine is late by more than the stall time-out", "waited for as long as it is alive"),
+    Row("N9", "the machine that keeps the store of the group is gone", "said, and which rank it was"),
+    Row("N10", "machines are at different points, or have other rows", "refused on all, the odd one named"),
+    Row("N11", "rows that are on no machine", "refused at open, the rows named"),
+    Row("N12", "any counts of rows, ranges empty or uneven", "buffers within the memory, every byte right"),
+    Row("N13", "machines of any numbers of ranks, with copies or ranges", "the batches and losses of one"),
+    Row("N14", "a wait is cancelled, or a process ends, in an exchange", "soon, no abort, no thread is left"),
+    Row("N15", "a network as slow as it gets", "the same batches, later"),
+    Row(
+        "O1", "an object store is away when a dataset is opened", "an error, or a whole mirror with a warning"
+    ),
+    Row("O2", "the store goes away in mid-epoch", "StoreReadError with the object's URL, what came is kept"),
+    Row(
+        "O3", "the store is slow, or a request hangs", "the same bytes, and the epoch says what it waited for"
+    ),
+    Row("O4", "503 and time-outs in a row", "fewer requests at a time, then more again, the same bytes"),
+    Row(
+        "O5",
+        "500, 503, cut bodies in 1% and more of the answers",
+        "the same batches, GETs as blocks and retries",
+    ),
+    Row("O6", "an object is replaced while it is read", "refused by its ETag, never two versions"),
+    Row(
+        "O7", "a byte flipped in the store or on its way", "ChecksumError with block and page, not handed out"
+    ),
+    Row("O8", "a byte flipped in the mirror", "the block is fetched once more"),
+    Row("O9", "the disk is full, or fails, while blocks are kept", "the same bytes, one warning"),
+    Row("O10", "kill -9 while a mirror fills", "what was in flight is fetched again, nothing else"),
+    Row("O11", "power loss while a mirror fills or evicts", "what is marked is there"),
+    Row("O12", "any system call on a mirror fails", "a typed error, or a block less; the next run is right"),
+    Row(
+        "O13",
+        "ranks, runs and machines at one URL",
+        "a block is fetched once for each mirror, the same batches",
+    ),
+    Row(
+        "O14",
+        "a mirror folder that is read-only, foreign or no mirror",
+        "refused with the folder and the flag",
+    ),
+    Row(
+        "O15", "redirects, other ranges, answers too long", "refused, and asked for again where that may help"
+    ),
+    Row("O16", "credentials in URLs, the environment and answers", "in no error, log, record or result"),
+    Row(
+        "O17",
+        "a mirror's budget smaller than the features",
+        "kept to on the disk, nobody's block goes under a read",
+    ),
+    Row("O18", "an upload that was interrupted", "no dataset, and the next upload replaces it"),
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LEFT_A_THREAD = 99
+_ENDING = {signal.SIGINT, signal.SIGTERM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,7 @@ def _run(words: list[str]) -> int:
     from gloader.cli.main import main
 
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         status = main(words)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
@@ -114,6 +116,8 @@ def _serve(warm_up: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.write(answers, f"{status}\n".encode())
     for line in sys.stdin:
+        # One that comes before the run has begun waits for it: it is the run's to handle, not this module's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         pid = os.fork()
         if pid == 0:
             os.environ[KILL_AT_VARIABLE], *words = json.loads(line)
@@ -121,6 +125,7 @@ def _serve(warm_up: list[str]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         os.write(answers, f"{pid}\n".encode())
         sys.stdin.readline()
         _, status = os.waitpid(pid, 0)

@@ -16,14 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
 from typed_batches import full_batch, random_edges, small_schema
 
+from gloader.cli.main import main
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.dataset import Dataset
+from gloader.distributed.exchange import notes
+from gloader.distributed.exchange.exchange import Exchange
+from gloader.distributed.exchange.serve_rows import HostExchange
 from gloader.errors import RankError
 from gloader.loader import Loader
 from gloader.models import build_hetero_model
-from gloader.training import rank_watch
+from gloader.training import machine_rows, rank_watch
 from gloader.training.group import RankGroup
 from gloader.training.optimizer import build_optimizer
 from gloader.training.replica import Replica
@@ -46,14 +51,16 @@ def warm_up(dataset: str) -> None:
 class TroubledLoader(Loader):
     """Does something else instead of handing out one batch."""
 
+    signals = {"killed": signal.SIGKILL, "stands still": signal.SIGSTOP, "interrupted": signal.SIGINT}  # noqa: RUF012
+
     trouble = ""
     at = (0, 0)
 
     def __iter__(self) -> Iterator[ReadyBatch]:
         for batch in super().__iter__():
             if self.trouble and (batch.id.epoch, batch.id.index) == self.at:
-                if self.trouble == "killed":
-                    os.kill(os.getpid(), signal.SIGKILL)
+                if self.trouble in self.signals:
+                    os.kill(os.getpid(), self.signals[self.trouble])
                 raise OSError("boom in the loop")
             yield batch
 
@@ -109,6 +116,75 @@ def train(
         "summary": {name: found.summary[name] for name in ("best_epoch", "rank_peak_rss_bytes")},
         "model": asdict(replace(MODEL, **model)),
     }
+
+
+def train_apart(
+    *, rank: int, world: int, dataset: str, folder: Path, base: str, **settings: Any
+) -> dict[str, Any]:
+    """Train into a folder of this rank alone; tell, beside what came of it, the position of each checkpoint."""
+    positions: list[tuple[int, int]] = []
+    found = train(
+        dataset,
+        rank=rank,
+        world=world,
+        out=f"{base}/of-rank-{rank}",
+        resume=True,
+        is_shared=False,
+        on_checkpoint=lambda checkpoint: positions.append(checkpoint.position),
+        **settings,
+    )
+    return found | {"positions": positions}
+
+
+def train_on_machines(
+    *,
+    rank: int,
+    dataset: str,
+    names: list[str],
+    datasets: list[str] | None = None,
+    dies_serving: int | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train on the machine ``names[rank]``, with its dataset; kill a rank as it serves one that evaluates."""
+    os.environ["GLOADER_MACHINE"] = names[rank]
+    notes.PATIENCE_S = 2.0
+    if rank == dies_serving:
+        serve = machine_rows.serve_rows
+
+        def die_serving(exchange: HostExchange, **how: Any) -> None:
+            Exchange.fetch = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
+            serve(exchange, **how)
+
+        machine_rows.serve_rows = die_serving
+    return train(dataset if datasets is None else datasets[rank], rank=rank, **settings)
+
+
+def commanded(
+    *, rank: int, world: int, dataset: str, folder: Path, names: list[str], port: int, words: list[str]
+) -> dict[str, Any]:
+    """Run the command line on the machine ``names[rank]``, ready after two epochs; return status and threads left."""
+    distributed.barrier()  # both have met: a group that is left at once fails where it is still being made
+    distributed.destroy_process_group()
+    places = {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": rank,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    os.environ |= {name: str(value) for name, value in places.items()} | {"GLOADER_MACHINE": names[rank]}
+    notes.PATIENCE_S = 2.0
+    metrics = Path(words[words.index("--out") + 1]) / "metrics.jsonl"
+
+    def get_ready() -> None:
+        while not metrics.exists() or metrics.read_text().count("\n") < 2:
+            time.sleep(0.02)
+        (folder / f"ready-{rank}").touch()
+
+    threading.Thread(target=get_ready, daemon=True).start()
+    status = main(["train", "--dataset", dataset, *words])
+    threads = [one.name for one in threading.enumerate() if one.name.startswith("gloader")]
+    return {"status": status, "threads": threads}
 
 
 def typed_steps(*, rank: int, world: int, dataset: str, folder: Path) -> list[Any]:
@@ -194,12 +270,12 @@ def on_devices(*, rank: int, dataset: str, world: int, folder: Path) -> list[Any
     """Wait for a rank that is killed, as for GPUs: only an abort of the process group ends that."""
     group = RankGroup.current()
     aborted = threading.Event()
-    rank_watch._abort = aborted.set
+    rank_watch._abort = lambda **_: aborted.set()
     began = time.monotonic()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        with group.lost_rank_errors(), group.watching():
+        with group.watching():
             if not aborted.wait(15.0):
                 raise TimeoutError("nobody aborted the process group")
             raise RuntimeError("CUDA error: unspecified launch failure")
@@ -213,7 +289,7 @@ def done_first(*, rank: int, dataset: str, world: int, folder: Path) -> bool:
     """Return whether a rank that was done, and ended, counted as lost."""
     group = RankGroup.current()
     aborted = threading.Event()
-    rank_watch._abort = aborted.set
+    rank_watch._abort = lambda **_: aborted.set()
     rank_watch._LOOK_EVERY_S = 0.02
     gather = group.gather
 

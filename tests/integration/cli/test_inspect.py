@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 
 from gloader.cli.main import main
+from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.prepared_cache import ensure_dataset
 
 BASE = ["inspect", "--dataset", "builtin:digits", "--fanout", "5,5", "--batch-size", "32"]
 WORDS = [*BASE, "--superbatch", "8"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _prepared() -> None:
+    """Have the digits prepared before a test whose budget is too small for that."""
+    ensure_dataset("builtin:digits", SourceOptions(), PrepareOptions())
 
 
 def test_the_table_names_every_policy_and_the_knee(

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gloader
+from gloader.cli.main import main
 
+MACHINES = Path(__file__).parents[2] / "machine_command.py"
 MB = 1_000_000
 ALLOWED_BYTES = 64 * MB  # or a tenth of the budget, where that is more
 NODES, DIM = 30_000, 1024  # 123 MB of features
@@ -33,25 +36,41 @@ def anonymous_bytes(pid: int) -> int:
     return own + sum(anonymous_bytes(int(child)) for child in children)
 
 
-def measured(*words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+def largest_child_bytes(pid: int) -> int:
+    """Return the anonymous memory of the largest process that one has started, with those that it started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    return max((anonymous_bytes(int(child)) for child in children), default=0)
+
+
+def measured(
+    *words: str,
+    env: dict[str, str] | None = None,
+    module: Sequence[str] = ("gloader",),
+    look: Callable[[int], int] = anonymous_bytes,
+) -> tuple[int, str, str]:
     """Run a command; return the peak of its anonymous memory, its output, and its errors.
 
     Parameters
     ----------
     words : of the command line
     env : beside this process's
+    module : what is run, and words before those of the command
+    look : returns the memory that counts, of a process
     """
     checkout = str(Path(gloader.__path__[0]).parent)
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, [checkout, os.environ.get("PYTHONPATH")]))}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(
-            [sys.executable, "-m", "gloader", *words],
+            [sys.executable, "-m", *module, *words],
             stdout=output, stderr=errors, env=os.environ | paths | (env or {}),
         )  # fmt: skip
         try:
             peak = 0
             while child.poll() is None:
-                peak = max(peak, anonymous_bytes(child.pid))
+                peak = max(peak, look(child.pid))
                 time.sleep(0.004)
         finally:
             child.kill()
@@ -141,6 +160,25 @@ def test_a_run_and_its_evaluation_stay_within_their_budget(
     assert result["memory_budget_bytes"] == budget_mb * MB
     assert abs(result["peak_anonymous_bytes"] - (peak - bare)) <= 32 * MB
     assert result["peak_anonymous_bytes"] < result["peak_rss_bytes"]
+
+
+@pytest.mark.long
+@pytest.mark.reliability("J11")
+@pytest.mark.reliability("N12")
+def test_machines_that_exchange_rows_stay_within_their_budget_each(tmp_path: Path, bare: int) -> None:
+    spec = "synthetic:community,nodes=200000,edges=4000000,dim=128,classes=16,seed=1,train=0.15,valid=0.01"
+    for part, machine in enumerate("ab"):
+        assert main(["prepare", spec, str(tmp_path / machine), "--ranges", f"{part}/2"]) == 0
+    module = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(MACHINES), "a,b"]
+    peak, output, _ = measured(
+        "train", "--json", "--dataset", f"{tmp_path}/MACHINE", "--out", str(tmp_path / "run"), "--fanout", "10,5",
+        "--epochs", "1", "--memory-budget", "300MB", "--batch-size", "512", "--device", "cpu",
+        module=module, look=largest_child_bytes, env={"GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    result = json.loads(output)
+    assert peak - bare <= 300 * MB + ALLOWED_BYTES
+    # That of the first rank, which may be the smaller one.
+    assert abs(result["peak_anonymous_bytes"] - (peak - bare)) <= 32 * MB
 
 
 @pytest.mark.long

@@ -1,6 +1,9 @@
 """Training on several ranks: the same as on one, and together in good and bad."""
 
 import re
+import shutil
+import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from rank_server import Ended, RankServer
 from training_scenarios import train, typed_steps
 
 from gloader.dataset import Dataset
+from gloader.errors import ConfigError
+from gloader.training.checkpoint.save import load_checkpoint
 
 Run = Callable[..., list[Ended]]
 
@@ -255,3 +260,196 @@ def test_a_lost_rank_ends_what_waits_for_it_on_a_device(run: Run) -> None:
 
 def test_a_rank_that_is_done_is_not_lost(run: Run) -> None:
     assert _results(run("done_first")) == [False, False]
+
+
+def test_ranks_with_folders_of_their_own_go_on_from_copies_of_the_first_ones(
+    run: Run, tmp_path: Path
+) -> None:
+    """As workers of Ray do, which may see no folder in common."""
+    settings = {"optim": {"checkpoint_every": 2}, "model": {"dropout": 0.4}}
+    whole = _results(run("train", **settings))[0]
+    run("train_apart", **settings, base=str(tmp_path), trouble="killed", at=(1, 3))
+    first, second = tmp_path / "of-rank-0", tmp_path / "of-rank-1"
+    assert load_checkpoint(first).position == (1, 2)
+    assert not list(second.iterdir())  # the first one writes for all
+    shutil.copytree(first, second, dirs_exist_ok=True)
+    ended = _results(run("train_apart", **settings, base=str(tmp_path)))
+    assert [rank["positions"] for rank in ended] == [[[2, 0], [2, 2], [3, 0]]] * 2
+    for name in ("losses", "accuracies", "test_acc"):
+        assert ended[0][name] == whole[name]
+
+
+@pytest.fixture(scope="module", name="parts")
+def _parts(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[str]]:
+    """Return a function that returns the dataset in so many parts, each a folder of its own."""
+    arrays = Dataset.open(dataset).to_numpy()
+
+    def write(of: int) -> list[str]:
+        folder = tmp_path_factory.mktemp("parts")
+        return [
+            str(Dataset.from_numpy(folder / str(part), **arrays, num_classes=5, ranges=(part, of)).root)
+            for part in range(of)
+        ]
+
+    return write
+
+
+@pytest.mark.reliability("N13")
+@pytest.mark.parametrize(
+    ("names", "holds"),
+    [
+        (["a", "b"], [0, 1]),
+        (["a", "a", "b"], [1, 1, 0]),  # machines need not stand in the order of their parts
+    ],
+)
+def test_machines_with_parts_of_the_rows_train_and_evaluate_as_those_with_copies(
+    run: Run, parts: Callable[[int], list[str]], names: list[str], holds: list[int]
+) -> None:
+    loader = {"features": "ssd", "cache": 9600}
+    settings: dict[str, Any] = {"world": len(names), "names": names, "loader": loader}
+    copies = _results(run("train_on_machines", **settings))
+    folders = parts(2)
+    ranges = _results(run("train_on_machines", **settings, datasets=[folders[part] for part in holds]))
+    for copy, own in zip(copies, ranges, strict=True):
+        for name in ("losses", "accuracies", "test_acc"):
+            assert own[name] == copy[name], name
+
+
+@pytest.mark.reliability("F2")
+@pytest.mark.reliability("N13")
+def test_a_run_over_parts_that_lost_a_machine_goes_on_in_mid_epoch_with_the_parts_on_other_machines(
+    run: Run, parts: Callable[[int], list[str]], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "names": ["a", "b"],
+        "loader": {"features": "ssd", "cache": 9600, "spill_dir": str(tmp_path / "spill")},
+        "optim": {"checkpoint_every": 2},
+        "model": {"dropout": 0.4},
+    }
+    (tmp_path / "spill").mkdir(mode=0o700)
+    copies = _results(run("train_on_machines", **settings))[0]
+    first, second = parts(2)
+    settings["out"] = str(tmp_path / "run")
+    run("train_on_machines", **settings, datasets=[first, second], trouble="killed", on=0, at=(1, 3))
+    assert load_checkpoint(tmp_path / "run").position == (1, 2)
+    again = _results(run("train_on_machines", **settings, datasets=[second, first], resume=True))[0]
+    for name in ("losses", "accuracies", "test_acc"):
+        assert again[name] == copies[name], name
+
+
+@pytest.mark.reliability("N3")
+def test_a_machine_that_is_killed_as_it_serves_one_that_evaluates_is_named(
+    run: Run, parts: Callable[[int], list[str]], tmp_path: Path
+) -> None:
+    loader = {"features": "ssd", "cache": 9600, "spill_dir": str(tmp_path)}
+    first, second = run(
+        "train_on_machines", names=["a", "b"], datasets=parts(2), loader=loader, dies_serving=1
+    )
+    assert second.status == -signal.SIGKILL
+    assert first.status == 1
+    assert first.error.startswith("gloader.errors.RankError: rank 1 (machine b) is gone or does not answer")
+    assert first.seconds < 20
+
+
+@pytest.mark.reliability("J13")
+@pytest.mark.parametrize(
+    ("trouble", "on", "text"),
+    [
+        ("killed", 1, "rank 1 (machine a) is gone or does not answer"),
+        ("stands still", 2, "rank 2 (machine b) is gone or does not answer"),
+        ("failing", 2, "rank 2 (machine b) failed: OSError: boom in the loop"),
+        ("interrupted", 2, "rank 2 (machine b) was told to end by a signal"),
+    ],
+)
+def test_a_rank_that_ends_or_hangs_in_the_loop_is_named_on_all_machines(
+    run: Run, trouble: str, on: int, text: str
+) -> None:
+    settings: dict[str, Any] = {"names": ["a", "a", "b"], "loader": {"stall_timeout_s": 2.0}}
+    ended = run("train_on_machines", world=3, trouble=trouble, on=on, **settings)
+    for rank in {0, 1, 2} - {on}:
+        assert ended[rank].error.startswith(f"gloader.errors.RankError: {text}")
+        assert ended[rank].seconds < SOON_S
+
+
+@pytest.mark.reliability("N14")
+def test_ctrl_c_ends_machines_that_exchange_within_seconds_and_nothing_is_left(
+    run: Run, tmp_path: Path
+) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir(mode=0o700)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    words = (
+        f"--out {tmp_path / 'run'} --spill-dir {spill} --exchange always --features ssd --cache 9600 --fanout 4,3 "
+        "--hidden 8 --epochs 100000 --batch-size 16 --memory-budget 300MB --device cpu --json"
+    )
+    settings: dict[str, Any] = {"names": ["a", "b"], "port": port, "words": words.split()}
+    ended = run("commanded", kill=(0, 1), signal_number=signal.SIGINT, **settings)
+    assert _results(ended) == [{"status": 130, "threads": []}] * 2
+    assert max(how.seconds for how in ended) < SOON_S
+    assert [path.name for path in spill.rglob("*")] == []
+
+
+@pytest.mark.reliability("N11")
+def test_a_part_of_the_rows_alone_is_refused_in_a_sentence(
+    run: Run, parts: Callable[[int], list[str]]
+) -> None:
+    folders = parts(2)
+    with pytest.raises(
+        ConfigError, match=r"rows 300 to 600 of 'node' are on no machine of this run: there is part 0"
+    ):
+        train(folders[0])
+    ended = run("train_on_machines", names=["a", "b"], datasets=[folders[1], folders[1]])
+    for rank in ended:
+        assert rank.status == 1
+        assert "rows 0 to 300 of 'node' are on no machine of this run" in rank.error
+
+
+def _in_parts(folder: Path, name: str) -> list[str]:
+    """Write a graph with features of edges, several types, or links, as a copy and in two parts."""
+    rng = np.random.default_rng(3)
+    options: list[dict[str, Any]] = [{}, {"ranges": "0/2"}, {"ranges": "1/2"}]
+    folders = [folder / name / each.get("ranges", "copy").replace("/", "-") for each in options]
+    features = rng.standard_normal((400, 12)).astype(np.float32)
+    labels = rng.integers(0, 3, 400)
+    cites, writes = rng.integers(0, 400, (2, 2500)), rng.integers(0, [[150], [400]], (2, 900))
+    for path, how in zip(folders, options, strict=True):
+        if name == "types":
+            Dataset.from_numpy_hetero(
+                path,
+                edges={"author:writes:paper": writes, "paper:cites:paper": cites},
+                features={"paper": features, "author": features[:150, :5].copy()},
+                labels={"paper": labels},
+                add_reverse=True,
+                **how,
+            )
+            continue
+        rows = np.random.default_rng(4).standard_normal((2500, 6)).astype(np.float32)
+        split = {"edge_split": (0.8, 0.1, 0.1)} if name == "links" else {"edge_features": rows}
+        Dataset.from_numpy(path, features=features, labels=labels, edge_index=cites, **split, **how)
+    return [str(path) for path in folders]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("edges", {"model": {"name": "gine"}}),
+        ("types", {"model": {"name": "rsage"}}),
+        ("links", {"links": {"decoder": "dot", "negatives": "uniform:2"}}),
+    ],
+)
+def test_every_table_of_features_is_evaluated_over_machines(
+    run: Run, tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    """Of edges, of several types, and of the ends of links, whose scores are looked up by pairs."""
+    copy, *parts = _in_parts(tmp_path, name)
+    settings = settings | {
+        "names": ["a", "b"],
+        "loader": {"features": "ssd", "cache": 4000, "exchange": "always"},
+    }
+    whole = _results(run("train_on_machines", **settings, dataset=copy))
+    found = _results(run("train_on_machines", **settings, datasets=parts, dataset=copy))
+    for one, other in zip(whole, found, strict=True):
+        for figure in ("losses", "accuracies", "test_acc"):
+            assert one[figure] == other[figure], figure

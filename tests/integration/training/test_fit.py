@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -53,6 +55,21 @@ def fit(dataset, model, optim, loader, *, step=None, runs=1, **rest) -> FitResul
 
 def _lines(folder) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.reliability("J12")
+def test_ctrl_c_while_the_watch_over_memory_begins_leaves_no_thread(communities, monkeypatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "gloader-memory":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(communities, MODEL, OPTIM, LOADER)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")]
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
