@@ -210,8 +210,9 @@ class SuperbatchSteps:
             }
             tracemalloc.stop()
         with self._meter.measure("retrieve"):
+            request = self._ssd.retrieval.request(plan, Calibration())
             staged = self._ssd.retrieval.begin(
-                plan, Calibration(), superbatch=number, is_cancelled=lambda: False
+                request, request.own, superbatch=number, is_cancelled=lambda: False
             )
         self.strategies[staged.choice.strategy] += 1
         self.num_misses += plan.num_misses

@@ -7,25 +7,50 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 _FLAG = "--as-rank"
+_ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
 
-def run_group(script: str, world: int, config: dict[str, Any], *, timeout_s: float = 600.0) -> list[Any]:
-    """Return what the worker function of ``script`` returns on each of ``world`` ranks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank runs."""
+
+    environ: Mapping[str, str] = field(default_factory=dict)  # beside that of all
+    group: Path | None = None  # a control group that it enters before it begins
+
+
+def run_group(
+    script: str,
+    world: int,
+    config: dict[str, Any],
+    *,
+    timeout_s: float = 600.0,
+    places: Sequence[Place] | None = None,
+) -> list[Any]:
+    """Return what the worker function of ``script`` returns on each of ``world`` ranks.
+
+    Parameters
+    ----------
+    script, world : the ranks
+    config : that each of them is given
+    timeout_s : all are stopped then
+    places : of each rank; defaults to the same for all
+    """
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        processes = [
-            subprocess.Popen(
-                [sys.executable, script, _FLAG, json.dumps([rank, world, folder, config])], env=env
-            )
-            for rank in range(world)
-        ]
+        processes = []
+        for rank, place in enumerate(places or [Place()] * world):
+            command = [sys.executable, script, _FLAG, json.dumps([rank, world, folder, config])]
+            if place.group is not None:
+                command = ["/bin/sh", "-c", _ENTER, str(place.group), *command]
+            processes.append(subprocess.Popen(command, env=env | dict(place.environ)))
         try:
             statuses = [process.wait(timeout_s) for process in processes]
         finally:

@@ -16,6 +16,12 @@ and disk do not matter; the stage times of the run with one rank, and what handi
 predict the steps of all three.
 
     python experiments/bench/scaling_model.py --workdir /var/tmp --out experiments/results/DATE-scaling-model.json
+
+``--machines`` answers for 1 to 64 machines instead, which read alone or share a sweep (`machines_model.py`, where the
+assumptions are): from the rates and counts that are given, by default those of papers100M on the SSD of the study, and
+compared with what `machines.py` measured on 1, 2 and 4 (``--measured``).
+
+    python experiments/bench/scaling_model.py --machines --measured experiments/results/DATE-machines.json
 """
 
 from __future__ import annotations
@@ -28,9 +34,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import machines_model
 from ranks import be_rank, is_rank, run_group
 
 from gloader.bench.environment import provenance
+from gloader.ssd_store.cost.exchange import NetworkRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +135,9 @@ def ring_reduce_s(ranks: int, *, num_bytes: float, bytes_per_s: float, latency_s
 def main() -> None:
     """Validate on this machine, then predict 1 to 8 ranks; print tables and write the numbers."""
     args = _parse()
+    if args.machines:
+        _model_machines(args)
+        return
     checks = _validate(args) if args.validate else []
     stages = Stages(
         sample_s=args.sample,
@@ -156,6 +167,42 @@ def main() -> None:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
+def _model_machines(args: argparse.Namespace) -> None:
+    """Predict 1 to 64 machines; compare with measured ones where there are any."""
+    case = replace(
+        machines_model.PAPERS,
+        network=NetworkRates(bytes_per_s=args.machine_network, latency_s=args.machine_latency),
+        rates=replace(
+            machines_model.PAPERS.rates,
+            read_bytes_per_s=args.disk_read,
+            pack_read_bytes_per_s=args.disk_read,
+            write_bytes_per_s=args.disk_write,
+        ),
+        memory_bytes=args.staging,
+        compute_s=args.compute,
+        model_bytes=args.model_bytes,
+    )
+    points = [machines_model.predict(case, count) for count in machines_model.MACHINES]
+    result = machines_model.to_json(case, points)
+    print(
+        "\n".join(
+            [
+                "Assumptions:",
+                *(f"- {text}" for text in machines_model.ASSUMPTIONS),
+                "",
+                machines_model.LEGEND,
+                "",
+            ]
+        )
+    )
+    print(machines_model.table(points))
+    if args.measured is not None:
+        result["measured"] = machines_model.compare(args.measured)
+        print("\n" + machines_model.comparison(result["measured"]))
+    if args.out is not None:
+        args.out.write_text(json.dumps(result | provenance(), indent=1) + "\n")
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -183,6 +230,18 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=40, help="measured, for the validation")
     parser.add_argument("--workdir", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=None)
+    machines = parser.add_argument_group("machines, with --compute and --model-bytes from above")
+    machines.add_argument("--machines", action="store_true", help="model 1 to 64 machines in place of ranks")
+    machines.add_argument(
+        "--measured", type=Path, default=None, help="a result of machines.py to compare with"
+    )
+    machines.add_argument("--machine-network", type=float, default=1.25e9, help="bytes per second, each way")
+    machines.add_argument("--machine-latency", type=float, default=1e-4)
+    machines.add_argument("--disk-read", type=float, default=1.05e9)
+    machines.add_argument("--disk-write", type=float, default=1.8e9)
+    machines.add_argument(
+        "--staging", type=int, default=0, help="bytes of memory for missing rows; else packs"
+    )
     return parser.parse_args()
 
 
