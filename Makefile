@@ -16,7 +16,7 @@ PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: help setup train test lint types unit test-long test-graphbolt test-lowest bench clean
+.PHONY: help setup train test lint types unit test-long test-graphbolt test-cluster test-lowest bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -78,6 +78,16 @@ test-graphbolt: ## the adapter to DGL's GraphBolt, in .venv/graphbolt (downloads
 	PYTHONPATH=. $(GRAPHBOLT) -m pytest -q tests/integration/adapters/graphbolt_cases.py \
 		tests/integration/adapters/test_dgl_storage.py tests/unit/adapters/test_dgl_blocks.py tests/unit/adapters/test_dgl_graph.py \
 		tests/unit/adapters/test_dgl_hetero_blocks.py
+
+# Ray is as large as torch is small: it has a folder of its own beside the packages of .venv. Slow, for clusters are.
+CLUSTER := $(VENV)/cluster
+
+test-cluster: setup ## gloader.ray.train on a Ray cluster of two nodes here, examples/cluster, S3 by moto (downloads 120 MB the first time)
+	test -d $(CLUSTER)/ray || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+		--target $(CLUSTER) -r tests/cluster-requirements.txt
+	PYTHONPATH=$(CURDIR):$(abspath $(CLUSTER)) $(BIN)/python -m pytest -q -m 'long or not long' -o faulthandler_timeout=600 \
+		tests/cluster/test_files.py tests/cluster/ray_cases.py tests/cluster/trainjob_cases.py \
+		tests/integration/objects/test_moto.py
 
 # The lowest versions that pyproject.toml allows, in an environment of their own; torch of that age brings CUDA along.
 LOWEST := $(VENV)/lowest/bin/python
