@@ -51,7 +51,9 @@ def check(found: dict[str, Any], count: int) -> None:
         "resumed with the same batches": 3 * eighth,
         "program ended, nothing left": 2 * eighth,
     }, details
-    assert "ignored" not in details  # "Exception ignored in ...": a Ctrl-C that was swallowed
+    # "Exception ignored in ...": a Ctrl-C that was swallowed. Not one that met a program that was over: Python prints
+    # that itself as it ends.
+    assert "ignored in" not in details.replace("ignored in: <module 'threading'", ""), details
 
 
 @pytest.mark.reliability("D4")
