@@ -69,8 +69,14 @@ class Keeper:
                 self._evictable.add(file.name)
 
     def used_bytes(self) -> int:
-        """Return the bytes of all blocks that are here."""
-        return sum(int(_lengths(file)[file.marks != MISSING].sum()) for file in self._files)
+        """Return the bytes of all blocks that are here or were admitted."""
+        used = 0
+        for file in self._files:
+            # One look at the marks: a block that is marked meanwhile would count twice, or not at all.
+            is_used = file.marks != MISSING
+            is_used[[block for other, block in self._coming if other is file]] = True
+            used += int(_lengths(file)[is_used].sum())
+        return used
 
     def pin(self, file: MirroredFile, first: int, past: int) -> bool:
         """Hold blocks ``first`` to ``past - 1`` where they are, until `unpin`; false if not all of them are here."""
@@ -211,13 +217,7 @@ class Keeper:
             return must or (victims is not None and self._needed_bytes(file.length_of(block)) <= 0)
 
     def _needed_bytes(self, length: int) -> int:
-        used = 0
-        for file in self._files:
-            # One look at the marks: a block that is marked meanwhile would count twice, or not at all.
-            is_used = file.marks != MISSING
-            is_used[[block for other, block in self._coming if other is file]] = True
-            used += int(_lengths(file)[is_used].sum())
-        return used + length - (self.budget_bytes or 0)
+        return self.used_bytes() + length - (self.budget_bytes or 0)
 
     def _victims(self, needed: int, newcomer: float | None) -> list[tuple[MirroredFile, int]] | None:
         blocks: list[tuple[MirroredFile, int]] = []
