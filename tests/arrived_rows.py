@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import ChannelClosedError
-from gloader.ssd_store.format.checksum import checksum_pages
 from gloader.ssd_store.sweep.arrivals import ArrivalLayout, ArrivingRows
 
 if TYPE_CHECKING:
@@ -124,16 +123,13 @@ def slot_of_each(layout: ArrivalLayout) -> dict[int, int]:
     }
 
 
-def play(
-    layout: ArrivalLayout, array: NDArray[Any], *, damaged_page: int = -1, **how: Any
-) -> tuple[ArrivingRows, PlayedPages]:
+def play(layout: ArrivalLayout, array: NDArray[Any], **how: Any) -> tuple[ArrivingRows, PlayedPages]:
     """Return the rows of ``array`` on their way, and what brings them.
 
     Parameters
     ----------
     layout : of those that come
     array : (N, F) all rows, of R bytes
-    damaged_page : in which a bit is flipped on its way; -1: in none
     how : of `PlayedPages`
     """
     size, num_pages = layout.row_bytes, -(-layout.num_slots * layout.row_bytes // PAGE)
@@ -142,10 +138,5 @@ def play(
         content[slot * size : (slot + 1) * size] = array[row].view(np.uint8)
         is_sent[slot * size // PAGE : ((slot + 1) * size - 1) // PAGE + 1] = True
     content.reshape(-1, PAGE)[~is_sent] = _GARBAGE
-    checksums = np.zeros(num_pages, np.uint64)
-    for page in np.flatnonzero(is_sent).tolist():
-        checksum_pages(content[page * PAGE : (page + 1) * PAGE], page, checksums[page : page + 1])
-    if damaged_page >= 0:
-        content[damaged_page * PAGE + 17] ^= 4
     source = PlayedPages(content, **how)
-    return ArrivingRows(layout=layout, source=source, checksums=checksums), source
+    return ArrivingRows(layout=layout, source=source), source

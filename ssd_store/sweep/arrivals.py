@@ -15,8 +15,7 @@ import numpy as np
 from numba import njit
 
 from gloader.core.ids import id_dtype
-from gloader.errors import ChecksumError, PlanError
-from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
+from gloader.errors import PlanError
 from gloader.ssd_store.sweep.wanted_rows import collect_places, first_at_least
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _PATH: Final = Path("rows from other machines")  # in messages, in place of a file
-_MOST_LISTED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,10 +51,7 @@ class ArrivingRows:
     """The rows of one table that a superbatch misses, on their way."""
 
     layout: ArrivalLayout
-    source: SweepSource  # brings the pages of all slots, in order
-    # (P,) of those pages, by `page_checksum_at` with their numbers and FORMAT_VERSION; each is set before `source`
-    # gives the page out. Empty: do not verify.
-    checksums: NDArray[np.uint64]
+    source: SweepSource  # brings the pages of all slots, in order, and verifies them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,7 +154,7 @@ def collect_arrivals(
     )
 
 
-def stored_arrivals(stored: StoredRows, arriving: ArrivingRows) -> StoredRows:
+def stored_arrivals(stored: StoredRows, layout: ArrivalLayout) -> StoredRows:
     """Return how rows lie in what arrives, in place of the file of ``stored``. Pure.
 
     Raises
@@ -167,7 +162,6 @@ def stored_arrivals(stored: StoredRows, arriving: ArrivingRows) -> StoredRows:
     PlanError
         They are not of the same length.
     """
-    layout = arriving.layout
     if layout.row_bytes != stored.row_bytes:
         raise PlanError(
             f"rows of {layout.row_bytes} bytes arrive, and those of {stored.path} have {stored.row_bytes}; this is a "
@@ -177,32 +171,8 @@ def stored_arrivals(stored: StoredRows, arriving: ArrivingRows) -> StoredRows:
         stored,
         path=_PATH,
         num_rows=layout.num_slots,
-        checksums=arriving.checksums,
-        format_version=FORMAT_VERSION,
+        checksums=np.empty(0, np.uint64),  # whoever brings the pages has compared them
         held=None,
-    )
-
-
-def damaged_arrivals(layout: ArrivalLayout, page: int) -> ChecksumError:
-    """Return the error for a page of what arrives that is not what was sent. Pure.
-
-    Parameters
-    ----------
-    layout : of all that arrives
-    page : its number
-    """
-    first = page * PAGE_BYTES // layout.row_bytes
-    past = ((page + 1) * PAGE_BYTES - 1) // layout.row_bytes + 1
-    rows: list[int] = []
-    for run in np.argsort(layout.first_slot, kind="stable").tolist():
-        begin, end = layout.bounds[run : run + 2].tolist()
-        shift = begin - int(layout.first_slot[run])
-        rows += layout.rows[max(begin, first + shift) : max(min(end, past + shift), begin)].tolist()
-    listed = ", ".join(str(row) for row in rows[:_MOST_LISTED])
-    more = f" and {len(rows) - _MOST_LISTED} others" if len(rows) > _MOST_LISTED else ""
-    return ChecksumError(
-        f"{_PATH}: page {page}, with rows {listed}{more}, does not match its checksum: it was damaged on its way; "
-        "check the network and the memory of the machines, then resume from the last checkpoint"
     )
 
 

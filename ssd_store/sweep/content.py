@@ -11,7 +11,6 @@ from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.lane import mismatch
 from gloader.ssd_store.sweep import kernels
-from gloader.ssd_store.sweep.arrivals import damaged_arrivals
 from gloader.ssd_store.sweep.wanted_rows import WantedRows
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.read.device_file import DeviceFile
     from gloader.ssd_store.read.stored_rows import StoredRows
-    from gloader.ssd_store.sweep.arrivals import ArrivingRows
     from gloader.ssd_store.sweep.kernels import Sweep
     from gloader.ssd_store.sweep.portions import WantedPositions
     from gloader.ssd_store.sweep.sources import SweepSource
@@ -33,7 +31,6 @@ class SweepContent:
     wanted: WantedRows | WantedPositions
     stored: StoredRows  # how they lie there, and the checksums
     source: SweepSource | None = None  # None: the file
-    arriving: ArrivingRows | None = None  # that ``source`` brings; None: it brings the file's own pages
 
 
 def bring(source: SweepSource, sweep: Sweep, is_cancelled: Callable[[], bool]) -> None:
@@ -78,10 +75,8 @@ class Repairs:
 
 
 def raise_mismatch(content: SweepContent, sweep: Sweep) -> NoReturn:
-    """Raise `ChecksumError` for the page at which ``sweep`` stopped: it is not what was written, or sent."""
+    """Raise `ChecksumError` for the page at which ``sweep`` stopped: it is not what was written."""
     stored, wanted, page = content.stored, content.wanted, int(sweep.state[kernels.BAD_PAGE])
-    if content.arriving is not None:
-        raise damaged_arrivals(content.arriving.layout, page)
     rows: IdArray | None = None
     if isinstance(wanted, WantedRows):
         first = page * ALIGNMENT // stored.row_bytes

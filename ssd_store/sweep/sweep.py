@@ -295,8 +295,8 @@ class Sweeper:
         if self._driver is None:
             raise StoreError(f"{stored.path}: the lane of this sweep is closed")
         if isinstance(source, ArrivingRows):
-            arrived = stored_arrivals(stored, source)
-            yield SweepContent(wanted=wanted, stored=arrived, source=source.source, arriving=source)
+            arrived = stored_arrivals(stored, source.layout)
+            yield SweepContent(wanted=wanted, stored=arrived, source=source.source)
         elif source is not None:
             yield SweepContent(wanted=wanted, stored=stored, source=source)
         elif (own := stored.os_io.source(self._file.fd, wanted.pages, DATA_OFFSET)) is None:
@@ -374,7 +374,7 @@ class Sweeper:
                     raise_astray(sweep, files.label)
                 if status == DAMAGED and is_wanted_for_certain(wanted, sweep):
                     driver.settle(sweep)
-                    if content.arriving is not None or not repairs.repair(sweep):
+                    if not repairs.repair(sweep):
                         raise_mismatch(content, sweep)
                 if status == READ_CARE and source is not None:
                     bring(source, sweep, is_cancelled)

@@ -145,9 +145,7 @@ class Exchange:
             )
             fetch = Fetch(self._transport, owned, plan, verify=self._verify)
             try:
-                yield ArrivingRows(
-                    layout=plan.layout, source=fetch.arrivals, checksums=np.empty(0, np.uint64)
-                )
+                yield ArrivingRows(layout=plan.layout, source=fetch.arrivals)
                 fetch.wait(is_cancelled=is_cancelled)
             except BaseException as error:
                 # Before the thread ends: what the others are told is this, and not that it was cancelled.

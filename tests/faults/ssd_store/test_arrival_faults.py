@@ -1,4 +1,4 @@
-"""Rows that arrive damaged, late, not at all, or on a disk that fails: typed errors, and nothing left behind."""
+"""Rows that arrive late, not at all, or on a disk that fails: typed errors, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from arrived_rows import PlayedPages, arrange, play, slot_of_each
+from arrived_rows import PlayedPages, arrange, play
 
-from gloader.errors import ChannelClosedError, ChecksumError, PlanError, RankError, StoreError
+from gloader.errors import ChannelClosedError, PlanError, RankError, StoreError
 from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.faults import FaultyOS
@@ -134,29 +134,6 @@ def test_a_sweep_over_rows_that_arrive_can_be_cancelled_at_any_look(
         else:
             break
     assert allowed == looks >= 10
-
-
-def test_a_page_that_was_damaged_on_its_way_is_named_with_its_rows(
-    machine: Machine, layout: ArrivalLayout
-) -> None:
-    slots = slot_of_each(layout)
-    pages = sorted({slot * 400 // 4096 for slot in slots.values()})
-    for page in [*pages[:2], pages[len(pages) // 2], pages[-1]]:
-        begin, end = 4096 * page, 4096 * (page + 1)
-        there = sorted((slot, row) for row, slot in slots.items() if begin - 400 < slot * 400 < end)
-        listed = ", ".join(str(row) for _, row in there[:5])
-        with pytest.raises(
-            ChecksumError, match=rf"^rows from other machines: page {page}, with rows {listed}( and|,)"
-        ) as caught:
-            machine.make(play(layout, FEATURES, damaged_page=page)[0])
-        assert len(there) <= 5 or f"and {len(there) - 5} others" in str(caught.value)
-        assert "damaged on its way; check the network" in str(caught.value)
-        machine.require_nothing_left()
-    # What lies between two runs is nobody's.
-    hole = next(page for page in range(pages[-1]) if page not in pages)
-    made = machine.make(play(layout, FEATURES, damaged_page=hole)[0])
-    require_right(made)
-    made.close()
 
 
 def test_rows_that_do_not_arrive_or_are_of_another_length_are_refused(
