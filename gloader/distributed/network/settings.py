@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CONNECTIONS: Final = (2, 4)  # between two machines, that are tried beside one
 MOST_TRIED: Final = 6  # networks
 # A line in everybody's scripts is worth more than noise: so much faster must another network be, or more connections.
-_NETWORK_GAIN, _CONNECTIONS_GAIN = 1.2, 1.2
+_GAIN: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +123,7 @@ def advise(cards: Sequence[Card], now: Trial, others: Sequence[Trial]) -> Advice
     """
     best = now
     for trial in others:
-        is_wider = trial.setting.names == best.setting.names and trial.setting.connections > 1
-        gain = _CONNECTIONS_GAIN if is_wider else _NETWORK_GAIN
-        if trial.bytes_per_s > gain * best.bytes_per_s:
+        if trial.bytes_per_s > _GAIN * best.bytes_per_s:
             best = trial
     if best is now:
         if now.is_connected:

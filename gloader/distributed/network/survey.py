@@ -254,7 +254,7 @@ def _trial_of(setting: Setting, found: Sequence[dict[str, Any]]) -> Trial:
     """Return what the machines together found. Pure."""
     errors = [one["error"] for one in found if one["error"]]
     if errors:
-        return Trial(setting=setting, used=(), bytes_per_s=0.0, latency_s=0.0, pairs={}, error=errors[0])
+        return failed(setting, errors[0])
     pairs = {}
     for index, one in enumerate(found):
         for peer, link in one["pairs"].items():
