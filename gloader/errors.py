@@ -172,5 +172,9 @@ class RankSettingsError(RankError, ConfigError):
     """Ranks were given different settings, datasets or seeds; the message names the first that differs."""
 
 
+class ReplayError(GloaderError):
+    """A recorded run cannot be replayed, or its replay explains too little of it to predict anything."""
+
+
 class StallError(GloaderError):
     """A stage of the pipeline, or the pipeline as a whole, made no progress for ``stall_timeout_s``."""

@@ -1,0 +1,214 @@
+"""Changes of a run that a what-if asks for: ``disk=2x``, ``cache=20%``, ``cores=8``, each alone or several together."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from gloader.core.fanouts import MAX_COUNT, checked_fanouts
+from gloader.core.flag_values import parse_share
+from gloader.core.malformed import shown
+from gloader.core.units import parse_bytes
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+Knob: TypeAlias = Literal[
+    "disk",
+    "disk.random",
+    "disk.write",
+    "gpu",
+    "compute",
+    "network",
+    "cores",
+    "threads",
+    "buffers",
+    "ranks",
+    "memory",
+    "cache",
+    "superbatch",
+    "policy",
+    "strategy",
+    "dtype",
+    "order",
+    "fanout",
+    "batch-size",
+]
+
+# What each of them is, for messages.
+_FORMS: Final[Mapping[str, str]] = {
+    "disk": "a factor such as 2x, of all reads and writes",
+    "disk.random": "a factor such as 2x, of reads at random",
+    "disk.write": "a factor such as 2x",
+    "gpu": "a factor such as 4x, of the speed at which the model is computed",
+    "compute": "a factor such as 2x, of what the model has to compute",
+    "network": "a factor such as 2x, or a rate such as 25Gb/s",
+    "cores": "a number",
+    "threads": "a number, of sampling threads",
+    "buffers": "a number, of feature buffers",
+    "ranks": "a number",
+    "memory": "a size such as 8GB, or a factor such as 2x, of the budget",
+    "cache": "a size such as 2GB, a share of the features such as 20%, or a factor such as 2x",
+    "superbatch": "a number of batches, or a factor such as 2x",
+    "policy": "belady, static, lru, fifo, clock, sieve, s3fifo or none",
+    "strategy": "auto, direct, staged or packed",
+    "dtype": "float32, float16, bfloat16 or int8",
+    "order": "none, degree or community",
+    "fanout": "neighbours by hop, such as 10/10/5",
+    "batch-size": "a number",
+}
+KNOBS: Final = tuple(_FORMS)
+_ALL: Final = ", ".join(f"{knob}=" for knob in KNOBS)
+# A knob of these asks what is accessed, or how: the batches are sampled and planned again. The others change rates or
+# threads alone.
+REPLANNED: Final = frozenset(
+    {
+        "memory",
+        "cache",
+        "superbatch",
+        "policy",
+        "strategy",
+        "dtype",
+        "order",
+        "fanout",
+        "batch-size",
+        "buffers",
+    }
+)
+_RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
+_COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})
+_CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
+_LIMIT: Final = 1000.0  # of a factor: more is a slip of the finger
+_MOST: Final = 10_000  # of what a machine has few of: likewise
+_ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
+_BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])b(?:/s|ps)?")
+_SCALES: Final[Mapping[str, float]] = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """So many times what there is."""
+
+    factor: float
+
+
+Value: TypeAlias = "Ratio | int | float | str | tuple[int, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What differs from the run that was recorded, and the words in which it was asked."""
+
+    values: Mapping[str, Value]
+    text: str
+
+    @property
+    def needs_plan(self) -> bool:
+        """Whether batches have to be planned again."""
+        return any(name in REPLANNED for name in self.values)
+
+    def ratio(self, name: str) -> float:
+        """Return the factor of ``name``; 1 where it is not changed."""
+        value = self.values.get(name)
+        return value.factor if isinstance(value, Ratio) else 1.0
+
+    def merged(self, other: Changes) -> Changes:
+        """Return both; ``other`` counts where both have a say."""
+        kept = (part for part in self.text.split(",") if _named(part)[0] not in other.values)
+        text = ",".join(filter(None, (*kept, other.text)))
+        return Changes(values={**self.values, **other.values}, text=text)
+
+
+NO_CHANGES: Final = Changes(values={}, text="")
+
+
+def parse_changes(text: str) -> Changes:
+    """Return the changes in words such as ``cache=2x,superbatch=128``.
+
+    Raises
+    ------
+    ConfigError
+        There is no such knob, or it does not take such a value; says what is allowed.
+    """
+    values: dict[str, Value] = {}
+    parts = ["".join(part.split()) for part in text.split(",")]
+    for part in filter(None, parts):
+        name, value = _named(part)
+        if name not in _FORMS:
+            raise ConfigError(f"a what-if of {shown(part)} is not understood; use one of {_ALL}")
+        if name in values:
+            raise ConfigError(f"the what-if {shown(text)} names {name} twice")
+        values[name] = _value(name, value)
+    if not values:
+        raise ConfigError(f"the what-if {shown(text)} changes nothing; use one of {_ALL}")
+    return Changes(values=values, text=",".join(filter(None, parts)))
+
+
+def _named(part: str) -> tuple[str, str]:
+    """Return the knob that ``part``, such as "S=128", is of, and what it says; of no knob where it has no "="."""
+    name, equals, value = part.partition("=")
+    return (_ALIASES.get(name, name), value) if equals else ("", part)
+
+
+def _value(name: str, text: str) -> Value:
+    try:
+        return _read(name, text)
+    except (ValueError, ConfigError):
+        raise ConfigError(f"{name}={shown(text)} is not understood; it takes {_FORMS[name]}") from None
+
+
+def _read(name: str, text: str) -> Any:  # noqa: PLR0911 - a line for each form
+    if name in _COUNTS:
+        return _count(text, most=_MOST)
+    if name == "batch-size":
+        return _count(text, most=MAX_COUNT)
+    if name in _RATIOS:
+        return _ratio(text)
+    if name == "fanout":
+        return checked_fanouts(text.replace("/", ","))
+    if name in _CHOICES:
+        return _choice(text, _FORMS[name].replace(" or ", ", ").split(", "))
+    if text.endswith("x"):
+        return _ratio(text)
+    if name == "superbatch":
+        return _count(text, most=MAX_COUNT)
+    if name == "network":
+        return _bits_per_s(text)
+    return parse_share(text) if name == "cache" else parse_bytes(text)
+
+
+def _count(text: str, *, most: int) -> int:
+    count = int(text)
+    if not 1 <= count <= most:
+        raise ValueError(text)
+    return count
+
+
+def _choice(text: str, allowed: Collection[str]) -> str:
+    if text not in allowed:
+        raise ValueError(text)
+    return text
+
+
+def _ratio(text: str) -> Ratio:
+    factor = float(text.removesuffix("x"))
+    if not (math.isfinite(factor) and 1 / _LIMIT <= factor <= _LIMIT):
+        raise ValueError(text)
+    return Ratio(factor=factor)
+
+
+def _bits_per_s(text: str) -> float:
+    """Return the bytes a second of text such as 25Gb/s."""
+    match = _BITS.fullmatch(text)
+    rate = 0.0 if match is None else float(match[1]) * _SCALES[match[2]] / 8
+    if not 0 < rate < math.inf:
+        raise ValueError(text)
+    return rate
+
+
+def parse_all(texts: Iterable[str]) -> tuple[Changes, ...]:
+    """Return the changes of each of ``texts``; errors as of `parse_changes`."""
+    return tuple(parse_changes(text) for text in texts)

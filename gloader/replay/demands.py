@@ -1,0 +1,318 @@
+"""The demands of a recorded run: what each piece of work used, whatever it had to wait for. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.errors import ReplayError
+from gloader.replay.work import NOTHING, BatchWork, Demands, PassWork, SuperbatchWork, Work
+from gloader.ssd_store.cost.strategy import IoRates
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.replay.recording import RecordedEvent, Recording
+
+# What the loop does; everything else is done by other threads meanwhile.
+_OF_THE_LOOP: Final = ("compute", "wait")
+_SWEEP_READ_BYTES: Final = 256 * 1024  # of a pass over the edges, where nobody counted its reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a recording says of the run as a whole."""
+
+    epoch_s: dict[
+        int, float
+    ]  # of each epoch, from where the loop asks for its first batch to its last step's end
+    stage_s: dict[
+        str, float
+    ]  # of a piece of work of each stage, on average; "trace" of one that is sampled ahead
+    position_of: dict[tuple[int, int], int]  # of a batch of this rank in the stream, by epoch and index
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """The epochs that a prediction is for: those behind the first, where there are any."""
+        return counted_of(self.epoch_s)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of an epoch, on average over those that count."""
+        return sum(self.epoch_s[epoch] for epoch in self.counted) / len(self.counted)
+
+
+def counted_of(epochs: Collection[int]) -> tuple[int, ...]:
+    """Return the epochs that a prediction is for: the first one begins with nothing prepared. Pure."""
+    found = sorted(epochs)
+    return tuple(found[1:] or found)
+
+
+def stage_of(event: RecordedEvent) -> str:
+    """Return the stage of an event; "trace" of a batch that is sampled ahead. Pure."""
+    return "trace" if event.stage == "sample" and event.notes.get("ahead") else event.stage
+
+
+def measure(recording: Recording) -> Measured:
+    """Return the seconds that a recording tells. Pure.
+
+    Raises
+    ------
+    ReplayError
+        No batch was computed, or batches are missing: the loop left an epoch before its end, and began another.
+    """
+    computed = sorted(
+        (e for e in recording.events if e.stage == "compute"), key=lambda event: event.started_s
+    )
+    if not computed:
+        raise ReplayError("no batch was computed while the run was recorded")
+    header, ranks = recording.header, recording.header.shape.num_ranks
+    epoch, index = header.state["next"]
+    for event in computed:
+        if (event.epoch, event.batch) != (epoch, index):
+            raise ReplayError(
+                f"the recording goes on with epoch {event.epoch}, batch {event.batch}, where epoch {epoch}, batch "
+                f"{index} would follow; record a run whose loop takes every batch"
+            )
+        epoch, index = (epoch, index + 1) if index + 1 < header.num_batches else (epoch + 1, 0)
+    asked = {(e.epoch, e.batch): e.started_s for e in recording.events if e.stage == "wait"}
+    begun: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    for event in computed:
+        begun.setdefault(event.epoch, asked.get((event.epoch, event.batch), event.started_s))
+        ended[event.epoch] = event.ended_s
+    return Measured(
+        epoch_s={number: ended[number] - begun[number] for number in begun},
+        stage_s=_stage_seconds(recording.events, counted_of(begun)),
+        position_of={(e.epoch, e.batch): number * ranks for number, e in enumerate(computed)},
+    )
+
+
+def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None = None) -> Work:
+    """Return what a recorded run had to do. Pure.
+
+    Parameters
+    ----------
+    recording : of the run
+    measured : of the same
+    rates : of the disk that it has to be read from; None: of the one that it was
+
+    Raises
+    ------
+    ReplayError
+        Pieces of work are missing.
+    """
+    shape, ranks = recording.header.shape, recording.header.shape.num_ranks
+    num_batches = len(measured.position_of) * ranks
+    by_stage: dict[str, dict[tuple[int, int], list[RecordedEvent]]] = defaultdict(lambda: defaultdict(list))
+    for event in recording.events:
+        by_stage[stage_of(event)][event.epoch, event.batch].append(event)
+    compute_cpu = _compute_cpu(recording.events)
+    strategies = strategies_of(recording)
+    pauses = _pauses(recording.events)
+    rates = rates or IoRates(**recording.header.rates)
+    batches = []
+    for epoch, index in measured.position_of:
+        for rank in range(ranks):
+            found = {
+                stage: of_batch[rank]
+                for stage in by_stage
+                if len(of_batch := by_stage[stage][epoch, index]) > rank
+            }
+            batches.append(
+                BatchWork(
+                    epoch=epoch,
+                    index=index,
+                    trace=demands_of(found.get("trace"), rates),
+                    sample=demands_of(found.get("sample"), rates),
+                    read=demands_of(found.get("read"), rates, strategies),
+                    gather=demands_of(found.get("gather"), rates),
+                    transfer=demands_of(found.get("transfer"), rates),
+                    # What other ranks compute is in no recording: theirs is taken to be as this one's.
+                    compute=Demands(cpu_s=compute_cpu[epoch, index]),
+                    pause_s=pauses.get((epoch, index), 0.0),
+                )
+            )
+    return Work(
+        batches=tuple(batches),
+        superbatches=_superbatches(recording, measured, num_batches, rates)
+        if shape.features == "ssd"
+        else (),
+        passes=_passes(recording, num_batches, rates),
+        num_known=_num_known(recording),
+    )
+
+
+def demands_of(
+    event: RecordedEvent | None, rates: IoRates, strategies: Mapping[int, str] | None = None
+) -> Demands:
+    """Return what an event needed: its processor time, and of the disk what the rates say of its reads. Pure.
+
+    Parameters
+    ----------
+    event : a piece of work; None: there was none
+    rates : of the disk
+    strategies : how each superbatch is read, of events that read a batch of one
+    """
+    if event is None:
+        return NOTHING
+    strategy = (strategies or {}).get(event.notes.get("superbatch", -1), "direct")
+    return disk_demands(
+        rates,
+        cpu_s=event.cpu_s,
+        requests=event.requests,
+        bytes_read=event.bytes_read,
+        bytes_written=event.bytes_written,
+        is_pack=event.stage == "read" and strategy == "packed",
+    )
+
+
+def disk_demands(
+    rates: IoRates,
+    *,
+    cpu_s: float,
+    requests: float = 0.0,
+    bytes_read: float = 0.0,
+    bytes_written: float = 0.0,
+    is_pack: bool = False,
+) -> Demands:
+    """Return the demands of work that reads and writes. Pure.
+
+    Parameters
+    ----------
+    rates : of the disk
+    cpu_s : of its processor time
+    requests : reads; 0 where nobody counted them
+    bytes_read, bytes_written : that it moves
+    is_pack : whether a region of a pack is read back
+    """
+    spilled = bytes_written / rates.write_bytes_per_s
+    read = 0.0
+    if is_pack:
+        spilled += bytes_read / rates.pack_read_bytes_per_s
+    elif bytes_read:
+        read = rates.read_seconds(requests or max(bytes_read / _SWEEP_READ_BYTES, 1.0), bytes_read)
+    if rates.is_one_device:
+        return Demands(cpu_s=cpu_s, disk_s=read + spilled)
+    return Demands(cpu_s=cpu_s, disk_s=read, spill_s=spilled)
+
+
+def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) -> dict[str, float]:
+    """Return the seconds of a piece of work of each stage, of the ``counted`` epochs where it worked for any."""
+    of_counted: dict[str, list[float]] = defaultdict(list)
+    of_all: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        of_all[stage_of(event)].append(event.seconds)
+        if event.epoch in counted:
+            of_counted[stage_of(event)].append(event.seconds)
+    return {name: fmean(of_counted.get(name) or found) for name, found in of_all.items()}
+
+
+def _superbatches(
+    recording: Recording, measured: Measured, num_batches: int, rates: IoRates
+) -> tuple[SuperbatchWork, ...]:
+    """Return the superbatches of the first ``num_batches``; one that was planned before the recording took nothing."""
+    staged = {event.notes["superbatch"]: event for event in recording.events if event.stage == "stage"}
+    inspected = [
+        event
+        for event in recording.events
+        if event.stage == "inspect" and (event.epoch, event.batch) in measured.position_of
+    ]
+    first = measured.position_of[inspected[0].epoch, inspected[0].batch] if inspected else num_batches
+    found = [SuperbatchWork(num_batches=first)] if first else []
+    left = num_batches - first
+    for event in inspected:
+        size = min(event.batches, left)
+        found.append(
+            SuperbatchWork(
+                num_batches=size,
+                inspect=demands_of(event, rates),
+                stage=demands_of(staged.get(event.notes["superbatch"]), rates),
+            )
+        )
+        left -= size
+    if left:
+        raise ReplayError(f"the superbatches of {left} batches were not recorded; record the run again")
+    return tuple(found)
+
+
+def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[PassWork, ...]:
+    """Return the passes over the edges that the batches needed."""
+    header = recording.header
+    most = 2 * (header.sweep_batches + header.superbatch)
+    found = [
+        PassWork(
+            sweep=demands_of(event, rates),
+            completed=min(event.notes["completed"], num_batches),
+            most_waiting=most,
+        )
+        for event in recording.events
+        if event.stage == "sweep"
+    ]
+    if found and found[-1].completed < num_batches:
+        raise ReplayError("passes over the edges are missing from the recording; record the run again")
+    return tuple(found)
+
+
+def _num_known(recording: Recording) -> int:
+    """Return the positions that no pass was needed for: their batches had been made to size the loader."""
+    known = {(event.epoch, event.batch) for event in recording.events if event.notes.get("known")}
+    return len(known) * recording.header.shape.num_ranks
+
+
+def strategies_of(recording: Recording) -> dict[int, str]:
+    """Return how each superbatch was read, by its number. Pure."""
+    return {
+        event.notes["superbatch"]: event.notes["strategy"].split(",")[0]
+        for event in recording.events
+        if event.stage == "stage" and "strategy" in event.notes
+    }
+
+
+def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
+    """Return what the loop did between two epochs, by the batch that it then asks for. Pure."""
+    found, before = {}, None
+    # By their ends: a wait that took no time began when the computation behind it did.
+    for event in sorted((e for e in events if e.stage in _OF_THE_LOOP), key=lambda event: event.ended_s):
+        if event.stage == "wait" and event.batch == 0 and before is not None:
+            found[event.epoch, event.batch] = max(event.started_s - before.ended_s, 0.0)
+        if event.stage == "compute":
+            before = event
+    return found
+
+
+def _compute_cpu(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
+    """Return the processor seconds of each computation: the process's, without what other threads used meanwhile. Pure.
+
+    Other threads are taken to use the processor evenly while they are at work.
+    """
+    others = [
+        event for event in events if event.stage not in _OF_THE_LOOP and event.ended_s > event.started_s
+    ]
+    computed = [event for event in events if event.stage == "compute"]
+    times, used = _use_over_time(others)
+    found = {}
+    for event in computed:
+        meanwhile = float(np.interp(event.ended_s, times, used) - np.interp(event.started_s, times, used))
+        found[event.epoch, event.batch] = max(event.cpu_s - meanwhile, 0.0)
+    return found
+
+
+def _use_over_time(events: Sequence[RecordedEvent]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return moments (K,), and the processor seconds (K,) that ``events`` used until then. Pure."""
+    if not events:
+        return np.zeros(1), np.zeros(1)
+    rates = np.array([event.cpu_s / event.seconds for event in events])
+    moments = np.concatenate([[event.started_s for event in events], [event.ended_s for event in events]])
+    changes = np.concatenate([rates, -rates])
+    order = np.argsort(moments, kind="stable")
+    moments, changes = moments[order], changes[order]
+    rate = np.cumsum(changes)
+    used = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(moments))])
+    return moments, used

@@ -1,0 +1,225 @@
+"""A run as it was recorded: what its threads did and what that took, and a header with what they did it with."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from gloader.core.malformed import MALFORMED, shown
+from gloader.errors import ReplayError
+from gloader.replay.work import PipelineShape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from _typeshed import DataclassInstance
+
+    H = TypeVar("H", bound=DataclassInstance)
+
+HEADER_VERSION: Final = 1
+HEADER_KEY: Final = "gloader"  # of the header, in the ``otherData`` of a trace
+
+
+class RecordedEvent(NamedTuple):
+    """A piece of work, as a thread did it."""
+
+    stage: str  # of `gloader.observe.epoch_stats.WORK_NAMES`
+    thread: int  # number of the thread's track
+    epoch: int
+    batch: int  # index in its epoch; of several, that of the first
+    batches: int
+    started_s: float  # from the first event of the recording
+    ended_s: float
+    # Of the thread that worked, those that worked for it included; of "compute" of the whole process, meanwhile.
+    cpu_s: float
+    requests: int  # reads that the disk saw
+    bytes_read: int
+    bytes_written: int
+    notes: Mapping[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds."""
+        return self.ended_s - self.started_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTable:
+    """The feature rows of a node type, or of the edges of a relation."""
+
+    name: str
+    num_rows: int  # N
+    row_bytes: int  # R, as stored
+    cache_rows: int  # C, of the host cache
+    device_rows: int = 0  # that the device holds
+    # Longest holes that reads go over: those of a batch, at first, and sweeps. None: none were read.
+    gap_bytes: int | None = None
+    sweep_gap_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """What a run was recorded on: enough to replay it, and to sample its batches again."""
+
+    cores: int  # that the process may use
+    torch_threads: int  # that an operation of torch may use
+    device: str
+    shape: PipelineShape
+    superbatch: int  # S at most; 1 where features are in memory
+    superbatch_unit: int  # batches that their sizes are multiples of
+    sweep_batches: int  # S_t; 0 where no passes over the edges are made
+    num_hops: int  # L
+    policy: str
+    budget_bytes: int  # of memory
+    spill_bytes: int  # of disk
+    staging_bytes: int  # idle memory for missing rows
+    tables: tuple[RecordedTable, ...]
+    rates: dict[str, Any]  # of `IoRates`
+    state: dict[str, Any]  # of `LoaderState`: the first batch that was recorded, and the stream
+    num_batches: int  # of an epoch, of one rank
+    dataset: str  # its path or URL
+    fingerprint: str  # of the dataset
+    settings: dict[str, Any] = field(default_factory=dict)  # of the loader, as in config.yaml
+    sample_s: float = (
+        0.0  # processor seconds of sampling a batch, by which memory was shared out; 0: not known
+    )
+    version: int = HEADER_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the header as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> RunHeader:
+        """Parse a result of `to_json`; ReplayError where it is of another version or malformed."""
+        version = body.get("version") if isinstance(body, dict) else None
+        if version != HEADER_VERSION:
+            raise ReplayError(
+                f"the recording has version {shown(version)}, this build reads version {HEADER_VERSION}; record "
+                "the run again"
+            )
+        try:
+            values = dict(body)
+            values["shape"] = _checked(PipelineShape(**values["shape"]), least=1)
+            values["tables"] = tuple(_checked(RecordedTable(**table)) for table in values["tables"])
+            _, _ = map(index, values["state"]["next"])  # where the stream began, see `LoaderState`
+            return _checked(cls(**values))
+        except MALFORMED as error:
+            raise ReplayError(
+                f"the header of the recording is malformed: {shown(error)}; record the run again"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The events of a run, by the time at which they began, and its header."""
+
+    header: RunHeader
+    events: tuple[RecordedEvent, ...]
+
+
+def read_recording(path: Path) -> Recording:
+    """Read what `TimelineRecorder.write` wrote.
+
+    Raises
+    ------
+    ReplayError
+        The file is not there or no recording, it has no header, or events are missing.
+    """
+    try:
+        body = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ReplayError(f"{path} is not there; record a run with: gloader train ... --trace") from None
+    except (OSError, *MALFORMED) as error:
+        raise ReplayError(f"{path} cannot be read as a recording: {shown(error)}") from error
+    try:
+        return parse_recording(body)
+    except ReplayError as error:
+        raise ReplayError(f"{path}: {error}") from None
+
+
+def parse_recording(body: Mapping[str, Any]) -> Recording:
+    """Return the recording in a trace. Pure; ReplayError as of `read_recording`."""
+    try:
+        other, slices = body["otherData"], body["traceEvents"]
+        header, num_dropped = other.get(HEADER_KEY), index(other.get("dropped_events", 0))
+    except MALFORMED as error:
+        raise ReplayError(f"this is no recording of gloader: {shown(error)}") from error
+    # Before the events, which lack something in a recording of an earlier version too.
+    if header is None:
+        raise ReplayError("the recording has no header: an earlier version wrote it; record the run again")
+    if num_dropped:
+        raise ReplayError(
+            f"{num_dropped:,} events of the run were not recorded, as there were too many; record fewer epochs"
+        )
+    parsed = RunHeader.from_json(header)
+    try:
+        events = [_event(one) for one in slices if one["ph"] == "X" and one["cat"] == "stage"]
+    except MALFORMED as error:
+        raise ReplayError(
+            f"an event of the recording is malformed: {shown(error)}; record the run again"
+        ) from error
+    return Recording(header=parsed, events=tuple(sorted(events, key=lambda event: event.started_s)))
+
+
+_COLUMNS: Final = ("epoch", "batch", "batches", "cpu_us", "requests", "bytes_read", "bytes_written")
+
+
+def _event(event: Mapping[str, Any]) -> RecordedEvent:
+    """Parse a slice; one of `MALFORMED` where it is none."""
+    args = event["args"]
+    started, took, cpu = event["ts"] / 1e6, event["dur"] / 1e6, args["cpu_us"] / 1e6
+    if not (math.isfinite(started) and 0 <= took < math.inf and 0 <= cpu < math.inf):
+        raise ValueError(f"a slice begins at {started} s, takes {took} s and {cpu} s of a processor")
+    return RecordedEvent(
+        stage=_text(event["name"]),
+        thread=index(event["tid"]),
+        epoch=index(args["epoch"]),
+        batch=index(args["batch"]),
+        batches=index(args.get("batches", 1)),
+        started_s=started,
+        ended_s=started + took,
+        cpu_s=cpu,
+        requests=index(args.get("requests", 0)),
+        bytes_read=index(args.get("bytes_read", 0)),
+        bytes_written=index(args.get("bytes_written", 0)),
+        notes={name: value for name, value in args.items() if name not in _COLUMNS},
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{shown(value)} is no text")
+    return value
+
+
+# What a field of a header may be, by its annotation; the others are parsed before they are checked.
+_KINDS: Final[Mapping[str, Any]] = {
+    "int": int,
+    "int | None": (int, type(None)),
+    "str": str,
+    "bool": bool,
+    "dict[str, Any]": dict,
+}
+
+
+def _checked(value: H, *, least: int = 0) -> H:
+    """Return ``value``, a dataclass that was made of JSON.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A field is of another type, or a number below ``least``.
+    """
+    for one in fields(value):
+        kind, found = _KINDS.get(str(one.type)), getattr(value, one.name)
+        # JSON's true is no number.
+        if kind is not None and not (isinstance(found, kind) and isinstance(found, bool) == (kind is bool)):
+            raise TypeError(f"{one.name} is {shown(found)}")
+        if kind is int and found < least:
+            raise ValueError(f"{one.name} is {shown(found)}")
+    return value

@@ -1,0 +1,264 @@
+"""The replay of a run: the threads of a pipeline as the run has them, on the clock of `engine`. Pure.
+
+Each function here is a thread of `gloader.pipeline`, under the same name: what waits for what is theirs, and what work
+takes is what `Work` says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gloader.errors import ReplayError
+from gloader.replay.engine import Clock, Event, Gate, Job
+from gloader.replay.meeting_points import Channel, Pool, Ring, Steps
+from gloader.replay.work import NOTHING, Demands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.replay.engine import Thread
+    from gloader.replay.meeting_points import Waits
+    from gloader.replay.work import Machine, PipelineShape, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What became of a run."""
+
+    events: tuple[Event, ...]  # in the order in which they ended
+    step_s: dict[
+        int, float
+    ]  # of each epoch: of a computation and the wait for other ranks behind it, on average
+    epoch_s: dict[int, float]  # of each epoch: from where the loop asks for its first batch to its last step
+    last_event: dict[int, int]  # number of the event that ended each epoch
+    first_event: dict[int, int]  # how many events had ended when each epoch began
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all epochs."""
+        return sum(self.epoch_s.values())
+
+    def mean_seconds(self, stage: str) -> float:
+        """Return how long a piece of work of ``stage`` took on average; 0 where there was none."""
+        found = [event.ended_s - event.started_s for event in self.events if event.stage == stage]
+        return sum(found) / len(found) if found else 0.0
+
+
+def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:
+    """Return what a machine makes of ``work`` in a pipeline of this shape. Pure.
+
+    Parameters
+    ----------
+    work : what there is to do
+    machine : what it is done with
+    shape : threads, and the bounds between them
+
+    Raises
+    ------
+    ReplayError
+        There is no batch, the superbatches are of other batches, ranks have different numbers of batches, or no
+        pipeline can have this shape.
+    """
+    if not work.batches:
+        raise ReplayError("there is no batch to replay")
+    if shape.features == "ssd" and sum(one.num_batches for one in work.superbatches) != len(work.batches):
+        raise ReplayError("the superbatches are not those of the batches")
+    if len(work.batches) % shape.num_ranks:
+        raise ReplayError(
+            f"{len(work.batches):,} batches are not the same number for each of {shape.num_ranks} ranks"
+        )
+    return _Run(work, machine, shape).run()
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(self, work: Work, machine: Machine, shape: PipelineShape) -> None:
+        clock = self._clock = Clock(machine)
+        self._work = work
+        self._shape = shape
+        self._pool = Pool(clock, work, shape)
+        self._permits: Channel[None] = Channel(clock, float("inf"))
+        self._planned: Channel[int] = Channel(clock, shape.waiting)
+        self._staged: Channel[int] = Channel(clock, shape.waiting)
+        self._first_read: Channel[None] = Channel(clock, shape.waiting)
+        self._filled: Channel[int] = Channel(clock, shape.waiting)
+        self._gathered: Channel[int] = Channel(clock, shape.waiting)
+        ranks = range(shape.num_ranks)
+        self._own: list[Channel[int]] = [Channel(clock, float("inf")) for _ in ranks]
+        self._sent: list[Channel[int]] = [Channel(clock, shape.sent_ahead) for _ in ranks]
+        self._rings = [Ring(clock, shape) for _ in ranks]
+        self._begun = [0 for _ in ranks]  # batches whose computation began
+        self._pace = [Gate(clock) for _ in ranks]
+        self._steps = Steps(clock, shape.num_ranks if shape.is_synchronous else 1)
+        self._step_s: dict[int, list[float]] = defaultdict(list)
+        self._epoch_s: dict[int, float] = {}
+        self._last_event: dict[int, int] = {}
+        self._first_event: dict[int, int] = {}
+
+    def run(self) -> Replayed:
+        clock, shape = self._clock, self._shape
+        # The loops first: what there is to be taken ends with them.
+        for rank in range(shape.num_ranks):
+            clock.start(self._loop(rank))
+        for _ in range(shape.sampler_threads):
+            clock.start(self._pool.sampler())
+        if self._work.passes:
+            clock.start(self._sweep())
+        if shape.features == "ssd":
+            for _ in range(shape.planned_at_once):
+                list(self._permits.put(None))
+            for thread in (self._inspect(), self._stage(), self._read(), self._gather()):
+                clock.start(thread)
+        else:
+            clock.start(self._gather_whole())
+        if shape.num_ranks > 1:
+            clock.start(self._share())
+        if shape.is_sending:
+            for rank in range(shape.num_ranks):
+                clock.start(self._send(rank))
+        clock.run(awaited=shape.num_ranks)
+        return Replayed(
+            events=tuple(clock.events),
+            step_s={epoch: sum(steps) / len(steps) for epoch, steps in self._step_s.items()},
+            epoch_s=self._epoch_s,
+            last_event=self._last_event,
+            first_event=self._first_event,
+        )
+
+    def _sweep(self) -> Thread:
+        pool, last = self._pool, len(self._work.batches) - 1
+        for one in self._work.passes:
+            # One that completes nothing is small, and there is nothing yet that could be made.
+            while one.completed > pool.num_ready and one.completed - pool.num_made > one.most_waiting:
+                yield pool.gate
+            yield Job("sweep", min(pool.num_ready, last), one.sweep)
+            pool.num_ready = max(pool.num_ready, one.completed)
+            pool.gate.open()
+
+    def _inspect(self) -> Thread:
+        superbatches, first = self._work.superbatches, 0
+        collected = 0
+        for number, superbatch in enumerate(superbatches):
+            if collected == number:
+                yield from self._collect(superbatch.num_batches)
+                collected += 1
+            # The first one does not wait for those after it.
+            if number and number + 1 < len(superbatches):
+                yield from self._collect(superbatches[number + 1].num_batches)
+                collected += 1
+            yield from self._permits.get()
+            yield Job("inspect", first, superbatch.inspect)
+            yield from self._planned.put(number)
+            first += superbatch.num_batches
+
+    def _collect(self, num_batches: int) -> Waits:
+        traces = self._pool.traces
+        if traces is not None:
+            for _ in range(num_batches):
+                yield from self._pool.take(traces)
+
+    def _stage(self) -> Thread:
+        first = 0
+        for superbatch in self._work.superbatches:
+            number = yield from self._planned.get()
+            if number == 1:
+                yield from self._first_read.get()
+            yield Job("stage", first, superbatch.stage)
+            yield from self._staged.put(number)
+            first += superbatch.num_batches
+
+    def _read(self) -> Thread:
+        position = 0
+        for number, superbatch in enumerate(self._work.superbatches):
+            yield from self._staged.get()
+            for index in range(superbatch.num_batches):
+                yield from self._pool.take(self._pool.batches)
+                yield from self._ring_of(position).acquire()
+                yield Job("read", position, self._work.batches[position].read)
+                yield from self._filled.put(position)
+                if number == 0 and index + 1 == min(self._shape.unit, superbatch.num_batches):
+                    yield from self._first_read.put(None)
+                position += 1
+
+    def _gather(self) -> Thread:
+        position = 0
+        for superbatch in self._work.superbatches:
+            for index in range(superbatch.num_batches):
+                yield from self._filled.get()
+                yield Job("gather", position, self._work.batches[position].gather)
+                if index + 1 == superbatch.num_batches:
+                    yield from self._permits.put(None)
+                yield from self._gathered.put(position)
+                position += 1
+
+    def _gather_whole(self) -> Thread:
+        for position, batch in enumerate(self._work.batches):
+            yield from self._pool.take(self._pool.batches)
+            yield from self._ring_of(position).acquire()
+            yield Job("gather", position, batch.gather)
+            yield from self._gathered.put(position)
+
+    def _share(self) -> Thread:
+        for position in range(len(self._work.batches)):
+            yield from self._gathered.get()
+            yield from self._own[position % self._shape.num_ranks].put(position)
+
+    def _send(self, rank: int) -> Thread:
+        source = self._source(rank)
+        for number, position in enumerate(self._positions(rank)):
+            yield from source.get()
+            while (
+                number >= self._shape.sent_ahead and self._begun[rank] < number + 1 - self._shape.sent_ahead
+            ):
+                yield self._pace[rank]
+            yield Job("transfer", position, self._work.batches[position].transfer)
+            self._rings[rank].release()
+            yield from self._sent[rank].put(position)
+
+    def _loop(self, rank: int) -> Thread:
+        """The loop that takes the batches of a rank, and computes."""
+        clock, epoch, began_s = self._clock, None, 0.0
+        for position in self._positions(rank):
+            batch = self._work.batches[position]
+            if batch.epoch != epoch:
+                self._rings[rank].take_back()  # before whatever comes between two epochs
+            if batch.pause_s:
+                yield Job("pause", position, Demands(lag_s=batch.pause_s))
+            if batch.epoch != epoch:
+                epoch, began_s = batch.epoch, clock.now_s
+                if rank == 0:
+                    self._first_event[epoch] = len(clock.events)
+            yield from self._receive(rank, position)
+            self._begun[rank] += 1
+            self._pace[rank].open()
+            step_began_s = clock.now_s
+            yield Job("compute", position, batch.compute)
+            yield from self._steps.meet()
+            if rank == 0:
+                self._step_s[epoch].append(clock.now_s - step_began_s)
+                self._epoch_s[epoch] = clock.now_s - began_s
+                self._last_event[epoch] = clock.cause
+
+    def _receive(self, rank: int, position: int) -> Waits:
+        """Wait for a batch; where no thread sends batches to the device, the loop's does."""
+        if self._shape.is_sending:
+            yield from self._sent[rank].get()
+            return
+        self._rings[rank].ask()
+        yield from self._source(rank).get()
+        transfer = self._work.batches[position].transfer
+        if transfer is not NOTHING:
+            yield Job("transfer", position, transfer)
+        self._rings[rank].lend()
+
+    def _source(self, rank: int) -> Channel[int]:
+        return self._gathered if self._shape.num_ranks == 1 else self._own[rank]
+
+    def _ring_of(self, position: int) -> Ring:
+        return self._rings[position % self._shape.num_ranks]
+
+    def _positions(self, rank: int) -> Sequence[int]:
+        return range(rank, len(self._work.batches), self._shape.num_ranks)

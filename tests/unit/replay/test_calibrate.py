@@ -1,0 +1,113 @@
+"""What a record leaves open is found again: cores, the disk, and the time that nobody accounts for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from replay_recordings import RATES, recorded
+
+from gloader.replay.calibrate import Calibrated, calibrate, seconds_of
+from gloader.replay.demands import Measured, measure, work_of
+from gloader.replay.replay import Replayed, replay
+from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+
+MACHINE = Machine(cores=2)
+SSD = PipelineShape(features="ssd", sampler_threads=2, ahead=4, num_buffers=3)
+RAM = PipelineShape(features="ram", sampler_threads=2, ahead=4, num_buffers=3)
+
+
+def run_of(
+    *, cores: float = 1.5, read_s: float = 0.01, lag_s: float = 0.0, compute_s: float = 0.03, epochs: int = 3
+) -> Work:
+    """Return work of epochs of 16 batches, in superbatches of 8."""
+    batches = tuple(
+        BatchWork(
+            epoch=epoch,
+            index=index,
+            trace=Demands(cpu_s=0.006),
+            sample=Demands(cpu_s=0.004),
+            read=Demands(cpu_s=0.002, disk_s=read_s * (1 + index % 3), in_turn=True),
+            gather=Demands(cpu_s=0.003, lag_s=lag_s),
+            compute=Demands(cpu_s=compute_s, cores=cores),
+            pause_s=0.25 if epoch and not index else 0.0,
+        )
+        for epoch in range(epochs)
+        for index in range(16)
+    )
+    one = SuperbatchWork(num_batches=8, inspect=Demands(cpu_s=0.005), stage=Demands(cpu_s=0.004))
+    return Work(batches=batches, superbatches=(one,) * (2 * epochs))
+
+
+def calibrated(
+    work: Work, shape: PipelineShape, *, disk: float = 1.0
+) -> tuple[Replayed, Measured, Calibrated]:
+    run = replay(work, MACHINE, shape)
+    recording = recorded(run, work, MACHINE, shape, disk=disk)
+    measured = measure(recording)
+    return run, measured, calibrate(work_of(recording, measured), measured, MACHINE, shape, threads=2)
+
+
+@pytest.mark.parametrize("cores", [1.0, 1.5, 2.0])
+def test_the_cores_of_a_computation_are_found(cores: float) -> None:
+    run, measured, found = calibrated(run_of(cores=cores), SSD)
+    assert found.fit.cores == pytest.approx(cores, rel=0.03)
+    assert measured.epoch_s == pytest.approx(run.epoch_s, rel=1e-6)
+    assert abs(found.unexplained["epoch"]) < 0.02
+
+
+@pytest.mark.parametrize("disk", [0.4, 1.0, 2.5])
+def test_a_disk_that_is_not_as_fast_as_measured_is_found(disk: float) -> None:
+    _, _, found = calibrated(run_of(read_s=0.02), SSD, disk=disk)
+    assert found.fit.disk["read"] == pytest.approx(disk, rel=0.03)
+    assert abs(found.unexplained["epoch"]) < 0.01
+    assert "read" not in found.fit.lag
+
+
+def test_time_that_nobody_accounts_for_is_found() -> None:
+    _, _, found = calibrated(run_of(lag_s=0.02), SSD)
+    assert found.fit.lag["gather"] == pytest.approx(0.02, rel=0.05)
+    assert found.fit.lag.get("inspect", 0.0) < 1e-3
+
+
+def test_a_computation_that_waits_for_something_does_not_take_half_a_core() -> None:
+    _, _, found = calibrated(run_of(cores=0.7), SSD)
+    assert found.fit.cores == 1.0
+    assert found.fit.lag["compute"] == pytest.approx(0.03 / 0.7 - 0.03, rel=0.3)
+    assert abs(found.unexplained["epoch"]) < 0.02
+
+
+def test_features_in_memory_are_replayed() -> None:
+    _, measured, found = calibrated(run_of(), RAM)
+    assert not found.fit.disk
+    assert abs(found.unexplained["epoch"]) < 0.01
+    assert seconds_of(found.replayed, measured) == pytest.approx(measured.seconds, rel=0.01)
+
+
+def test_epochs_behind_the_first_count_where_there_are_any() -> None:
+    _, measured, _ = calibrated(run_of(), SSD)
+    assert measured.counted == (1, 2)
+    _, measured, found = calibrated(run_of(epochs=1), SSD)
+    assert measured.counted == (0,)
+    assert measured.seconds == measured.epoch_s[0]
+    assert abs(found.unexplained["epoch"]) < 0.02
+
+
+def test_a_run_that_waits_for_something_unknown_is_not_explained() -> None:
+    """The loop waits 50 ms before each batch, and no piece of work says why: the epoch takes longer than its work."""
+    work = run_of()
+    run = replay(work, MACHINE, SSD)
+    known = recorded(run, work, MACHINE, SSD)
+    late = []
+    for event in known.events:
+        behind = 0.05 * (16 * event.epoch + event.batch)
+        late.append(event._replace(started_s=event.started_s + behind, ended_s=event.ended_s + behind))
+    measured = measure(replace(known, events=tuple(late)))
+    found = calibrate(
+        work_of(replace(known, events=tuple(late)), measured), measured, MACHINE, SSD, threads=2
+    )
+    assert found.unexplained["epoch"] > 0.5
+
+
+def test_rates_are_those_of_the_header() -> None:
+    assert RATES.times.seconds(4096) == 1 / 50_000

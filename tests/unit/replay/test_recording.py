@@ -1,0 +1,217 @@
+"""Recordings: read as they were written; what is missing, damaged or of another version is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from recorded_traces import HEADER, SHORT, SLICE, trace
+
+from gloader.errors import ReplayError
+from gloader.replay.recording import (
+    HEADER_KEY,
+    HEADER_VERSION,
+    RecordedEvent,
+    RunHeader,
+    parse_recording,
+    read_recording,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """Return the JSON of the header with another value at a path such as "shape.ahead"."""
+    body: dict[str, Any] = json.loads(json.dumps(HEADER.to_json()))
+    at: Any = body
+    *outer, last = [int(name) if name.isdigit() else name for name in path.split(".")]
+    for name in outer:
+        at = at[name]
+    if value is ...:
+        del at[last]
+    else:
+        at[last] = value
+    return body
+
+
+def test_a_header_is_the_same_again() -> None:
+    assert RunHeader.from_json(json.loads(json.dumps(HEADER.to_json()))) == HEADER
+    assert HEADER.to_json()["version"] == HEADER_VERSION
+    # What was added later and has a default may be missing.
+    assert RunHeader.from_json(changed("shape.unit", ...)).shape.unit == 1
+    assert RunHeader.from_json(changed("settings", ...)).settings == {}
+
+
+def test_events_come_in_the_order_in_which_they_began() -> None:
+    found = parse_recording(trace(SLICE, SHORT))
+    assert found.header == HEADER
+    assert found.events == (
+        RecordedEvent("read", 4, 0, 0, 8, 7e-6, 7e-6 + 250.5e-6, 0.0, 0, 0, 0, {}),
+        RecordedEvent(
+            "read", 4, 1, 2, 1, 1500e-6, 1500e-6 + 250.5e-6, 12.5e-6, 9, 4096, 1, {"superbatch": 3}
+        ),
+    )
+    assert found.events[0].seconds == pytest.approx(250.5e-6)
+    # Slices of others in the same timeline are left alone.
+    assert parse_recording(trace({**SLICE, "cat": "gpu", "args": {}})).events == ()
+
+
+@pytest.mark.parametrize("version", [HEADER_VERSION + 1, 0, None, "1", [1]])
+def test_a_header_of_another_version_is_refused(version: Any) -> None:
+    with pytest.raises(ReplayError) as caught:
+        RunHeader.from_json(changed("version", version))
+    assert str(caught.value) == (
+        f"the recording has version {version!r}, this build reads version {HEADER_VERSION}; record the run again"
+    )
+
+
+def test_a_version_of_any_length_makes_a_short_message() -> None:
+    with pytest.raises(ReplayError) as caught:
+        RunHeader.from_json(changed("version", 10**5000))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("body", [None, [], "header", 7, {}])
+def test_what_is_no_header_is_of_no_version(body: Any) -> None:
+    with pytest.raises(ReplayError, match=r"^the recording has version None, this build reads version 1; "):
+        RunHeader.from_json(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "what"),
+    [
+        ("cores", ..., "missing 1 required keyword-only argument: 'cores'"),
+        ("cores", "2", "TypeError(\"cores is '2'\")"),
+        ("cores", 2.0, "TypeError('cores is 2.0')"),
+        ("cores", True, "TypeError('cores is True')"),
+        ("cores", None, "TypeError('cores is None')"),
+        ("num_batches", -1, "ValueError('num_batches is -1')"),
+        ("version", True, "TypeError('version is True')"),
+        ("device", 0, "TypeError('device is 0')"),
+        ("rates", [], "TypeError('rates is []')"),
+        ("settings", None, "TypeError('settings is None')"),
+        ("surplus", 1, "unexpected keyword argument 'surplus'"),
+        ("shape", None, "TypeError"),
+        ("shape.features", 3, "TypeError('features is 3')"),
+        ("shape.num_buffers", 0, "ValueError('num_buffers is 0')"),
+        ("shape.ahead", 1.5, "TypeError('ahead is 1.5')"),
+        ("shape.is_sending", 1, "TypeError('is_sending is 1')"),
+        ("shape.surplus", 1, "unexpected keyword argument 'surplus'"),
+        ("tables", None, "TypeError"),
+        ("tables", {"a": 1}, "TypeError"),
+        ("tables.1", 5, "TypeError"),
+        ("tables.0.name", None, "TypeError('name is None')"),
+        ("tables.0.cache_rows", -4, "ValueError('cache_rows is -4')"),
+        ("state", [], "TypeError"),
+        ("state.next", ..., "KeyError('next')"),
+        ("state.next", [0], "ValueError"),
+        ("state.next", [0, "1"], "TypeError"),
+        ("state.next", [0, 0.5], "TypeError"),
+    ],
+)
+def test_a_malformed_header_is_refused(path: str, value: Any, what: str) -> None:
+    with pytest.raises(ReplayError) as caught:
+        parse_recording(trace(**{HEADER_KEY: changed(path, value)}))
+    text = str(caught.value)
+    assert text.startswith("the header of the recording is malformed: ")
+    assert text.endswith("; record the run again")
+    assert what in text
+
+
+def test_what_an_earlier_version_wrote_is_said_to_be_so() -> None:
+    """Its slices have no processor time either: that is not what is told."""
+    body = trace({**SLICE, "args": {"epoch": 0, "batch": 0}})
+    del body["otherData"][HEADER_KEY]
+    with pytest.raises(ReplayError) as caught:
+        parse_recording(body)
+    expected = "the recording has no header: an earlier version wrote it; record the run again"
+    assert str(caught.value) == expected
+
+
+def test_events_that_were_dropped_are_missing() -> None:
+    with pytest.raises(ReplayError) as caught:
+        parse_recording(trace(SLICE, dropped_events=1234))
+    assert str(caught.value) == (
+        "1,234 events of the run were not recorded, as there were too many; record fewer epochs"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        7,
+        "text",
+        [],
+        {},
+        {"otherData": {}},
+        {"traceEvents": []},
+        {"otherData": None, "traceEvents": []},
+        {"otherData": [HEADER_KEY], "traceEvents": []},
+        {"otherData": HEADER_KEY, "traceEvents": []},
+        {"otherData": 3, "traceEvents": []},
+        trace(dropped_events="5"),
+        trace(dropped_events=None),
+        trace(dropped_events=[1]),
+        trace(dropped_events=0.5),
+    ],
+)
+def test_what_is_no_recording_is_refused(body: Any) -> None:
+    with pytest.raises(ReplayError, match=r"^this is no recording of gloader: "):
+        parse_recording(body)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        None,
+        [],
+        {"ph": "X"},
+        {**SLICE, "args": None},
+        {**SLICE, "name": 5},
+        {**SLICE, "tid": "4"},
+        {**SLICE, "ts": "1"},
+        {**SLICE, "ts": math.nan},
+        {**SLICE, "ts": math.inf},
+        {**SLICE, "ts": 10**400},
+        {**SLICE, "dur": -1},
+        {**SLICE, "dur": math.nan},
+        {**SLICE, "dur": None},
+        {**SLICE, "args": {"epoch": 1, "batch": 2}},
+        *(
+            {**SLICE, "args": {**SLICE["args"], name: value}}
+            for name in ("epoch", "batch", "batches", "requests", "bytes_read", "bytes_written")
+            for value in (1.5, "1", None)
+        ),
+        *({**SLICE, "args": {**SLICE["args"], "cpu_us": value}} for value in (-1, "1", None, math.nan)),
+    ],
+)
+def test_a_malformed_event_is_refused(event: Any) -> None:
+    with pytest.raises(ReplayError) as caught:
+        parse_recording(trace(SLICE, event))
+    assert str(caught.value).startswith("an event of the recording is malformed: ")
+    assert str(caught.value).endswith("; record the run again")
+
+
+def test_a_file_is_named_in_every_message(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with pytest.raises(ReplayError) as caught:
+        read_recording(path)
+    assert str(caught.value) == f"{path} is not there; record a run with: gloader train ... --trace"
+    path.write_text(json.dumps(trace(dropped_events=1)))
+    with pytest.raises(ReplayError) as caught:
+        read_recording(path)
+    assert str(caught.value).startswith(f"{path}: 1 events of the run were not recorded")
+    for damaged in (b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"1" * 5000, b'{"otherData": {}'):
+        path.write_bytes(damaged)
+        with pytest.raises(ReplayError) as caught:
+            read_recording(path)
+        assert str(caught.value).startswith(f"{path} cannot be read as a recording: ")
+        assert len(str(caught.value)) < 300 + len(str(path))
+    with pytest.raises(ReplayError, match=r"cannot be read as a recording: IsADirectoryError"):
+        read_recording(tmp_path)
+    path.write_text(json.dumps(trace(SLICE)))
+    assert read_recording(path) == parse_recording(trace(SLICE))

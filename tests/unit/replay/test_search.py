@@ -1,0 +1,136 @@
+"""The search: what it tries, when it ends, and what it does with what is not possible."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gloader.errors import BudgetError, ConfigError, ReplayError
+from gloader.replay.changes import Ratio
+from gloader.replay.search import SearchedKnob, search
+
+if TYPE_CHECKING:
+    from gloader.replay.changes import Changes
+
+THREADS = SearchedKnob(name="threads", values=("1", "2", "4"))
+SUPERBATCH = SearchedKnob(name="superbatch", values=("8", "64"))
+WAYS = SearchedKnob(name="strategy", values=("direct", "packed"))
+
+
+def no_floor() -> float:
+    return 0.0
+
+
+class Model:
+    """Seconds of an epoch, and what was asked for."""
+
+    def __init__(self, seconds: dict[str, float], *, start: float = 10.0) -> None:
+        self.seconds = seconds
+        self.start = start
+        self.asked: list[str] = []
+
+    def __call__(self, changes: Changes) -> float:
+        self.asked.append(changes.text)
+        total = self.start
+        for name, value in changes.values.items():
+            total += self.seconds[f"{name}={value}"]
+        return total
+
+
+def test_each_knob_is_tried_with_the_best_of_the_others() -> None:
+    model = Model(
+        {
+            "threads=1": 1.0,
+            "threads=2": -2.0,
+            "threads=4": -1.0,
+            "superbatch=8": 1.0,
+            "superbatch=64": -3.0,
+        }
+    )
+    found = search((THREADS, SUPERBATCH), model, floor=no_floor)
+    assert (found.start.seconds, found.best.seconds) == (10.0, 5.0)
+    assert found.best.changes.values == {"threads": 2, "superbatch": 64}
+    assert not found.is_at_floor
+    assert model.asked == [
+        "",
+        "threads=1",
+        "threads=2",
+        "threads=4",
+        "threads=2,superbatch=8",
+        "threads=2,superbatch=64",
+        # The second round: threads again, with the best superbatch; the rest is known.
+        "superbatch=64",
+        "threads=1,superbatch=64",
+        "threads=4,superbatch=64",
+    ]
+    assert [tried.changes.text for tried in found.tried] == model.asked
+
+
+def test_a_knob_goes_back_to_where_it_was() -> None:
+    # More threads help alone, and are in the way of large superbatches.
+    model = Model(
+        {"threads=1": 5.0, "threads=2": -1.0, "threads=4": 5.0, "superbatch=8": 1.0, "superbatch=64": -4.0}
+    )
+
+    def predict(changes: Changes) -> float:
+        return model(changes) + 2.0 * (len(changes.values) == 2)
+
+    found = search((THREADS, SUPERBATCH), predict, floor=no_floor)
+    assert found.best.changes.values == {"superbatch": 64}
+    assert found.best.seconds == 6.0
+
+
+def test_the_search_ends_close_to_the_floor() -> None:
+    model = Model(
+        {"threads=1": 0.0, "threads=2": -2.0, "threads=4": -2.9, "superbatch=8": 0.0, "superbatch=64": -1.0}
+    )
+    found = search((THREADS, SUPERBATCH), model, floor=lambda: 7.0)
+    assert found.is_at_floor
+    assert found.best.changes.values == {"threads": 4}
+    assert len(found.tried) == 4
+    # 7.1 is a little more than 3% above this one.
+    assert not search((THREADS,), model, floor=lambda: 7.1 / 1.031).is_at_floor
+    assert search((THREADS,), model, floor=lambda: 7.1 / 1.029).is_at_floor
+    assert search((THREADS,), model, floor=lambda: 9.99).tried[1:] == ()
+
+
+def test_a_gain_that_no_measurement_shows_is_none() -> None:
+    found = search((WAYS,), Model({"strategy=direct": -0.01, "strategy=packed": -0.015}), floor=no_floor)
+    assert found.best.changes.values == {}
+    assert found.best is found.start
+
+
+@pytest.mark.parametrize("error", [BudgetError, ConfigError, ReplayError])
+def test_what_is_not_possible_is_passed_over_and_told(error: type[Exception]) -> None:
+    def predict(changes: Changes) -> float:
+        if changes.values.get("superbatch") == 64:
+            raise error("no room for it")
+        return 9.0 if changes.values else 10.0
+
+    found = search((SUPERBATCH,), predict, floor=no_floor)
+    assert found.best.changes.values == {"superbatch": 8}
+    assert [(one.changes.text, one.seconds, one.reason) for one in found.tried[1:]] == [
+        ("superbatch=8", 9.0, ""),
+        ("superbatch=64", math.inf, "no room for it"),
+    ]
+
+
+def test_what_the_start_raises_is_raised() -> None:
+    def predict(changes: Changes) -> float:
+        raise ReplayError("12% that it cannot explain")
+
+    with pytest.raises(ReplayError, match="12% that it cannot explain"):
+        search((WAYS,), predict, floor=no_floor)
+
+
+def test_values_are_read_as_those_of_a_what_if() -> None:
+    seen: list[object] = []
+
+    def predict(changes: Changes) -> float:
+        seen.extend(changes.values.values())
+        return 1.0
+
+    search((SearchedKnob(name="cache", values=("2GB", "20%", "2x")),), predict, floor=no_floor)
+    assert seen == [2_000_000_000, 0.2, Ratio(factor=2.0)]
