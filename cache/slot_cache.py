@@ -10,6 +10,7 @@ import numpy as np
 
 from gloader.cache import slot_kernels as kernels
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.processor_time import helping
 from gloader.core.thread_start import thread_errors
 from gloader.errors import FeatureValueError, PlanError, ShapeError
 
@@ -202,7 +203,7 @@ class SlotCache:
         bounds = [hits * part // parts for part in range(parts + 1)]
         with thread_errors():
             pending = [
-                self._pool.submit(self._copy, step, nodes, out, bounds[part], bounds[part + 1])
+                self._pool.submit(helping(self._copy), step, nodes, out, bounds[part], bounds[part + 1])
                 for part in range(1, parts)
                 if self._pool is not None
             ]

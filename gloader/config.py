@@ -200,6 +200,9 @@ class MemorySettings:
     """Most batches that are planned together; what the budgets allow when not given."""
     superbatch_reset: bool = False
     """Begin every superbatch with an empty host cache, as Ginex does, to compare with."""
+    buffers: Count | None = None
+    """Batches whose rows may be in memory on their way to the loop, of each rank; what is predicted to be fastest, and
+    what memory is idle, when not given."""
 
     def cache_bytes(self, feature_bytes: int) -> int | None:
         """Return the bytes of the host cache beside ``feature_bytes`` of features; None: what the budget leaves."""
@@ -426,6 +429,7 @@ class LoaderSettings:
         for name, value, least in (
             ("threads", self.stages.threads, 1),
             ("superbatch", self.memory.superbatch, 1),
+            ("buffers", self.memory.buffers, 1),
             ("epochs", self.stages.epochs, 0),
         ):
             if value is not None and value < least:
@@ -499,6 +503,7 @@ class OptionalKeywords(TypedDict, total=False):
     spill_dir: StrPath | None
     superbatch: int | None
     superbatch_reset: bool
+    buffers: int | None
     io_strategy: IoStrategy
     max_gap: str | int | None
     io: IoMode

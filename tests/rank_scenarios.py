@@ -116,6 +116,17 @@ def epochs(dataset: str, *, epochs: int = 1, **settings: Any) -> dict[str, Any]:
         }
 
 
+def recording(dataset: str, rank: int, files: str, **settings: Any) -> list[int]:
+    """Record two epochs, each rank to a file of its own; return the batches of an epoch, and buffers as planned."""
+    settings.pop("world"), settings.pop("folder")
+    with build(dataset, trace=True, epochs=2, **settings) as loader:
+        for _ in range(2):
+            for _ in loader:
+                pass
+        loader.write_trace(Path(files) / f"{rank}.json")
+        return [len(loader), loader.memory_plan.num_buffers]
+
+
 def breaking(dataset: str, **settings: Any) -> list[list[str]]:
     """Return the digests of an epoch that ends early, of the next one, and from a saved state on."""
     with build(dataset, **_without_place(settings)) as loader:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gloader.dataset.edge_passes import PassReport
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.tiers import SweepTier
+from gloader.pipeline.sweep_tier import SweepTier
 from gloader.samplers import NeighborSampler
 from gloader.samplers.sweeping import Frontier
 from gloader.ssd_store.sweep.sweep import SweepCost

@@ -6,15 +6,19 @@ import os
 import resource
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import gloader
 from gloader.core.paths import nearest_existing
 from gloader.core.units import format_bytes, format_count
 from gloader.errors import GloaderError, install_command
+
+if TYPE_CHECKING:
+    from gloader.ssd_store.cost.profile import DeviceProfile
 
 Severity = Literal["ok", "note", "problem"]
 
@@ -47,7 +51,7 @@ class Finding:
 
 
 def diagnose(folder: Path) -> list[Finding]:
-    """Return the findings of every check; probing the disk of ``folder`` takes about a second."""
+    """Return the findings of every check; probing the disk of ``folder`` takes two to three seconds."""
     return [
         *check_versions(),
         check_cores(),
@@ -215,7 +219,7 @@ def check_disk(folder: Path) -> list[Finding]:
 
 
 def _probe(base: Path) -> list[Finding]:
-    from gloader.ssd_store.cost.profile import io_capabilities, refresh_profile
+    from gloader.ssd_store.cost.profile import io_capabilities, refresh_profile, remembered_profile
 
     try:
         rates, ways = refresh_profile(base), io_capabilities(base)
@@ -224,8 +228,10 @@ def _probe(base: Path) -> list[Finding]:
         return [Finding(name="disk rates", value=str(error), severity="note", fix=fix)]
     text = (
         f"{format_count(rates.random_reads_per_s)} random 4 KiB reads/s at depth {rates.queue_depth}, "
-        f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written"
+        f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written, "
+        "as probed just now"
     )
+    used = [] if (known := remembered_profile(base)) is None else [used_rates(known, time.time())]
     direct = Finding(
         name="O_DIRECT",
         value="available" if ways.has_direct else ways.direct_reason,
@@ -242,4 +248,35 @@ def _probe(base: Path) -> list[Finding]:
         if ways.has_uring
         else "reads use threads instead, at more CPU time; allow io_uring to the process",
     )
-    return [Finding(name="disk rates", value=text), direct, uring]
+    return [Finding(name="disk rates", value=text), *used, direct, uring]
+
+
+def used_rates(profile: DeviceProfile, now: float) -> Finding:
+    """Return the rates that loaders read by, how old they are, and from how many runs they were learnt.
+
+    Parameters
+    ----------
+    profile : what is remembered of the device
+    now : seconds since 1970
+    """
+    times, learnt = profile.times, profile.learnt
+    rates = (
+        f"{format_count(times.small_per_s)} random reads/s of 4 KiB, {format_count(times.medium_per_s)} of 16 KiB and "
+        f"{format_count(times.wide_per_s)} of 64 KiB, {format_bytes(times.bytes_per_s)}/s in file order, "
+        f"{format_bytes(profile.write_bytes_per_s / learnt.ratio('write'))}/s written"
+    )
+    measured = f"measured {_age(now - profile.measured_at)}"
+    if not learnt.lessons:
+        return Finding(name="rates used", value=f"{rates}: {measured}")
+    runs = len(learnt.lessons)
+    last = _age(now - learnt.lessons[0].when)
+    taught = f"learnt from {runs} {'run' if runs == 1 else 'runs'}, {'' if runs == 1 else 'the last '}{last}"
+    return Finding(name="rates used", value=f"{rates}: {taught}; {measured}")
+
+
+def _age(seconds: float) -> str:
+    """Say how long ago something was, in its largest whole unit."""
+    for name, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if (count := int(seconds // length)) >= 1:
+            return f"{count} {name}{'' if count == 1 else 's'} ago"
+    return "now"

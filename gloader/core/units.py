@@ -81,6 +81,11 @@ def _three_digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
+def format_exact_seconds(seconds: float) -> str:
+    """Return a duration with three digits, such as '82.4 ms', '3.42 s' or '125 s'. Pure."""
+    return f"{_three_digits(1000 * seconds)} ms" if abs(seconds) < 1 else f"{_three_digits(seconds)} s"
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration such as '820 ms', '3.4 s' or '2 min 05 s'. Pure."""
     if seconds < 1:

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.processor_time import helping
 from gloader.dataset.edge_passes import PassReport
 from gloader.dataset.topology import element_rule
 from gloader.errors import BudgetError, StoreError
@@ -304,7 +305,7 @@ class ListPasses:
         pages = next(batches, None)
         if pages is None:
             return None
-        return self._pool.submit(self._read, pages, self._buffers[turn % 2], gap_bytes)
+        return self._pool.submit(helping(self._read), pages, self._buffers[turn % 2], gap_bytes)
 
     def _read(self, pages: IdArray, buffer: _Buffer, gap_bytes: int) -> _Piece:
         content = buffer.sources[: len(pages)]

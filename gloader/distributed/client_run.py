@@ -28,13 +28,11 @@ from gloader.types import SampledBatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gloader.cache import MissCurve
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.distributed.agree import Team
-    from gloader.observe.epoch_stats import EpochStats
-    from gloader.observe.timeline import TimelineRecorder
+    from gloader.observe.recent_timeline import RecentTimeline
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
@@ -69,7 +67,7 @@ class ClientRun:
         labels: BatchLabels,
         tiers: Sequence[DeviceTier],
         types: Sequence[int],
-        timeline: TimelineRecorder | None,
+        timeline: RecentTimeline | None,
         feedback: RunFeedback,
         stall_timeout_s: float,
     ) -> None:
@@ -305,16 +303,12 @@ class RemoteTier:
         host = f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome.text}"
         return "\n".join(filter(None, [host, *(tier.explain() for tier in self.device_tiers)]))
 
-    def miss_curves(self, stats: EpochStats) -> tuple[MissCurve | None, ...]:  # noqa: ARG002 - as of `FeatureTier`
-        """Return None for each table: only the host knows the misses."""
-        return (None,) * len(self.table_names)
-
     def begin(
         self,
         *,
         stream: BatchStream,
         labels: BatchLabels,
-        timeline: TimelineRecorder | None,
+        timeline: RecentTimeline | None,
         feedback: RunFeedback,
     ) -> ClientRun:
         """Begin a run at the start of ``stream``, together with the other ranks of the machine.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from gloader.distributed.batch_layout import AnyShape, BatchShape, HeteroShape, parse_shape
 from gloader.errors import RankError
 from gloader.memory.plan import MemoryPlan
+from gloader.memory.predict import StepSeconds
 from gloader.memory.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
@@ -359,6 +360,9 @@ _PARSERS: Final[dict[str, Parser]] = {
     "MemoryPlan": _record(MemoryPlan),
     "SuperbatchSize": _record(SuperbatchSize),
     "SweepPlan": _record(SweepPlan),
+    "StepSeconds": _record(StepSeconds),
+    "Strategy": _text,
+    "tuple[float, ...]": _list_of(_number),
 }
 
 
@@ -370,5 +374,5 @@ def _parser_of(annotation: str) -> Parser:
 # Worked out once: a message is parsed for every batch. The default is MISSING for a field that has none.
 _FIELDS: Final[dict[type[Any], tuple[tuple[str, Any, Parser], ...]]] = {
     kind: tuple((field.name, field.default, _parser_of(str(field.type))) for field in fields(kind))
-    for kind in (*_KINDS.values(), MemoryPlan, SuperbatchSize, SweepPlan)
+    for kind in (*_KINDS.values(), MemoryPlan, SuperbatchSize, SweepPlan, StepSeconds)
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings
@@ -16,17 +17,19 @@ from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
-from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError
-from gloader.observe.bottleneck import TableFigures, find_bottleneck
+from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError, ReplayError
+from gloader.observe.bottleneck import find_bottleneck
 from gloader.observe.explain import explain_run
 from gloader.observe.explain_passes import explain_passes
+from gloader.observe.recent_timeline import RecentTimeline
 from gloader.observe.timeline import TimelineRecorder
+from gloader.pipeline.advice import Advisor
 from gloader.pipeline.consumer import EpochIterator, require_same_process
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.run import PipelineRun
+from gloader.pipeline.run_header import run_header
 from gloader.pipeline.seed_order import named_facts, stream_fingerprint
-from gloader.pipeline.table_files import feature_rows
 from gloader.samplers.arguments import checked_fanouts
 from gloader.samplers.make import require_layout
 from gloader.types import BatchId, HeteroReadyBatch, LinkBatch, ReadyBatch
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership
     from gloader.memory.plan import MemoryPlan
+    from gloader.observe.bottleneck import Bottleneck, BottleneckKind
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
@@ -49,6 +53,10 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
+
+# What the loop may wait for, where other settings may help.
+_ADVISED: Final = frozenset({"cpu", "sweep", "sample", "inspect", "stage", "read", "gather", "startup"})
+_MOST_SPENT: Final = 0.01  # of the time since the loader was opened, on advice
 
 
 class BatchLoader(ABC, Generic[B]):
@@ -83,7 +91,7 @@ class BatchLoader(ABC, Generic[B]):
             self._settings = settings
             self._plan = self._plan_seeds(dataset, settings, membership)
             self._order = self._plan.order
-        self._timeline = TimelineRecorder() if settings.stages.trace else None
+        self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
         links = self._plan.links
         self._held = open_for_rank(
             membership,
@@ -92,7 +100,12 @@ class BatchLoader(ABC, Generic[B]):
             settings,
             dry_run=device_dry_run,
         )
-        self._feedback = RunFeedback(num_ranks=self._held.num_ranks, table_names=self._held.tier.table_names)
+        tier = self._held.tier
+        self._feedback = RunFeedback(
+            num_ranks=self._held.num_ranks,
+            table_names=tier.table_names,
+            learner=None if isinstance(tier, RemoteTier) else tier.load.files.learner,
+        )
         # Dropping the loader, or ending the process, closes what it holds; the threads know `_held` alone.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
         facts = None if links is None else links.facts()
@@ -103,6 +116,10 @@ class BatchLoader(ABC, Generic[B]):
             fingerprint=stream_fingerprint(dataset, self._order, settings.sampling, facts),
             stream=named_facts(dataset, self._order, settings.sampling, facts),
         )
+        self._recorded_from: LoaderState | None = None  # where the first run began
+        self._whole_since = 0  # the first epoch of which the run under way makes every batch
+        self._advice: dict[BottleneckKind, str] = {}  # by what the loop waited for
+        self._advised_s, self._opened_s = 0.0, time.perf_counter()
         self._starved_before = 0.0
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
         self._stats: EpochStats | None = None
@@ -240,22 +257,52 @@ class BatchLoader(ABC, Generic[B]):
         ForkError
             In a forked child.
         """
-        stats, plan = self.stats, self.memory_plan
         tier = self._held.tier
-        dims = {rows.name: rows.feature_dim for rows in feature_rows(self._dataset, self._settings)}
         threads = self._settings.stages.sampler_threads
-        return find_bottleneck(
-            stats,
+        found = find_bottleneck(
+            self.stats,
             cores=len(os.sched_getaffinity(0)),
             sampler_threads=threads if isinstance(tier, RemoteTier) else tier.sampler_threads,
             store_s=self._starved_s - self._starved_before,
-            tables=[
-                TableFigures(name=name, row_bytes=4 * dims[name], cache_rows=rows, curve=curve)
-                for name, rows, curve in zip(
-                    tier.table_names, plan.cache_rows, tier.miss_curves(stats), strict=True
-                )
-            ],
-        ).sentence
+        )
+        return "; ".join(filter(None, [found.sentence, self._advice_for(found)]))
+
+    def _advice_for(self, found: Bottleneck) -> str:
+        """Return what would make an epoch shorter; nothing where the loop hardly waits, or that is not known."""
+        if found.kind not in _ADVISED:
+            return ""
+        began = time.perf_counter()
+        # Asked for after every epoch: once for each finding, and again where that is a hundredth of what went by.
+        if not self._advice.get(found.kind) or self._advised_s < _MOST_SPENT * (began - self._opened_s):
+            self._advice[found.kind] = self.advice()
+            self._advised_s += time.perf_counter() - began
+        return self._advice[found.kind]
+
+    def advice(self) -> str:
+        """Say what would make an epoch shorter, and by how much, as a replay of the last one says.
+
+        Other settings within the same budget come first, then what has to be bought. Nothing is said of the first epoch
+        of a run, on a GPU, where another process or other machines bring rows, or where a replay explains too little.
+
+        Raises
+        ------
+        ForkError
+            In a forked child.
+        """
+        require_same_process(self._pid)
+        tier = self._held.tier
+        # The first epoch of a run begins with nothing prepared, and is none by which to say what the others take.
+        if self._stats is None or self._stats.epoch <= self._whole_since:
+            return ""
+        if isinstance(tier, RemoteTier) or tier.exchange is not None or tier.device.is_asynchronous:
+            return ""
+        state = replace(self._state, next=BatchId(epoch=self._stats.epoch - 1, index=0))
+        header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
+        try:
+            recording = self._timeline.recording(header)
+        except ReplayError:
+            return ""
+        return Advisor(tier.load, tier.plan, self._settings).advise(recording)
 
     @property
     def _starved_s(self) -> float:
@@ -263,7 +310,9 @@ class BatchLoader(ABC, Generic[B]):
         return 0.0 if self._dataset.mirrored is None else self._dataset.mirrored.starved_s
 
     def write_trace(self, path: StrPath) -> None:
-        """Write what every stage did so far as JSON that https://ui.perfetto.dev shows.
+        """Write what every stage did so far as JSON that https://ui.perfetto.dev shows and `gloader.replay` reads.
+
+        What a rank records whose batches another process loads, no more than its loop, cannot be replayed.
 
         Raises
         ------
@@ -273,9 +322,14 @@ class BatchLoader(ABC, Generic[B]):
             In a forked child.
         """
         require_same_process(self._pid)
-        if self._timeline is None:
+        whole = self._timeline.whole
+        if whole is None:
             raise ConfigError("nothing was recorded; build the loader with trace=True")
-        self._timeline.write(Path(path))
+        tier, header = self._held.tier, None
+        if not isinstance(tier, RemoteTier):
+            state = self._recorded_from or self._state
+            header = run_header(tier, self._settings, state, self._dataset, num_ranks=self._held.num_ranks)
+        whole.write(Path(path), header=header)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as JSON: the first batch that was not handed out, and what the stream depends on."""
@@ -333,6 +387,8 @@ class BatchLoader(ABC, Generic[B]):
         if held.run is not None and _stands_at(held.run.consumer, position):
             return held.run
         held.end_run()
+        self._recorded_from = self._recorded_from or replace(self._state, next=position)
+        self._whole_since = position.epoch + (position.index > 0)
         epochs = self._settings.stages.epochs
         end_epoch = None if epochs is None else max(epochs, position.epoch + 1)
         labels = self._plan.labels

@@ -24,7 +24,7 @@ from gloader.memory.too_small import does_not_fit, require_batch, require_featur
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize, superbatch_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gloader.cache.reuse import CacheOutlook
     from gloader.config import Features
@@ -97,8 +97,10 @@ class MemoryPlan:
     parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
     predicted_step_s: float  # as ways are compared: packs count longer than they take
     candidates: tuple[str, ...]  # the way that was taken and the next best, for people
+    step: StepSeconds  # predicted for the way that was taken
     would_fit: bool  # whether features='auto' would hold all of them in memory; they are read from the SSD
     sweeps: SweepPlan | None = None  # of the edges; None: no passes over them are made
+    kept_share: float = 0.0  # of the batches sampled ahead, which ``keep_bytes`` hold
 
     @property
     def total_bytes(self) -> int:
@@ -120,6 +122,7 @@ def plan_memory(
     cache_bytes: int | None = None,
     superbatch: int | None = None,
     must_pack: bool = False,
+    num_buffers: int | None = None,
 ) -> MemoryPlan:
     """Share ``budget_bytes`` out: topology and batches first, the rest in whatever way makes a step shortest. Pure.
 
@@ -137,13 +140,14 @@ def plan_memory(
     cache_bytes : of the host cache, of all tables; None: what is left
     superbatch : the largest superbatch wanted; None: whatever is fastest
     must_pack : whether packs were asked for, whatever their buffers take
+    num_buffers : of features; None: whatever is fastest
 
     Raises
     ------
     BudgetError
         Even one batch alone, or what was asked for by name, does not fit; says needed and allowed.
     ConfigError
-        ``cache_bytes`` is negative.
+        ``cache_bytes`` is negative, or ``num_buffers`` are too few.
     """
     if cache_bytes is not None and cache_bytes < 0:
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
@@ -157,12 +161,13 @@ def plan_memory(
         held += sweeps.memory_bytes
         parts.append((f"edge sweeps of {sweeps.num_batches} batches", sweeps.memory_bytes))
         spill_bytes = max(spill_bytes - sweeps.spill_bytes, 0)
-    require_batch(held + demand.fewest_buffers * demand.buffer_bytes, budget_bytes, demand)
+    counts = _buffer_counts(demand, num_buffers)
+    require_batch(held + counts[-1] * demand.buffer_bytes, budget_bytes, demand)
     left = budget_bytes - held
-    require_features(demand, left - demand.fewest_buffers * demand.buffer_bytes, features, budget_bytes)
-    found = list(_in_memory(demand, left)) if features != "ssd" else []
+    require_features(demand, left - counts[-1] * demand.buffer_bytes, features, budget_bytes)
+    found = list(_in_memory(demand, left, counts)) if features != "ssd" else []
     if features != "ram":
-        found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, must_pack=must_pack)
+        found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
     if not found:
         least = _sizes(demand, superbatch)[0]
         raise does_not_fit(demand, left, spill_bytes, cache_bytes, least, must_pack=must_pack)
@@ -208,11 +213,22 @@ def _plan_of(
         parts=tuple(parts),
         predicted_step_s=best.step.weighed_s,
         candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # some differ in what no text says
+        step=best.step,
         would_fit=best.features == "ssd"
         and not demand.work.is_exchanged  # rows of other machines are not held
         and demand.feature_bytes <= spare + caches_bytes(demand, shares.cache_rows),
         sweeps=demand.sweeps,
+        kept_share=shares.kept_share,
     )
+
+
+def _buffer_counts(demand: Demand, asked: int | None) -> Sequence[int]:
+    """Return the numbers of feature buffers that are tried, the most first. Pure."""
+    if asked is None:
+        return range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1)
+    if asked < demand.fewest_buffers:
+        raise ConfigError(f"{asked} feature buffers are too few: this run needs {demand.fewest_buffers}")
+    return (asked,)
 
 
 def _named(part: str, table: TableDemand, demand: Demand) -> str:
@@ -257,9 +273,9 @@ def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
     return tuple(best.values())[:_TOLD]
 
 
-def _in_memory(demand: Demand, left: int) -> Iterator[Candidate]:
+def _in_memory(demand: Demand, left: int, counts: Sequence[int]) -> Iterator[Candidate]:
     """Yield the ways to hold all features: nothing is planned, cached or packed. Pure."""
-    for count in range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1):
+    for count in counts:
         if count * demand.buffer_bytes + demand.feature_bytes <= left:
             shares = StepShares(
                 num_buffers=count,
@@ -285,6 +301,7 @@ def _on_ssd(
     spill_bytes: int,
     cache_bytes: int | None,
     superbatch: int | None,
+    counts: Sequence[int],
     *,
     must_pack: bool,
 ) -> Iterator[Candidate]:
@@ -297,7 +314,7 @@ def _on_ssd(
             for table in demand.tables
         )
         planned = planning_bytes(demand, num_batches)
-        for count in range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1):
+        for count in counts:
             room = left - count * demand.buffer_bytes - demand.store_bytes - planned
             for spill in spills:
                 packing = packing_bytes(demand, num_batches, room=room) if spill else 0

@@ -113,6 +113,9 @@ class StepSeconds:
     strategy: Strategy | None  # None: features are in memory
     edges_s: float = 0.0  # that the disk is busy with edges, beside ``disk_s``
     missed_bytes: tuple[int, ...] = ()  # of memory that would hold what a superbatch misses, of each table
+    ahead_s: float = 0.0  # of ``disk_s``, what the disk does before the batch's turn: its part of a sweep
+    misses: tuple[float, ...] = ()  # rows of a batch, of each table
+    swept_bytes: float = 0.0  # that a batch's part of the sweep reads and writes
 
 
 def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOutlook] | None) -> StepSeconds:
@@ -150,6 +153,9 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
                 strategy=strategy,
                 edges_s=work.edges_s,
                 missed_bytes=tuple(read.staged_bytes for read in reads),
+                ahead_s=disk.ahead_s,
+                misses=tuple(read.misses for read in reads),
+                swept_bytes=disk.swept_bytes,
             )
         )
     return min(ways, key=lambda way: way.weighed_s)
@@ -162,6 +168,7 @@ class _DiskWork:
     ahead_s: float = 0.0  # that the disk works before the batch's turn
     own_s: float = 0.0  # and in it
     checked_bytes: float = 0.0  # that a core compares with checksums and copies
+    swept_bytes: float = 0.0  # that are read and written ahead
 
     @property
     def seconds(self) -> float:
@@ -194,6 +201,7 @@ class _Reads(NamedTuple):
     staged_bytes: int  # of memory that hold the different rows of a superbatch
     direct_s: float  # of a batch, alone
     sweep_s: float  # of a batch, its share of one pass over the superbatch's rows
+    sweep_bytes: float  # likewise
 
 
 @lru_cache(maxsize=128)  # shares of the memory that differ in other things have caches alike
@@ -208,6 +216,13 @@ def _reads(
         staged_bytes=in_ram_bytes(math.ceil(_STAGED_MARGIN * unique), table.stored_row_bytes),
         direct_s=_read_seconds(work.rates, table, misses, 0, table.gap_bytes),
         sweep_s=_read_seconds(work.rates, table, unique, work.sweep_gap_bytes) / num_batches,
+        sweep_bytes=expected_reads(
+            unique,
+            file_rows=table.file_rows,
+            row_bytes=table.stored_row_bytes,
+            gap_bytes=work.sweep_gap_bytes,
+        )[1]
+        / num_batches,
     )
 
 
@@ -216,14 +231,17 @@ def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[
     rates = work.rates
     num_bytes = sum(read.missed_bytes for read in reads)
     direct_s, sweep_s = sum(read.direct_s for read in reads), sum(read.sweep_s for read in reads)
+    swept = sum(read.sweep_bytes for read in reads)
     found: dict[Strategy, _DiskWork] = {"direct": _DiskWork(0.0, direct_s, num_bytes)}
     if sum(read.staged_bytes for read in reads) <= shares.staging_bytes:
-        found["staged"] = _DiskWork(sweep_s, 0.0, num_bytes)
+        found["staged"] = _DiskWork(sweep_s, 0.0, num_bytes, swept)
     if 0 < _PACKS_ALIVE * shares.num_batches * num_bytes <= shares.spill_bytes:
         write = num_bytes / rates.write_bytes_per_s
         packing = sweep_s + write if rates.is_one_device else max(sweep_s, write)
         # Written and read back.
-        found["packed"] = _DiskWork(packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes)
+        found["packed"] = _DiskWork(
+            packing, num_bytes / rates.pack_read_bytes_per_s, 2 * num_bytes, swept + num_bytes
+        )
     if work.is_exchanged and len(found) > 1:
         del found["direct"]
     forced = [strategy for strategy in STRATEGIES if strategy == work.strategy]

@@ -1,21 +1,13 @@
-"""The bottleneck of an epoch in a sentence: what the loop waited for, and what would help."""
+"""The bottleneck of an epoch in a sentence: what the loop waited for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-import numpy as np
-
-from gloader.core.units import format_bytes, format_seconds
-from gloader.memory.divide_cache import CachedTable, divide_cache
+from gloader.core.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from gloader.cache import MissCurve
     from gloader.observe.epoch_stats import EpochStats
 
 BottleneckKind: TypeAlias = Literal[
@@ -44,7 +36,6 @@ _SATURATED: Final = 0.90
 _BUSY: Final = 0.60
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
 _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
-_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +44,7 @@ class Bottleneck:
 
     kind: BottleneckKind
     share: float  # of the step: what the consumer waited; of "compute" and "transfer", what those took
-    sentence: str  # for the epoch's line: the finding, and after a semicolon the advice where there is one
-    advice: str  # the second half of the sentence, or empty
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFigures:
-    """What is known of the feature rows of a node type, beside the sums of an epoch."""
-
-    name: str
-    row_bytes: int  # of a cached row; 0: unknown
-    cache_rows: int = 0  # of the host cache as it is
-    curve: MissCurve | None = None  # of the epoch's accesses or a part of them, by capacity; None: unknown
+    sentence: str  # for the epoch's line
 
 
 def find_bottleneck(
@@ -73,7 +53,6 @@ def find_bottleneck(
     cores: int,
     sampler_threads: int = 1,
     store_s: float = 0.0,
-    tables: Sequence[TableFigures] = (),
 ) -> Bottleneck:
     """Find the slowest resource of an epoch: the model, the CPU, the SSD, the store of a URL, or a stage. Pure.
 
@@ -88,10 +67,9 @@ def find_bottleneck(
     cores : what the process may use
     sampler_threads : threads of that stage; every other has one
     store_s : seconds in which a reader waited for bytes from the URL of the dataset
-    tables : of the features; with the curves of all of them there is a size of the cache that would hide the SSD
     """
     if stats.seconds <= 0 or not stats.batches:
-        return Bottleneck(kind="idle", share=0.0, sentence="no batch was computed", advice="")
+        return Bottleneck(kind="idle", share=0.0, sentence="no batch was computed")
     exposed = stats.stage_seconds["wait"] / stats.seconds
     if exposed < _HIDDEN:
         return _hidden_loading(stats, exposed)
@@ -110,109 +88,28 @@ def find_bottleneck(
     if stats.cpu_seconds >= _SATURATED * cores * stats.seconds:
         return _starved_cpu(stats, exposed, cores)
     if slowest in ("read", "stage"):
-        return _slow_disk(slowest, stats, exposed, tables)
-    return _slow_stage(slowest, stats, exposed, tables)
+        return _slow_disk(slowest, stats, exposed)
+    return _slow_stage(slowest, stats, exposed)
 
 
-def _slow_disk(
-    slowest: BottleneckKind, stats: EpochStats, exposed: float, tables: Sequence[TableFigures]
-) -> Bottleneck:
+def _slow_disk(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> Bottleneck:
     who = "gather" if slowest == "read" else "the sweep"
     detail = ", ".join(filter(None, [_read_most(stats), _moved(stats)]))
-    return _waiting(slowest, exposed, f"{who} waits for the SSD", detail, _cache_advice(stats, tables))
+    return _waiting(slowest, exposed, f"{who} waits for the SSD", detail)
 
 
 def _slow_store(exposed: float, share: float) -> Bottleneck:
-    advice = "what came is read from the mirror from now on, as far as it has room"
-    detail = f"readers wait {_percent(share)} of the time"
-    return _waiting("store", exposed, "the loop waits for the object store", detail, advice)
+    detail = f"readers wait {_percent(share)} of the time; what came is read from the mirror from now on"
+    return _waiting("store", exposed, "the loop waits for the object store", detail)
 
 
-def _slow_stage(
-    slowest: BottleneckKind, stats: EpochStats, exposed: float, tables: Sequence[TableFigures]
-) -> Bottleneck:
-    if slowest == "gather":
-        advice = "a smaller fan-out or rows stored as float16 would help"
-        return _waiting("gather", exposed, "the loop waits for gather", _copied(stats, tables), advice)
-    if slowest == "sweep":
-        advice = "a larger spill_budget or memory_budget, for passes that serve more batches, would help"
-        return _waiting("sweep", exposed, "the samplers wait for passes over the edges", "", advice)
-    if slowest == "sample":
-        advice = "more sampler threads or a smaller fan-out would help"
-        return _waiting("sample", exposed, "the loop waits for the samplers", "", advice)
-    advice = "a larger batch or a policy that plans less (static) would help"
-    return _waiting("inspect", exposed, "the loop waits for the cache plan", "", advice)
-
-
-def cache_that_hides(stats: EpochStats, tables: Sequence[TableFigures]) -> int | None:
-    """Return the bytes of the smallest cache whose misses take no longer than the computation; None if none does.
-
-    A missing byte is taken to cost what it did in this epoch, however many there are; the cache is divided over the
-    tables as a plan does. Pure.
-
-    Parameters
-    ----------
-    stats : the sums of the whole epoch
-    tables : of the features, with their curves
-    """
-    ssd_seconds = stats.retrieval_s + stats.stage_seconds["stage"]
-    misses = [
-        _EpochMisses(stats.of_table(table.name), table.row_bytes, table.curve)
-        for table in tables
-        if table.curve is not None and table.curve.num_accesses
-    ]
-    if not stats.rows_read or ssd_seconds <= 0 or not misses:
-        return 0
-    # The disk may work for as long as the loop is busy with something else.
-    hidden_s = stats.stage_seconds["compute"] + stats.stage_seconds["transfer"]
-    allowed = min(hidden_s / ssd_seconds, 1.0) * sum(one.bytes_now for one in misses) * (1 + _ROUNDING)
-    if _missed_bytes(misses, [one.num_rows for one in misses]) > allowed:
-        return None
-    shelves = [CachedTable(one.num_rows, one.row_bytes, one.row_bytes) for one in misses]
-    low, high = 0, sum(one.num_rows * one.row_bytes for one in misses)
-    while low < high:  # misses fall with the bytes
-        middle = (low + high) // 2
-        if _missed_bytes(misses, divide_cache(middle, shelves, misses)) <= allowed:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-class _EpochMisses:
-    """What a table misses in an epoch with a cache of any size: a `HitCurve`.
-
-    Parameters
-    ----------
-    stats : the sums of the epoch, of this table
-    row_bytes : of a row
-    curve : of the epoch's accesses or a part of them
-    """
-
-    def __init__(self, stats: EpochStats, row_bytes: int, curve: MissCurve) -> None:
-        self.row_bytes = row_bytes
-        self.num_rows = int(curve.capacities[-1])
-        self.bytes_now = stats.rows_read * row_bytes
-        self._curve = curve
-        self._scale = stats.rows_gathered / curve.num_accesses  # the curve may be of a part of the epoch
-
-    @property
-    def capacities(self) -> NDArray[np.float64]:
-        """(K,) of slots."""
-        return self._curve.capacities.astype(np.float64)
-
-    @property
-    def hits(self) -> NDArray[np.float64]:
-        """(K,) of the whole epoch, at those."""
-        return np.asarray((self._curve.num_accesses - self._curve.misses) * self._scale, dtype=np.float64)
-
-    def bytes_at(self, rows: int) -> float:
-        """Return the bytes that are missed with ``rows`` in the cache."""
-        return float(self._curve.misses_at(np.array([rows]))[0]) * self._scale * self.row_bytes
-
-
-def _missed_bytes(misses: Sequence[_EpochMisses], rows: Sequence[int]) -> float:
-    return sum(one.bytes_at(count) for one, count in zip(misses, rows, strict=True))
+def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> Bottleneck:
+    who = {
+        "gather": "the loop waits for gather",
+        "sweep": "the samplers wait for passes over the edges",
+        "sample": "the loop waits for the samplers",
+    }.get(slowest, "the loop waits for the cache plan")
+    return _waiting(slowest, exposed, who, _copied(stats) if slowest == "gather" else "")
 
 
 def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[BottleneckKind, float]:
@@ -238,21 +135,20 @@ def _hidden_loading(stats: EpochStats, exposed: float) -> Bottleneck:
     transfer, compute = (stats.stage_seconds[name] / stats.seconds for name in ("transfer", "compute"))
     if transfer > compute:
         finding = f"the transfer to the device takes {_percent(transfer)} of the step: {hidden}"
-        return Bottleneck(kind="transfer", share=transfer, sentence=finding, advice="")
-    return Bottleneck(kind="compute", share=compute, sentence=f"the model computes: {hidden}", advice="")
+        return Bottleneck(kind="transfer", share=transfer, sentence=finding)
+    return Bottleneck(kind="compute", share=compute, sentence=f"the model computes: {hidden}")
 
 
 def _compiling(stats: EpochStats) -> Bottleneck:
     share = stats.compile_seconds / stats.seconds
     seconds = format_seconds(stats.compile_seconds)
     finding = f"kernels are compiled: {_percent(share)} of the step ({seconds}); later runs load them"
-    return Bottleneck(kind="compile", share=share, sentence=finding, advice="")
+    return Bottleneck(kind="compile", share=share, sentence=finding)
 
 
 def _start_up(exposed: float, busiest: BottleneckKind, share: float) -> Bottleneck:
-    advice = "a longer epoch or a larger memory budget would help"
     detail = f"the busiest, {busiest}, works {_percent(share)} of the time"
-    return _waiting("startup", exposed, "the loop waits for stages that wait for each other", detail, advice)
+    return _waiting("startup", exposed, "the loop waits for stages that wait for each other", detail)
 
 
 def _starved_cpu(stats: EpochStats, exposed: float, cores: int) -> Bottleneck:
@@ -260,21 +156,7 @@ def _starved_cpu(stats: EpochStats, exposed: float, cores: int) -> Bottleneck:
     users = {name: stats.stage_seconds[name] for name in _ON_THE_CPU}
     first, second = sorted(users, key=lambda name: users[name], reverse=True)[:2]
     detail = f"{cores} busy {_percent(share)} of the time, most with {first} and {second}"
-    advice = "more cores, a smaller fan-out or a smaller model would help"
-    return _waiting("cpu", exposed, "the loop waits for the CPU cores", detail, advice)
-
-
-def _cache_advice(stats: EpochStats, tables: Sequence[TableFigures]) -> str:
-    if not tables or any(table.curve is None or not table.row_bytes for table in tables):
-        return "a larger memory budget or rows stored as float16 would help"
-    enough = cache_that_hides(stats, tables)
-    if enough is None:
-        return (
-            "no cache would hide it, too many rows are needed once; a faster disk or float16 rows would help"
-        )
-    if enough <= sum(table.cache_rows * table.row_bytes for table in tables):
-        return "the cache is large enough to hide it once it is filled"
-    return f"a cache of {format_bytes(enough)} would hide it"
+    return _waiting("cpu", exposed, "the loop waits for the CPU cores", detail)
 
 
 def _read_most(stats: EpochStats) -> str:
@@ -293,18 +175,17 @@ def _moved(stats: EpochStats) -> str:
     return f"sweeps write {format_bytes(stats.bytes_written)} of {format_bytes(stats.bytes_read)} read"
 
 
-def _copied(stats: EpochStats, tables: Sequence[TableFigures]) -> str:
+def _copied(stats: EpochStats) -> str:
+    """Return how many rows a second were copied."""
     seconds = _copy_seconds(stats)
-    if len(tables) > 1 and not stats.tables:
-        return ""  # rows in memory are not counted by table
-    num_bytes = sum(stats.of_table(table.name).rows_gathered * table.row_bytes for table in tables)
-    return f"{format_bytes(num_bytes / seconds)}/s" if num_bytes and seconds else ""
+    return f"{format_count(stats.rows_gathered / seconds)} rows/s" if stats.rows_gathered and seconds else ""
 
 
-def _waiting(kind: BottleneckKind, exposed: float, finding: str, detail: str, advice: str) -> Bottleneck:
+def _waiting(kind: BottleneckKind, exposed: float, finding: str, detail: str = "") -> Bottleneck:
     detail = f" ({detail})" if detail else ""
-    sentence = f"{finding}: {_percent(exposed)} of the step{detail}; {advice}"
-    return Bottleneck(kind=kind, share=exposed, sentence=sentence, advice=advice)
+    return Bottleneck(
+        kind=kind, share=exposed, sentence=f"{finding}: {_percent(exposed)} of the step{detail}"
+    )
 
 
 def _percent(share: float) -> str:

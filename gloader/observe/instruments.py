@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING, Self
 
+from gloader.core.processor_time import thread_ns
 from gloader.errors import ChannelClosedError
 from gloader.observe.epoch_stats import StatsRecorder
+from gloader.observe.recent_timeline import RecentTimeline
+from gloader.observe.timeline_events import Used
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -36,7 +39,7 @@ class Instruments:
     def __init__(
         self,
         *,
-        timeline: TimelineRecorder | None = None,
+        timeline: TimelineRecorder | RecentTimeline | None = None,
         watchdog: Watchdog | None = None,
         watches_waits: bool = True,
     ) -> None:
@@ -56,7 +59,9 @@ class Instruments:
         return recorder
 
     def forget_before(self, epoch: int) -> None:
-        """Drop the sums of all epochs before ``epoch``; work for them that is under way no longer counts."""
+        """Drop the sums of all epochs before ``epoch``, which begins; work for them under way counts no longer."""
+        if isinstance(self.timeline, RecentTimeline):
+            self.timeline.begin_epoch()
         with self._lock:
             for old in [known for known in self._recorders if known < epoch]:
                 del self._recorders[old]
@@ -89,10 +94,12 @@ class Work:
     __slots__ = (
         "_bytes_read",
         "_bytes_written",
+        "_cpu_began_ns",
         "_instruments",
         "_is_counted",
         "_notes",
         "_recorder",
+        "_requests",
         "_started_ns",
         "batch",
         "batches",
@@ -114,12 +121,15 @@ class Work:
         self._notes: dict[str, NoteValue] | None = None
         self._bytes_read = 0
         self._bytes_written = 0
+        self._requests = 0
         self.seconds = 0.0  # wall time, once it ended
 
     def begin(self) -> Self:
         """Start the clock, on the thread that works."""
         self.thread_id = threading.get_ident()
         self._started_ns = self.since_ns = perf_counter_ns()
+        if self._instruments.timeline is not None:
+            self._cpu_began_ns = self._cpu_ns()
         watchdog = self._instruments.watchdog
         if watchdog is not None and self.stage not in self._instruments.unwatched:
             watchdog.enter(self)
@@ -127,8 +137,10 @@ class Work:
 
     def end(self, error: BaseException | None = None) -> None:
         """Stop the clock; ``error`` is what ended the work early and gets a note on where it happened."""
-        ended_ns = perf_counter_ns()
         instruments = self._instruments
+        # Read within the time that it is of: no thread uses more of a processor than time goes by.
+        cpu_ns = 0 if instruments.timeline is None else self._cpu_ns() - self._cpu_began_ns
+        ended_ns = perf_counter_ns()
         if instruments.watchdog is not None:
             instruments.watchdog.leave(self, ended_ns)
         self.seconds = (ended_ns - self._started_ns) / 1e9
@@ -143,18 +155,23 @@ class Work:
                 self.batches,
                 self._started_ns,
                 ended_ns,
-                self._bytes_read,
-                self._bytes_written,
+                Used(cpu_ns, self._requests, self._bytes_read, self._bytes_written),
                 self._notes,
             )
 
-    def add_bytes(self, *, read: int = 0, written: int = 0) -> None:
-        """Show in the timeline that this work moved bytes from and to the SSD; the sums take theirs from the recorder.
+    def add_bytes(self, *, read: int = 0, written: int = 0, requests: int = 0) -> None:
+        """Show in the timeline what this work moved from and to the SSD; the sums take theirs from the recorder.
 
         A sign of life, as `beat`.
+
+        Parameters
+        ----------
+        read, written : bytes
+        requests : reads that the disk saw
         """
         self._bytes_read += read
         self._bytes_written += written
+        self._requests += requests
         self.beat()
 
     def note(self, **notes: NoteValue) -> None:
@@ -174,11 +191,28 @@ class Work:
     ) -> None:
         self.end(error)
 
+    def _cpu_ns(self) -> int:
+        """Return the processor time so far of this thread; of a computation that of the process."""
+        # The model works with threads that nobody here knows.
+        return process_time_ns() if self.stage == "compute" else thread_ns()
+
     def _note_on(self, error: BaseException) -> None:
         if isinstance(error, ChannelClosedError) or self.stage in _OF_THE_CONSUMER:
             return
         self.note(error=type(error).__name__)
-        if any(note.startswith("in stage ") for note in getattr(error, "__notes__", ())):
-            return  # raised by work within this work, which says better where it was
-        batches = f" and the {self.batches - 1} after it" if self.batches > 1 else ""
-        error.add_note(f"in stage {self.stage}, epoch {self.batch.epoch}, batch {self.batch.index}{batches}")
+        note_where(error, self.stage, self.batch, self.batches)
+
+
+def note_where(error: BaseException, stage: WorkName, batch: BatchId, batches: int = 1) -> None:
+    """Note on ``error`` where it happened, unless work within that work, which says it better, did so already.
+
+    Parameters
+    ----------
+    error : raised by a stage
+    stage : which one
+    batch, batches : what it worked on, or the first of several and how many
+    """
+    if any(note.startswith("in stage ") for note in getattr(error, "__notes__", ())):
+        return
+    others = f" and the {batches - 1} after it" if batches > 1 else ""
+    error.add_note(f"in stage {stage}, epoch {batch.epoch}, batch {batch.index}{others}")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.errors import ConfigError
 from gloader.observe.epoch_stats import WORK_NAMES
-from gloader.observe.timeline_events import FIELDS, TrackRecord, timeline_events
+from gloader.observe.timeline_events import FIELDS, TrackRecord, Used, plain, timeline_events
+from gloader.replay.recording import HEADER_KEY
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 from gloader.ssd_store.write.disk_errors import write_errors
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.observe.epoch_stats import WorkName
+    from gloader.replay.recording import RunHeader
     from gloader.types import BatchId
 
 NoteValue: TypeAlias = int | float | str | bool
 
-# 32 MB, and up to 200 MB of notes; an epoch of 1,000 batches has some 8,000.
+# 40 MB, and up to 180 MB of notes; an epoch of 1,000 batches has some 8,000.
 MAX_EVENTS: Final = 500_000
 _LINES_PER_CHUNK: Final = 4096
 _CODES: Final = {name: code for code, name in enumerate(WORK_NAMES)}
+_NOTHING_USED: Final = Used()
 _pack = struct.Struct(f"={len(FIELDS)}q").pack
 
 
@@ -50,7 +53,7 @@ class TimelineRecorder:
 
     Parameters
     ----------
-    max_events : the most events to keep, of 64 bytes and their notes each
+    max_events : the most events to keep, of 80 bytes and their notes each
 
     Raises
     ------
@@ -84,8 +87,7 @@ class TimelineRecorder:
         batches: int,
         started_ns: int,
         ended_ns: int,
-        bytes_read: int = 0,
-        bytes_written: int = 0,
+        used: Used = _NOTHING_USED,
         notes: dict[str, NoteValue] | None = None,
     ) -> None:
         """Record a piece of work of the thread that calls.
@@ -95,7 +97,7 @@ class TimelineRecorder:
         stage : whose work it was
         batch, batches : the batch, or the first of several and how many
         started_ns, ended_ns : of `time.perf_counter_ns`
-        bytes_read, bytes_written : from and to the SSD
+        used : processor time, and what was moved
         notes : what else is to be shown
         """
         track = self._track()
@@ -105,12 +107,16 @@ class TimelineRecorder:
         # Notes before their event: whoever writes meanwhile finds those of every event that is there.
         if notes:
             track.notes[len(track.events)] = notes
-        track.events += _pack(
-            _CODES[stage], batch.epoch, batch.index, batches, started_ns, ended_ns, bytes_read, bytes_written
-        )
+        track.events += _pack(_CODES[stage], batch.epoch, batch.index, batches, started_ns, ended_ns, *used)
 
-    def write(self, path: Path, *, os_io: OsIO = REAL_OS) -> None:
+    def write(self, path: Path, *, header: RunHeader | None = None, os_io: OsIO = REAL_OS) -> None:
         """Replace ``path`` by what was recorded so far as Chrome trace JSON, or leave it as it was.
+
+        Parameters
+        ----------
+        path : of the file
+        header : what the run was recorded on, for `gloader.replay`; None: it cannot be replayed
+        os_io : the system calls to make
 
         Raises
         ------
@@ -119,14 +125,19 @@ class TimelineRecorder:
         StoreWriteError
             Writing failed; no temporary file is left.
         """
-        # Copies: the threads go on recording while this writes.
+        records = self.records()
+        with write_errors(path, "writing", os_io=os_io):
+            other: dict[str, Any] = {"dropped_events": self.num_dropped}
+            if header is not None:
+                other[HEADER_KEY] = header.to_json()
+            write_chunks_atomically(path, trace_chunks(timeline_events(records), other), os_io=os_io)
+
+    def records(self) -> list[TrackRecord]:
+        """Return what each thread recorded so far."""
+        # Copies: the threads go on recording meanwhile.
         with self._lock:
             tracks = list(self._tracks)
-        records = [_record_of(track) for track in tracks]
-        with write_errors(path, "writing", os_io=os_io):
-            write_chunks_atomically(
-                path, _json_chunks(timeline_events(records), num_dropped=self.num_dropped), os_io=os_io
-            )
+        return [_record_of(track) for track in tracks]
 
     def _track(self) -> _Track:
         track: _Track | None = getattr(self._local, "track", None)
@@ -147,10 +158,10 @@ def _record_of(track: _Track) -> TrackRecord:
     )
 
 
-def _json_chunks(events: Iterable[dict[str, Any]], *, num_dropped: int) -> Iterator[bytes]:
-    """Yield the file piece by piece: a timeline is several times larger as text."""
-    head = {"displayTimeUnit": "ms", "otherData": {"dropped_events": num_dropped}}
-    yield json.dumps(head)[:-1].encode() + b', "traceEvents": [\n'
+def trace_chunks(events: Iterable[dict[str, Any]], other: dict[str, Any]) -> Iterator[bytes]:
+    """Yield a file of ``events`` and its head piece by piece: a timeline is several times larger as text."""
+    head = {"displayTimeUnit": "ms", "otherData": other}
+    yield json.dumps(head, allow_nan=False, default=plain)[:-1].encode() + b', "traceEvents": [\n'
     lines = (json.dumps(event, allow_nan=False) for event in events)
     separator = ""
     while chunk := list(itertools.islice(lines, _LINES_PER_CHUNK)):

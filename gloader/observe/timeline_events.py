@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,14 +27,27 @@ FIELDS: Final = (
     "batches",
     "started_ns",
     "ended_ns",
+    "cpu_ns",
+    "requests",
     "bytes_read",
     "bytes_written",
 )
-_STAGE, _EPOCH, _INDEX, _BATCHES, _STARTED, _ENDED, _READ, _WRITTEN = range(len(FIELDS))
+_STAGE, _EPOCH, _INDEX, _BATCHES, _STARTED, _ENDED, _CPU, _REQUESTS, _READ, _WRITTEN = range(len(FIELDS))
 _PROCESS: Final = 1
 _WAIT, _LAST = WORK_NAMES.index("wait"), WORK_NAMES.index("compute")
 _INDEX_BITS: Final = 32
 _ROWS_AT_ONCE: Final = 4096
+
+
+class Used(NamedTuple):
+    """What a piece of work used: the last of `FIELDS`."""
+
+    cpu_ns: int = (
+        0  # processor time of its thread and of those that worked for it; of "compute" of the process
+    )
+    requests: int = 0  # reads that the SSD saw
+    bytes_read: int = 0  # from it
+    bytes_written: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +55,12 @@ class TrackRecord:
     """What one thread recorded."""
 
     thread_name: str
-    events: bytes  # int64 (n, 8) of FIELDS
+    events: bytes  # int64 (n, 10) of FIELDS
     notes: Mapping[int, Mapping[str, Any]]  # byte offset of a record -> what else is known of it
 
     @property
     def table(self) -> IdArray:
-        """(n, 8) int64, columns as FIELDS."""
+        """(n, 10) int64, columns as FIELDS."""
         return np.frombuffer(self.events, dtype=np.int64).reshape(-1, len(FIELDS))
 
 
@@ -118,8 +131,9 @@ def _slice(row: Sequence[int], notes: Mapping[str, Any], thread: int, origin: in
     args: dict[str, Any] = {"epoch": row[_EPOCH], "batch": row[_INDEX]}
     if row[_BATCHES] != 1:
         args["batches"] = row[_BATCHES]
-    args |= {key: _plain(value) for key, value in notes.items()}
-    args |= {key: row[at] for key, at in (("bytes_read", _READ), ("bytes_written", _WRITTEN)) if row[at]}
+    args |= {key: plain(value) for key, value in notes.items()}
+    args["cpu_us"] = row[_CPU] / 1e3
+    args |= {FIELDS[at]: row[at] for at in (_REQUESTS, _READ, _WRITTEN) if row[at]}
     return {**event, "name": name, "cat": "stage", "args": args}
 
 
@@ -175,12 +189,12 @@ def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
     return np.concatenate(spread)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Return ``value`` as JSON has it; what JSON has not becomes text. Pure."""
     if isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     return str(value)

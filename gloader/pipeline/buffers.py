@@ -28,6 +28,7 @@ RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or as stored
 _FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 _CANCELLED: Final = "the buffer ring is cancelled"
 ALIGNMENT: Final = 64  # bytes at which the matrix of another table begins in a buffer: that of cache lines
+_UNBOUNDED: Final = 2**31  # more buffers than any run has
 
 
 class Buffers(Protocol):
@@ -79,6 +80,10 @@ class BufferRing:
     max_bytes : bytes of all buffers together
     patience_s : how long the consumer may wait while it holds every buffer
     allocate : makes a buffer of so many bytes
+
+    Attributes
+    ----------
+    num_buffers : that there is memory for while no batch has more rows than a new buffer holds at first
     """
 
     def __init__(
@@ -95,6 +100,8 @@ class BufferRing:
         self._rows = tuple(max(count, 1) for count in rows)
         self._largest = self._rows  # of the batch that takes most bytes of all
         self._max_bytes = max_bytes
+        num_bytes = self._num_bytes(self._rows)
+        self.num_buffers = max(max_bytes // num_bytes, 1) if num_bytes else _UNBOUNDED
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.uint8] | None] = queue.SimpleQueue()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.observe.instruments import note_where
 from gloader.pipeline.sweep import SweepEdges
 from gloader.pipeline.swept_batches import PassFeed, SweptBatches
 from gloader.pipeline.threads import stage_thread
@@ -14,11 +15,11 @@ from gloader.samplers.arguments import split_seeds
 from gloader.types import BatchSeeds, seed_nodes
 
 if TYPE_CHECKING:
-    from gloader.observe.instruments import Instruments
+    from gloader.observe.instruments import Instruments, Work
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.positions import BatchStream
+    from gloader.pipeline.sweep_tier import SweepTier
     from gloader.pipeline.threads import Failures, StageThread
-    from gloader.pipeline.tiers import SweepTier
     from gloader.types import AnyBatch, AnySeeds, IdArray
 
 
@@ -52,7 +53,7 @@ class EdgeSweeps:
         self.stream = stream
         self.instruments = instruments
         self.num_types = len(tier.type_starts) - 1
-        self.known = _first_known(tier.probed, stream, tier.type_starts, instruments)
+        self.known = _first_known(tier.probed, stream, tier.type_starts)
         start = len(self.known)
         self.swept = SweptBatches(batches_swept(tier.num_batches, planned), start=start)
         self._feedback = feedback
@@ -60,6 +61,10 @@ class EdgeSweeps:
         self._sweep = SweepEdges(tier.passes, rule, stream, feedback=feedback, instruments=instruments)
         feed = PassFeed(stream, self.swept, size=tier.num_batches, num_hops=rule.num_hops, start=start)
         self.thread: StageThread = stage_thread(self._sweep, feed, self.swept, failures)
+
+    def working(self, position: int) -> Work:
+        """Return the work on the batch at ``position``."""
+        return self.instruments.working("sample", self.stream.id_of(position))
 
     def read(self, position: int) -> list[Any]:
         """Return what was drawn in each hop of the batch at ``position``; errors as `SweptBatches.read`."""
@@ -76,9 +81,7 @@ class EdgeSweeps:
         self.swept.release_all()
 
 
-def _first_known(
-    probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray, instruments: Instruments
-) -> dict[int, AnyBatch]:
+def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray) -> dict[int, AnyBatch]:
     """Take ``probed``, and return those that ``stream`` begins with, by their positions."""
     known: dict[int, AnyBatch] = {}
     taken = probed[:]
@@ -86,8 +89,11 @@ def _first_known(
     for position, batch in enumerate(taken):
         if not stream.has(position) or stream.id_of(position) != batch.id:
             break
-        with instruments.working("sample", batch.id):
+        try:
             own = stream.seeds_at(position)
+        except BaseException as error:
+            note_where(error, "sample", batch.id)
+            raise
         if not _is_of(batch, own, type_starts):
             break  # of another rank
         known[position] = batch

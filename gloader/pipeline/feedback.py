@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset.edge_passes import PassReport
     from gloader.pipeline.superbatch import StagedSuperbatch
+    from gloader.ssd_store.cost.learner import RateLearner
 
 # Reports, for `explain`: a run of more superbatches forgets the oldest.
 _REMEMBERED = 4096
@@ -32,7 +33,8 @@ class _Sums:
     staged: StagedSuperbatch
     predicted_step_s: float | None
     step_factor: float  # that the prediction was made with
-    retrieval_s: list[float]  # of each table
+    stage_s: tuple[float, ...]  # of each table, before its first batch
+    retrieval_s: list[float]  # of each table, in all
     read_bytes: list[int]  # of each table, from the disk
     step_s: float = 0.0
     compute_s: float = 0.0
@@ -54,10 +56,14 @@ class RunFeedback:
     ----------
     num_ranks : ranks that a superbatch's batches are shared by; each step takes one batch of each
     table_names : of the tables; they are told where there are several
+    learner : told how long the disk took; None: there is nothing to learn of it
     """
 
-    def __init__(self, *, num_ranks: int = 1, table_names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, num_ranks: int = 1, table_names: Sequence[str] = (), learner: RateLearner | None = None
+    ) -> None:
         self._num_ranks = num_ranks
+        self._learner = learner
         self._table_names = tuple(table_names)
         self._lock = threading.Lock()
         self._cores = len(os.sched_getaffinity(0))
@@ -111,6 +117,7 @@ class RunFeedback:
                 staged=staged,
                 predicted_step_s=self._predicted_step(staged),
                 step_factor=self._step_factor,
+                stage_s=tuple(stage_s),
                 retrieval_s=list(stage_s),
                 read_bytes=[table.misses.cost.read.bytes_read for table in staged.tables],
             )
@@ -204,6 +211,7 @@ class RunFeedback:
             self._calibration = self._calibration.after(
                 choice.strategy, choice.predicted_s, retrieval_s, factor=choice.factor
             )
+        self._teach(sums)
         step_s = sums.step_s / batches
         # Learnt from the prediction with the factor of that time: two superbatches are under way, so the factor may
         # have changed since.
@@ -229,6 +237,19 @@ class RunFeedback:
                     table=self.name_of(number),
                 )
             )
+
+    def _teach(self, sums: _Sums) -> None:
+        """Tell what the disk took for a superbatch to whoever learns its rates."""
+        if self._learner is None:
+            return
+        for table, stage_s, retrieval_s in zip(
+            sums.staged.tables, sums.stage_s, sums.retrieval_s, strict=True
+        ):
+            choice = table.choice
+            if choice.counts is not None and not choice.is_exchanged:
+                self._learner.observe(
+                    choice.counts, choice.strategy, staged_s=stage_s, read_s=retrieval_s - stage_s
+                )
 
     def _predicted_step(self, staged: StagedSuperbatch) -> float | None:
         """Return the seconds of a step: the cores as busy as before, and the disk as its model says."""

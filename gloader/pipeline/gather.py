@@ -114,7 +114,8 @@ class GatherCached:
                     gather_cached(step, table.rows, x, slots)
                     table.copy_repeats(x)
             hits = sum(len(step.hit_pos) for step in filled.steps)
-            work.note(superbatch=job.superbatch.number, hits=hits)
+            admitted = sum(len(step.admit_pos) for step in filled.steps)
+            work.note(superbatch=job.superbatch.number, hits=hits, admitted=admitted)
         return HostBatch(
             sampled=batch,
             x=filled.x,

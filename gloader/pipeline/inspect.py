@@ -19,7 +19,7 @@ class Inspect:
 
     Parameters
     ----------
-    tables : their planners decide every hit, miss and admission; their samples learn what other cache sizes would miss
+    tables : their planners decide every hit, miss and admission
     instruments : measure it
     """
 
@@ -36,7 +36,7 @@ class Inspect:
             plans = []
             for table, trace, lookahead in zip(self._tables, sampled.traces, job.lookaheads, strict=True):
                 plans.append(table.planner.plan(trace, lookahead))
-                table.miss_sample.offer(trace)
             hits, misses = sum(plan.num_hits for plan in plans), sum(plan.num_misses for plan in plans)
-            work.note(superbatch=sampled.number, hits=hits, misses=misses)
+            admitted = sum(int(plan.admissions.sum()) for plan in plans)
+            work.note(superbatch=sampled.number, hits=hits, misses=misses, admitted=admitted)
         return PlannedSuperbatch(number=sampled.number, first=sampled.first, plans=tuple(plans))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.pipeline.other_machines import OtherMachines
     from gloader.pipeline.seed_order import SeedPlan
-    from gloader.pipeline.table_files import TableFiles
+    from gloader.pipeline.table_files import KnownDisk, TableFiles
     from gloader.samplers import Topology
     from gloader.types import AnySampler
 
@@ -77,6 +77,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     num_loaders: int,
     others: OtherDevices | None,
     machines: OtherMachines | None,
+    known: KnownDisk | None = None,
 ) -> MeasuredLoad:
     """Open edges and files of rows, and make the first batches; the features are left alone.
 
@@ -85,14 +86,20 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     dataset, seeds, settings, dry_run, num_ranks, num_loaders, others, machines : as of `open_feature_tier`
     stack : closes what was opened
     budget_bytes : of memory
+    known : of the disks of a run that is planned alone, for which nothing is written; None: they are measured
 
     Raises
     ------
     BudgetError, ConfigError
         As `open_feature_tier`.
     """
-    spill = open_spill_folder(dataset, settings, stack, budget_bytes=budget_bytes, num_loaders=num_loaders)
-    home = choose_edge_home(dataset, settings, spill, budget_bytes=budget_bytes)
+    spill = None
+    if known is None:
+        spill = open_spill_folder(
+            dataset, settings, stack, budget_bytes=budget_bytes, num_loaders=num_loaders
+        )
+    room = known if known is not None and known.spill_bytes else spill
+    home = choose_edge_home(dataset, settings, room, budget_bytes=budget_bytes)
     # Held first: what it leaves of the budget is shared out below.
     topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
     beside: list[tuple[str, int]] = []
@@ -101,7 +108,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
         bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=budget_bytes)
         order, links = bound.order, bound.text
         beside.append(("edges to predict", bound.held_bytes))
-    files = open_files(dataset, settings, spill, stack)
+    files = open_files(dataset, settings, spill, stack, known=known)
     if on_their_way := dataset.os_io.limit_memory(_memory_of_blocks(budget_bytes)):
         beside.append(("blocks of the object store", on_their_way))
     if machines is not None:

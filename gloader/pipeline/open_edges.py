@@ -16,8 +16,8 @@ from gloader.memory.spill_budget import open_spill
 from gloader.memory.sweep_plan import SweepDemand, plan_sweeps
 from gloader.memory.topology_home import NO_FOLDER, SweepObstacle, choose_home
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
+from gloader.pipeline.sweep_tier import SweepTier
 from gloader.pipeline.table_files import feature_rows
-from gloader.pipeline.tiers import SweepTier
 from gloader.samplers import (
     TIMED_SWEEP_REFUSAL,
     LaborSampler,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gloader.memory.sweep_plan import SweepPlan
     from gloader.memory.topology_home import TopologyChoice
     from gloader.pipeline.device_rows import Workload
+    from gloader.pipeline.table_files import KnownDisk
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import AnyBatch, Block, Relation
@@ -98,7 +99,7 @@ def open_spill_folder(
 def choose_edge_home(
     dataset: Dataset,
     settings: LoaderSettings,
-    spill: SpillFolder | None,
+    spill: SpillFolder | KnownDisk | None,
     *,
     budget_bytes: int,
 ) -> TopologyChoice:
@@ -263,7 +264,7 @@ def open_sweeps(
     )
 
 
-def _obstacle(sampling: SamplingSettings, spill: SpillFolder | None) -> SweepObstacle | None:
+def _obstacle(sampling: SamplingSettings, spill: SpillFolder | KnownDisk | None) -> SweepObstacle | None:
     """Return what keeps edges from being swept, whatever the batches are like."""
     refusal = hetero_sweep_refusal(sampling.sampler, sampling.fanouts)
     if sampling.is_temporal:

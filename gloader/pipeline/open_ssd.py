@@ -10,7 +10,6 @@ from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_plan
 from gloader.cache.trace import NO_ROWS
 from gloader.errors import BudgetError
 from gloader.memory.divide_cache import share_out
-from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.tiers import SsdTable
 from gloader.samplers import HeteroGraph
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager, ExitStack
 
+    from gloader.cache import SuperbatchPlanner
     from gloader.config import LoaderSettings
     from gloader.device import DeviceTier
     from gloader.memory.plan import MemoryPlan
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from gloader.ssd_store.regions.shared import SharedBuffers
     from gloader.types import FeatureSource, IdArray
 
-# Of the budget, for a moment, to estimate what other cache sizes would miss.
-_SAMPLE_SHARE: Final = 0.05
 
 # They copy hits; more do not pay where a model computes beside them.
 _COPY_THREADS: Final = 2
@@ -68,13 +66,9 @@ def open_ssd(
     BudgetError
         Packs were asked for, and there is no folder for them.
     """
-    if settings.reading.io_strategy == "packed" and files.spill is None:
-        raise BudgetError(
-            "io_strategy='packed' needs disk for packs, and there is no folder for them: give spill_budget bytes (0 "
-            "means none) and a spill_dir that is not in memory, or use io_strategy='auto'"
-        )
+    require_pack_folder(settings, has_folder=files.spill is not None)
     staging = share_out(staging_bytes, plan.missed_bytes)
-    spill = share_out(_WHOLE, plan.missed_bytes)
+    spill = spill_shares(plan)
     buffers = None
     # The plan may have found packs too dear, though there is a folder for them.
     if files.spill is not None and plan.pack_buffer_bytes:
@@ -86,7 +80,7 @@ def open_ssd(
         capacity = plan.cache_rows[number]
         hot = NO_ROWS
         if settings.memory.policy == "static":
-            hot = _hottest(topology, table, capacity, held[number])
+            hot = static_rows(topology, table, capacity, held[number])
         retrieval = _open_retrieval(
             table.store,
             files,
@@ -94,7 +88,7 @@ def open_ssd(
             settings,
             stack,
             staging_bytes=staging[number],
-            spill_share=spill[number] / _WHOLE,
+            spill_share=spill[number],
         )
         slots = _open_slots(table.store, capacity, settings, stack)
         with filling(number) as rows:
@@ -104,23 +98,50 @@ def open_ssd(
             SsdTable(
                 store=table.store,
                 slots=slots,
-                planner=make_planner(
-                    settings.memory.policy,
-                    num_nodes=table.store.num_rows,
-                    capacity=capacity,
-                    hot=hot,
-                    device_resident=held[number],
-                    reset=settings.memory.superbatch_reset,
-                    expected_accesses=plan.planned_accesses[number],
-                ),
+                planner=open_planner(plan, settings, table, hot=hot, held=held[number], number=number),
                 retrieval=retrieval,
-                miss_sample=MissSample(
-                    table.store.num_rows,
-                    max_bytes=int(_SAMPLE_SHARE * plan.budget_bytes) // len(files.tables),
-                ),
             )
         )
     return tuple(found)
+
+
+def require_pack_folder(settings: LoaderSettings, *, has_folder: bool) -> None:
+    """Raise BudgetError where packs were asked for, and there is no folder for them."""
+    if settings.reading.io_strategy == "packed" and not has_folder:
+        raise BudgetError(
+            "io_strategy='packed' needs disk for packs, and there is no folder for them: give spill_budget bytes (0 "
+            "means none) and a spill_dir that is not in memory, or use io_strategy='auto'"
+        )
+
+
+def spill_shares(plan: MemoryPlan) -> tuple[float, ...]:
+    """Return the part of the disk for packs that each table may take. Pure."""
+    return tuple(share / _WHOLE for share in share_out(_WHOLE, plan.missed_bytes))
+
+
+def open_planner(
+    plan: MemoryPlan, settings: LoaderSettings, table: TableFile, *, hot: IdArray, held: IdArray, number: int
+) -> SuperbatchPlanner:
+    """Return what decides the hits, misses and admissions of a table.
+
+    Parameters
+    ----------
+    plan : of the memory
+    settings : those of the loader
+    table : whose rows
+    hot : the rows of a static cache, see `static_rows`
+    held : the rows that the device holds
+    number : of the table in ``plan``
+    """
+    return make_planner(
+        settings.memory.policy,
+        num_nodes=table.rows.num_rows,
+        capacity=plan.cache_rows[number],
+        hot=hot,
+        device_resident=held,
+        reset=settings.memory.superbatch_reset,
+        expected_accesses=plan.planned_accesses[number],
+    )
 
 
 def _open_slots(store: FeatureStore, capacity: int, settings: LoaderSettings, stack: ExitStack) -> SlotCache:
@@ -160,8 +181,8 @@ def _open_retrieval(
     )
 
 
-def _hottest(topology: Topology | HeteroGraph, table: TableFile, capacity: int, held: IdArray) -> IdArray:
-    """Return the rows of a static host cache, beside those ``held`` by the device."""
+def static_rows(topology: Topology | HeteroGraph, table: TableFile, capacity: int, held: IdArray) -> IdArray:
+    """Return the rows of a static host cache of ``table``, beside those ``held`` by the device."""
     if table.is_of_edges:
         # How often an edge is taken is seen in batches alone: no edge is hotter than another before the first.
         return np.setdiff1d(np.arange(capacity + len(held)), held)[:capacity]

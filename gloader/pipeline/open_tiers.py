@@ -92,12 +92,13 @@ def open_feature_tier(
             machines=machines,
         )
         files, tiers, demand, work = load.files, load.tiers, load.demand, load.work
-        plan = _plan(demand, settings, files, tiers, budget_bytes=budget)
+        plan = plan_tiers(demand, settings, files, tiers, budget_bytes=budget)
         exchange = None
         if machines is not None:
             plan, exchange = _join(
                 machines, plan, demand, settings, files, tiers, budget_bytes=budget, num_ranks=num_ranks
             )
+        spill_bytes = files.spill_bytes  # before a part is split off
         files = with_edge_spill(files, plan, stack)
         # What nobody planned for stages missing rows, of two superbatches at a time, and makes further buffers for a
         # loop that keeps batches.
@@ -117,23 +118,26 @@ def open_feature_tier(
             )
         else:
             sources, tiers = _settle_in_memory(files, tiers, stack, others=others)
-        ring_bytes = (plan.ring_bytes + spare) // num_ranks
+        ring_bytes = (plan.ring_bytes + (0 if settings.memory.buffers else spare)) // num_ranks
         return FeatureTier(
             topology=work.topology,
             order=work.order,
             sampler=tiers[0].sampler or work.sampler,
             types=files.types,
             sources=sources,
-            ring=_ring(demand, plan, files, tiers, max_bytes=ring_bytes),
+            ring=open_ring(demand, plan, files, tiers, max_bytes=ring_bytes),
             device=tiers[0].device,
             device_tiers=tiers[: len(files.tables)],
             plan=plan,
+            spill_bytes=spill_bytes,
             ssd=ssd,
             sweeps=edge_sweeps,
             exchange=exchange,
             sampler_threads=num_sampler_threads(settings, tiers[0]),
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
             facts=_facts(load, plan, settings),
+            # Not the batches that it was measured by, which are large.
+            load=replace(load, files=files, work=replace(work, probe=[])),
             stack=stack,
         )
     except BaseException:
@@ -156,15 +160,29 @@ def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> Ti
     )
 
 
-def _plan(
+def plan_tiers(
     demand: Demand,
     settings: LoaderSettings,
     files: TableFiles,
     tiers: Sequence[DeviceTier],
     *,
     budget_bytes: int,
+    num_buffers: int | None = None,
 ) -> MemoryPlan:
-    """Share the budget out; of a table that the device holds whole, only the checksums stay on the host."""
+    """Share the budget out; of a table that the device holds whole, only the checksums stay on the host.
+
+    Parameters
+    ----------
+    demand, files, tiers : what was measured, see `MeasuredLoad`
+    settings : those of the loader
+    budget_bytes : of memory
+    num_buffers : of features; None: those of the settings, or as many as are fastest
+
+    Raises
+    ------
+    BudgetError, ConfigError
+        As `plan_memory`.
+    """
     memory, feature_bytes = settings.memory, demand.feature_bytes
     holds_all = all(tier.holds_all for tier in tiers)
     demand = replace(
@@ -184,6 +202,7 @@ def _plan(
         # Rows of other machines have to be put somewhere, and those of the first superbatch, which finds nothing
         # cached, hardly fit in the memory that is idle.
         must_pack=settings.reading.io_strategy == "packed" or demand.work.is_exchanged,
+        num_buffers=memory.buffers if num_buffers is None else num_buffers,
     )
 
 
@@ -214,7 +233,7 @@ def _join(
         return plan, None
     if size != plan.superbatch.num_batches:
         memory = replace(settings.memory, superbatch=size)
-        plan = _plan(demand, replace(settings, memory=memory), files, tiers, budget_bytes=budget_bytes)
+        plan = plan_tiers(demand, replace(settings, memory=memory), files, tiers, budget_bytes=budget_bytes)
     return plan, machines.exchange(files.stores)
 
 
@@ -249,10 +268,25 @@ def _settle_in_memory(
     return tuple(sources), (*settled, *tiers[len(settled) :])
 
 
-def _ring(
+def ring_buffers(load: MeasuredLoad, plan: MemoryPlan, *, num_ranks: int) -> int:
+    """Return the feature buffers of each rank that ``plan`` has room for, with a part of what nobody planned for."""
+    max_bytes = (plan.ring_bytes + idle_part(plan.spare_bytes)) // num_ranks
+    return open_ring(load.demand, plan, load.files, load.tiers, max_bytes=max_bytes).num_buffers
+
+
+def open_ring(
     demand: Demand, plan: MemoryPlan, files: TableFiles, tiers: Sequence[DeviceTier], *, max_bytes: int
 ) -> BufferRing:
-    """Return the buffers of a rank; of tables that the device brings, they only bound the batches under way."""
+    """Return the buffers of a rank; of tables that the device brings, they only bound the batches under way.
+
+    Nothing is allocated before a batch is gathered.
+
+    Parameters
+    ----------
+    demand, files, tiers : what was measured, see `MeasuredLoad`
+    plan : of the memory
+    max_bytes : of all buffers
+    """
     tables = list(zip(demand.tables, files.stores, tiers, strict=False))
     if tables and all(tier.brings_all for *_, tier in tables):
         max_bytes = _EMPTY_BUFFERS * sum(table.row_bytes for table, *_ in tables)

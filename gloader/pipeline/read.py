@@ -67,7 +67,7 @@ class ReadMisses:
                 with self._feedback.device.using() as use:
                     read = staged.misses.read_into(job.index, step.miss_row, x[number], at=step.miss_pos)
                 staged.misses.release(job.index)
-                work.add_bytes(read=read.bytes_read)
+                work.add_bytes(read=read.bytes_read, requests=read.requests)
                 self._count(batch.sampled.id, step, read, num_rows=len(rows.order), table=number)
                 self._feedback.add_read(
                     superbatch.number, use.seconds, table=number, num_bytes=read.bytes_read

@@ -10,6 +10,7 @@ from gloader.samplers.sweeping import swept_nodes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gloader.observe.instruments import Work
     from gloader.pipeline.edge_sweeps import EdgeSweeps
     from gloader.pipeline.sample import TraceEntry
     from gloader.types import AnyBatch
@@ -34,33 +35,35 @@ class ReplayTrace:
     def process(self, position: int) -> TraceEntry:
         """Return the nodes of the batch at ``position`` of the stream."""
         sweeps = self._sweeps
-        if (known := sweeps.known.get(position)) is not None:
-            return trace_entry(known, self._types)
-        batch_id = sweeps.stream.id_of(position)
-        with sweeps.instruments.working("sample", batch_id):
+        with sweeps.working(position) as work:
+            work.note(ahead=True)
+            if (known := sweeps.known.get(position)) is not None:
+                work.note(known=True)
+                return trace_entry(known, self._types)
             seeds, drawn = sweeps.stream.seeds_at(position), sweeps.read(position)
             if self._has_edges:
-                return trace_entry(sweeps.sampler.replay(batch_id, seeds, drawn), self._types)
-            nodes = swept_nodes(sweeps.sampler.rule, batch_id, seeds, drawn)
+                return trace_entry(sweeps.sampler.replay(work.batch, seeds, drawn), self._types)
+            nodes = swept_nodes(sweeps.sampler.rule, work.batch, seeds, drawn)
             return tuple(CodedRows.of(nodes[number]) for number in self._types)
 
 
 class ReplayBatch:
-    """Makes the batch at a position of what passes brought, and gives that back. Thread-safe."""
-
-    name: Final = "sample"
+    """Makes the batch at a position of what passes brought, and gives that back; a `BatchSource`. Thread-safe."""
 
     def __init__(self, sweeps: EdgeSweeps) -> None:
         self._sweeps = sweeps
 
-    def process(self, position: int) -> AnyBatch:
+    def working(self, position: int) -> Work:
+        """Return the work on the batch at ``position``."""
+        return self._sweeps.working(position)
+
+    def make(self, position: int, work: Work) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
         sweeps = self._sweeps
         if (known := sweeps.known.pop(position, None)) is not None:
+            work.note(known=True)
             return known
-        batch_id = sweeps.stream.id_of(position)
-        with sweeps.instruments.working("sample", batch_id):
-            seeds = sweeps.stream.seeds_at(position)
-            batch = sweeps.sampler.replay(batch_id, seeds, sweeps.read(position))
+        seeds = sweeps.stream.seeds_at(position)
+        batch = sweeps.sampler.replay(work.batch, seeds, sweeps.read(position))
         sweeps.swept.release(position)
         return batch

@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gloader.cache import Trace
-    from gloader.observe.timeline import TimelineRecorder
+    from gloader.observe.recent_timeline import RecentTimeline
     from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.feedback import RunFeedback
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.other_machines import RowExchange
     from gloader.pipeline.positions import BatchLabels, BatchStream
-    from gloader.pipeline.sample import TraceEntry
+    from gloader.pipeline.sample import BatchSource, TraceEntry
     from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
+    from gloader.pipeline.sweep_tier import SweepTier
     from gloader.pipeline.threads import Cancellable, Stage, StageThread
-    from gloader.pipeline.tiers import FeatureTier, SsdTable, SweepTier
+    from gloader.pipeline.tiers import FeatureTier, SsdTable
     from gloader.pipeline.transfer import SentBatch
-    from gloader.types import AnyBatch
 
 B = TypeVar("B")
 
 # Between two stages one item waits, so that neither is idle for the time of a hand-over. More would hold another plan,
 # the staged rows of another superbatch or another buffer of the ring, and hide nothing.
-_WAITING: Final = 1
+WAITING: Final = 1
 # This rank's batches, taken out of those of all ranks: each holds a buffer, so the ring bounds them. A bound below
 # the ring's would let a slow consumer keep the batches of other ranks behind its own.
 _BOUND_BY_RING: Final = 2**31
@@ -118,7 +118,7 @@ class PipelineRun:
         labels: BatchLabels,
         *,
         feedback: RunFeedback,
-        timeline: TimelineRecorder | None,
+        timeline: RecentTimeline | None,
         stall_timeout_s: float,
         ranks: MachineRanks | None = None,
     ) -> None:
@@ -130,7 +130,7 @@ class PipelineRun:
         self._is_closed = False
         self._pid = os.getpid()
         self._has_ended_well = True
-        self._gathered: Channel[HostBatch] = Channel(_WAITING)  # of all ranks
+        self._gathered: Channel[HostBatch] = Channel(WAITING)  # of all ranks
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         self._is_sending = tier.device.is_asynchronous
@@ -228,10 +228,10 @@ class PipelineRun:
     def _out_of_core(self, ssd: Sequence[SsdTable]) -> Pipeline:
         """Return the threads for features on the SSD: sample, inspect, stage, read, gather."""
         tier, failures, instruments, feedback = self._tier, self._failures, self._instruments, self._feedback
-        planned: Channel[PlannedSuperbatch] = Channel(_WAITING)
-        staged: Channel[StagedSuperbatch] = Channel(_WAITING)
-        filled: Channel[FilledBatch] = Channel(_WAITING)
-        first_read: Channel[None] = Channel(_WAITING)
+        planned: Channel[PlannedSuperbatch] = Channel(WAITING)
+        staged: Channel[StagedSuperbatch] = Channel(WAITING)
+        filled: Channel[FilledBatch] = Channel(WAITING)
+        first_read: Channel[None] = Channel(WAITING)
         window = SuperbatchWindow()
         kept = KeptBatches(tier.plan.keep_bytes)
         sample = self._sample()
@@ -291,7 +291,7 @@ class PipelineRun:
             failures=self._failures,
         )
 
-    def _sample(self) -> Stage[int, AnyBatch]:
+    def _sample(self) -> BatchSource:
         """Return what makes the batch at a position."""
         if self._sweeps is not None:
             return ReplayBatch(self._sweeps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.observe.instruments import Instruments
+    from gloader.observe.instruments import Instruments, Work
     from gloader.pipeline.positions import BatchStream
-    from gloader.pipeline.threads import Stage
     from gloader.samplers import Topology
     from gloader.types import AnyBatch, AnySampler, IdArray
 
@@ -62,6 +61,18 @@ class CodedRows:
 TraceEntry: TypeAlias = tuple[CodedRows, ...]  # of one batch, in each table
 
 
+class BatchSource(Protocol):
+    """Makes the batch at a position, as a part of what is measured as one piece of work. Thread-safe."""
+
+    def working(self, position: int) -> Work:
+        """Return the work on the batch at ``position``: of making it, and of all that is made of it."""
+        ...
+
+    def make(self, position: int, work: Work) -> AnyBatch:
+        """Return the batch at ``position`` of the stream, as a part of ``work``."""
+        ...
+
+
 class SampleBatch:
     """Samples the batch at a position. Thread-safe.
 
@@ -72,19 +83,19 @@ class SampleBatch:
     instruments : measure it
     """
 
-    name: Final = "sample"
-
     def __init__(self, sampler: AnySampler, stream: BatchStream, instruments: Instruments) -> None:
         self._sampler = sampler
         self._stream = stream
         self._instruments = instruments
 
-    def process(self, position: int) -> AnyBatch:
+    def working(self, position: int) -> Work:
+        """Return the work on the batch at ``position``."""
+        return self._instruments.working("sample", self._stream.id_of(position))
+
+    def make(self, position: int, work: Work) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
-        batch_id = self._stream.id_of(position)
-        with self._instruments.working("sample", batch_id):
-            # Here, as rows of a link table are read and looked up for them.
-            return self._sampler.sample(batch_id, self._stream.seeds_at(position))
+        # Measured too, as rows of a link table are read and looked up for the seeds.
+        return self._sampler.sample(work.batch, self._stream.seeds_at(position))
 
 
 class SampleWhole:
@@ -101,14 +112,15 @@ class SampleWhole:
 
     name: Final = "sample"
 
-    def __init__(self, sample: Stage[int, AnyBatch], topology: Topology | HeteroGraph) -> None:
+    def __init__(self, sample: BatchSource, topology: Topology | HeteroGraph) -> None:
         self._sample = sample
         self._topology = topology
 
     def process(self, position: int) -> WholeBatch:
         """Return the batch at ``position`` of the stream, and the degrees of its nodes."""
-        batch = self._sample.process(position)
-        return WholeBatch(sampled=batch, src_degree=_degrees(batch, self._topology))
+        with self._sample.working(position) as work:
+            batch = self._sample.make(position, work)
+            return WholeBatch(sampled=batch, src_degree=_degrees(batch, self._topology))
 
 
 class SampleTrace:
@@ -123,16 +135,18 @@ class SampleTrace:
 
     name: Final = "sample"
 
-    def __init__(self, sample: Stage[int, AnyBatch], kept: KeptBatches, types: Sequence[int] = (0,)) -> None:
+    def __init__(self, sample: BatchSource, kept: KeptBatches, types: Sequence[int] = (0,)) -> None:
         self._sample = sample
         self._kept = kept
         self._types = types
 
     def process(self, position: int) -> TraceEntry:
         """Return the nodes of the batch at ``position`` of the stream."""
-        batch = self._sample.process(position)
-        self._kept.offer(position, batch)
-        return trace_entry(batch, self._types)
+        with self._sample.working(position) as work:
+            work.note(ahead=True)
+            batch = self._sample.make(position, work)
+            self._kept.offer(position, batch)
+            return trace_entry(batch, self._types)
 
 
 class SampleOrdered:
@@ -153,7 +167,7 @@ class SampleOrdered:
 
     def __init__(
         self,
-        sample: Stage[int, AnyBatch],
+        sample: BatchSource,
         kept: KeptBatches,
         topology: Topology | HeteroGraph,
         types: Sequence[int] = (0,),
@@ -165,10 +179,13 @@ class SampleOrdered:
 
     def process(self, position: int) -> OrderedBatch:
         """Return the batch at ``position`` of the stream, and the order and degrees of its nodes."""
-        batch = self._kept.take(position)
-        if batch is None:
-            batch = self._sample.process(position)
-        return ordered(batch, _degrees(batch, self._topology), self._types)
+        with self._sample.working(position) as work:
+            batch = self._kept.take(position)
+            if batch is None:
+                batch = self._sample.make(position, work)
+            else:
+                work.note(kept=True)
+            return ordered(batch, _degrees(batch, self._topology), self._types)
 
 
 class KeptBatches:

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gloader.errors import GloaderError, MachineLeftError
+from gloader.pipeline.miss_choice import RowsOnDisk, choose_reads, packable_bytes
 from gloader.pipeline.other_machines import Offer
 from gloader.pipeline.superbatch import MissLists, StagedSuperbatch, StagedTable
 from gloader.ssd_store import DirectMisses, load_misses
-from gloader.ssd_store.cost.profile import MAX_GAP_BYTES, default_sweep_gap_bytes
-from gloader.ssd_store.cost.strategy import choose_strategy, count_misses
 from gloader.ssd_store.format.format import DATA_OFFSET
-from gloader.ssd_store.read.extents import mean_extent_bytes
 from gloader.ssd_store.sweep.wanted_rows import collect_union
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from gloader.cache import CachePlan
     from gloader.observe.instruments import Instruments, Work
     from gloader.pipeline.feedback import RunFeedback
+    from gloader.pipeline.miss_choice import ChosenReads
     from gloader.pipeline.other_machines import RowExchange
     from gloader.pipeline.superbatch import PlannedSuperbatch
     from gloader.ssd_store import FeatureStore, Packer
@@ -68,19 +67,28 @@ class StageMisses:
             self._instruments.working("stage", planned.first, batches=planned.num_batches) as work,
         ):
             work.note(superbatch=planned.number)
+            unique_rows = 0
             chosen = None if self._exchange is None else self._choose(self._exchange, planned, work)
             for number, plan in enumerate(planned.plans):
-                # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its part
-                # alone, which is what the cost model predicted.
-                with self._naming(number), self._feedback.device.using() as use:
+                with self._naming(number):
                     # One after the other: a table has the disk that those before it left.
                     request, choice = self._own(number, plan) if chosen is None else chosen[number]
-                    table = self._begin(number, request, choice, planned.number, work)
+                    # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its
+                    # part alone, which is what the cost model predicted.
+                    with self._feedback.device.using() as use:
+                        table = self._begin(number, request, choice, planned.number, work)
                 undo.callback(table.misses.close)
                 tables.append(table)
+                unique_rows += request.counts.unique_rows
                 seconds.append(use.seconds)
                 name = self._feedback.name_of(number)
                 self._count(table, planned.first, work, name=name, served_bytes=self._served_bytes(choice))
+            work.note(
+                strategy=max((table.choice for table in tables), key=lambda choice: choice.read_bytes).text,
+                misses=sum(plan.num_misses for plan in planned.plans),
+                unique_rows=unique_rows,
+                accesses=sum(len(plan.actions) for plan in planned.plans),
+            )
             undo.pop_all()
         staged = StagedSuperbatch(number=planned.number, first=planned.first, tables=tuple(tables))
         self._feedback.begin(staged, stage_s=tuple(seconds))
@@ -150,8 +158,11 @@ class StageMisses:
 
     def _count(self, table: StagedTable, first: BatchId, work: Work, *, name: str, served_bytes: int) -> None:
         cost = table.misses.cost
-        work.add_bytes(read=cost.read.bytes_read + served_bytes, written=cost.bytes_written)
-        work.note(strategy=table.choice.text)
+        work.add_bytes(
+            read=cost.read.bytes_read + served_bytes,
+            written=cost.bytes_written,
+            requests=cost.read.requests,
+        )
         self._instruments.recorder(first.epoch).add_staged(
             bytes_read=cost.read.bytes_read + served_bytes,
             bytes_written=cost.bytes_written,
@@ -210,16 +221,19 @@ class MissRetrieval:
         self.staging_bytes = staging_bytes
         self._forced = forced
         self._spill_share = spill_share
-        self._sweep_gap_bytes = default_sweep_gap_bytes(store.stored_rows.path.parent)
+        self.rows = RowsOnDisk.of(store)
 
     @property
     def spill_bytes(self) -> int:
         """Bytes of disk that packs may take now."""
         if self._spill is None or self._packer is None:
             return 0
-        if self._forced == "packed":  # whatever it costs, other tables their share too
-            return self._spill.room_bytes
-        return min(self._spill.room_bytes, int(self._spill_share * self._spill.budget_bytes))
+        return packable_bytes(
+            forced=self._forced,
+            share=self._spill_share,
+            room_bytes=self._spill.room_bytes,
+            budget_bytes=self._spill.budget_bytes,
+        )
 
     def request(self, plan: CachePlan, calibration: Calibration) -> Request:
         """Return what ``plan`` misses, counted, and how this machine reads it alone.
@@ -234,20 +248,15 @@ class MissRetrieval:
         BudgetError
             A strategy that was asked for by name does not fit.
         """
-        gap_bytes = self._gap_bytes(calibration)
         misses = MissLists(plan)
-        counts = self._count(misses, gap_bytes)
-        own = choose_strategy(
-            counts,
-            self.rates,
-            memory_bytes=self.staging_bytes,
-            spill_bytes=self.spill_bytes,
-            forced=self._forced,
-            calibration=calibration,
-            is_whole=self._store.stored_rows.os_io.is_whole,
-        )
+        found = self._choose(misses, calibration)
         return Request(
-            plan=plan, misses=misses, counts=counts, own=own, gap_bytes=gap_bytes, calibration=calibration
+            plan=plan,
+            misses=misses,
+            counts=found.counts,
+            own=found.choice,
+            gap_bytes=found.gap_bytes,
+            calibration=calibration,
         )
 
     def offer(self, request: Request) -> Offer:
@@ -256,7 +265,7 @@ class MissRetrieval:
             counts=request.counts,
             own=request.own,
             forced=self._forced,
-            sweep_gap_bytes=self._sweep_gap_bytes,
+            sweep_gap_bytes=self.rows.sweep_gap_bytes,
             rates=self.rates,
             calibration=request.calibration,
             staging_bytes=self.staging_bytes,
@@ -318,24 +327,16 @@ class MissRetrieval:
         )
         return StagedTable(plan=request.plan.without_trace(), misses=source, choice=choice)
 
-    def _gap_bytes(self, calibration: Calibration) -> int:
-        """Return the longest hole that a batch's reads go over: what was asked for, or what is faster by now."""
-        stored = self._store.stored_rows
-        if stored.settings.gap_bytes is not None:
-            return stored.settings.gap_bytes
-        times = self.rates.corrected(calibration).times
-        return times.gap_bytes(mean_extent_bytes(stored.row_bytes), most=MAX_GAP_BYTES)
-
-    def _count(self, misses: MissLists, gap_bytes: int) -> MissCounts:
-        stored = self._store.stored_rows
-        return count_misses(
+    def _choose(self, misses: MissLists, calibration: Calibration) -> ChosenReads:
+        return choose_reads(
             misses,
-            num_rows=stored.num_rows,
-            row_bytes=stored.row_bytes,
-            data_offset=DATA_OFFSET,
-            gap_bytes=gap_bytes,
-            sweep_gap_bytes=self._sweep_gap_bytes,
-            max_extent_bytes=self._store.max_extent_bytes,
+            self.rows,
+            self.rates,
+            calibration=calibration,
+            staging_bytes=self.staging_bytes,
+            spill_bytes=self.spill_bytes,
+            forced=self._forced,
+            is_whole=self._store.stored_rows.os_io.is_whole,
         )
 
     def _source_of(

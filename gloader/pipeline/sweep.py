@@ -62,8 +62,14 @@ class SweepEdges:
             cpu_s = time.thread_time() - began
             report = hops.report
             read, written = report.cost.read.bytes_read, report.cost.bytes_written
-            work.add_bytes(read=read, written=written)
-            work.note(superbatch=edges.number, way=report.way)
+            work.add_bytes(read=read, written=written, requests=report.cost.read.requests)
+            work.note(
+                superbatch=edges.number,
+                way=report.way,
+                # The first position of the run that cannot be sampled yet, and how many this pass made ready.
+                completed=edges.completed.stop,
+                num_batches=len(edges.completed),
+            )
         self._instruments.recorder(first.epoch).add_sweep(bytes_read=read, bytes_written=written)
         self._feedback.add_pass(report, num_batches=len(edges.completed), measured_s=use.seconds, cpu_s=cpu_s)
         # Who draws next is worked out with the next pass, so that the batches that this one completes go on at once.

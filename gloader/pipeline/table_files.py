@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from gloader.ssd_store.cost.rates import rates_of
+from gloader.ssd_store.cost.learner import RateLearner
+from gloader.ssd_store.cost.rates import find_rates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
 
 
+_AS_PROBED: Final = ("auto", "uring")  # the ways to make requests that a probe would choose
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
     """The feature rows of a node type, or of the edges of a relation."""
@@ -31,13 +35,25 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDisk:
+    """What a run had of its disks, for planning it again: nothing is measured then, and no folder is made."""
+
+    rates: IoRates
+    spill_bytes: int  # that could be spilled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableFiles:
     """The feature rows of every node type and relation that has them, and room for packs."""
 
     tables: tuple[TableFile, ...]
     spill: SpillFolder | None
     rates: IoRates
+    known: KnownDisk | None = None  # of a run that is planned alone
     edge_spill: SpillFolder | None = None  # for what passes over the edges bring; None: there are no such
+    learner: RateLearner | None = (
+        None  # of what a run sees of the disks; None: that says nothing of their rates
+    )
 
     @property
     def stores(self) -> tuple[FeatureStore, ...]:
@@ -57,11 +73,18 @@ class TableFiles:
     @property
     def spill_bytes(self) -> int:
         """Bytes of disk that may be spilled."""
+        if self.known is not None:
+            return self.known.spill_bytes
         return 0 if self.spill is None else self.spill.budget_bytes
 
 
 def open_files(
-    dataset: Dataset, settings: LoaderSettings, spill: SpillFolder | None, stack: ExitStack
+    dataset: Dataset,
+    settings: LoaderSettings,
+    spill: SpillFolder | None,
+    stack: ExitStack,
+    *,
+    known: KnownDisk | None = None,
 ) -> TableFiles:
     """Open the feature rows of ``dataset``.
 
@@ -71,13 +94,17 @@ def open_files(
     settings : those of the loader
     spill : the folder for packs; None: there is none
     stack : closes what was opened
+    known : of the disks of a run that is planned alone; None: they are measured
     """
     tables = feature_rows(dataset, settings)
     # Before a store is opened, which reads through holes as long as the device's rates make that cheaper.
-    file, span = _largest_file(dataset, tables)
-    rates = rates_of(file, None if spill is None else spill.path, span=span)
-    if dataset.mirrored is not None:
-        rates = dataset.mirrored.rates(rates)
+    learner = None
+    if known is None:
+        rates, learner = _measured_rates(dataset, tables, settings, spill)
+    else:
+        rates = known.rates
+    if learner is not None:
+        stack.callback(learner.close)
     found = [
         TableFile(
             rows=rows,
@@ -86,7 +113,7 @@ def open_files(
         )
         for rows in tables
     ]
-    return TableFiles(tables=tuple(found), spill=spill, rates=rates)
+    return TableFiles(tables=tuple(found), spill=spill, rates=rates, known=known, learner=learner)
 
 
 def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
@@ -104,6 +131,17 @@ def feature_rows(dataset: Dataset, settings: LoaderSettings) -> tuple[FeatureRow
 def open_store(rows: FeatureRows, reading: ReadingSettings) -> FeatureStore:
     """Open the features ``rows`` for reading as ``reading`` says."""
     return rows.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
+
+
+def _measured_rates(
+    dataset: Dataset, tables: Sequence[FeatureRows], settings: LoaderSettings, spill: SpillFolder | None
+) -> tuple[IoRates, RateLearner | None]:
+    """Return the rates of the disks, and who learns from the run, where it reads as their probes do."""
+    file, span = _largest_file(dataset, tables)
+    found = find_rates(file, None if spill is None else spill.path, span=span)
+    if dataset.mirrored is not None:
+        return dataset.mirrored.rates(found.rates), None
+    return found.rates, RateLearner(found) if settings.reading.io in _AS_PROBED else None
 
 
 def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> tuple[Path, tuple[int, int] | None]:

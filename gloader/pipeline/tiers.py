@@ -11,21 +11,19 @@ from gloader.observe.explain import IoFacts, explain_io, explain_tiers
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from gloader.cache import MissCurve, SlotCache, SuperbatchPlanner
+    from gloader.cache import SlotCache, SuperbatchPlanner
     from gloader.core.row_order import AnyOrder
-    from gloader.dataset.edge_passes import EdgePasses
     from gloader.device import Device, DeviceTier
     from gloader.memory.plan import MemoryPlan
-    from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import TierFacts
-    from gloader.observe.miss_estimate import MissSample
     from gloader.pipeline.buffers import BufferRing
+    from gloader.pipeline.measured_load import MeasuredLoad
     from gloader.pipeline.other_machines import ExchangeTier
     from gloader.pipeline.stage import MissRetrieval
+    from gloader.pipeline.sweep_tier import SweepTier
     from gloader.samplers import HeteroGraph, Topology
-    from gloader.samplers.sweeping import SweptSampler
     from gloader.ssd_store import FeatureStore
-    from gloader.types import AnyBatch, AnySampler, FeatureSource, IdArray
+    from gloader.types import AnySampler, FeatureSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +34,6 @@ class SsdTable:
     slots: SlotCache
     planner: SuperbatchPlanner
     retrieval: MissRetrieval
-    miss_sample: MissSample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepTier:
-    """The parts that bring edges from the SSD, pass by pass."""
-
-    passes: EdgePasses
-    sampler: SweptSampler
-    num_batches: int  # S_t
-    probed: list[AnyBatch]  # the first of epoch 0, until a run took them
-    type_starts: IdArray  # (T + 1,) by which seeds are numbered through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +52,14 @@ class FeatureTier:
     device: Device
     device_tiers: tuple[DeviceTier, ...]
     plan: MemoryPlan
+    spill_bytes: int  # of disk, for packs and for what passes over the edges bring
     ssd: tuple[SsdTable, ...] | None  # None where the features are in memory
     sweeps: SweepTier | None  # None where batches are sampled one by one
     exchange: ExchangeTier | None  # with other machines; None: missing rows are read here alone
     sampler_threads: int
     batches_in_flight: int
     facts: TierFacts
+    load: MeasuredLoad  # by which the memory was shared out
     stack: ExitStack
 
     @property
@@ -102,18 +90,6 @@ class FeatureTier:
         )
         lines = [text, explain_io(io)]
         return "\n".join(lines if self.exchange is None else [*lines, self.exchange.explain()])
-
-    def miss_curves(self, stats: EpochStats) -> tuple[MissCurve | None, ...]:
-        """Return what other sizes of each table's cache would have missed in an epoch, where that can be estimated."""
-        if self.ssd is None:
-            return (None,) * len(self.types)
-        found: list[MissCurve | None] = []
-        for name, table, rows in zip(self.table_names, self.ssd, self.plan.cache_rows, strict=True):
-            counts = stats.of_table(name)
-            rate = counts.rows_read / max(counts.rows_gathered, 1)
-            curve = table.miss_sample.curve(capacity=rows, miss_rate=rate)
-            found.append(curve if counts.rows_gathered else None)
-        return tuple(found)
 
     def restart(self) -> None:
         """Let the planner count on what the slots hold, after plans that were not executed to their end."""

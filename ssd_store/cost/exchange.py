@@ -55,7 +55,7 @@ class OwnPart:
     write_s: (
         float  # to write what it receives into packs; 0: it stays in memory; inf: there is no room for it
     )
-    read_back_s: float  # of those packs
+    read_back_s: float  # of those packs, and to deal them out
     is_one_device: float  # 1: packs are on the device of the features; 0: they are not
     small_per_s: float  # the rates of `ReadTimes`
     medium_per_s: float
@@ -89,9 +89,11 @@ class OwnPart:
         gap_bytes : the longest hole that a sweep reads through, as counted for
         """
         times = rates.times
-        write, read_back = counts.pack_bytes / rates.write_bytes_per_s, 0.0
+        write = counts.pack_bytes / rates.write_bytes_per_s
+        # What arrives is dealt out as what a sweep of its own brings.
+        after = rates.dealing_seconds(counts.unique_rows * counts.row_bytes)
         if received_as == "packed":
-            read_back = counts.pack_bytes / rates.pack_read_bytes_per_s
+            after = rates.dealing_seconds(counts.pack_bytes) + counts.pack_bytes / rates.pack_read_bytes_per_s
         return cls(
             unique_rows=float(counts.unique_rows),
             sweep_requests=float(counts.sweep_requests),
@@ -99,7 +101,7 @@ class OwnPart:
             gap_bytes=float(gap_bytes),
             own_s=own_s,
             write_s={"staged": 0.0, "packed": write, None: math.inf}[received_as],
-            read_back_s=read_back,
+            read_back_s=after,
             is_one_device=float(rates.is_one_device),
             small_per_s=times.small_per_s,
             medium_per_s=times.medium_per_s,

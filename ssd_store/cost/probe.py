@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import errno
-import math
 import os
 import secrets
-import time
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.errors import StoreOpenError
+from gloader.ssd_store.cost.probe_loads import ReadLoad, WriteLoad, shares_together, steady_rate
 from gloader.ssd_store.cost.read_times import SEQUENTIAL_BYTES
-from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, is_unsupported
-from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, choose_executor
-from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.descriptor import Descriptor
 from gloader.ssd_store.read.extents import ALIGNMENT, Extents
-from gloader.ssd_store.read.preadpool import PreadPool
-from gloader.ssd_store.read.uring import Uring
-from gloader.ssd_store.read.verify_kernels import ReadJob
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.types import IdArray
 
-CHUNK_BYTES = 4 * 2**20  # of a write
-_SEQUENTIAL_DEPTH = 16
-WIDE_DEPTH = 64  # reads of 64 KiB in flight: as many bytes as small ones in the deepest queue
-_MAX_THREADS = 32
+CHUNK_BYTES: Final = 4 * 2**20  # of a write
+# Reads in flight, the fewest first: one that reaches the rate of the next is deep enough. Those of 64 KiB and in file
+# order hold as many bytes in flight as reads of batches and sweeps do.
+DEPTHS: Final = (64, 256, 1024)
+WIDE_DEPTH: Final = 64
+_SEQUENTIAL_DEPTH: Final = 16
+_MIXED_DEPTH: Final = 256  # of reads beside a sweep
 _RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two looks at the clock
-_RANDOM_PLACES = 2**17  # more than a phase reads
-# A device, or its host, may give more for a moment than it keeps up: phases are repeated until one is as fast as the
-# one before it, but not for ever.
-_MOST_PHASES = 4
-_STEADY = 0.85  # of the rate of the phase before
+_RANDOM_PLACES: Final = 2**17  # more than a phase reads
+_WORTH: Final = (
+    1.05  # a deeper queue must gain 5%: otherwise noise would choose among depths that are all enough
+)
+_LONE_READS: Final = 32
+_LONGEST_WAIT_S: Final = 0.01  # of a thread for a core
 
 
 def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
@@ -110,18 +107,7 @@ def measure_writes(
     OSError
         The device failed, or is full.
     """
-    chunk = memory[:CHUNK_BYTES]
-    # Random bytes: some devices compress, and some drop zeros.
-    chunk[:] = np.random.default_rng(0).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
-    size, start = 0, time.perf_counter()
-    while size < max_bytes and (size == 0 or time.perf_counter() - start < seconds):
-        count = os_io.pwrite(fd, chunk.data, size)
-        if count < ALIGNMENT:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        size += count // ALIGNMENT * ALIGNMENT
-    # Inside the timing: before it, the bytes may be anywhere but on the device.
-    os_io.fsync(fd)
-    return size, size / (time.perf_counter() - start)
+    return WriteLoad(fd, noise(memory), os_io=os_io).fill(seconds=seconds, max_bytes=max_bytes)
 
 
 def measure_random_reads(
@@ -151,11 +137,49 @@ def measure_random_reads(
     OSError
         The device failed.
     """
-    # Other places at each run: a cache in front of the device may remember the last ones.
-    places = size // read_bytes
-    chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
-    extents = _bare_extents(start + chosen * read_bytes, read_bytes)
-    return _reads_per_s(fd, memory, depth, extents, _RANDOM_BATCH, seconds)
+    extents = random_extents(size, read_bytes=read_bytes, start=start)
+    with ReadLoad(fd, extents, memory, depth=depth, most=_RANDOM_BATCH) as load:
+        return steady_rate(load.settled(seconds).step, seconds=seconds)
+
+
+def measure_depth(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> tuple[float, int]:
+    """Return the reads of 4 KiB per second that the device keeps up, and how many in flight that takes.
+
+    Parameters
+    ----------
+    fd, size, memory, seconds, start : as of `measure_random_reads`, memory for the deepest of `DEPTHS`
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    best_rate, best_depth = 0.0, DEPTHS[0]
+    for depth in DEPTHS:
+        rate = measure_random_reads(fd, size, memory, depth=depth, seconds=seconds, start=start)
+        if rate <= best_rate * _WORTH:
+            break
+        best_rate, best_depth = rate, depth
+        if rate * _LONGEST_WAIT_S < depth:  # what it has to do is in the queue already
+            break
+    return best_rate, best_depth
+
+
+def measure_latency(fd: int, size: int, memory: Any, *, start: int = 0) -> float:
+    """Return the seconds of a read of 4 KiB with nothing beside it: the median of some.
+
+    Parameters
+    ----------
+    fd, size, memory, start : as of `measure_random_reads`
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    extents = random_extents(size, read_bytes=ALIGNMENT, start=start)
+    with ReadLoad(fd, extents, memory, depth=1, most=1) as load:
+        return median(load.step_seconds() for _ in range(_LONE_READS))
 
 
 def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
@@ -174,65 +198,81 @@ def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float,
     OSError
         The device failed.
     """
+    with sweep_load(fd, size, memory, start=start) as load:
+        return steady_rate(load.settled(seconds).step, seconds=seconds) * SEQUENTIAL_BYTES
+
+
+def measure_mixed_writes(
+    fd: int, size: int, memory: Any, writes: WriteLoad, *, seconds: float, start: int = 0
+) -> float:
+    """Return what a device does of a sweep and of writes at once, over what it does of them in turns.
+
+    Parameters
+    ----------
+    fd, size, memory, start : of the file that is swept, as of `measure_sequential_reads`
+    writes : to another file, which is overwritten
+    seconds : how long to measure either, and both
+
+    Raises
+    ------
+    OSError
+        The device failed, or is full.
+    """
+    with sweep_load(fd, size, memory, start=start) as sweep:
+        return shares_together(sweep.settled(seconds).step, writes.step, seconds=seconds)
+
+
+def measure_mixed_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
+    """Return what a device does of a sweep and of random reads at once, over what it does of them in turns.
+
+    Parameters
+    ----------
+    fd, size, start : as of `measure_random_reads`
+    memory : (>= 4 MiB + 256 * 4 KiB,) uint8, page-aligned; overwritten
+    seconds : how long to measure either, and both
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    swept, read = memory[:CHUNK_BYTES], memory[CHUNK_BYTES:]
+    extents = random_extents(size, read_bytes=ALIGNMENT, start=start)
+    with (
+        sweep_load(fd, size, swept, start=start) as sweep,
+        ReadLoad(fd, extents, read, depth=_MIXED_DEPTH, most=_RANDOM_BATCH) as reads,
+    ):
+        return shares_together(sweep.settled(seconds).step, reads.settled(seconds).step, seconds=seconds)
+
+
+def random_extents(size: int, *, read_bytes: int, start: int = 0) -> Extents:
+    """Return reads of ``read_bytes`` anywhere in ``size`` bytes from ``start`` on.
+
+    At other places each time: a cache in front of the device may remember the last ones.
+    """
+    places = size // read_bytes
+    chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
+    return bare_extents(start + chosen * read_bytes, read_bytes)
+
+
+def sweep_load(fd: int, size: int, memory: Any, *, start: int = 0) -> ReadLoad:
+    """Return reads in file order, from anywhere in a file on; for the parameters see `measure_sequential_reads`."""
     count = size // SEQUENTIAL_BYTES
     first = np.random.default_rng().integers(count)  # as above
-    extents = _bare_extents(start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES, SEQUENTIAL_BYTES)
-    rate = _reads_per_s(fd, memory, _SEQUENTIAL_DEPTH, extents, _SEQUENTIAL_BATCH, seconds)
-    return rate * SEQUENTIAL_BYTES
+    offset = start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES
+    return ReadLoad(
+        fd, bare_extents(offset, SEQUENTIAL_BYTES), memory, depth=_SEQUENTIAL_DEPTH, most=_SEQUENTIAL_BATCH
+    )
 
 
-def _bare_extents(offset: IdArray, length: int) -> Extents:
+def bare_extents(offset: IdArray, length: int) -> Extents:
     """Return reads that no row wants: the bytes are fetched and dropped."""
     nothing = np.zeros(offset.shape[0], np.int64)
     return Extents(offset=offset, length=np.full_like(nothing, length), row_begin=nothing, row_end=nothing)
 
 
-def _reads_per_s(fd: int, memory: Any, depth: int, extents: Extents, max_batch: int, seconds: float) -> float:
-    def make(kind: ExecutorKind) -> Backend:
-        if kind == "uring":
-            return Uring(depth, memory)
-        return PreadPool(min(depth, _MAX_THREADS)) if kind == "threads" else PlainBackend()
-
-    backend = choose_executor("auto", is_direct=True, is_real=True, make=make)
-    try:
-        backend.read(fd, _job(extents, memory, 0, 1), 0)  # compiles the kernel outside the timing
-        batch, first, done, start, rates = depth, 0, 0, time.perf_counter(), [math.inf]
-        while True:
-            begin = time.perf_counter()
-            count = min(batch, len(extents) - first)
-            progress = backend.read(fd, _job(extents, memory, first, first + count), 0)
-            if progress.next <= progress.unfinished.size:
-                raise OSError(errno.EIO, "not one of the reads that measure the device succeeded")
-            first = (first + progress.next) % len(extents)
-            now = time.perf_counter()
-            if now - begin < seconds / 8 and batch < max_batch:
-                # So short a burst is mostly its own beginning and end.
-                batch, done, start = 2 * batch, 0, now
-                continue
-            done += progress.next
-            if now - start >= seconds:
-                rates.append(done / (now - start))
-                if rates[-1] >= _STEADY * rates[-2] or len(rates) > _MOST_PHASES:
-                    return rates[-1]
-                done, start = 0, now
-    finally:
-        backend.close()
-
-
-def _job(extents: Extents, memory: Any, first: int, last: int) -> ReadJob:
-    out = np.empty((0, 1), np.uint8)
-    nobody = np.empty(0, np.int64)
-    return ReadJob(
-        offset=extents.offset[first:last],
-        length=extents.length[first:last],
-        row_begin=extents.row_begin[first:last],
-        row_end=extents.row_end[first:last],
-        data_offset=0,
-        checksums=np.empty(0, np.uint64),
-        format_version=FORMAT_VERSION,
-        bounce=memory,
-        bounce_halves=memory.view(np.uint16),
-        bounce_words=memory.view(np.uint64),
-        slot_bytes=int(extents.length[0]),
-        target=make_target(nobody, nobody, out, dtype=out.dtype),
-    )
+def noise(memory: Any) -> Any:
+    """Return a chunk of ``memory``, filled with random bytes: some devices compress, and some drop zeros."""
+    chunk = memory[:CHUNK_BYTES]
+    chunk[:] = np.random.default_rng(0).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
+    return chunk

@@ -6,13 +6,22 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 # Bytes of the reads whose rates are measured. Reads of the last size, in file order, run at the sequential rate.
 SMALL_BYTES: Final = 4096
 MEDIUM_BYTES: Final = 16384
 WIDE_BYTES: Final = 65536
 SEQUENTIAL_BYTES: Final = 256 * 1024
+
+# The rates that reads are known by.
+SizeClass: TypeAlias = Literal["small", "medium", "wide", "in_order"]
+_RATE_OF: Final[dict[int, SizeClass]] = {
+    SMALL_BYTES: "small",
+    MEDIUM_BYTES: "medium",
+    WIDE_BYTES: "wide",
+    SEQUENTIAL_BYTES: "in_order",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,20 @@ class ReadTimes:
             if size <= high:
                 return before + (after - before) * max(size - low, 0) / (high - low)
         return points[-1][1] * size / SEQUENTIAL_BYTES
+
+    def shares(self, size: float) -> dict[SizeClass, float]:
+        """Return which parts of the seconds of a read of ``size`` bytes follow from which of the rates.
+
+        Of "small", "medium" and "wide" reads, and of those "in_order"; they add up to 1.
+        """
+        points = _points(self)
+        for (low, before), (high, after) in pairwise(points):
+            if size <= high:
+                above = max(size - low, 0) / (high - low)
+                far = above * after / (before * (1 - above) + after * above)
+                found = {_RATE_OF[low]: 1 - far, _RATE_OF[high]: far}
+                return {name: share for name, share in found.items() if share > 0}
+        return {"in_order": 1.0}
 
     def gap_bytes(self, read_bytes: float, *, most: int) -> int:
         """Return the longest hole between two reads of ``read_bytes`` that is read in less time than a request more.

@@ -7,14 +7,14 @@ or once in file order into a region on disk for each batch, which the batch read
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import BudgetError, ConfigError
 from gloader.ssd_store.cost.calibration import STRATEGIES, Calibration, Strategy, learn_factor
+from gloader.ssd_store.cost.io_rates import IoRates
 from gloader.ssd_store.cost.miss_counts import MissCounts, count_misses
-from gloader.ssd_store.cost.read_times import ReadTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,44 +37,6 @@ PACK_GAIN: Final = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IoRates:
-    """What the devices under the features and under the spill folder do."""
-
-    random_reads_per_s: float  # of 4 KiB, from the features
-    read_bytes_per_s: float  # sequential, from the features
-    write_bytes_per_s: float  # sequential, into the spill folder
-    pack_read_bytes_per_s: float  # sequential, from the spill folder
-    medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0: not measured
-    wide_reads_per_s: float = 0.0  # random, of 64 KiB, likewise
-    is_one_device: bool = True  # the features and the spill folder share a device, and so its bandwidth
-
-    @property
-    def times(self) -> ReadTimes:
-        """How long reads of the features take by their size."""
-        return ReadTimes(
-            small_per_s=self.random_reads_per_s,
-            medium_per_s=self.medium_reads_per_s,
-            wide_per_s=self.wide_reads_per_s,
-            bytes_per_s=self.read_bytes_per_s,
-        )
-
-    def corrected(self, calibration: Calibration) -> IoRates:
-        """Return what the reads of the run so far say that these rates are now. Pure."""
-        alone, swept = calibration.factor("direct"), calibration.factor("staged")
-        return replace(
-            self,
-            random_reads_per_s=self.random_reads_per_s / alone,
-            medium_reads_per_s=self.medium_reads_per_s / alone,
-            wide_reads_per_s=self.wide_reads_per_s / alone,
-            read_bytes_per_s=self.read_bytes_per_s / swept,
-        )
-
-    def read_seconds(self, requests: float, num_bytes: float) -> float:
-        """Return the seconds of reading ``num_bytes`` of the features in ``requests`` about equal reads. Pure."""
-        return requests * self.times.seconds(num_bytes / requests) if requests else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """How the missing rows of a superbatch will be read, and why."""
 
@@ -86,6 +48,7 @@ class Choice:
         0  # that the disk is to read for the whole superbatch, packs that are read back included
     )
     is_exchanged: bool = False  # each machine reads a range of the rows for all of them
+    counts: MissCounts | None = None  # of what is read; None: of rows that come from other machines
 
     @property
     def text(self) -> str:
@@ -111,13 +74,13 @@ def predict_seconds(
     """
     known = calibration or Calibration()
     sweep = rates.read_seconds(counts.sweep_requests, counts.sweep_bytes)
-    write = counts.pack_bytes / rates.write_bytes_per_s
-    # Reading and writing at the same time took one device as long as doing it in turns (1.1 times that, measured).
-    packing = sweep + write if rates.is_one_device else max(sweep, write)
+    packing = rates.packing_seconds(sweep, counts.pack_bytes / rates.write_bytes_per_s)
     seconds: dict[Strategy, float] = {
-        "direct": rates.read_seconds(counts.direct_requests, counts.direct_bytes),
-        "staged": sweep,
-        "packed": packing + counts.pack_bytes / rates.pack_read_bytes_per_s,
+        "direct": rates.read_seconds(counts.direct_requests, counts.direct_bytes, calls=counts.num_batches),
+        "staged": sweep + rates.dealing_seconds(counts.unique_rows * counts.row_bytes),
+        "packed": packing
+        + rates.dealing_seconds(counts.pack_bytes)
+        + counts.pack_bytes / rates.pack_read_bytes_per_s,
     }
     return {strategy: seconds[strategy] * known.factor(strategy) for strategy in STRATEGIES}
 
@@ -197,6 +160,7 @@ def _chosen(
         reason=reason,
         factor=known.factor(strategy),
         read_bytes=read_bytes[strategy],
+        counts=counts,
     )
 
 

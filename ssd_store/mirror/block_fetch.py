@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from gloader.core.processor_time import HelpAccount, own_account
 from gloader.errors import ChecksumError, StoreError, StoreReadError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Fetch:
     keep: Callable[[], None]
     alone: Alone
     rank: int  # the order in which blocks were asked for
+    asked_by: HelpAccount = field(default_factory=own_account)  # of the thread that asked
     not_before: float = 0.0
     attempt: int = 0
     age: int = 0  # of the window when the request was made

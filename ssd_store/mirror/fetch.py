@@ -238,10 +238,11 @@ class Fetcher:
         failure: StoreError | None = None
         with ExitStack() as held:
             try:
-                data = held.enter_context(fetch.alone(lambda: self._state.is_closed))
-                data = self._request(fetch, is_again=attempt > 1) if data is None else data
-                if not fetch.is_done:
-                    fetch.take(data)
+                with fetch.asked_by.charged():
+                    data = held.enter_context(fetch.alone(lambda: self._state.is_closed))
+                    data = self._request(fetch, is_again=attempt > 1) if data is None else data
+                    if not fetch.is_done:
+                        fetch.take(data)
             except StoreError as error:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - whatever a client raises: nobody may wait for ever

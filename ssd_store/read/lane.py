@@ -47,7 +47,8 @@ class ReadLane:
     bounce_bytes : size of the bounce memory
     io : how requests are made
     is_direct : whether the files are open with O_DIRECT
-    depth : requests in flight; defaults to 256 with io_uring and 16 with threads
+    depth : requests in flight; defaults to ``ring_depth`` with io_uring and 16 with threads
+    ring_depth : requests that keep the device busy, as far as it is known
     when_closed : what to tell those who read after `close`, such as "the store is closed; open it again"
 
     Raises
@@ -63,6 +64,7 @@ class ReadLane:
         io: IoMode,
         is_direct: bool,
         depth: int | None = None,
+        ring_depth: int = DEFAULT_DEPTH,
         os_io: OsIO = REAL_OS,
         when_closed: str,
     ) -> None:
@@ -71,7 +73,7 @@ class ReadLane:
 
             def make(kind: ExecutorKind) -> Backend:
                 if kind == "uring":
-                    return Uring(depth or DEFAULT_DEPTH, bounce)
+                    return Uring(depth or ring_depth, bounce)
                 return PreadPool(depth or DEFAULT_THREADS) if kind == "threads" else PlainBackend()
 
             return bounce, choose_executor(io, is_direct=is_direct, is_real=os_io.is_real, make=make)

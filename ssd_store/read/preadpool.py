@@ -11,6 +11,7 @@ import numba
 import numpy as np
 from numba import njit
 
+from gloader.core.processor_time import helping
 from gloader.core.thread_start import thread_errors
 from gloader.ssd_store.machine_ops import call_pread, fetch_add64, store64
 from gloader.ssd_store.os_io import pread_address
@@ -78,11 +79,12 @@ class PreadPool:
         self._pool.shutdown()
 
     def _run(self, fd: int, job: ReadJob, shared: IdArray, reports: IdArray) -> None:
+        work = helping(_work)
         futures: list[Future[None]] = []
         try:
             for slot, report in enumerate(reports):
                 with thread_errors():
-                    futures.append(self._pool.submit(_work, self._pread, fd, job, slot, shared, report))
+                    futures.append(self._pool.submit(work, self._pread, fd, job, slot, shared, report))
             for future in futures:
                 future.result()
         finally:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import ShapeError, StoreError
-from gloader.ssd_store.cost.profile import default_row_gap_bytes
+from gloader.ssd_store.cost.profile import default_row_gap_bytes, ring_depth
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
     find_manifest_name,
@@ -90,6 +90,7 @@ class FeatureStore:
             io=settings.io,
             is_direct=file.is_direct,
             depth=settings.queue_depth,
+            ring_depth=ring_depth(file.path.parent),
             os_io=os_io,
             when_closed=_WHEN_CLOSED,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from gloader.core.processor_time import helping
 from gloader.core.thread_start import thread_errors
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.sweep import kernels
@@ -156,7 +157,7 @@ class CallDriver:
             start, length, at, _, _ = extents[:, slot].tolist()
             with thread_errors():
                 self._reads[slot] = self._pool.submit(
-                    self._os_io.pread_into,
+                    helping(self._os_io.pread_into),
                     fd,
                     sweep.ring[at : at + length].data,
                     DATA_OFFSET + start,
@@ -172,7 +173,7 @@ class CallDriver:
                 continue
             batch, data, offset = piece_of(piece, sweep, files)
             with thread_errors():
-                write = self._pool.submit(self._os_io.pwrite, int(files.fds[batch]), data, offset)
+                write = self._pool.submit(helping(self._os_io.pwrite), int(files.fds[batch]), data, offset)
             self._writes[write] = piece
 
     def _has_ended(self, sweep: Sweep) -> bool:

@@ -45,6 +45,7 @@ OTHERS: dict[str, Any] = {
     "spill_dir": Path("elsewhere"),
     "superbatch": 9,
     "superbatch_reset": True,
+    "buffers": 4,
     "io_strategy": "packed",
     "exchange": "never",
     "max_gap": 512,

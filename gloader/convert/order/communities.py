@@ -7,7 +7,7 @@ in-neighbours, one after another in the order of their ids, until hardly any of 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numba import njit
@@ -16,10 +16,12 @@ from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.scratch_csc import ScratchCsc, UnweightedEdges
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from gloader.convert.csc.scratch_csc import CscPiece
     from gloader.convert.options import EdgeRules
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import Source
@@ -66,11 +68,38 @@ def community_order(
             budget_bytes=budget_bytes,
             progress=progress,
         )
-        labels, degrees = _propagate(graph, max_edges, progress)
+        return order_of_communities(graph, max_edges=max_edges, progress=progress)
+
+
+class InNeighbours(Protocol):
+    """The in-neighbours of every node, in pieces, as often as needed."""
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        ...
+
+    def pieces(self, max_edges: int, /) -> Iterator[CscPiece]:
+        """Yield all nodes in order with their in-neighbours, about ``max_edges`` at a time."""
+        ...
+
+
+def order_of_communities(graph: InNeighbours, *, max_edges: int, progress: PrepareProgress) -> IdArray:
+    """Return the nodes (N,) as `community_order` does, of a topology whose lists are there.
+
+    Parameters
+    ----------
+    graph : read at most ten times
+    max_edges : of a piece
+    progress : receives the passes
+    """
+    labels, degrees = _propagate(graph, max_edges, progress)
     return _sorted_communities(labels, degrees)
 
 
-def _propagate(graph: ScratchCsc, max_edges: int, progress: PrepareProgress) -> tuple[NDArray[Any], IdArray]:
+def _propagate(
+    graph: InNeighbours, max_edges: int, progress: PrepareProgress
+) -> tuple[NDArray[Any], IdArray]:
     """Return the community (N,) and the out-degree (N,) of each node."""
     size = graph.num_nodes
     labels = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)

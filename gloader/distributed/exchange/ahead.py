@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from gloader.core.processor_time import helping
 from gloader.core.thread_start import thread_errors
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Ahead:
             except BaseException as error:  # noqa: BLE001 - raised by `wait`
                 self._error = error
 
-        thread = threading.Thread(target=run, name=self._name, daemon=True)
+        thread = threading.Thread(target=helping(run), name=self._name, daemon=True)
         with thread_errors():
             thread.start()
         self._thread = thread

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.processor_time import helping
 from gloader.core.thread_start import thread_errors
 from gloader.distributed.exchange.ahead import Ahead
 from gloader.distributed.exchange.arrive import Arrivals, Run
@@ -156,7 +157,7 @@ class Fetch:
             max_union=int(plan.served.sum(axis=0).max(initial=0)),
             verify=verify,
         )
-        self._thread = threading.Thread(target=self._run, name="gloader-exchange", daemon=True)
+        self._thread = threading.Thread(target=helping(self._run), name="gloader-exchange", daemon=True)
         try:
             with thread_errors():
                 self._thread.start()

@@ -1,5 +1,6 @@
 """The batches of ranks that share a loader: those of a private loader, and together those of one process."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import numpy as np
 import pytest
 from rank_scenarios import MODES, build, digest
 from rank_server import Ended
+
+from gloader.errors import ReplayError
+from gloader.replay.recording import read_recording
 
 Run = Callable[..., list[Ended]]
 
@@ -111,3 +115,21 @@ def test_shared_memory_that_is_held_is_not_used_again(run: Run) -> None:
 def test_a_rank_that_holds_every_buffer_is_told_so_on_all_ranks(run: Run) -> None:
     ended = run("holding", batch_size=4, most=30)
     assert all("held by batches that the loop keeps alive" in rank.error for rank in ended)
+
+
+@pytest.mark.parametrize("mode", ["ram", "direct"])
+def test_the_rank_that_loads_records_the_batches_of_all(
+    run: Run, dataset: Path, tmp_path: Path, mode: str
+) -> None:
+    results = _results(run("recording", mode=mode, batch_size=8, files=str(tmp_path)))
+    recording = read_recording(tmp_path / "0.json")
+    (num_batches, num_buffers), world = results[0], len(results)
+    shape = recording.header.shape
+    assert (shape.num_ranks, recording.header.num_batches) == (world, num_batches)
+    assert shape.num_buffers >= num_buffers  # more, where there is memory to spare
+    done = Counter(event.stage for event in recording.events if not event.notes.get("ahead"))
+    assert done["sample"] == done["gather"] == 2 * num_batches * world
+    assert done["compute"] == done["wait"] == 2 * num_batches
+    # The others' files show their loops, and say nothing of what was done for them.
+    with pytest.raises(ReplayError, match="no header"):
+        read_recording(tmp_path / "1.json")

@@ -212,7 +212,7 @@ def test_a_disk_that_is_full_at_any_moment_releases_what_was_packed_of_each_tabl
             folder._os_io = full = FaultyOS(fail_at=number, error=errno.ENOSPC, calls={call})
             begun: list[int] = []
             for table, retrieval in enumerate(retrievals):
-                retrieval._count = _noting(retrieval, begun, table)  # type: ignore[method-assign]
+                retrieval._choose = _noting(retrieval, begun, table)  # type: ignore[method-assign]
             found, error = [], None
             try:
                 found.extend(map(contents, loader))
@@ -233,12 +233,12 @@ def test_a_disk_that_is_full_at_any_moment_releases_what_was_packed_of_each_tabl
 
 
 def _noting(retrieval: Any, begun: list[int], table: int) -> Callable[..., Any]:
-    """Return the retrieval's count of missing rows, which notes of which table packs are made."""
-    count = type(retrieval)._count
+    """Return the retrieval's choice of how rows are read, which notes of which table packs are made."""
+    choose = type(retrieval)._choose
 
     def noting(*args: Any) -> Any:
         begun.append(table)
-        return count(retrieval, *args)
+        return choose(retrieval, *args)
 
     return noting
 

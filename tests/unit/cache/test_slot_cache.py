@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gloader.cache import SlotCache, plan_belady
+from gloader.core.processor_time import own_account
 from gloader.errors import FeatureValueError, PlanError, ShapeError
 from gloader.ssd_store import RamFeatures
 from gloader.types import CacheStep, IdArray
@@ -156,6 +157,17 @@ def test_several_threads_copy_every_hit_and_every_guard_holds(threads: int) -> N
                 cache.copy_hits(hits(np.arange(4000), nodes), lied, out)
         cache.close()
         cache.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_processor_time_of_copy_threads_counts_for_who_gathers(threads: int) -> None:
+    features = np.ones((4000, 300), dtype=np.float32)
+    nodes, out = np.arange(4000), np.zeros((4000, 300), dtype=np.float32)
+    with SlotCache(4000, dim=300, threads=threads) as cache:
+        cache.fill(nodes, RamFeatures(features))
+        before = own_account().used_ns
+        cache.copy_hits(hits(nodes, nodes), nodes, out)
+    assert (own_account().used_ns > before) == (threads > 1)
 
 
 @pytest.mark.reliability("E5")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gloader.core.units import format_bytes, format_count, format_seconds, parse_bytes
+from gloader.core.units import (
+    format_bytes,
+    format_count,
+    format_exact_seconds,
+    format_seconds,
+    parse_bytes,
+)
 from gloader.errors import ConfigError
 
 
@@ -69,3 +75,20 @@ def test_sizes_of_no_machine_are_refused(size: object) -> None:
     with pytest.raises(ConfigError, match=r"is not a size|is more than any machine has") as caught:
         parse_bytes(size)  # type: ignore[arg-type]
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.0824, "82.4 ms"),
+        (-0.012, "-12 ms"),
+        (0.9, "900 ms"),
+        (1.0, "1 s"),
+        (3.4177, "3.42 s"),
+        (125.4, "125 s"),
+        (12_345.0, "12,345 s"),
+    ],
+)
+def test_exact_seconds_have_three_digits(seconds: float, text: str) -> None:
+    assert format_exact_seconds(seconds) == text

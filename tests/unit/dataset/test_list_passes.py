@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.core.processor_time import own_account
 from gloader.dataset import Dataset
 from gloader.dataset.list_passes import ListPasses, SweptLists
 from gloader.errors import (
@@ -158,6 +159,16 @@ SAMPLERS: list[tuple[str, list[int], dict[str, Any]]] = [
     ("labor", [4, 3], {"normalize": True}),
     ("labor", [-1, 0, 2], {"share_layers": True}),
 ]
+
+
+def test_the_processor_time_of_the_thread_that_reads_counts_for_who_sweeps(
+    original: Path, graph: CscGraph, tmp_path: Path
+) -> None:
+    sampler = swept(graph, "weighted", [4, 3])
+    with opened(original, sampler.rule, tmp_path) as (passes, _):
+        before = own_account().used_ns
+        run(passes, sampler, range(1))
+    assert own_account().used_ns > before
 
 
 @pytest.mark.reliability("F3")

@@ -29,7 +29,7 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.pipeline.open_ssd import _hottest
+from gloader.pipeline.open_ssd import static_rows
 from gloader.pipeline.table_files import TableFile
 from gloader.samplers import CscGraph, call_bytes, make_sampler
 from gloader.ssd_store.format.format import DATA_OFFSET
@@ -234,7 +234,7 @@ def test_whoever_wants_all_edges_reads_every_page_once_a_pass_and_in_order(
             with dataset.open_features() as store:
                 os_io.pages.clear()
                 table = TableFile(rows=dataset.labelled.feature_rows, store=store, is_of_edges=False)
-                _hottest(topology, table, 10, np.empty(0, np.int64))
+                static_rows(topology, table, 10, np.empty(0, np.int64))
         else:
             sampler = make_sampler("neighbor", topology, [5, 5])
             hottest_rows(who, 10, topology=topology, sampler=sampler, order=order, fanouts=(5, 5))

@@ -34,6 +34,7 @@ from gloader.distributed.shared_memory import create_segment
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import ChannelClosedError, RankError
 from gloader.memory.plan import MemoryPlan
+from gloader.memory.predict import StepSeconds
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 from gloader.types import BatchId, Block, SampledBatch
 
@@ -52,6 +53,7 @@ PLAN = MemoryPlan(
     parts=(("ring", 10), ("cache", 90)),
     predicted_step_s=0.5,
     candidates=("500 ms a step: this", "600 ms a step: that"),
+    step=StepSeconds(seconds=0.5, weighed_s=0.5, disk_s=0.1, miss_rate=0.2, strategy="direct"),
     would_fit=False,
 )
 

@@ -14,6 +14,7 @@ from gloader.distributed.messages import Message, parse, to_json
 from gloader.distributed.seed_layout import LinkShape, SeedShape
 from gloader.errors import RankError
 from gloader.memory.plan import MemoryPlan
+from gloader.memory.predict import StepSeconds
 from gloader.memory.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 from gloader.types import BatchId
@@ -54,7 +55,21 @@ PLANS = st.builds(
     parts=st.lists(st.tuples(TEXTS, SIZES), max_size=3).map(tuple),
     predicted_step_s=st.floats(0, 1),
     candidates=st.lists(TEXTS, max_size=3).map(tuple),
+    step=st.builds(
+        StepSeconds,
+        seconds=st.floats(0, 1),
+        weighed_s=st.floats(0, 1),
+        disk_s=st.floats(0, 1),
+        miss_rate=st.floats(0, 1),
+        strategy=st.none() | st.sampled_from(["direct", "staged", "packed"]),
+        edges_s=st.floats(0, 1),
+        missed_bytes=st.lists(SIZES, max_size=3).map(tuple),
+        ahead_s=st.floats(0, 1),
+        misses=st.lists(st.floats(0, 1), max_size=3).map(tuple),
+        swept_bytes=st.floats(0, 1),
+    ),
     would_fit=st.booleans(),
+    kept_share=st.floats(0, 1),
     sweeps=st.none()
     | st.builds(
         SweepPlan,

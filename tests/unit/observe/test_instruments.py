@@ -1,10 +1,15 @@
 """What a stage says it does, and who hears of it."""
 
+import json
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
+from processor_time import BURN_NS, burn, run_on_thread
 
+from gloader.core.processor_time import helping
 from gloader.errors import ChannelClosedError
 from gloader.observe.epoch_stats import StatsRecorder, WorkName
 from gloader.observe.instruments import Instruments
@@ -22,6 +27,48 @@ def test_time_counts_for_the_epoch_of_the_batch() -> None:
     assert work.seconds > 0
     assert instruments.recorder(1).snapshot().stage_seconds["gather"] == work.seconds
     assert instruments.recorder(0).snapshot().stage_seconds["gather"] == 0
+
+
+def recorded(timeline: TimelineRecorder, path: Path) -> list[dict[str, Any]]:
+    """Return what is known of each piece of work, in their order."""
+    timeline.write(path)
+    slices = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    return [slice_["args"] for slice_ in sorted(slices, key=lambda one: one["ts"])]
+
+
+def test_work_shows_the_processor_time_of_its_thread_and_of_those_that_work_for_it(tmp_path: Path) -> None:
+    timeline = TimelineRecorder()
+    instruments = Instruments(timeline=timeline)
+    with instruments.working("gather", BATCH):
+        burn()
+    with instruments.working("gather", BATCH):
+        time.sleep(4 * BURN_NS / 1e9)
+    with instruments.working("gather", BATCH):
+        run_on_thread(helping(burn))
+    with instruments.working("gather", BATCH):
+        run_on_thread(burn)  # for somebody else
+    burnt, slept, helped, alone = (args["cpu_us"] * 1e3 for args in recorded(timeline, tmp_path / "x"))
+    assert min(burnt, helped) >= BURN_NS > max(slept, alone)
+
+
+def test_a_computation_shows_the_processor_time_of_all_threads(tmp_path: Path) -> None:
+    timeline = TimelineRecorder()
+    instruments = Instruments(timeline=timeline)
+    work = instruments.working("compute", BATCH).begin()
+    run_on_thread(burn)
+    burn()
+    work.end()
+    (computed,) = recorded(timeline, tmp_path / "x")
+    assert computed["cpu_us"] * 1e3 >= 2 * BURN_NS
+
+
+def test_what_work_moves_adds_up_in_the_timeline(tmp_path: Path) -> None:
+    timeline = TimelineRecorder()
+    with Instruments(timeline=timeline).working("stage", BATCH) as work:
+        work.add_bytes(read=5, requests=2)
+        work.add_bytes(read=6, written=7, requests=1)
+    (moved,) = recorded(timeline, tmp_path / "x")
+    assert (moved["bytes_read"], moved["bytes_written"], moved["requests"]) == (11, 7, 3)
 
 
 def test_the_sums_of_earlier_epochs_are_dropped() -> None:

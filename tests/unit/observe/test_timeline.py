@@ -8,10 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gloader.errors import ConfigError
 from gloader.observe.timeline import TimelineRecorder
+from gloader.observe.timeline_events import Used
+from gloader.replay.recording import RecordedTable, RunHeader, read_recording
+from gloader.replay.work import PipelineShape
 from gloader.testing.faults import FaultyOS
 from gloader.types import BatchId
 
@@ -101,7 +105,8 @@ def test_the_same_batch_of_a_second_run_begins_a_new_arrow(tmp_path: Path) -> No
 def test_a_slice_holds_stage_time_batch_bytes_and_notes(tmp_path: Path) -> None:
     timeline = TimelineRecorder()
     notes = {"superbatch": 3, "ratio": float("nan")}
-    work = record(timeline, "stage", (0, 4), 5, batches=2, bytes_read=7, bytes_written=9, notes=notes)
+    used = Used(cpu_ns=1500, requests=3, bytes_read=7, bytes_written=9)
+    work = record(timeline, "stage", (0, 4), 5, batches=2, used=used, notes=notes)
     on_thread("gloader-stage", work)
     trace = written(timeline, tmp_path / "trace.json")
     assert [e for e in trace["traceEvents"] if e["ph"] == "X"] == [
@@ -119,12 +124,52 @@ def test_a_slice_holds_stage_time_batch_bytes_and_notes(tmp_path: Path) -> None:
                 "batches": 2,
                 "superbatch": 3,
                 "ratio": "nan",
+                "cpu_us": 1.5,
+                "requests": 3,
                 "bytes_read": 7,
                 "bytes_written": 9,
             },
         }
     ]
     assert trace["otherData"] == {"dropped_events": 0}
+
+
+def test_what_was_not_used_is_left_out_but_for_processor_time(tmp_path: Path) -> None:
+    timeline = TimelineRecorder()
+    record(timeline, "wait", (1, 2), 0)()
+    (found,) = (e for e in written(timeline, tmp_path / "trace.json")["traceEvents"] if e["ph"] == "X")
+    assert found["args"] == {"epoch": 1, "batch": 2, "cpu_us": 0.0}
+
+
+def test_a_header_is_read_again_as_it_was_written(tmp_path: Path) -> None:
+    timeline = TimelineRecorder()
+    on_thread("gloader-gather", record(timeline, "gather", (0, 3), 0, used=Used(cpu_ns=2500, requests=4)))
+    header = RunHeader(
+        cores=2,
+        torch_threads=2,
+        device="cpu",
+        shape=PipelineShape(features="ssd", num_buffers=4),
+        superbatch=8,
+        superbatch_unit=1,
+        sweep_batches=0,
+        num_hops=2,
+        policy="belady",
+        budget_bytes=10**9,
+        spill_bytes=0,
+        staging_bytes=5,
+        tables=(RecordedTable(name="node", num_rows=9, row_bytes=4, cache_rows=3),),
+        rates={"read_bytes_per_s": 1e9},
+        state={"next": [0, 3]},
+        num_batches=7,
+        dataset="/data",
+        fingerprint="f",
+        settings={"batch_size": np.int64(16)},  # as a caller may have given it
+    )
+    timeline.write(tmp_path / "trace.json", header=header)
+    found = read_recording(tmp_path / "trace.json")
+    assert found.header == header
+    (event,) = found.events
+    assert (event.stage, event.epoch, event.batch, event.cpu_s, event.requests) == ("gather", 0, 3, 2.5e-6, 4)
 
 
 def test_tracks_are_named_in_the_order_of_the_stages(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Passes over the edges behind samplers: nobody waits for one another, errors keep their place, nothing is left."""
 
+import json
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from gloader.pipeline.edge_sweeps import EdgeSweeps
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.replay import ReplayBatch, ReplayTrace
+from gloader.pipeline.sample import BatchSource
 from gloader.pipeline.sampler_pool import SamplerPool
 from gloader.pipeline.superbatch import InspectJob
 from gloader.pipeline.superbatch_flow import SuperbatchCollector, SuperbatchWindow
@@ -53,6 +57,21 @@ def _alone(ranks: int) -> BatchStream:
     return BatchStream(order, BatchId(epoch=0, index=0), end_epoch=3)
 
 
+class _Make:
+    """The batch of a position alone, without its order and degrees."""
+
+    name = "sample"
+
+    def __init__(self, source: BatchSource) -> None:
+        self._source = source
+
+    def process(self, position: int) -> SampledBatch:
+        with self._source.working(position) as work:
+            batch = self._source.make(position, work)
+        assert isinstance(batch, SampledBatch)
+        return batch
+
+
 class _Run:
     """Sweeps and samplers, and a thread that plans: their waits are those of a pipeline, and they do little else."""
 
@@ -82,7 +101,7 @@ class _Run:
         )
         self.pool: SamplerPool[SampledBatch] = SamplerPool(
             stream,
-            ReplayBatch(self.sweeps),
+            _Make(ReplayBatch(self.sweeps)),
             sample_trace=ReplayTrace(self.sweeps) if has_traces else None,
             failures=self.failures,
             num_threads=threads,
@@ -395,7 +414,7 @@ def test_a_pass_that_is_cancelled_ends_at_once_and_leaves_nothing() -> None:
     assert run.passes.made[2].num_left == 0  # it was drawn for batches that are not made any more
 
 
-def test_passes_are_counted_and_their_ways_are_in_the_timeline() -> None:
+def test_passes_are_counted_and_their_ways_are_in_the_timeline(tmp_path: Path) -> None:
     timeline = TimelineRecorder()
     stream = _stream()
     with _running(_Run(stream, swept=3, planned=1, has_traces=False, timeline=timeline)) as run:
@@ -407,6 +426,37 @@ def test_passes_are_counted_and_their_ways_are_in_the_timeline() -> None:
     # Superbatches of 1, 2, 3, 3 and 3 batches begin in it, and the pass that completes the last of them.
     assert stats.edge_passes == 6
     assert stats.stage_seconds["sweep"] > 0
+    swept = [args for name, args in _recorded(timeline, tmp_path / "trace.json") if name == "sweep"][:6]
+    assert [args["completed"] for args in swept] == [0, 1, 3, 6, 9, 12]
+    assert [args["num_batches"] for args in swept] == [0, 1, 2, 3, 3, 3]
+    assert all((args["way"], args["bytes_read"], args["requests"]) == ("full", 4096, 1) for args in swept)
+
+
+@pytest.mark.parametrize("has_traces", [False, True])
+def test_each_batch_is_one_piece_of_work_and_those_that_were_there_say_so(
+    has_traces: bool, tmp_path: Path
+) -> None:
+    timeline, stream = TimelineRecorder(), _stream(first=0, end_epoch=1)
+    probed = _expected(stream, 3)
+    run = _Run(stream, swept=3, planned=2, has_traces=has_traces, probed=probed, timeline=timeline)
+    with _running(run):
+        found, _ = _all(run.batches() if has_traces else _gets(run.pool))
+    kinds = [{"ahead": True}, {}] if has_traces else [{}]
+    expected = [
+        ("sample", {"epoch": 0, "batch": index} | kind | ({"known": True} if index < len(probed) else {}))
+        for index in range(len(found))
+        for kind in kinds
+    ]
+    sampled = [one for one in _recorded(timeline, tmp_path / "trace.json") if one[0] == "sample"]
+    assert all(args.pop("cpu_us") > 0 for _, args in sampled)
+    assert sorted(sampled, key=str) == sorted(expected, key=str)
+
+
+def _recorded(timeline: TimelineRecorder, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the name of each piece of work, and what is known of it, in their order."""
+    timeline.write(path)
+    slices = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    return [(one["name"], one["args"]) for one in sorted(slices, key=lambda one: one["ts"])]
 
 
 def _gets(pool: SamplerPool[SampledBatch]) -> Iterator[SampledBatch]:

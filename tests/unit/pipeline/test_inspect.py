@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 from gloader.cache import SuperbatchPlanner, Trace, make_planner
-from gloader.observe.miss_estimate import MissSample
 from gloader.pipeline.inspect import Inspect
 from gloader.pipeline.superbatch import InspectJob, MissLists, SampledSuperbatch
 from gloader.pipeline.tiers import SsdTable
@@ -21,8 +20,7 @@ def _inspect(capacity: int) -> Inspect:
 
 def _table(planner: SuperbatchPlanner) -> SsdTable:
     """Return a table of these parts: no other is looked at."""
-    sample = MissSample(NUM_NODES, max_bytes=10**6)
-    return SimpleNamespace(planner=planner, miss_sample=sample)  # type: ignore[return-value]
+    return SimpleNamespace(planner=planner)  # type: ignore[return-value]
 
 
 def _job(number: int, lookahead: Trace) -> InspectJob:

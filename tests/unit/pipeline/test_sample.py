@@ -1,6 +1,8 @@
 """The verb "sample": the batch of a position, its trace, and the same batch again for execution."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gloader.cache import decode_ids
+from gloader.observe.instruments import Instruments
+from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, SampleWhole, ordered
 from gloader.samplers import CscGraph
 from gloader.types import BatchId, SampledBatch
@@ -29,7 +33,9 @@ def _assert_degrees(found: NDArray[np.float32], batch: SampledBatch) -> None:
 
 def test_the_batch_at_a_position_is_sampled_from_its_seeds() -> None:
     sampler, found = OneSampler(), instruments()
-    batch = SampleBatch(sampler, stream(), found).process(3)
+    once = SampleBatch(sampler, stream(), found)
+    with once.working(3) as work:
+        batch = once.make(3, work)
     seeds = ORDER.seeds[ORDER.batch_seeds(ORDER.epoch_positions(0), 3)]
     assert batch.id == BatchId(epoch=0, index=3)
     np.testing.assert_array_equal(batch.nodes, sampler.sample(batch.id, seeds).nodes)
@@ -42,8 +48,35 @@ def test_an_error_says_where_it_was() -> None:
             raise MemoryError("boom")
 
     with pytest.raises(MemoryError, match="boom") as caught:
-        SampleBatch(Broken(), stream(), instruments()).process(2)
+        SampleWhole(SampleBatch(Broken(), stream(), instruments()), GROWING).process(2)
     assert caught.value.__notes__ == ["in stage sample, epoch 0, batch 2"]
+
+
+def test_an_error_behind_the_sampler_is_noted_once_too() -> None:
+    once = SampleBatch(OneSampler(), stream(), instruments())
+    with pytest.raises(ValueError, match="concatenate") as caught:  # there is no table of that number
+        SampleTrace(once, KeptBatches(0), types=(7,)).process(2)
+    assert caught.value.__notes__ == ["in stage sample, epoch 0, batch 2"]
+
+
+@pytest.mark.parametrize(("keep_bytes", "notes"), [(0, {}), (10**6, {"kept": True})])
+def test_a_batch_is_one_piece_of_work_and_its_trace_another(
+    keep_bytes: int, notes: dict[str, Any], tmp_path: Path
+) -> None:
+    timeline = TimelineRecorder()
+    once, kept = SampleBatch(OneSampler(), stream(), Instruments(timeline=timeline)), KeptBatches(keep_bytes)
+    SampleTrace(once, kept).process(1)
+    SampleOrdered(once, kept, GROWING).process(1)
+    SampleWhole(once, GROWING).process(2)
+    timeline.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    found = [(event["name"], event["args"]) for event in events if event["ph"] == "X"]
+    assert all(args.pop("cpu_us") > 0 for _, args in found)
+    assert found == [
+        ("sample", {"epoch": 0, "batch": 1, "ahead": True}),
+        ("sample", {"epoch": 0, "batch": 1, **notes}),
+        ("sample", {"epoch": 0, "batch": 2}),
+    ]
 
 
 @pytest.mark.parametrize(("keep_bytes", "num_calls"), [(0, 2), (10**6, 1)])

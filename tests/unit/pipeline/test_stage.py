@@ -1,6 +1,8 @@
 """The verb "stage": a plan in, a source of its missing rows out."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 from gloader.cache import CachePlan
 from gloader.errors import ChannelClosedError, SpillError
+from gloader.observe.instruments import Instruments
+from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.stage import MissRetrieval, StageMisses
 from gloader.pipeline.superbatch import PlannedSuperbatch, StagedTable
@@ -16,7 +20,7 @@ from gloader.ssd_store.misses.direct import DirectMisses, MissSource
 from gloader.ssd_store.sweep.sweep import SweepCost
 from gloader.types import BatchId, ReadStats
 
-from .items import instruments, plan, seconds_of, staged
+from .items import NODES, instruments, plan, seconds_of, staged
 
 PLANNED = PlannedSuperbatch(number=1, first=BatchId(epoch=0, index=3), plans=(plan(),))
 COST = SweepCost(read=ReadStats(rows=5, requests=2, bytes_read=8192), writes=1, bytes_written=4096)
@@ -25,19 +29,20 @@ COST = SweepCost(read=ReadStats(rows=5, requests=2, bytes_read=8192), writes=1, 
 class _Retrieval:
     """Stages as it is told, and asks whether it has to end."""
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, error: BaseException | None = None, choice: Choice | None = None) -> None:
         self.error = error
+        self.choice = staged().tables[0].choice if choice is None else choice
 
     def request(self, _plan: CachePlan, _calibration: Calibration) -> Any:
-        return SimpleNamespace(own=staged().tables[0].choice)
+        return SimpleNamespace(own=self.choice, counts=SimpleNamespace(unique_rows=4))
 
-    def begin(self, _request: Any, _choice: Choice, *, superbatch: int, is_cancelled: Any) -> StagedTable:
+    def begin(self, _request: Any, choice: Choice, *, superbatch: int, is_cancelled: Any) -> StagedTable:
         if self.error is not None:
             raise self.error
         if is_cancelled():
             raise ChannelClosedError("cancelled")
         misses: MissSource = SimpleNamespace(cost=COST, close=lambda: None)  # type: ignore[assignment]
-        return staged(superbatch, misses).tables[0]
+        return replace(staged(superbatch, misses).tables[0], choice=choice)
 
 
 def test_what_a_sweep_moved_is_counted() -> None:
@@ -59,6 +64,33 @@ def test_of_several_tables_each_is_counted_by_its_name() -> None:
     assert {name: counts["bytes_read"] for name, counts in stats.tables.items()} == {
         "paper": 8192,
         "author": 8192,
+    }
+
+
+def test_the_timeline_shows_what_was_staged_and_how_most_of_it_is_read(tmp_path: Path) -> None:
+    timeline = TimelineRecorder()
+    few = replace(staged().tables[0].choice, read_bytes=10)
+    most = Choice(strategy="packed", predicted={"packed": 1.0}, reason="by hand", read_bytes=20)
+    retrievals: Any = [_Retrieval(choice=few), _Retrieval(choice=most), _Retrieval(choice=few)]
+    three, feedback = replace(PLANNED, plans=(plan(),) * 3), RunFeedback(table_names=("a", "b", "c"))
+    StageMisses(retrievals, feedback, Instruments(timeline=timeline)).process(three)
+    timeline.write(tmp_path / "trace.json")
+    (found,) = (
+        e["args"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"
+    )
+    assert found.pop("cpu_us") > 0
+    assert found == {
+        "epoch": 0,
+        "batch": 3,
+        "batches": 2,
+        "superbatch": 1,
+        "strategy": "packed",
+        "misses": 3 * plan().num_misses,
+        "unique_rows": 3 * 4,
+        "accesses": 3 * sum(map(len, NODES)),
+        "requests": 3 * COST.read.requests,
+        "bytes_read": 3 * COST.read.bytes_read,
+        "bytes_written": 3 * COST.bytes_written,
     }
 
 
@@ -111,16 +143,6 @@ def test_packs_of_a_table_take_their_share_of_the_disk_unless_they_were_asked_fo
     assert spill_bytes.fget(retrieval) == expected
     folder.room_bytes = 10
     assert spill_bytes.fget(retrieval) == 10
-
-
-@pytest.mark.parametrize(("asked", "expected"), [(None, 4096), (0, 0), (8192, 8192)])
-def test_holes_are_read_as_was_asked_or_as_is_faster_by_now(asked: int | None, expected: int) -> None:
-    rates = SimpleNamespace(times=SimpleNamespace(gap_bytes=lambda *_, **__: 4096))
-    rows = SimpleNamespace(settings=SimpleNamespace(gap_bytes=asked), row_bytes=512)
-    retrieval = SimpleNamespace(
-        _store=SimpleNamespace(stored_rows=rows), rates=SimpleNamespace(corrected=lambda _: rates)
-    )
-    assert MissRetrieval._gap_bytes(retrieval, Calibration()) == expected  # type: ignore[list-item]
 
 
 def test_direct_reads_go_over_the_holes_that_the_stage_chose() -> None:

@@ -14,6 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.processor_time import own_account
+from gloader.distributed.exchange.ahead import Ahead
 from gloader.distributed.exchange.exchange import Exchange
 from gloader.distributed.exchange.serve import OwnedRows, Owner
 from gloader.distributed.exchange.transport import Transport
@@ -196,6 +198,22 @@ def test_each_row_is_read_once_for_all_machines_and_counted(store: FeatureStore)
     assert stats[1].bytes_sent == stats[0].bytes_received
     assert stats[0].rounds == 1
     assert found[0][1].rates().bytes_per_s > 0
+
+
+def test_the_processor_time_of_an_exchange_counts_for_who_stages(store: FeatureStore) -> None:
+    owned = OwnedRows(store=store, bounds=np.array([0, 1200, NUM_ROWS]))
+
+    def used(host: int, to: Transport) -> list[int]:
+        moments = [own_account().used_ns]
+        fetch_once(to, owned, wants(host))
+        moments.append(own_account().used_ns)
+        ahead = Ahead("reads")
+        ahead.begin(lambda: None)
+        ahead.wait()
+        return [*moments, own_account().used_ns]
+
+    for before, exchanged, read in on_all(ThreadHosts(2).hosts, used):
+        assert before < exchanged < read
 
 
 def test_an_exchange_has_as_many_collectives_as_the_cost_model_counts(store: FeatureStore) -> None:

@@ -16,7 +16,7 @@ class Time:
 
 def test_those_who_use_it_together_get_equal_shares() -> None:
     time = Time()
-    clock = DeviceClock(now=time)
+    clock = DeviceClock(now=time, waited=lambda: 0.0)
     with clock.using() as sweep:
         time.now += 3  # alone
         with clock.using() as read:
@@ -30,7 +30,7 @@ def test_those_who_use_it_together_get_equal_shares() -> None:
 
 def test_uses_need_not_be_nested() -> None:
     time = Time()
-    clock = DeviceClock(now=time)
+    clock = DeviceClock(now=time, waited=lambda: 0.0)
     first, second = clock.using(), clock.using()
     one = first.__enter__()
     time.now += 1
@@ -44,9 +44,44 @@ def test_uses_need_not_be_nested() -> None:
 
 def test_a_use_that_fails_ends_as_well() -> None:
     time = Time()
-    clock = DeviceClock(now=time)
+    clock = DeviceClock(now=time, waited=lambda: 0.0)
     with pytest.raises(OSError, match="broken"), clock.using() as use:
         time.now += 1
         raise OSError("broken")
     time.now += 5
     assert use.seconds == 1
+
+
+def test_most_of_a_wait_for_a_core_is_not_the_device_s() -> None:
+    time, waited = Time(), Time()
+    clock = DeviceClock(now=time, waited=waited)
+    with clock.using() as sweep:
+        time.now += 10
+        waited.now += 4
+    assert sweep.seconds == pytest.approx(10 - 0.75 * 4)
+
+
+def test_of_a_shared_device_it_is_a_share_of_the_wait_as_well() -> None:
+    time, waited = Time(), Time()
+    clock = DeviceClock(now=time, waited=waited)
+    with clock.using() as sweep, clock.using() as read:
+        time.now += 8
+        waited.now += 4  # the fake is everybody's
+    assert (sweep.seconds, read.seconds) == pytest.approx((4 - 0.75 * 2, 4 - 0.75 * 2))
+
+
+@pytest.mark.parametrize("waited_s", [-1.0, 100.0])
+def test_a_wait_is_no_longer_than_the_use(waited_s: float) -> None:
+    time, waited = Time(), Time()
+    clock = DeviceClock(now=time, waited=waited)
+    with clock.using() as use:
+        time.now += 2
+        waited.now += waited_s
+    assert use.seconds == pytest.approx(2 if waited_s < 0 else 0.5)
+
+
+def test_a_use_of_no_time_takes_none() -> None:
+    clock = DeviceClock(now=Time(), waited=Time())
+    with clock.using() as use:
+        pass
+    assert use.seconds == 0

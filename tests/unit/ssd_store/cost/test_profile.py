@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from gloader.errors import StoreOpenError
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.cost import probe
+from gloader.ssd_store.cost import device_probe, probe
 from gloader.ssd_store.cost import profile as module
+from gloader.ssd_store.cost.learnt import Known, Lesson
 from gloader.ssd_store.cost.profile import (
     DeviceProfile,
     io_capabilities,
@@ -23,6 +25,7 @@ from gloader.ssd_store.cost.profile import (
     remember_profile,
     remembered_profile,
 )
+from gloader.ssd_store.read import lane
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
@@ -42,8 +45,9 @@ KNOWN = DeviceProfile(
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(module, "_FILE_BYTES", 2**22)
-    monkeypatch.setattr(module, "_PHASE_S", 0.005)
+    monkeypatch.setattr(device_probe, "_FILE_BYTES", 2**22)
+    for phase in ("PHASE_S", "_MIXED_S"):
+        monkeypatch.setattr(device_probe, phase, 0.005)
     return tmp_path / "home"
 
 
@@ -117,7 +121,10 @@ def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = probe_device(folder)
     assert min(found.random_reads_per_s, found.read_bytes_per_s, found.write_bytes_per_s) > 0
     assert found.is_complete
-    assert found.queue_depth in module.DEPTHS
+    assert found.queue_depth in probe.DEPTHS
+    assert 0 < found.latency_s < 1
+    assert min(found.mixed_reads, found.mixed_writes) > 0
+    assert found.is_scratch
     assert list(folder.iterdir()) == []
 
 
@@ -128,11 +135,11 @@ RATES = {"random_reads_per_s": 1e4, "read_bytes_per_s": 1e9, "write_bytes_per_s"
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 2, "random_reads_per_s": -1}'),
+        *("", "{", "[]", "{}", '{"version": 0}', "NaN", "\x00", '{"version": 3, "random_reads_per_s": -1}'),
         "[" * 4000,
-        json.dumps({"version": 2, **RATES, "queue_depth": 1e308}).replace("1e+308", "1e999"),
-        json.dumps({"version": 2, **RATES, "queue_depth": 64, "random_reads_per_s": 10**400}),
-        json.dumps({"version": 2, **RATES, "queue_depth": 64, "random_reads_per_s": 5e-324}),
+        json.dumps({"version": 3, **RATES, "queue_depth": 1e308}).replace("1e+308", "1e999"),
+        json.dumps({"version": 3, **RATES, "queue_depth": 64, "random_reads_per_s": 10**400}),
+        json.dumps({"version": 3, **RATES, "queue_depth": 64, "random_reads_per_s": 5e-324}),
     ],
 )
 def test_an_unusable_memory_is_forgotten(text: str, tmp_path: Path, home: Path) -> None:
@@ -194,3 +201,121 @@ def test_each_failing_call_is_a_typed_error_and_leaves_no_file(tmp_path: Path) -
     assert n > 3
     with pytest.raises(StoreOpenError, match="cannot make a temporary file to measure the device"):
         probe_device(tmp_path / "missing")
+
+
+def test_what_was_learnt_survives_another_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe of a burst is replaced by one without: what runs have seen of the disk is as true as before."""
+    known = Known(ratio=2.0, share=1.0, times=8.0)
+    taught = replace(KNOWN, read_bytes_per_s=3e9).taught(Lesson(when=time.time(), known={"in_order": known}))
+    remember_profile(tmp_path, taught)
+    monkeypatch.setattr(module, "probe_device", lambda *_, **__: KNOWN)
+    assert refresh_profile(tmp_path).read_bytes_per_s == 1e9
+    found = remembered_profile(tmp_path)
+    assert found is not None
+    assert found.read_bytes_per_s == 1e9
+    assert taught.times.bytes_per_s == 1.5e9
+    assert found.times.bytes_per_s == pytest.approx(1.5e9, rel=1e-3)
+
+
+def test_a_profile_of_an_older_version_is_measured_again(tmp_path: Path, home: Path) -> None:
+    remember_profile(tmp_path, KNOWN)
+    (file,) = (home / "devices").iterdir()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "version": 2}))
+    assert remembered_profile(tmp_path) is None
+    assert refresh_profile(tmp_path).measured_at > 0
+    assert remembered_profile(tmp_path) is not None
+
+
+def test_all_of_a_profile_is_remembered(tmp_path: Path) -> None:
+    known = Known(ratio=2.0, share=0.5, times=8.0)
+    profile = replace(
+        KNOWN,
+        latency_s=0.0001,
+        mixed_writes=1.2,
+        mixed_reads=0.8,
+        is_confirmed=True,
+        is_scratch=True,
+        measured_at=1e9,
+    ).taught(Lesson(when=float(round(time.time())), known={"small": known, "pack_read": known}))
+    remember_profile(tmp_path, profile)
+    assert remembered_profile(tmp_path) == profile
+
+
+def test_the_lessons_of_a_month_ago_are_not_remembered(tmp_path: Path) -> None:
+    known = Known(ratio=2.0, share=1.0, times=8.0)
+    for days in (31, 29):
+        when = time.time() - days * 86_400
+        remember_profile(tmp_path, KNOWN.taught(Lesson(when=when, known={"small": known})))
+        found = remembered_profile(tmp_path)
+        assert found is not None
+        assert len(found.learnt.lessons) == (days < 30)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"latency_s": -1.0},
+        {"latency_s": "soon"},
+        {"mixed_writes": 0.0},
+        {"mixed_reads": 1e9},
+        {"measured_at": -5.0},
+        {"learnt": [{"when": 1.0, "small": [100.0, 1.0, 1.0]}]},
+        {"learnt": 3},
+    ],
+)
+def test_a_profile_with_a_number_that_cannot_be_is_forgotten(
+    wrong: dict[str, object], tmp_path: Path, home: Path
+) -> None:
+    remember_profile(tmp_path, KNOWN)
+    (file,) = (home / "devices").iterdir()
+    file.write_text(json.dumps({**json.loads(file.read_text()), **wrong}))
+    assert remembered_profile(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "latency_s", "probed", "depth"),
+    [
+        (3_000.0, 0.001, 64, 64),  # a volume of a cloud: more would only make others wait
+        (60_000.0, 0.0001, 64, 256),
+        (60_000.0, 0.0001, 1024, 1024),  # it was measured to need them
+        (500_000.0, 0.0001, 256, 1024),
+    ],
+)
+def test_a_queue_holds_what_is_read_while_a_thread_has_no_core(
+    rate: float, latency_s: float, probed: int, depth: int
+) -> None:
+    profile = replace(KNOWN, random_reads_per_s=rate, latency_s=latency_s, queue_depth=probed)
+    assert profile.ring_depth == depth
+
+
+def test_a_store_has_as_many_reads_in_flight_as_its_device_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert module.ring_depth(tmp_path) == 256
+    remember_profile(tmp_path, replace(KNOWN, queue_depth=64, random_reads_per_s=3_000.0))
+    assert module.ring_depth(tmp_path) == 64
+    depths: list[int] = []
+    ring = lane.Uring
+
+    def watched(depth: int, *how: Any) -> lane.Uring:
+        depths.append(depth)
+        return ring(depth, *how)
+
+    FeatureStore.create(tmp_path / "s", np.zeros((8, 4), np.float32)).close()
+    monkeypatch.setattr(lane, "Uring", watched)
+    with FeatureStore.open(tmp_path / "s", io="uring"), FeatureStore.open(tmp_path / "s", queue_depth=7):
+        pass
+    assert depths == [64, 7]
+
+
+def test_a_rate_that_has_fallen_since_is_the_lower_one() -> None:
+    slower = KNOWN.slowed(random_reads_per_s=40_000.0, read_bytes_per_s=0.9e9)
+    assert (slower.random_reads_per_s, slower.medium_reads_per_s, slower.wide_reads_per_s) == (
+        40_000,
+        25_000,
+        7_000,
+    )
+    assert slower.read_bytes_per_s == 1e9  # a tenth less is noise
+    assert KNOWN.slowed(random_reads_per_s=90_000.0, read_bytes_per_s=0.5e9).read_bytes_per_s == 0.5e9

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from gloader.ssd_store.cost import probe as probe_module
+from gloader.ssd_store.cost import device_probe, probe
 from gloader.ssd_store.cost import rates as module
 from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile, remembered_profile
 from gloader.ssd_store.cost.rates import DEFAULT_PROFILE, rates_of
+from gloader.ssd_store.cost.strategy import IoRates
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
@@ -39,9 +41,9 @@ FILE_BYTES = 2**22
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(module, "SMALLEST_PROBED_BYTES", FILE_BYTES)
-    monkeypatch.setattr(module, "_PHASE_S", 0.005)
-    monkeypatch.setattr(module, "_SHORT_PHASE_S", 0.005)
-    monkeypatch.setattr(module, "_WRITE_BYTES", FILE_BYTES)
+    monkeypatch.setattr(device_probe, "_FILE_BYTES", FILE_BYTES)
+    for phase in ("PHASE_S", "_MIXED_S"):
+        monkeypatch.setattr(device_probe, phase, 0.005)
     return tmp_path / "home"
 
 
@@ -89,7 +91,7 @@ def test_a_device_is_probed_once_and_remembered(
     profile = remembered_profile(features.parent)
     assert profile is not None
     assert profile.is_complete
-    for name in ("_probe_file", "_probe_writes", "_probe_folder"):
+    for name in ("probe_file", "probe_writes", "probe_folder"):
         monkeypatch.setattr(module, name, no_probe)
     assert rates_of(features, spill) == found
 
@@ -117,8 +119,8 @@ def test_rates_of_a_busy_disk_do_not_last(
 ) -> None:
     measured = [replace(KNOWN, **rates, write_bytes_per_s=0.0), replace(KNOWN, write_bytes_per_s=0.0)]
     written = [3e8, 2e9]
-    monkeypatch.setattr(module, "_probe_file", lambda *_: measured.pop(0))
-    monkeypatch.setattr(module, "_probe_writes", lambda *_: written.pop(0))
+    monkeypatch.setattr(module, "probe_file", lambda *_: measured.pop(0))
+    monkeypatch.setattr(module, "probe_writes", lambda *_: (written.pop(0), 1.0))
     busy = rates_of(features, spill)
     assert (busy.random_reads_per_s, busy.write_bytes_per_s) == (
         rates.get("random_reads_per_s", 80_000.0),
@@ -136,8 +138,8 @@ def test_odd_rates_that_were_measured_twice_are_the_device_s(
 ) -> None:
     disk = replace(KNOWN, **BUSY["random"], write_bytes_per_s=0.0)
     measured = [disk, replace(disk, random_reads_per_s=1_900.0)]
-    monkeypatch.setattr(module, "_probe_file", lambda *_: measured.pop(0))
-    monkeypatch.setattr(module, "_probe_writes", lambda *_: 2e8)
+    monkeypatch.setattr(module, "probe_file", lambda *_: measured.pop(0))
+    monkeypatch.setattr(module, "probe_writes", lambda *_: (2e8, 1.0))
     assert [rates_of(features, spill).random_reads_per_s for _ in range(4)] == [1_822, 1_900, 1_900, 1_900]
 
 
@@ -175,7 +177,7 @@ def test_holes_are_not_measured(features: Path, monkeypatch: pytest.MonkeyPatch)
     with features.open("wb") as file:
         file.write(b"x" * 8192)
         file.truncate(size)
-    monkeypatch.setattr(module, "_probe_file", no_probe)
+    monkeypatch.setattr(module, "probe_file", no_probe)
     assert rates_of(features).read_bytes_per_s not in {0, module.DEFAULT_PROFILE.read_bytes_per_s}
     assert [path.name for path in features.parent.iterdir()] == [features.name]
 
@@ -214,7 +216,7 @@ def test_without_io_uring_threads_measure(
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, "io_uring is not allowed")
 
-    monkeypatch.setattr("gloader.ssd_store.cost.probe.Uring", refuse)
+    monkeypatch.setattr("gloader.ssd_store.cost.probe_loads.Uring", refuse)
     assert rates_of(features, spill).random_reads_per_s > 0
     assert remembered_profile(features.parent) is not None
 
@@ -264,18 +266,63 @@ def test_a_file_with_holes_is_read_where_its_bytes_are(
         file.write(np.random.default_rng(1).bytes(past - start))
         file.truncate(4 * FILE_BYTES)
     seen: list[IdArray] = []
-    measure = probe_module._reads_per_s
+    load = probe.ReadLoad
 
-    def watched(fd: int, memory: object, depth: int, extents: Extents, *how: object) -> float:
+    def watched(fd: int, extents: Extents, *how: Any, **named: Any) -> probe.ReadLoad:
         seen.append(extents.offset)
         assert (extents.offset >= start).all()
         assert (extents.offset + extents.length <= past).all()
-        return measure(fd, memory, depth, extents, *how)  # type: ignore[arg-type]
+        return load(fd, extents, *how, **named)
 
-    monkeypatch.setattr(probe_module, "_reads_per_s", watched)
+    monkeypatch.setattr(probe, "ReadLoad", watched)
     assert rates_of(features, span=(start, past)).read_bytes_per_s > 0
     assert len(seen) >= 4
     assert max(int(offset.max()) for offset in seen) > past - FILE_BYTES // 2  # up to the end of what is here
     assert rates_of(features, span=(start, start + FILE_BYTES - 4096), refresh=True) == rates_of(
         features, span=(0, 0), refresh=True
     )  # too little to measure
+
+
+def test_what_a_new_file_said_is_measured_again_on_a_large_one(
+    features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache in front of the device may have held the new file: writes are kept, reads are not."""
+    remember_profile(features.parent, replace(KNOWN, read_bytes_per_s=3e9, is_scratch=True))
+    monkeypatch.setattr(
+        module, "probe_file", lambda *_: replace(KNOWN, write_bytes_per_s=0.0, random_reads_per_s=50_000.0)
+    )
+    monkeypatch.setattr(module, "probe_writes", no_probe)
+    found = rates_of(features, spill)
+    assert (found.random_reads_per_s, found.read_bytes_per_s, found.write_bytes_per_s) == (50_000, 1e9, 2e9)
+    monkeypatch.setattr(module, "probe_file", no_probe)
+    assert rates_of(features, spill) == found
+
+
+def test_what_a_new_file_said_is_better_than_nothing(features: Path, spill: Path) -> None:
+    remember_profile(features.parent, replace(KNOWN, is_scratch=True))
+    os.truncate(features, FILE_BYTES - 1)
+    assert rates_of(features, spill).random_reads_per_s == 80_000
+    features.unlink()
+    assert rates_of(features).random_reads_per_s == 80_000
+
+
+def test_reads_and_writes_at_once_are_measured_where_packs_are_on_the_same_device(
+    features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeviceProfile, "is_doubtful", False)
+    monkeypatch.setattr(device_probe, "measure_mixed_writes", lambda *_, **__: 0.7)
+    assert rates_of(features).mixed_writes == 1
+    assert rates_of(features, spill).mixed_writes == 0.7
+    assert rates_of(features, spill).mixed_writes == 0.7
+    profile = remembered_profile(features.parent)
+    assert profile is not None
+    assert profile.mixed_writes == 0.7
+    assert rates_of(features, spill, os_io=TwoDevices()).mixed_writes == 1
+
+
+def test_rates_go_into_a_header_and_out_of_it(features: Path, spill: Path) -> None:
+    remember_profile(features.parent, replace(KNOWN, latency_s=0.0001))
+    found = rates_of(features, spill)
+    plain = json.loads(json.dumps(asdict(found)))
+    assert all(isinstance(value, float | bool) for value in plain.values())
+    assert IoRates(**plain) == found

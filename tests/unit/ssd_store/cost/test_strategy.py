@@ -228,3 +228,34 @@ def test_a_strategy_that_disappoints_is_given_up() -> None:
 def test_seconds_that_mean_nothing_teach_nothing(predicted: float, measured: float) -> None:
     assert Calibration().after("packed", predicted, measured) == Calibration()
     assert learn_factor(1.3, predicted_s=predicted, measured_s=measured) == 1.3
+
+
+def test_reads_that_do_not_keep_the_device_busy_take_the_time_of_one() -> None:
+    """Three batches of two reads on a volume of a network, which takes 5 ms for any read."""
+    disk = replace(DISK, latency_s=0.005)
+    assert disk.read_seconds(6, 6 * 4096, calls=3) == 0.015
+    assert disk.read_seconds(2, 2 * 4096, calls=3) == 0.01  # a batch that reads nothing waits for nothing
+    assert disk.read_seconds(86_000, 86_000 * 4096, calls=3) == pytest.approx(1.0)
+    few = replace(SMALL_ROWS, direct_requests=128, direct_bytes=128 * 4096)
+    assert predict_seconds(few, disk)["direct"] == 64 * 0.005
+
+
+def test_what_a_sweep_deals_out_is_time_in_which_the_device_waits() -> None:
+    slow = predict_seconds(SMALL_ROWS, replace(DISK, dealt_bytes_per_s=1e9))
+    plain = predict_seconds(SMALL_ROWS, DISK)
+    assert slow["direct"] == plain["direct"]
+    assert slow["staged"] - plain["staged"] == pytest.approx(1_700_000 * 512 / 1e9)
+    assert slow["packed"] - plain["packed"] == pytest.approx(1.01)
+
+
+def test_a_device_that_reads_and_writes_badly_at_once_is_packed_on_more_slowly() -> None:
+    alone = predict_seconds(SMALL_ROWS, DISK)["packed"] - 1.01 / 1.05
+    for gain in (0.5, 1.25):
+        mixed = predict_seconds(SMALL_ROWS, replace(DISK, mixed_writes=gain))["packed"] - 1.01 / 1.05
+        assert mixed == pytest.approx(alone / gain)
+    apart = replace(DISK, is_one_device=False)
+    assert predict_seconds(SMALL_ROWS, replace(apart, mixed_writes=0.5)) == predict_seconds(SMALL_ROWS, apart)
+
+
+def test_a_choice_knows_what_it_was_made_for() -> None:
+    assert choose_strategy(SMALL_ROWS, DISK, memory_bytes=0, spill_bytes=0).counts == SMALL_ROWS

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from gloader.core.processor_time import own_account
 from gloader.errors import ChannelClosedError, ChecksumError, StoreError, StoreReadError
 from gloader.ssd_store.mirror import Limits
 from gloader.ssd_store.mirror.block_fetch import BlockRequest, pause_s
@@ -70,6 +71,13 @@ def test_blocks_come_many_at_a_time_and_never_more_than_allowed(stored):
         assert run.objects.most_running == 5
     counts = run.fetcher.counts
     assert (counts.requests, counts.retries, counts.bytes) == (60, 0, 60 * LENGTH)
+
+
+def test_the_processor_time_of_a_block_counts_for_who_asked_for_it(stored):
+    before = own_account().used_ns
+    with Run(stored) as run:
+        bring(run, 1)
+        assert own_account().used_ns > before
 
 
 @pytest.mark.reliability("O5")

@@ -17,6 +17,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 import gloader
+from gloader.core.processor_time import helping, own_account
 from gloader.errors import BudgetError, ChannelClosedError, PlanError, ShapeError, SpillError, StoreError
 from gloader.ssd_store import (
     DirectMisses,
@@ -272,6 +273,29 @@ def test_costs_are_counted_however_requests_are_made(path: Path, tmp_path: Path,
     assert staged.read == replace(packed.read, rows=NUM_ROWS)
     assert (staged.writes, staged.bytes_written) == (0, 0)
     assert (direct.read.requests, direct.read.bytes_read, direct.bytes_written) == (0, 0, 0)
+
+
+def test_the_processor_time_of_sweeping_threads_counts_for_who_sweeps(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helped = []
+
+    def noting(work: Any) -> Any:
+        helped.append(work.__name__)
+        return helping(work)
+
+    monkeypatch.setattr("gloader.ssd_store.sweep.drivers.helping", noting)
+    misses, before = draw(4, share=1.0), own_account().used_ns
+    with (
+        FeatureStore.open(path, io="threads") as store,
+        SpillFolder(tmp_path, budget_bytes=10**8) as spill,
+        Packer(store, spill) as packer,
+    ):
+        load_misses(store, misses, is_cancelled=go_on)
+        assert set(helped) == {"pread_into"}
+        packer.pack(misses, superbatch=0, is_cancelled=go_on)
+    assert set(helped) == {"pread_into", "pwrite"}
+    assert own_account().used_ns > before
 
 
 # --- what is refused ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gloader.core.processor_time import own_account
 from gloader.errors import StoreError
 from gloader.ssd_store.format.checksum import checksum_pages
 from gloader.ssd_store.read.copy_kernels import make_target
@@ -48,6 +49,14 @@ def lane(request: pytest.FixtureRequest):
     lane = ReadLane(2**20, is_direct=True, when_closed="its owner closed it", **settings)
     yield lane
     lane.close()
+
+
+def test_the_processor_time_of_reading_threads_counts_for_who_reads(lane: ReadLane, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((100, DIM))
+    sums = write(tmp_path / "rows", rows)
+    before = own_account().used_ns
+    assert read(lane, tmp_path / "rows", np.arange(0, 100, 2), sums)[1] == 50
+    assert (own_account().used_ns > before) == (lane.backend == "threads")
 
 
 def test_one_lane_reads_several_files(lane: ReadLane, tmp_path: Path) -> None:

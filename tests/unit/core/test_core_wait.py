@@ -1,0 +1,63 @@
+"""How long a thread had no core: what the system says, and nothing where it says nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from gloader.core import core_wait
+from gloader.core.core_wait import core_wait_s
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_it_never_falls() -> None:
+    seen = [core_wait_s() for _ in range(100)]
+    assert seen == sorted(seen)
+    assert seen[0] >= 0
+
+
+def test_each_thread_has_its_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
+    found: list[core_wait._Schedule] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(core_wait._own.schedule), name=f"t-{number}")
+        for number in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert len({id(one) for one in [*found, core_wait._own.schedule]}) == 3
+
+
+def test_an_account_goes_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    thread = threading.Thread(target=core_wait_s, name="waits")
+    thread.start()
+    thread.join()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_where_nobody_counts_there_was_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_wait, "_PATH", "/proc/thread-self/no-such-file")
+    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
+    assert core_wait_s() == 0
+
+
+def test_what_is_no_account_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_wait, "_PATH", "/proc/version")
+    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
+    assert core_wait_s() == 0
+
+
+def test_a_forked_child_begins_anew() -> None:
+    core_wait_s()
+    ours = core_wait._own
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if core_wait._own is not ours and core_wait_s() >= 0 else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
