@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cyclopts import App
 
 import gloader
-from gloader.cli import bench, doctor, infer, info, inspect, prepare, train, verify
+from gloader.cli import analyze, autotune, bench, doctor, infer, info, inspect, plan, prepare, train, verify
 from gloader.cli import report as report_command
 from gloader.cli.failure import (
     EXIT_INTERRUPT,
@@ -48,6 +48,9 @@ def build_app() -> App:
     app.command(infer.infer)
     app.command(info.info)
     app.command(inspect.inspect)
+    app.command(analyze.analyze)
+    app.command(autotune.autotune, config=apply_recipe)
+    app.command(plan.plan)
     app.command(verify.verify)
     app.command(doctor.doctor)
     app.command(report_command.report)

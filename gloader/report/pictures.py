@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from gloader.errors import MissingDependencyError
+from gloader.report.canvas import new_figure, save_figure, tidy
 from gloader.report.training import metric_words
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ _PARTS: Final = {
 }
 _LOG_FROM: Final = 20.0  # ratio of the longest to the shortest bar
 _ROW_INCHES: Final = 0.36
-_DPI: Final = 150
 
 
 def draw_comparison(comparison: Comparison, path: Path | BinaryIO) -> None:
@@ -40,7 +37,7 @@ def draw_comparison(comparison: Comparison, path: Path | BinaryIO) -> None:
         matplotlib is not installed.
     """
     rows = comparison.rows
-    figure = _figure(width=16, height=1.6 + _ROW_INCHES * len(rows))
+    figure = new_figure(width=16, height=1.6 + _ROW_INCHES * len(rows))
     epochs, parts, read, peak, target = figure.subplots(1, 5, sharey=True, width_ratios=(3, 3, 1, 1, 1))
     _draw_epochs(epochs, rows)
     _draw_parts(parts, rows)
@@ -53,7 +50,7 @@ def draw_comparison(comparison: Comparison, path: Path | BinaryIO) -> None:
     epochs.set_yticks(range(len(rows)), labels=[row.name for row in rows])
     epochs.invert_yaxis()
     figure.suptitle(f"{comparison.kind}: one epoch", fontsize="medium")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_training(training: Training, path: Path | BinaryIO) -> None:
@@ -64,7 +61,7 @@ def draw_training(training: Training, path: Path | BinaryIO) -> None:
     MissingDependencyError
         matplotlib is not installed.
     """
-    figure = _figure(width=11, height=3.2)
+    figure = new_figure(width=11, height=3.2)
     seconds, figures = figure.subplots(1, 2)
     metric = metric_words(training.metric)
     numbers = [epoch.number for epoch in training.epochs]
@@ -90,10 +87,10 @@ def draw_training(training: Training, path: Path | BinaryIO) -> None:
         figures.plot(*zip(*known, strict=True), ".-", color=_PEERS, label="validation")
     figures.set(xlabel="epoch", ylabel=metric)
     for axes in (seconds, figures):
-        _tidy(axes)
+        tidy(axes)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize="small")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_epochs(axes: Any, rows: Sequence[Row]) -> None:
@@ -124,7 +121,7 @@ def _draw_epochs(axes: Any, rows: Sequence[Row]) -> None:
     if seconds and max(seconds) > _LOG_FROM * min(seconds):
         axes.set_xscale("log")
     axes.set_xlabel("seconds; bar: later epochs, mark: first; hatched: from a part of one", fontsize="small")
-    _tidy(axes, grid="x")
+    tidy(axes, grid="x")
 
 
 def _draw_parts(axes: Any, rows: Sequence[Row]) -> None:
@@ -139,7 +136,7 @@ def _draw_parts(axes: Any, rows: Sequence[Row]) -> None:
         fontsize="small",
     )
     axes.legend(fontsize="small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-    _tidy(axes, grid="x")
+    tidy(axes, grid="x")
 
 
 def _draw_bars(axes: Any, rows: Sequence[Row], label: str, values: Sequence[float | None]) -> None:
@@ -149,7 +146,7 @@ def _draw_bars(axes: Any, rows: Sequence[Row], label: str, values: Sequence[floa
     axes.barh([place for place, _ in known], [value for _, value in known], height=0.7, color=colors)
     axes.set_xlabel(label, fontsize="small")
     axes.set_xlim(left=0)
-    _tidy(axes, grid="x")
+    tidy(axes, grid="x")
 
 
 def _in_gb(num_bytes: float | None) -> float | None:
@@ -164,27 +161,3 @@ def _share(row: Row, name: str) -> float:
     values = {part: getattr(row, part) or 0.0 for part in _PARTS}
     total = sum(values.values())
     return max(values[name], 0.0) / total if total > 0 else 0.0
-
-
-def _figure(*, width: float, height: float) -> Any:
-    try:
-        # Not pyplot: it keeps every figure alive and looks for a display.
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError.of_extra("the picture needs matplotlib", "plot") from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _tidy(axes: Any, *, grid: str = "y") -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis=grid, linewidth=0.4, alpha=0.5)
-    axes.set_axisbelow(True)
-
-
-def _save(figure: Any, path: Path | BinaryIO) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure.set_dpi(_DPI)
-    # A report is drawn of any numbers, those of a diverged run among them, whose axes overflow.
-    with np.errstate(over="ignore"):
-        FigureCanvasAgg(figure).print_png(path)

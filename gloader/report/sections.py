@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
+from gloader.analyze.findings import Findings
 from gloader.core.malformed import MALFORMED
 from gloader.core.units import format_bytes
 from gloader.errors import ConfigError, FormatError, GloaderError
 from gloader.inspector.picture import save_picture
 from gloader.inspector.policy_misses import Inspection
 from gloader.observe.timeline_picture import render_timeline
+from gloader.report.analysis_page import analysis_sections
+from gloader.report.canvas import drawn
 from gloader.report.comparison import Comparison
 from gloader.report.page import Picture, Section
 from gloader.report.pictures import draw_comparison, draw_training
@@ -19,13 +21,15 @@ from gloader.report.text_table import TextTable
 from gloader.report.training import METRICS, read_training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 _TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
+_ANALYSIS = "analysis.json"
+_FILES = (_TRACE, _ANALYSIS, _INSPECTION, _COMPARISON)
 _ACCEPTED = (
     "the folder of a `gloader train` run, `inspect.json` of `gloader inspect --out`, "
-    "the trace of `gloader train --trace`, "
+    "the trace of `gloader train --trace`, `analysis.json` of `gloader analyze`, "
     "the JSON of experiments/bench/compare.py, or a folder with some of these"
 )
 
@@ -65,7 +69,7 @@ def _folder_sections(folder: Path) -> Iterator[Section]:
     for run in [folder, *runs]:
         if (run / METRICS).is_file():
             yield _training_section(run)
-    for name in (_TRACE, _INSPECTION, _COMPARISON):
+    for name in _FILES:
         if (folder / name).is_file():
             yield from _file_sections(folder / name)
 
@@ -82,6 +86,9 @@ def _file_sections(path: Path) -> list[Section]:
         return _comparison_sections(path, values)
     if "traceEvents" in values:
         return [_trace_section(path, values)]
+    if "what_if" in values and "unexplained" in values:
+        found = Findings.from_json(values)
+        return list(analysis_sections(found, source=str(path), name=_name_of(path)).shown)
     if "knee" in values and "policies" in values:
         return [_inspection_section(path, values)]
     raise ConfigError(f"{path} is none of what can be shown; give {_ACCEPTED}")
@@ -92,7 +99,7 @@ def _training_section(folder: Path) -> Section:
     pictures: tuple[Picture, ...] = ()
     if training.epochs:
         pictures = (
-            _picture(
+            drawn(
                 f"{training.name}-epochs",
                 "Seconds and accuracy of each epoch.",
                 lambda out: draw_training(training, out),
@@ -126,7 +133,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
             source=str(path),
             facts=(("workload", comparison.heading), *facts),
             pictures=(
-                _picture(
+                drawn(
                     f"compare-{comparison.kind}",
                     "Seconds of an epoch, and what it is made of. Medians; whiskers: least and most.",
                     lambda out, comparison=comparison: draw_comparison(comparison, out),  # type: ignore[misc]
@@ -167,9 +174,7 @@ def _trace_section(path: Path, values: dict[str, Any]) -> Section:
     return Section(
         title=f"Timeline: {name}",
         source=f"{path}; https://ui.perfetto.dev shows all of it",
-        pictures=(
-            _picture(f"{name}-timeline", caption, lambda out: render_timeline(path, out, epoch=epoch)),
-        ),
+        pictures=(drawn(f"{name}-timeline", caption, lambda out: render_timeline(path, out, epoch=epoch)),),
     )
 
 
@@ -203,7 +208,7 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
             ("batches", f"{found.num_batches:,} of {found.epoch_batches:,}"),
         ),
         pictures=(
-            _picture(
+            drawn(
                 f"{name}-misses",
                 "Rows read from the SSD in an epoch against the memory of the cache, for each policy.",
                 lambda out: save_picture(found, out, title=name),
@@ -216,20 +221,9 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
     )
 
 
-def _picture(name: str, caption: str, draw: Callable[[BinaryIO], None]) -> Picture:
-    # Never a file of its own: a page that is killed in the making leaves nothing.
-    png = BytesIO()
-    draw(png)
-    return Picture(name=_slug(name), caption=caption, png=png.getvalue())
-
-
 def _name_of(path: Path) -> str:
     """Return the folder of a file that is always named alike, or the file's own name."""
-    return path.resolve().parent.name if path.name in (_TRACE, _INSPECTION, _COMPARISON) else path.stem
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)
+    return path.resolve().parent.name if path.name in _FILES else path.stem
 
 
 def _listed(values: dict[str, Any]) -> str:

@@ -39,7 +39,8 @@ from gloader.training.run_identity import decisive_settings
 from gloader.training.run_loader import RunLoader
 from gloader.training.task import NodeTask
 from gloader.training.tensorboard import TensorBoardReporter
-from gloader.training.trainer import Trainer, TrainRecipe
+from gloader.training.train_step import TrainRecipe
+from gloader.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,8 +130,8 @@ def fit(
         Another rank failed or is gone.
     """
     group = RankGroup.current()
-    settings = _resolved(settings, dataset)
-    recorded = _recorded(settings, dataset)
+    settings = resolved_settings(settings, dataset)
+    recorded = run_config(settings, dataset)
     task = task_of(settings, dataset)
     # Before anything is written or opened: ranks that differ would wait in collectives that do not match.
     _agree_on(group, recorded, files)
@@ -467,7 +468,7 @@ def _check_compile(settings: TrainSettings, task: Task) -> None:
         )
 
 
-def _resolved(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
+def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     """Return ``settings`` with the host cache in bytes, and without what the model does not look at.
 
     For an MLP hops have no edges; features of edges, where there are any, are for models that take them.
@@ -483,7 +484,7 @@ def _resolved(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
     return replace(settings, loader=loader)
 
 
-def _recorded(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
+def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:
     """Return the content of ``config.yaml``, which is a recipe of the command line."""
     of_links = {"task": "link", "links": asdict(settings.links)} if settings.task == "link" else {}
     return {

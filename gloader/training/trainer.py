@@ -11,29 +11,27 @@ from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.training.checkpoint.save import Checkpoint
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats, with_traffic
-from gloader.training.optimizer import build_optimizer, learning_rate
-from gloader.training.process import all_cores, release_freed_memory, seed_torch
-from gloader.training.replica import Replica
+from gloader.training.optimizer import learning_rate
+from gloader.training.process import all_cores, release_freed_memory
 from gloader.training.reporter import BatchReport, Reporter
 from gloader.training.run_identity import differing, is_of_the_model
+from gloader.training.train_step import TrainStep, first_network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import torch
 
-    from gloader.config import OptimConfig, StepConfig
     from gloader.dataset import Dataset
     from gloader.training.evaluate import Inference
     from gloader.training.group import Meanwhile, RankGroup
     from gloader.training.machine_rows import MachineRows
     from gloader.training.run_folder import RunFolder
-    from gloader.training.task import AnyLoader, Split, Task
-    from gloader.types import Delivered
+    from gloader.training.task import AnyLoader, Split
+    from gloader.training.train_step import TrainRecipe
 
 # A report reads sums from the device, and so waits for it; ten a second look smooth and cost little.
 _REPORT_EVERY_S = 0.1
-_INIT = -1  # the place of an epoch in the address of the initial weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +42,6 @@ class Outcome:
     valid_acc: float | None
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainRecipe:
-    """The settings that decide what a network becomes, beside its batches."""
-
-    task: Task
-    optim: OptimConfig  # checked, as is ``step``
-    step: StepConfig
-    seed: int  # of the initial weights and of dropout
-    run_id: str  # of the run whose checkpoints are written and gone on with
-    settings: Mapping[str, Any]  # `decisive_settings`
 
 
 class Trainer:
@@ -99,7 +85,7 @@ class Trainer:
     ) -> None:
         self._recipe = recipe
         self._task, self._spec = recipe.task, recipe.task.spec
-        self._optim, self._seed = recipe.optim, recipe.seed
+        self._optim = recipe.optim
         self._dataset = dataset
         self._group = group
         self._loader = loader
@@ -108,21 +94,13 @@ class Trainer:
         self._folder = folder
         self._reporter = reporter
         self._rows = rows
-        # Before anything that draws: the weights depend on the seed alone, on every rank.
-        seed_torch(recipe.seed, _INIT, device=device)
-        self._model = self._spec.build().to(device)
+        # Before anything that draws: the weights are the same on every rank.
+        self._model = first_network(recipe, device)
         # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
         # before DDP waits.
         group.run_on_first(self._require_inference)
-        with group.lost_rank_errors():
-            self._replica = Replica(
-                self._model,
-                recipe.step,
-                group,
-                num_steps=recipe.optim.epochs * len(loader),
-                objective=self._task.objective,
-            )
-        self._optimizer = build_optimizer(recipe.optim, self._model.parameters())
+        self._step = TrainStep(self._model, recipe, group, num_steps=recipe.optim.epochs * len(loader))
+        self._optimizer = self._step.optimizer
         self._progress = _Progress(epochs=(), best_epoch=-1, best_valid=None, partial=None)
         self._best_weights = self._weights()
 
@@ -240,7 +218,7 @@ class Trainer:
         for batch in self._loader:
             index = batch.id.index
             is_last = index + 1 == len(self._loader)
-            logits, loss = self._step(batch, is_last=is_last)
+            logits, loss = self._step.take(batch, is_last=is_last)
             metrics.add(batch, logits, loss)
             now = time.perf_counter()
             if is_last or now - reported >= _REPORT_EVERY_S:
@@ -263,17 +241,6 @@ class Trainer:
         """Return the memory of the training steps before an evaluation takes its place."""
         self._optimizer.zero_grad()
         release_freed_memory()
-
-    def _step(self, batch: Delivered, *, is_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        # A rank's dropout is its own; without ranks the address is the one that single runs always had.
-        rank = () if self._group.is_alone else (self._group.rank,)
-        seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
-        logits, loss = self._replica.forward(batch)
-        # Or the gradients would be added to those of the step before.
-        self._optimizer.zero_grad()
-        self._replica.backward(loss, num_seeds=self._task.objective.count(batch), is_last=is_last)
-        self._optimizer.step()
-        return logits, loss
 
     def _validate(self, epoch: int) -> tuple[float | None, float]:
         is_due = (epoch + 1) % self._optim.eval_every == 0 or epoch + 1 == self._optim.epochs

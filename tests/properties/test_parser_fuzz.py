@@ -23,8 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from parser_guard import within_limits
+from parser_guard import MAX_SECONDS, within_limits
+from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
 
+from gloader.analyze.findings import findings_of
 from gloader.cli.recipe import load_recipe
 from gloader.convert.download.archive import extract_archive
 from gloader.convert.hetero_source import HeteroSource
@@ -184,6 +186,7 @@ class Target:
     read: Callable[[Path], object]
     change: Callable[[bytes, Random], bytes] = mutated
     is_drawn: bool = False  # takes a second each
+    pictures: int = 1  # that are drawn of one
 
 
 def array_bytes(save: Callable[..., None], **arrays: Any) -> bytes:
@@ -489,6 +492,12 @@ def trace() -> bytes:
     return json.dumps({"traceEvents": [*names, *spans]}).encode()
 
 
+def analysis() -> bytes:
+    found = analysis_of_run(predicted("disk=2x", work=work_of_run(read_s=0.015)))
+    sizes = {"memory_bytes": lambda _: 10**9, "spill_bytes": lambda _: 0}
+    return json.dumps(findings_of(found, recording_of(found.base), **sizes).to_json()).encode()
+
+
 def metrics() -> bytes:
     line = {
         "epoch": 0,
@@ -564,6 +573,7 @@ TARGETS = {
     "checkpoint": Target("checkpoint.pt", checkpoint, load_checkpoint, mutated_zip),
     "inspection": Target("inspect.json", inspection, read_report, mutated_json, is_drawn=True),
     "trace": Target("trace.json", trace, read_report, mutated_json, is_drawn=True),
+    "analysis": Target("analysis.json", analysis, read_report, mutated_json, is_drawn=True, pictures=4),
     "metrics": Target("metrics.jsonl", metrics, read_report, mutated_json, is_drawn=True),
     "sizes": Target("a.txt", sizes, read_sizes),
     "specs": Target("a.txt", specs, read_specs),
@@ -582,7 +592,10 @@ def fuzz(name: str, folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -
     for number in range(count):
         chance = Random(f"{SEED} {name} {number}")  # noqa: S311
         path.write_bytes(target.change(original, chance))
-        with suppress(GloaderError), within_limits(f"{name}, input {number}"):
+        with (
+            suppress(GloaderError),
+            within_limits(f"{name}, input {number}", seconds=target.pictures * MAX_SECONDS),
+        ):
             target.read(path)
 
 
@@ -595,4 +608,6 @@ def test_almost_right_files(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(TARGETS.keys() - {"dgl"}))
 def test_many_almost_right_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fuzz(name, tmp_path, MANY // 15 if TARGETS[name].is_drawn else MANY, monkeypatch)
+    fuzz(
+        name, tmp_path, MANY // (15 * TARGETS[name].pictures) if TARGETS[name].is_drawn else MANY, monkeypatch
+    )

@@ -1,0 +1,136 @@
+"""`gloader analyze`: where an epoch of a recorded run went, and what it would take if something were different."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.views.screen import Screen, facts
+from gloader.core.flag_values import SWITCH
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gloader.analyze.findings import Findings
+
+
+def analyze(
+    run: Path,
+    /,
+    *,
+    what_if: Annotated[tuple[str, ...], Parameter(negative=(), metavar="CHANGE", show_default=False)] = (),
+    out: Path | None = None,
+    verify: Annotated[bool, SWITCH] = False,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> int:
+    """Say where an epoch of a recorded run went, and what it would take if something were different.
+
+    Record a run with `gloader train ... --trace --out RUN`. It is replayed from what its threads used, and so are runs
+    with changes; whatever changes the reads is sampled and planned again. Nothing is trained. Exits with status 1 where
+    the replay explains too little of the run to predict anything.
+
+    Parameters
+    ----------
+    run
+        The folder of `gloader train --trace`, or a trace.
+    what_if
+        A change, such as disk=2x, or several together, such as cache=2x,superbatch=128; may be given again. Changes
+        that often help are tried when not given. Of: disk, disk.random, disk.write, gpu, compute, network, cores,
+        threads, buffers, ranks, memory, cache, superbatch, policy, strategy, dtype, order, fanout, batch-size.
+    out
+        Folder for analysis.json, analysis.html and replay.trace.json; that of the run when not given.
+    verify
+        Also train a few hundred batches with this run's settings: on batches that stay in memory, with everything in
+        memory, and as recorded. Shows the stalls that this measures beside those of the replay.
+    """
+    from gloader.replay.changes import parse_all
+
+    screen = Screen.open(is_json=output.json)
+    changes = parse_all(what_if)
+    files = _Files.beside(run, out)
+
+    from gloader.analyze.analysis import analyse
+    from gloader.analyze.findings import findings_of
+    from gloader.analyze.perfetto import write_replay
+    from gloader.analyze.predict import open_run
+
+    with open_run(run) as predictor:
+        recording = predictor.recording
+        with screen.console.status("replaying"):
+            analysis = analyse(predictor, run, what_if=changes)
+        if verify:
+            from gloader.analyze.verify import verify_stalls
+
+            with screen.console.status("training, to verify"):
+                analysis = replace(analysis, verified=verify_stalls(run, recording.header))
+        found = findings_of(
+            analysis, recording, memory_bytes=predictor.memory_bytes, spill_bytes=predictor.spill_bytes
+        )
+        write_replay(files.trace, recording, analysis.base)
+    files.write(found, screen)
+    if not screen.is_json:
+        _show(screen, found, files)
+    screen.result(found.to_json())
+    return EXIT_OK if found.is_trusted else EXIT_FAILURE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """What is written, all in one folder."""
+
+    figures: Path
+    page: Path
+    trace: Path
+
+    @classmethod
+    def beside(cls, run: Path, out: Path | None) -> "_Files":
+        """Return the files of ``run`` in ``out``, which is made; before minutes of work that nothing came of."""
+        from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target
+
+        folder = out or (run if run.is_dir() else run.parent)
+        files = cls(
+            figures=folder / "analysis.json",
+            page=folder / "analysis.html",
+            trace=folder / "replay.trace.json",
+        )
+        if run.name in (files.figures.name, files.trace.name):
+            raise ConfigError(f"{run} is what gloader analyze writes; give the run, or its trace.json")
+        for path in (files.figures, files.page, files.trace):
+            require_file_target(path)
+        if run.exists():
+            make_output_folder(folder)
+        return files
+
+    def write(self, found: "Findings", screen: Screen) -> None:
+        """Write the figures and the page; say where it has no pictures."""
+        from gloader.report.analysis_page import analysis_sections
+        from gloader.report.page import render_page
+        from gloader.ssd_store.write.atomic_file import write_atomically
+
+        text = json.dumps(found.to_json(), indent=1, default=str) + "\n"
+        write_atomically(self.figures, text.encode())
+        name = Path(found.run).resolve().name
+        sections = analysis_sections(found, source=found.run, name=name)
+        write_atomically(self.page, render_page(f"gloader analyze: {name}", sections.shown).encode())
+        if sections.missing:
+            screen.say(f"the page has no pictures: {sections.missing}")
+
+
+def _show(screen: Screen, found: "Findings", files: _Files) -> None:
+    """Write the table."""
+    from gloader.analyze.words import lines_of, no_help_words, what_if_words
+
+    rows = lines_of(found)
+    floor = rows.pop("floor", None)
+    if found.is_trusted:
+        heading = "what if" if found.was_asked else "what would help"
+        rows[heading] = "" if found.shown else no_help_words(found)
+        rows |= {f"  {one.change}": what_if_words(one) for one in found.shown}
+    if floor is not None:
+        rows["floor"] = floor
+    screen.console.print(facts(rows, title=found.run))
+    screen.say(f"\npage: {files.page}\nfigures: {files.figures}")
+    screen.say(f"replay beside the run: {files.trace}, for https://ui.perfetto.dev")

@@ -1,0 +1,223 @@
+"""`gloader autotune`: the settings that suit a run best, searched on a replay and then measured."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
+from rich.table import Table
+
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.ranks import Launch
+from gloader.cli.tuned_run import TunedRun, calibration_run, recorded_run
+from gloader.cli.views.screen import Screen, cell
+from gloader.config import (
+    LinkConfig,
+    LoaderSettings,
+    ModelConfig,
+    ObjectSettings,
+    OptimConfig,
+    StepConfig,
+    TaskName,
+    TrainSettings,
+)
+from gloader.core.flag_values import Count
+from gloader.core.units import format_bytes, format_exact_seconds
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gloader.analyze.trial import Autotuned, Trial
+
+_MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
+_LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
+
+
+@Parameter(name="*", group=Group("Tuning", sort_key=0))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneFlags:
+    """What is tuned, how long that may take, and where the recipe goes."""
+
+    dataset: str | None = None
+    """Instead of RUN: a prepared folder, the URL of one, or a source of `gloader prepare`; a few batches are recorded
+    first, with the settings below."""
+    config: Path | None = None
+    """A YAML recipe whose keys are these flags; flags on the command line win over it."""
+    task: TaskName = "node"
+    """With --dataset: what is predicted, the classes of nodes or edges (link)."""
+    device: str = "auto"
+    """With --dataset: auto, cpu or cuda:0."""
+    out: Path = Path("recipe.yaml")
+    """The recipe that is written, for `gloader train --config`."""
+    batches: Annotated[Count, Parameter(metavar="N")] = 64
+    """With --dataset: batches that are recorded and measured, about; whole epochs where they are shorter."""
+    rounds: Annotated[Count, Parameter(metavar="N")] = 3
+    """Times that the best and the start are measured, in turns."""
+
+
+_FLAGS = TuneFlags()
+
+
+def autotune(  # noqa: PLR0913 - a run, or all that makes one
+    run: Path | None = None,
+    /,
+    *,
+    tuning: TuneFlags = _FLAGS,
+    model: ModelConfig = _MODEL,
+    optim: OptimConfig = _OPTIM,
+    step: StepConfig = _STEP,
+    loader: LoaderSettings = _LOADER,
+    links: LinkConfig = _LINKS,
+    objects: ObjectSettings = _OBJECTS,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> None:
+    """Find faster settings on the replay of a run, measure them beside those it had, and write a recipe.
+
+    Searched are threads, superbatches, the cache's part of the memory, and the way of reading. No more memory is taken
+    than the run had, and the batches stay the same. `gloader train --config recipe.yaml` trains with what was found.
+
+    Parameters
+    ----------
+    run
+        The folder of a run of `gloader train --trace`; or give --dataset, and flags of `gloader train`.
+    tuning
+        What is tuned, how long that may take, and where the recipe goes.
+    model, optim, step, loader, links
+        With --dataset: what is trained, and with which settings it starts.
+    objects
+        How a dataset at a URL is mirrored.
+    output
+        How the command speaks.
+    """
+    given = TrainSettings(model=model, optim=optim, step=step, loader=loader, task=tuning.task, links=links)
+    screen = Screen.open(is_json=output.json)
+    _require_one_process()
+    _require_one_source(run, tuning, given)
+
+    from gloader.cli.written_recipe import recipe_of
+    from gloader.replay.floor import require_solver
+    from gloader.ssd_store.write.atomic_file import require_file_target, write_atomically
+
+    require_solver()
+    require_file_target(tuning.out)
+    opened = (
+        recorded_run(run, screen)
+        if run is not None
+        else calibration_run(
+            str(tuning.dataset),
+            given,
+            screen,
+            device=tuning.device,
+            num_batches=tuning.batches,
+            objects=objects,
+        )
+    )
+    with opened as tuned:
+        found, search_s = _tuned(tuned, screen, rounds=tuning.rounds)
+        recipe = recipe_of(
+            found.kept.settings, tuned.dataset, spec=tuned.spec, remarks=_remarks(tuned, found)
+        )
+    write_atomically(tuning.out, recipe.encode())
+    if not screen.is_json:
+        _show(screen, tuned, found, search_s=search_s)
+    screen.say(f"\nrecipe in {tuning.out}: gloader train --config {tuning.out}")
+    screen.result(
+        {
+            **found.to_json(),
+            "search_s": search_s,
+            "memory_budget_bytes": tuned.settings.loader.memory.memory_budget,
+            "recipe": str(tuning.out),
+        }
+    )
+
+
+def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned, float]":
+    """Return what was found and measured, and the seconds of the search."""
+    from gloader.analyze.autotune import tune
+    from gloader.analyze.trial import measure_best
+
+    began = time.perf_counter()
+    with screen.console.status("replaying with other settings"):
+        searched = tune(tuned.predictor)
+    search_s = time.perf_counter() - began
+    with screen.console.status("measuring") as status:
+        found = measure_best(
+            searched,
+            tuned.dataset,
+            tuned.settings,
+            device=tuned.device,
+            extent=tuned.extent,
+            rounds=rounds,
+            says=status.update,
+        )
+    return found, search_s
+
+
+def _require_one_process() -> None:
+    if Launch.from_environ().world_size > 1:
+        raise ConfigError("gloader autotune trains in one process; start it without torchrun")
+
+
+def _require_one_source(run: Path | None, tuning: TuneFlags, given: TrainSettings) -> None:
+    """Raise ConfigError where nothing is to be tuned, or two things are."""
+    if run is None:
+        if tuning.dataset is None:
+            raise ConfigError("nothing is given to tune: give the folder of a recorded run, or --dataset")
+        return
+    asked = (tuning.dataset, tuning.config, tuning.device, tuning.batches)
+    if given != TrainSettings() or asked != (None, None, _FLAGS.device, _FLAGS.batches):
+        raise ConfigError(
+            f"everything but --out and --rounds is as in {run}; leave other flags out, or give --dataset instead of it"
+        )
+
+
+def _show(screen: Screen, tuned: TunedRun, found: "Autotuned", *, search_s: float) -> None:
+    """Write what was predicted and measured, and what is to be thought of it."""
+    best, searched = found.best, found.tuned.searched
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(tuned.unit, overflow="fold")
+    for heading in ("predicted", "measured"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    _add_row(table, "as it was", found.start)
+    if best is not None:
+        _add_row(table, best.change, best)
+    screen.console.print(table)
+    floor = found.tuned.floor
+    from gloader.analyze.words import resource_words
+
+    others, search = len(searched.tried) - 1, format_exact_seconds(search_s)
+    screen.say(f"\n{others} other setting{'' if others == 1 else 's'} replayed in {search}")
+    end = "; nothing can be much faster" if searched.is_at_floor else ""
+    needed = f"no mixture of what was tried takes {resource_words(floor.resource)} less{end}"
+    screen.say(f"floor {format_exact_seconds(floor.seconds)}: {needed}")
+    for misfit in found.misfits:
+        screen.say(f"not measured, as it does not fit: {misfit}")
+    if best is None:
+        screen.say("nothing that was tried is predicted to be faster")
+    if found.contradiction:
+        screen.say(found.contradiction)
+    if best is not None and found.kept is not best:
+        screen.say("the start was measured to be faster: the recipe has its settings")
+    memory = tuned.settings.loader.memory.memory_budget
+    if memory is not None:
+        screen.say(f"memory budget as it was: {format_bytes(memory)}")
+
+
+def _add_row(table: Table, name: str, trial: "Trial") -> None:
+    measured = format_exact_seconds(trial.seconds)
+    if len(trial.measured_s) > 1:
+        least, most = min(trial.measured_s), max(trial.measured_s)
+        measured += f" ({format_exact_seconds(least)} to {format_exact_seconds(most)})"
+    table.add_row(cell(name), cell(format_exact_seconds(trial.predicted_s)), cell(measured))
+
+
+def _remarks(tuned: TunedRun, found: "Autotuned") -> list[str]:
+    """Return what a recipe says of itself."""
+    kept, before = found.kept, found.start
+    took = (
+        f"predicted {format_exact_seconds(kept.predicted_s)}, measured {format_exact_seconds(kept.seconds)}"
+    )
+    return [
+        f"gloader autotune of {tuned.name}: {kept.change or 'its own settings'}",
+        f"{took} {tuned.unit}; it took {format_exact_seconds(before.seconds)} before",
+    ]

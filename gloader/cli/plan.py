@@ -1,0 +1,132 @@
+"""`gloader plan`: which machine a recorded run should be on."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.views.screen import Screen, cell
+from gloader.core.units import format_bytes, format_exact_seconds
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gloader.analyze.machines import Offer, Offers
+
+
+def plan(
+    run: Path,
+    /,
+    *,
+    machines: Path,
+    max_dollars: Annotated[float | None, Parameter(metavar="DOLLARS")] = None,
+    max_seconds: Annotated[float | None, Parameter(metavar="SECONDS")] = None,
+    output: OutputFlags = DEFAULT_OUTPUT,
+) -> None:
+    """Predict an epoch of a recorded run on other machines, and say which of them are worth it.
+
+    Each machine is tried with several budgets of memory, from the least that works to most of what it has. Shown are
+    those that no other one beats in seconds, memory, disk and dollars of an epoch. Machines and prices are those of the
+    file alone; docs/machines.yaml is an example.
+
+    Parameters
+    ----------
+    run
+        The folder of `gloader train --trace`, or a trace.
+    machines
+        A YAML file of machine types and their prices.
+    max_dollars
+        Most that an epoch may cost: names the fastest that does.
+    max_seconds
+        Most seconds that an epoch may take: names the cheapest that does.
+    """
+    from gloader.analyze.machine_types import read_machines
+
+    screen = Screen.open(is_json=output.json)
+    for flag, bound in (("--max-dollars", max_dollars), ("--max-seconds", max_seconds)):
+        if bound is not None and not bound >= 0:
+            raise ConfigError(f"{flag} is {bound}; it must be a number of at least 0")
+    found = read_machines(machines)
+
+    from gloader.analyze.machines import RunMemory, find_offers
+    from gloader.analyze.predict import open_run
+
+    with open_run(run) as predictor, screen.console.status("replaying") as status:
+        offers = find_offers(
+            predictor,
+            found,
+            memory=RunMemory.of_run(run, predictor.recording.header),
+            says=lambda name: status.update(f"replaying on {name}"),
+        )
+    chosen = offers.choose(most_dollars=max_dollars, most_seconds=max_seconds)
+    if not screen.is_json:
+        _show(screen, offers, chosen, bounds=_bounds(max_dollars, max_seconds))
+    screen.result(
+        {
+            "run": str(run),
+            "predicted": offers.num_predicted,
+            "best": [offer.to_json() for offer in offers.best],
+            "left_out": dict(offers.left_out),
+            "chosen": None if chosen is None else chosen.to_json(),
+        }
+    )
+
+
+def _show(screen: Screen, offers: "Offers", chosen: "Offer | None", *, bounds: str) -> None:
+    """Write the table, and the choice."""
+    if offers.best:
+        screen.console.print(_table(offers.best))
+    for name, reason in offers.left_out.items():
+        screen.say(f"not on {name}: {reason}")
+    if chosen is not None:
+        heading = "the fastest" if bounds.startswith(" for") else "the cheapest"
+        screen.say(f"\n{heading}{bounds}: {_words(chosen)}")
+    elif not offers.best:
+        screen.say("\nthe run can be on none of these machines")
+    else:
+        cheapest = min(offers.best, key=lambda offer: offer.dollars)
+        screen.say(
+            f"\nnone{bounds}: the fastest is {_words(offers.best[0])}; the cheapest is {_words(cheapest)}"
+        )
+
+
+def _bounds(max_dollars: float | None, max_seconds: float | None) -> str:
+    """Return the bounds in words, in front of which stands what is asked for. Pure."""
+    parts = []
+    if max_seconds is not None:
+        parts.append(f" in at most {format_exact_seconds(max_seconds)} an epoch")
+    if max_dollars is not None:
+        parts.append(f" for at most {_dollars(max_dollars)} an epoch")
+    return " and".join(parts)
+
+
+def _words(offer: "Offer") -> str:
+    return (
+        f"{offer.machine.name} with --memory-budget {format_bytes(offer.budget_bytes).replace(' ', '')}, "
+        f"{format_exact_seconds(offer.seconds)} and {_dollars(offer.dollars)} an epoch"
+    )
+
+
+def _table(best: "tuple[Offer, ...]") -> Table:
+    """Return a row for each offer. Pure."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("machine", overflow="fold")
+    for heading in ("an epoch", "memory", "SSD", "$ an epoch"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for offer in best:
+        table.add_row(
+            cell(offer.machine.name),
+            cell(format_exact_seconds(offer.seconds)),
+            cell(format_bytes(offer.budget_bytes)),
+            cell(format_bytes(offer.ssd_bytes)),
+            cell(_dollars(offer.dollars)),
+        )
+    return table
+
+
+def _dollars(dollars: float) -> str:
+    """Return dollars with cents, or with as many places as three digits need. Pure."""
+    places = 2 if dollars >= 1 or not dollars else 2 - math.floor(math.log10(dollars))
+    return f"${dollars:,.{places}f}"
