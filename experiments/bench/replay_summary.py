@@ -1,0 +1,310 @@
+"""The page of the benchmark of the replay, and its picture: what was said beside what was. Pure, but for the picture.
+
+python experiments/bench/replay_summary.py FILE.json      the page and the picture once more, from the figures
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline_runs import is_void
+
+from gloader.core.units import format_exact_seconds
+from gloader.errors import MissingDependencyError
+from gloader.report.canvas import new_figure, save_figure, tidy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    Row = Mapping[str, Any]
+
+UNCHANGED_AIM: Final = 0.03
+MEDIAN_AIM: Final = 0.05
+WORST_AIM: Final = 0.12
+ADVICE_AIM: Final = 0.10
+DEFAULT_AIM: Final = 1.10
+_ALONE: Final = 0.05  # cores that others may use meanwhile, and a run was alone all the same
+# Of M. Okabe and K. Ito, "Color Universal Design", 2008: apart for readers who do not tell red from green. Each axis
+# has a mark of its own too.
+_LOOKS: Final[Mapping[str, tuple[str, str]]] = {
+    "unchanged": ("#000000", "x"),
+    "cache": ("#0072B2", "o"),
+    "superbatch": ("#E69F00", "s"),
+    "threads": ("#009E73", "^"),
+    "disk": ("#D55E00", "D"),
+    "compute": ("#CC79A7", "v"),
+    "advice": ("#56B4E9", "*"),
+}
+
+
+def summarize_pairs(pairs: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """Return the errors of predictions along each axis, and of "all": median, worst, and what there was to know. Pure.
+
+    Parameters
+    ----------
+    pairs : of part cross
+    """
+    by_axis: dict[str, list[Row]] = {"all": []}
+    for pair in pairs:
+        by_axis.setdefault(pair["axis"], []).append(pair)
+        by_axis["all"].append(pair)
+    return {axis: _errors(rows) for axis, rows in by_axis.items() if rows}
+
+
+def _errors(rows: Sequence[Row]) -> dict[str, Any]:
+    known = [row for row in rows if "error" in row]
+    worst = max(known, key=lambda row: abs(row["error"]), default=None)
+    return {
+        "pairs": len(rows),
+        "refused": len(rows) - len(known),
+        "median": median(abs(row["error"]) for row in known) if known else None,
+        "worst": None if worst is None else worst["error"],
+        "worst_of": None if worst is None else f"{worst['known']}, {worst['change']}",
+        "median_distance": median(abs(row["distance"]) for row in known) if known else None,
+    }
+
+
+def points(result: Row) -> list[tuple[str, float, float]]:
+    """Return what the picture shows: of what kind, measured and predicted seconds. Pure."""
+    parts = result["parts"]
+    found = []
+    for one in parts.get("unchanged", {}).get("runs", {}).values():
+        found += [
+            ("unchanged", run["measured_s"], run["replayed_s"]) for run in one["rounds"] if "error" in run
+        ]
+    for pair in parts.get("cross", {}).get("pairs", []):
+        if "error" in pair:
+            found.append((pair["axis"], pair["measured_s"], pair["predicted_s"]))
+    for one in parts.get("bottlenecks", {}).get("found", []):
+        if "error" in one:
+            found.append(("advice", one["measured_after_s"], one["predicted_after_s"]))
+    return found
+
+
+def draw_scatter(result: Row, path: Path) -> bool:
+    """Write a PNG of predicted against measured seconds; return whether there is one now."""
+    shown = points(result)
+    if not shown:
+        return False
+    try:
+        figure = new_figure(width=7.5, height=7)
+    except MissingDependencyError as error:
+        print(f"no picture: {error}", flush=True)
+        return False
+    axes = figure.subplots()
+    ends = _ends([value for _, *both in shown for value in both])
+    axes.plot(ends, ends, color="#999999", linewidth=0.8)
+    axes.fill_between(
+        ends,
+        [end * (1 - WORST_AIM) for end in ends],
+        [end * (1 + WORST_AIM) for end in ends],
+        color="#999999",
+        alpha=0.15,
+        linewidth=0,
+        label=f"within {WORST_AIM:.0%}",
+    )
+    for kind, (colour, mark) in _LOOKS.items():
+        of_kind = [(measured, predicted) for name, measured, predicted in shown if name == kind]
+        if of_kind:
+            # A cross has no edge that could be white.
+            edge = {} if mark == "x" else {"edgecolor": "white", "linewidth": 0.5}
+            axes.scatter(*zip(*of_kind, strict=True), s=36, color=colour, marker=mark, label=kind, **edge)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=ends,
+        ylim=ends,
+        xlabel="measured seconds",
+        ylabel="predicted seconds",
+    )
+    axes.set_aspect("equal")
+    axes.set_title("an epoch: what the replay says, and what it took", fontsize="medium")
+    tidy(axes, grid="both")
+    axes.legend(fontsize="small", loc="upper left")
+    save_figure(figure, path)
+    return True
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values) / 1.2, max(values) * 1.2
+
+
+def markdown(result: Row) -> str:
+    """Return the results as a page. Pure."""
+    parts = result["parts"]
+    lines = [f"`{result['command']}`, commit {result['commit']}"]
+    for name, table in _TABLES.items():
+        if name in parts:
+            lines += ["", f"## {name}", "", *table(parts[name])]
+    return "\n".join(lines)
+
+
+def _unchanged(part: Row) -> list[str]:
+    lines = [
+        "| run | measured | replayed | error | unexplained | others |",
+        "|---|---|---|---|---|---|",
+    ]
+    errors = []
+    for name, one in part["runs"].items():
+        for run in one["rounds"]:
+            if is_void(run):
+                lines.append(f"| {name} | {_short(run['failed'])} | | | | |")
+                continue
+            errors.append(abs(run["error"]))
+            lines.append(
+                f"| {name} | {_seconds(run['measured_s'])} | {_seconds(run['replayed_s'])} | {run['error']:+.1%} "
+                f"| {_stages(run['unexplained'])} | {_others(run)} |"
+            )
+    if errors:
+        within = sum(error <= UNCHANGED_AIM for error in errors)
+        lines += [
+            "",
+            f"Within {UNCHANGED_AIM:.0%}: {within} of {len(errors)} runs.",
+            f"Median {median(errors):.1%}, worst {max(errors):.1%}.",
+            "Others: cores that other processes used meanwhile.",
+        ]
+    return lines
+
+
+def _cross(part: Row) -> list[str]:
+    lines = [
+        "| axis | predictions | refused | median error | worst | of | if nothing changed |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    summary = summarize_pairs(part["pairs"])
+    for axis, row in summary.items():
+        shown = (
+            ["-"] * 4
+            if row["median"] is None
+            else [
+                f"{row['median']:.1%}",
+                f"{row['worst']:+.1%}",
+                row["worst_of"],
+                f"{row['median_distance']:.0%}",
+            ]
+        )
+        lines.append(f"| {axis} | {row['pairs']} | {row['refused']} | {' | '.join(shown)} |")
+    if summary.get("all", {}).get("median") is not None:
+        row = summary["all"]
+        lines += [
+            "",
+            f"Median at most {MEDIAN_AIM:.0%}: {_yes(row['median'] <= MEDIAN_AIM)}.",
+            f"Worst at most {WORST_AIM:.0%}: {_yes(abs(row['worst']) <= WORST_AIM)}.",
+            "The last column is the median error of saying that a change changes nothing.",
+        ]
+    lines += ["", "| recording | what-if | it took | said | took | error |", "|---|---|---|---|---|---|"]
+    for pair in part["pairs"]:
+        start = f"| {pair['known']} | {pair['change']} |"
+        if "error" not in pair:
+            lines.append(f"{start} | {_short(pair['refused'])} | | |")
+            continue
+        lines.append(
+            f"{start} {_seconds(pair['known_s'])} | {_seconds(pair['predicted_s'])} | {_seconds(pair['measured_s'])} "
+            f"| {pair['error']:+.1%} |"
+        )
+    return lines
+
+
+def _bottlenecks(part: Row) -> list[str]:
+    lines = [
+        "| held up by | most of an epoch | advised | named | took | said | took then | error | gain, said | had |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for one in part["found"]:
+        start = f"| {one['name']}: {one['why']} |"
+        if "parts" not in one:
+            lines.append(f"{start} {_short(one['failed'])} | | | | | | | | |")
+            continue
+        top = max(one["parts"], key=one["parts"].__getitem__)
+        share = one["parts"][top] / one["replayed_s"]
+        cells = [
+            f"{top} {share:.0%}",
+            one["advised"] or "nothing",
+            _yes(all(one["is_named"].values())),
+            _seconds(one["measured_s"]),
+        ]
+        if "error" in one:
+            cells += [
+                _seconds(one["predicted_after_s"]),
+                _seconds(one["measured_after_s"]),
+                f"{one['error']:+.1%}",
+                f"{one['gain_said']:.0%}",
+                f"{one['gain_had']:.0%}",
+            ]
+        else:
+            cells += [_short(one.get("failed") or one.get("not_followed", "")), *[""] * 4]
+        lines.append(f"{start} {' | '.join(cells)} |")
+    named = [all(one["is_named"].values()) for one in part["found"] if "is_named" in one]
+    errors = [abs(one["error"]) for one in part["found"] if "error" in one]
+    lines += ["", f"Named right: {sum(named)} of {len(part['found'])}."]
+    if errors:
+        within = sum(error <= ADVICE_AIM for error in errors)
+        lines[-1] += f" Advice within {ADVICE_AIM:.0%}: {within} of {len(errors)}; worst {max(errors):.1%}."
+    return lines
+
+
+def _defaults(part: Row) -> list[str]:
+    lines = [
+        "| workload | as it comes | tuned | predicted | as it comes / tuned | within 10% |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in part["found"]:
+        if "ratio" not in one:
+            lines.append(f"| {one['name']} | {_short(one['failed'])} | | | | |")
+            continue
+        lines.append(
+            f"| {one['name']} | {_seconds(one['default_s'])} | {_seconds(one['tuned_s'])} with "
+            f"{one['change'] or 'the same'} | {_seconds(one['predicted_s'])} | {one['ratio']:.2f} "
+            f"| {_yes(one['ratio'] <= DEFAULT_AIM)} |"
+        )
+    return lines
+
+
+_TABLES: Final = {
+    "unchanged": _unchanged,
+    "cross": _cross,
+    "bottlenecks": _bottlenecks,
+    "defaults": _defaults,
+}
+
+
+def _stages(unexplained: Mapping[str, float]) -> str:
+    """Return what is unexplained of the stages, the most first, without what is less than a hundredth."""
+    found = sorted(unexplained.items(), key=lambda item: -abs(item[1]))
+    return (
+        ", ".join(f"{name} {share:+.0%}" for name, share in found if name != "epoch" and abs(share) >= 0.01)
+        or "-"
+    )
+
+
+def _others(run: Row) -> str:
+    share = f"{run['others_share']:.2f}"
+    return share if run["others_share"] <= _ALONE else f"**{share}**"
+
+
+def _seconds(seconds: float) -> str:
+    return format_exact_seconds(seconds)
+
+
+def _short(text: str) -> str:
+    return text.replace("\n", " ").replace("|", "/")[-200:]
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def main() -> None:
+    """Write the page and the picture of the file that the command line names."""
+    path = Path(sys.argv[1])
+    result = json.loads(path.read_text())
+    path.with_suffix(".md").write_text(markdown(result) + "\n")
+    draw_scatter(result, path.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
