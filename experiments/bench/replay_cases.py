@@ -117,7 +117,8 @@ class Case:
     @property
     def tiny(self) -> Case:
         """The same in a few seconds, whose figures say nothing."""
-        batch_size = min(self.loader["batch_size"], 64)
+        # Links are many, however small the graph is.
+        batch_size = min(self.loader["batch_size"], 64 if self.links is None else 2048)
         return self.changed(
             f"tiny {self.name}", loader={"batch_size": batch_size}, graph=self.graph.tiny, epochs=2
         )

@@ -112,7 +112,14 @@ def draw_scatter(result: Row, path: Path) -> bool:
         if of_kind:
             # A cross has no edge that could be white.
             edge = {} if mark == "x" else {"edgecolor": "white", "linewidth": 0.5}
-            axes.scatter(*zip(*of_kind, strict=True), s=36, color=colour, marker=mark, label=kind, **edge)
+            axes.scatter(
+                *zip(*of_kind, strict=True),
+                s=110 if mark == "*" else 36,
+                color=colour,
+                marker=mark,
+                label=kind,
+                **edge,
+            )
     axes.set(
         xscale="log",
         yscale="log",
