@@ -179,6 +179,7 @@ def _held_up(shop: Workshop, one: Bottleneck, number: int) -> dict[str, Any]:
     run = shop.run(one.case, number)
     if "failed" in run:
         return found | {"failed": run["failed"]}
+    found["others_shares"] = [run["others_share"]]
     try:
         with open_run(Path(run["trace"])) as predictor:
             told, best = _diagnosed(predictor)
@@ -194,6 +195,7 @@ def _held_up(shop: Workshop, one: Bottleneck, number: int) -> dict[str, Any]:
     after = shop.run(followed, number)
     if "failed" in after:
         return found | {"failed": after["failed"]}
+    found["others_shares"].append(after["others_share"])
     with open_run(Path(after["trace"])) as predictor:
         seconds = predictor.measured.seconds
     return found | {

@@ -27,7 +27,7 @@ MEDIAN_AIM: Final = 0.05
 WORST_AIM: Final = 0.12
 ADVICE_AIM: Final = 0.10
 DEFAULT_AIM: Final = 1.10
-_ALONE: Final = 0.05  # cores that others may use meanwhile, and a run was alone all the same
+_ALONE: Final = 0.1  # cores that others may use meanwhile, and a run was alone all the same
 # Of M. Okabe and K. Ito, "Color Universal Design", 2008: apart for readers who do not tell red from green. Each axis
 # has a mark of its own too.
 _LOOKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -112,14 +112,8 @@ def draw_scatter(result: Row, path: Path) -> bool:
         if of_kind:
             # A cross has no edge that could be white.
             edge = {} if mark == "x" else {"edgecolor": "white", "linewidth": 0.5}
-            axes.scatter(
-                *zip(*of_kind, strict=True),
-                s=110 if mark == "*" else 36,
-                color=colour,
-                marker=mark,
-                label=kind,
-                **edge,
-            )
+            size = 110 if mark == "*" else 36
+            axes.scatter(*zip(*of_kind, strict=True), s=size, color=colour, marker=mark, label=kind, **edge)
     axes.set(
         xscale="log",
         yscale="log",
@@ -174,6 +168,8 @@ def _unchanged(part: Row) -> list[str]:
             f"Median {median(errors):.1%}, worst {max(errors):.1%}.",
             "Others: cores that other processes used meanwhile.",
         ]
+    rounds = [run for one in part["runs"].values() for run in one["rounds"]]
+    lines += _not_alone([run["others_share"] for run in rounds if not is_void(run)])
     return lines
 
 
@@ -203,6 +199,9 @@ def _cross(part: Row) -> list[str]:
             f"Worst at most {WORST_AIM:.0%}: {_yes(abs(row['worst']) <= WORST_AIM)}.",
             "The last column is the median error of saying that a change changes nothing.",
         ]
+    lines += _not_alone(
+        [run["others_share"] for one in part["runs"].values() for run in one["rounds"] if not is_void(run)]
+    )
     lines += ["", "| recording | what-if | it took | said | took | error |", "|---|---|---|---|---|---|"]
     for pair in part["pairs"]:
         start = f"| {pair['known']} | {pair['change']} |"
@@ -251,6 +250,7 @@ def _bottlenecks(part: Row) -> list[str]:
     if errors:
         within = sum(error <= ADVICE_AIM for error in errors)
         lines[-1] += f" Advice within {ADVICE_AIM:.0%}: {within} of {len(errors)}; worst {max(errors):.1%}."
+    lines += _not_alone([share for one in part["found"] for share in one.get("others_shares", ())])
     return lines
 
 
@@ -277,6 +277,18 @@ _TABLES: Final = {
     "bottlenecks": _bottlenecks,
     "defaults": _defaults,
 }
+
+
+def _not_alone(shares: Sequence[float]) -> list[str]:
+    """Return a warning where other processes used the cores meanwhile; nothing where all runs were alone. Pure."""
+    crowded = [share for share in shares if share > _ALONE]
+    if not crowded:
+        return []
+    text = (
+        f"**Not for the record**: during {len(crowded)} of {len(shares)} runs other processes used the cores too, "
+        f"{max(crowded):.2f} of them at worst. What a model takes is then theirs as well, and no prediction knows it."
+    )
+    return ["", text]
 
 
 def _stages(unexplained: Mapping[str, float]) -> str:

@@ -156,7 +156,7 @@ def _named(part: str) -> tuple[str, str]:
 def _value(name: str, text: str) -> Value:
     try:
         return _read(name, text)
-    except (ValueError, ConfigError):
+    except ValueError:  # or a ConfigError, which is one
         raise ConfigError(f"{name}={shown(text)} is not understood; it takes {_FORMS[name]}") from None
 
 
@@ -195,7 +195,7 @@ def _choice(text: str, allowed: Collection[str]) -> str:
 
 def _ratio(text: str) -> Ratio:
     factor = float(text.removesuffix("x"))
-    if not (math.isfinite(factor) and 1 / _LIMIT <= factor <= _LIMIT):
+    if not 1 / _LIMIT <= factor <= _LIMIT:
         raise ValueError(text)
     return Ratio(factor=factor)
 

@@ -131,8 +131,7 @@ class _Run:
     def _sweep(self) -> Thread:
         pool, last = self._pool, len(self._work.batches) - 1
         for one in self._work.passes:
-            # One that completes nothing is small, and there is nothing yet that could be made.
-            while one.completed > pool.num_ready and one.completed - pool.num_made > one.most_waiting:
+            while one.completed - pool.num_made > one.most_waiting:
                 yield pool.gate
             yield Job("sweep", min(pool.num_ready, last), one.sweep)
             pool.num_ready = max(pool.num_ready, one.completed)

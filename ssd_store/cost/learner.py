@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.miss_counts import MissCounts
     from gloader.ssd_store.cost.rates import FoundRates
 
-_LEAST_S: Final = 0.01  # of what is observed: shorter reads are mostly their own beginning and end
+_LEAST_S: Final = 0.02  # predicted of what is observed: shorter reads are mostly their own beginning and end
 _MOST_OBSERVED: Final = 4096  # of a run: a longer one forgets its oldest superbatches
 
 
@@ -97,10 +97,7 @@ class RateLearner:
         self, folder: Path, begun_with: DeviceProfile, lesson: Lesson, accesses: Collection[Access]
     ) -> None:
         """Add the part of ``lesson`` on ``accesses`` to what is remembered of the device of ``folder`` by now."""
-        try:
-            known = remembered_profile(folder)
-        except OSError:  # the folder is gone
-            return
+        known = remembered_profile(folder)
         of_device = LearntRates(lessons=(lesson,)).only(accesses).lessons[0]
         # What cannot be remembered at the beginning of a run is no better known at its end.
         if known is None or not of_device.known:
@@ -133,7 +130,7 @@ def observed(
     return [
         Observation(predicted=predicted, measured_s=seconds)
         for predicted, seconds in pairs
-        if seconds >= _LEAST_S and sum(predicted.values()) > 0
+        if sum(predicted.values()) > _LEAST_S
     ]
 
 

@@ -183,7 +183,8 @@ class FeatureStore:
         direct : {"auto", "require", "off"}
             Go around the page cache if the file system can; or fail if it cannot; or do not.
         queue_depth : int, optional
-            Requests in flight; defaults to 256 with io_uring and 16 with threads.
+            Requests in flight; defaults to what the remembered profile of the device says with io_uring, without one
+            256, and to 16 with threads.
         gap_bytes : int, optional
             Longest hole between two wanted pages that is read through instead of making another request;
             defaults to what the remembered profile of the device says; without one 8 KiB, or 0 for rows of a page

@@ -241,7 +241,10 @@ def _result() -> dict[str, Any]:
         "commit": "abc",
         "parts": {
             "unchanged": {"runs": {"memory": {"rounds": [run, {"failed": "exit 1: a | b"}]}}},
-            "cross": {"pairs": [_pair("cache", 0.02), _pair("disk", -0.2)]},
+            "cross": {
+                "pairs": [_pair("cache", 0.02), _pair("disk", -0.2)],
+                "runs": {"A": {"rounds": [{"others_share": 0.02}, {"failed": "no"}]}},
+            },
             "bottlenecks": {"found": [held_up, wrong, {"name": "lost", "why": "?", "failed": "no"}]},
             "defaults": {"found": [tuned, {"name": "loose", "failed": "no"}]},
         },
@@ -264,6 +267,21 @@ def test_a_page_has_the_figures_of_each_part_and_holds_them_against_the_aims() -
         "| tight | 3.3 s | 3 s with cache=1 | 3.1 s | 1.10 | yes |",
     ):
         assert line in page.splitlines()
+
+
+def test_a_page_says_where_runs_were_not_alone() -> None:
+    result = _result()
+    warning = (
+        "**Not for the record**: during 1 of {} runs other processes used the cores too, {} of them at worst."
+    )
+    # The run of part unchanged alone.
+    assert replay_summary.markdown(result).count("**Not for the record**") == 1
+    assert warning.format(1, "0.30") in replay_summary.markdown(result)
+    result["parts"]["cross"]["runs"]["A"]["rounds"].append({"others_share": 0.9})
+    result["parts"]["bottlenecks"]["found"][0]["others_shares"] = [0.0, 0.4, 0.0]
+    page = replay_summary.markdown(result)
+    assert warning.format(2, "0.90") in page
+    assert warning.format(3, "0.40") in page
 
 
 def test_a_picture_has_a_point_for_each_prediction_and_needs_one(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from forking import in_child
+
 from gloader.core import core_wait
 from gloader.core.core_wait import core_wait_s
 
@@ -56,8 +58,9 @@ def test_what_is_no_account_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_forked_child_begins_anew() -> None:
     core_wait_s()
     ours = core_wait._own
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if core_wait._own is not ours and core_wait_s() >= 0 else 1)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
+
+    def check() -> None:
+        assert core_wait._own is not ours
+        assert core_wait_s() >= 0
+
+    assert in_child(check) == 0

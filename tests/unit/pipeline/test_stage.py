@@ -55,6 +55,23 @@ def test_what_a_sweep_moved_is_counted() -> None:
     assert seconds_of(found, "stage") > 0
 
 
+def test_counting_what_is_missing_is_no_use_of_the_disk() -> None:
+    feedback = RunFeedback()
+    users: list[int] = []
+
+    class Watching(_Retrieval):
+        def request(self, plan: CachePlan, calibration: Calibration) -> Any:
+            users.append(feedback.device._num_users)
+            return super().request(plan, calibration)
+
+        def begin(self, *how: Any, **named: Any) -> StagedTable:
+            users.append(feedback.device._num_users)
+            return super().begin(*how, **named)
+
+    StageMisses([Watching()], feedback, instruments()).process(PLANNED)  # type: ignore[list-item]
+    assert users == [0, 1]
+
+
 def test_of_several_tables_each_is_counted_by_its_name() -> None:
     found, feedback = instruments(), RunFeedback(table_names=("paper", "author"))
     both = replace(PLANNED, plans=(plan(), plan()))

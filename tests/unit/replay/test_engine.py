@@ -214,6 +214,24 @@ def test_the_cause_of_work_behind_a_gate_is_what_opened_it() -> None:
     ]
 
 
+def test_those_who_wait_go_on_in_the_order_in_which_they_came() -> None:
+    clock = Clock(Machine(cores=1))
+    gate = Gate(clock)
+
+    def waits(name: str) -> Thread:
+        yield gate
+        yield Job(name, 0, Demands(lag_s=1.0))
+
+    def opens() -> Thread:
+        yield Job("opens", 0, Demands(lag_s=1.0))
+        gate.open()
+
+    for thread in (waits("first"), waits("second"), opens()):
+        clock.start(thread)
+    clock.run(awaited=3)
+    assert [event.stage for event in clock.events] == ["opens", "first", "second"]
+
+
 def test_a_gate_that_nobody_waits_at_is_opened_for_nobody() -> None:
     clock = Clock(Machine(cores=1))
     gate = Gate(clock)

@@ -179,6 +179,7 @@ def test_what_is_no_recording_is_refused(body: Any) -> None:
         {**SLICE, "ts": 10**400},
         {**SLICE, "dur": -1},
         {**SLICE, "dur": math.nan},
+        {**SLICE, "dur": math.inf},
         {**SLICE, "dur": None},
         {**SLICE, "args": {"epoch": 1, "batch": 2}},
         *(
@@ -186,7 +187,10 @@ def test_what_is_no_recording_is_refused(body: Any) -> None:
             for name in ("epoch", "batch", "batches", "requests", "bytes_read", "bytes_written")
             for value in (1.5, "1", None)
         ),
-        *({**SLICE, "args": {**SLICE["args"], "cpu_us": value}} for value in (-1, "1", None, math.nan)),
+        *(
+            {**SLICE, "args": {**SLICE["args"], "cpu_us": value}}
+            for value in (-1, "1", None, math.nan, math.inf)
+        ),
     ],
 )
 def test_a_malformed_event_is_refused(event: Any) -> None:

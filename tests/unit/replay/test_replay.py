@@ -319,6 +319,12 @@ def test_batches_that_are_known_wait_for_no_pass() -> None:
     assert [event.batch for event in found.events if event.stage == "sweep"] == [2, 2, 3]
 
 
+def test_a_pass_takes_nothing_back() -> None:
+    # Two are known, and the first pass says one: the second is sampled as the first is done all the same.
+    found = swept(4, *passes(1, 4), known=2, sample=15.0)
+    assert starts(found, "sample") == [0.0, 15.0, 30.0, 45.0]
+
+
 def test_traces_wait_for_passes_too() -> None:
     work = Work(
         batches=batches_of(3, **lags(trace=1.0, sample=2.0)),

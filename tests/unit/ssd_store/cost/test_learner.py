@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from forking import in_child
 
 from gloader.ssd_store.cost import rates as rates_module
 from gloader.ssd_store.cost.learner import RateLearner, observed
@@ -166,14 +167,14 @@ def test_a_superbatch_is_told_apart_by_what_it_did() -> None:
 
 
 def test_what_is_observed_adds_up_to_what_is_predicted() -> None:
-    rates = replace(find_nothing(), mixed_writes=1.3, dealt_bytes_per_s=1e9)
+    rates = replace(some_rates(), mixed_writes=1.3, dealt_bytes_per_s=1e9)
     for strategy in ("direct", "staged", "packed"):
         found = observed(COUNTS, strategy, rates, staged_s=1.0, read_s=1.0)
         total = sum(sum(one.predicted.values()) for one in found)
         assert total == pytest.approx(predict_seconds(COUNTS, rates)[strategy])
 
 
-def find_nothing() -> IoRates:
+def some_rates() -> IoRates:
     return IoRates(
         random_reads_per_s=5e4,
         read_bytes_per_s=1.5e9,
@@ -185,9 +186,15 @@ def find_nothing() -> IoRates:
 
 
 def test_a_blink_teaches_nothing() -> None:
-    assert observed(COUNTS, "direct", find_nothing(), staged_s=0.0, read_s=0.009) == []
+    """Of a few reads most of the time is no device's: it would look many times slower than it is."""
+    few = replace(COUNTS, direct_requests=900, direct_bytes=900 * 4096)
+    assert observed(few, "direct", some_rates(), staged_s=0.0, read_s=0.4) == []
+    assert (
+        len(observed(replace(few, direct_requests=1100), "direct", some_rates(), staged_s=0.0, read_s=0.4))
+        == 1
+    )
     nothing = replace(COUNTS, direct_requests=0, direct_bytes=0, rows=0)
-    assert observed(nothing, "direct", find_nothing(), staged_s=1.0, read_s=1.0) == []
+    assert observed(nothing, "direct", some_rates(), staged_s=1.0, read_s=1.0) == []
 
 
 def test_nothing_is_written_for_a_run_that_read_nothing(features: Path, home: Path) -> None:
@@ -206,7 +213,7 @@ def test_of_rates_that_were_assumed_nothing_is_learnt(tmp_path: Path, home: Path
 
 def test_closing_twice_learns_once(features: Path) -> None:
     learner = RateLearner(find_rates(features))
-    Disk(find_nothing()).run(learner, "direct", COUNTS)
+    Disk(some_rates()).run(learner, "direct", COUNTS)
     learner.close()
     learner.close()
     known = remembered_profile(features.parent)
@@ -216,14 +223,10 @@ def test_closing_twice_learns_once(features: Path) -> None:
 
 def test_a_forked_child_leaves_the_lesson_to_its_parent(features: Path, home: Path) -> None:
     learner = RateLearner(find_rates(features))
-    Disk(find_nothing()).run(learner, "direct", COUNTS)
+    Disk(some_rates()).run(learner, "direct", COUNTS)
     (file,) = (home / "devices").iterdir()
     before = file.read_bytes()
-    child = os.fork()
-    if child == 0:
-        learner.close()
-        os._exit(0)
-    os.waitpid(child, 0)
+    assert in_child(learner.close) == 0
     assert file.read_bytes() == before
     learner.close()
     assert file.read_bytes() != before
@@ -244,7 +247,7 @@ def test_a_probe_that_was_made_meanwhile_is_learnt_of(features: Path) -> None:
 
 def test_a_profile_that_was_removed_meanwhile_stays_away(features: Path, home: Path) -> None:
     learner = RateLearner(find_rates(features))
-    Disk(find_nothing()).run(learner, "direct", COUNTS)
+    Disk(some_rates()).run(learner, "direct", COUNTS)
     (file,) = (home / "devices").iterdir()
     file.unlink()
     learner.close()
@@ -253,7 +256,7 @@ def test_a_profile_that_was_removed_meanwhile_stays_away(features: Path, home: P
 
 def test_a_damaged_profile_is_neither_mended_nor_an_error(features: Path, home: Path) -> None:
     learner = RateLearner(find_rates(features))
-    Disk(find_nothing()).run(learner, "direct", COUNTS)
+    Disk(some_rates()).run(learner, "direct", COUNTS)
     (file,) = (home / "devices").iterdir()
     file.write_bytes(file.read_bytes()[:-40])
     learner.close()

@@ -117,6 +117,11 @@ def test_a_device_that_has_changed_is_followed_within_a_few_runs() -> None:
     assert learnt.ratio("in_order") == 3.0
 
 
+def test_a_long_run_counts_for_no_more_than_eight_superbatches() -> None:
+    long_ago = run(when=0.0, times=10_000.0, in_order=1.0)
+    assert taught(long_ago, *(run(when=float(k), in_order=3.0) for k in (1, 2))).ratio("in_order") == 3.0
+
+
 def test_what_took_several_accesses_tells_of_each_by_its_share() -> None:
     packing = Observation(predicted={"in_order": 3.0, "write": 1.0}, measured_s=8.0)
     assert lesson_of([packing], when=0.0).known == {"in_order": (2.0, 0.75, 1), "write": (2.0, 0.25, 1)}

@@ -68,20 +68,28 @@ def test_a_device_that_never_settles_is_not_measured_for_ever() -> None:
 
 
 def test_a_device_that_stalls_is_not_waited_for() -> None:
-    device = Bucket(3.0, step=32)  # ten seconds a step
-    assert steady_rate(device.step, seconds=PHASE_S, now=device.clock) == pytest.approx(3)
-    assert device.now - 50 < 25
+    device, rates = Bucket(3.0, step=32), iter([3.0, 9.0] * 10)  # ten seconds a step, or three
+
+    def step() -> int:
+        device._rate = next(rates)
+        return device.step()
+
+    assert steady_rate(step, seconds=PHASE_S, now=device.clock) == pytest.approx(3)
+    assert device.now - 50 < 12
 
 
 def test_what_a_device_does_of_two_loads_at_once() -> None:
     """Both loads go on in a clock of their own thread: one device that shares itself out, or one that does not."""
 
     def mixed(slowdown: float) -> float:
-        clocks = threading.local()
+        clocks, both = threading.local(), threading.Barrier(2, timeout=10)
 
         def step() -> int:
             beside = threading.current_thread() is not threading.main_thread()
-            clocks.now = getattr(clocks, "now", 0.0) + (slowdown if beside else 1.0)
+            now = getattr(clocks, "now", 0.0)
+            if beside and now == 0:
+                both.wait()  # nobody begins before the other does
+            clocks.now = now + (slowdown if beside else 1.0)
             return 1
 
         return shares_together(step, step, seconds=100, now=lambda: getattr(clocks, "now", 0.0))
