@@ -134,7 +134,7 @@ def test_the_doctor_shows_what_the_disk_does_now_beside_what_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
-    learnt = replace(PROFILE, measured_at=time.time() - 7200).taught(_lesson(time.time() - 120))
+    learnt = replace(PROFILE, measured_at=time.time() - 7200).taught(_lesson(time.time() - 150))
     remember_profile(tmp_path, learnt)
     fresh = replace(PROFILE, read_bytes_per_s=3.1e9, measured_at=time.time())
     monkeypatch.setattr("gloader.ssd_store.cost.profile.probe_device", lambda *_, **__: fresh)
