@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from replay_recordings import RATES
+
 from gloader.replay.recording import HEADER_KEY, RecordedTable, RunHeader
 from gloader.replay.work import PipelineShape
 
@@ -25,8 +27,8 @@ HEADER = RunHeader(
         RecordedTable(name="paper", num_rows=9, row_bytes=4, cache_rows=3),
         RecordedTable(name="author", num_rows=2**40, row_bytes=512, cache_rows=0),
     ),
-    rates={"read_bytes_per_s": 1e9, "is_one_device": True},
-    state={"next": [0, 3], "seed": 7},
+    rates=RATES,
+    state={"next": [0, 3], "global_batch_size": 16, "stream": {"seed": 7}},
     num_batches=7,
     dataset="/data/graph",
     fingerprint="f00",
@@ -44,13 +46,18 @@ SLICE: dict[str, Any] = {
         "epoch": 1,
         "batch": 2,
         "superbatch": 3,
+        "misses": 4,
         "cpu_us": 12.5,
         "requests": 9,
         "bytes_read": 4096,
         "bytes_written": 1,
     },
 }
-SHORT: dict[str, Any] = {**SLICE, "ts": 7, "args": {"epoch": 0, "batch": 0, "batches": 8, "cpu_us": 0}}
+SHORT: dict[str, Any] = {
+    **SLICE,
+    "ts": 7,
+    "args": {"epoch": 0, "batch": 0, "batches": 8, "cpu_us": 0, "misses": 0},
+}
 FLOW = {"ph": "s", "name": "batch", "cat": "batch", "id": 1, "pid": 1, "tid": 4, "ts": 1.0}
 NAME = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "gloader"}}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
@@ -67,7 +66,7 @@ def recorded(
         "spill_bytes": 10**9,
         "staging_bytes": 0,
         "tables": (RecordedTable(name="features", num_rows=10_000, row_bytes=512, cache_rows=1000),),
-        "rates": asdict(RATES),
+        "rates": RATES,
         "state": {"next": [work.batches[0].epoch, work.batches[0].index]},
         "num_batches": 1 + max(batch.index for batch in work.batches),
         "dataset": "nowhere",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from gloader.analyze.result import Analysis, CurvePoint, Prediction
@@ -106,7 +106,7 @@ def header(**values: Any) -> RunHeader:
         spill_bytes=0,
         staging_bytes=0,
         tables=(RecordedTable(name="features", num_rows=1000, row_bytes=512, cache_rows=100),),
-        rates=asdict(RATES),
+        rates=RATES,
         state={"next": [0, 0]},
         num_batches=BATCHES,
         dataset="nowhere",
@@ -124,6 +124,7 @@ def analysis_of_run(*what_if: Prediction, slower: float = 1.0, **values: Any) ->
         measured_s=slower * base.replayed_s,
         base=base,
         unexplained={"sample": 0.02, "read": slower - 1, "epoch": slower - 1},
+        lags=0.01,
         parts=mean_parts(base.replayed, (1, 2)),
         stalls=stalls,
         floor_s=0.24,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from gloader.replay.changes import Changes
     from gloader.replay.recording import RunHeader
+    from gloader.ssd_store.cost.io_rates import IoRates
 
 _REQUIRED: Final = ("name", "cores", "memory", "ssd", "dollars_per_hour")
 _ALLOWED: Final = (*_REQUIRED, "disk", "gpu", "network")
@@ -88,16 +89,16 @@ def read_machines(path: Path) -> tuple[MachineType, ...]:
     return tuple(found)
 
 
-def _disk_words(disk: DiskType | str | None, rates: Mapping[str, Any]) -> list[str]:
+def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
     """Return the changes that make of the disk with ``rates`` another one. Pure."""
     if disk is None:
         return []
     if isinstance(disk, str):
         return [f"disk={disk}"]
     # A factor of reads at random, or of writes, comes on top of that of the disk.
-    both = disk.read_bytes_per_s / rates["read_bytes_per_s"]
-    random = disk.random_reads_per_s / rates["random_reads_per_s"]
-    write = disk.write_bytes_per_s / rates["write_bytes_per_s"]
+    both = disk.read_bytes_per_s / rates.read_bytes_per_s
+    random = disk.random_reads_per_s / rates.random_reads_per_s
+    write = disk.write_bytes_per_s / rates.write_bytes_per_s
     return [f"disk={both!r}x", f"disk.random={random / both!r}x", f"disk.write={write / both!r}x"]
 
 

@@ -29,7 +29,6 @@ from gloader.memory.available import default_budget_bytes
 from gloader.pipeline.measured_load import measure_load, sampler_for
 from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.table_files import KnownDisk
-from gloader.ssd_store.cost.strategy import IoRates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.table_files import TableFiles
     from gloader.replay.recording import RunHeader
     from gloader.samplers import HeteroGraph, Topology
+    from gloader.ssd_store.cost.strategy import IoRates
     from gloader.types import Fanouts, IdArray
 
 
@@ -205,7 +205,7 @@ class RecordedLoads:
             num_loaders=1,
             others=None,
             machines=None,
-            known=KnownDisk(rates=IoRates(**header.rates), spill_bytes=header.spill_bytes),
+            known=KnownDisk(rates=header.rates, spill_bytes=header.spill_bytes),
         )
 
     def _held_topology(self, measured: MeasuredLoad) -> Topology | HeteroGraph:

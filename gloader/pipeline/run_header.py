@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,7 +48,7 @@ def run_header(
         spill_bytes=tier.spill_bytes,
         staging_bytes=sum(table.retrieval.staging_bytes for table in tier.ssd or ()),
         tables=_tables_of(tier),
-        rates=asdict(facts.rates),
+        rates=facts.rates,
         state=state.to_json(),
         sample_s=tier.load.demand.work.sample_s,
         num_batches=tier.order.num_batches,

@@ -11,7 +11,6 @@ import numpy as np
 
 from gloader.errors import ReplayError
 from gloader.replay.work import NOTHING, BatchWork, Demands, PassWork, SuperbatchWork, Work
-from gloader.ssd_store.cost.strategy import IoRates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.replay.recording import RecordedEvent, Recording
+    from gloader.ssd_store.cost.strategy import IoRates
 
 # What the loop does; everything else is done by other threads meanwhile.
 _OF_THE_LOOP: Final = ("compute", "wait")
@@ -116,7 +116,7 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
     compute_cpu = _compute_cpu(recording.events)
     strategies = strategies_of(recording)
     pauses = _pauses(recording.events)
-    rates = rates or IoRates(**recording.header.rates)
+    rates = rates or recording.header.rates
     batches = []
     for epoch, index in measured.position_of:
         for rank in range(ranks):

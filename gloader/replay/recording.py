@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ReplayError
 from gloader.replay.work import PipelineShape
+from gloader.ssd_store.cost.io_rates import IoRates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +79,7 @@ class RunHeader:
     spill_bytes: int  # of disk
     staging_bytes: int  # idle memory for missing rows
     tables: tuple[RecordedTable, ...]
-    rates: dict[str, Any]  # of `IoRates`
+    rates: IoRates  # of the disk
     state: dict[str, Any]  # of `LoaderState`: the first batch that was recorded, and the stream
     num_batches: int  # of an epoch, of one rank
     dataset: str  # its path or URL
@@ -106,7 +107,11 @@ class RunHeader:
             values = dict(body)
             values["shape"] = _checked(PipelineShape(**values["shape"]), least=1)
             values["tables"] = tuple(_checked(RecordedTable(**table)) for table in values["tables"])
-            _, _ = map(index, values["state"]["next"])  # where the stream began, see `LoaderState`
+            values["rates"] = _rates(values["rates"])
+            state = values["state"]  # see `LoaderState`
+            _, _ = map(index, state["next"])  # where the stream began
+            if not isinstance(state["stream"], dict) or index(state["global_batch_size"]) < 1:
+                raise ValueError(f"the loader had the state {shown(state)}")
             return _checked(cls(**values))
         except MALFORMED as error:
             raise ReplayError(
@@ -151,7 +156,10 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
         raise ReplayError(f"this is no recording of gloader: {shown(error)}") from error
     # Before the events, which lack something in a recording of an earlier version too.
     if header is None:
-        raise ReplayError("the recording has no header: an earlier version wrote it; record the run again")
+        raise ReplayError(
+            "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
+            "records; record the run again"
+        )
     if num_dropped:
         raise ReplayError(
             f"{num_dropped:,} events of the run were not recorded, as there were too many; record fewer epochs"
@@ -169,14 +177,37 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
 _COLUMNS: Final = ("epoch", "batch", "batches", "cpu_us", "requests", "bytes_read", "bytes_written")
 
 
+# Notes without which the work of a stage cannot be told; all are counts.
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "inspect": ("superbatch", "hits", "misses"),
+    "stage": ("superbatch",),
+    "read": ("misses",),
+    "sweep": ("completed",),
+}
+_COUNTS: Final = ("superbatch", "hits", "misses", "admitted", "rows", "completed")
+
+
 def _event(event: Mapping[str, Any]) -> RecordedEvent:
     """Parse a slice; one of `MALFORMED` where it is none."""
     args = event["args"]
     started, took, cpu = event["ts"] / 1e6, event["dur"] / 1e6, args["cpu_us"] / 1e6
     if not (math.isfinite(started) and 0 <= took < math.inf and 0 <= cpu < math.inf):
         raise ValueError(f"a slice begins at {started} s, takes {took} s and {cpu} s of a processor")
+    notes = {name: value for name, value in args.items() if name not in _COLUMNS}
+    stage = _text(event["name"])
+    needed = _NEEDED.get(stage, ())
+    if stage == "gather":
+        needed = ("hits", "admitted") if "hits" in notes else ("rows",)
+    elif "strategy" in notes:
+        _text(notes["strategy"])
+        needed = (*needed, "misses")
+    if missing := [name for name in needed if name not in notes]:
+        raise ValueError(f"{stage} says no {missing[0]}")
+    for name in _COUNTS:
+        if index(notes.get(name, 0)) < 0:
+            raise ValueError(f"{stage} says {name} {notes[name]}")
     return RecordedEvent(
-        stage=_text(event["name"]),
+        stage=stage,
         thread=index(event["tid"]),
         epoch=index(args["epoch"]),
         batch=index(args["batch"]),
@@ -187,8 +218,27 @@ def _event(event: Mapping[str, Any]) -> RecordedEvent:
         requests=index(args.get("requests", 0)),
         bytes_read=index(args.get("bytes_read", 0)),
         bytes_written=index(args.get("bytes_written", 0)),
-        notes={name: value for name, value in args.items() if name not in _COLUMNS},
+        notes=notes,
     )
+
+
+def _rates(body: Mapping[str, Any]) -> IoRates:
+    """Parse the rates of a disk; one of `MALFORMED` where there is no such disk."""
+    rates = _checked(IoRates(**body))
+    for name, rate in asdict(rates).items():
+        if not 0 <= rate < math.inf or (rate == 0 and name in _POSITIVE):
+            raise ValueError(f"{name} is {shown(rate)}")
+    return rates
+
+
+_POSITIVE: Final = (
+    "random_reads_per_s",
+    "read_bytes_per_s",
+    "write_bytes_per_s",
+    "pack_read_bytes_per_s",
+    "mixed_writes",
+    "mixed_reads",
+)
 
 
 def _text(value: object) -> str:
@@ -200,6 +250,7 @@ def _text(value: object) -> str:
 # What a field of a header may be, by its annotation; the others are parsed before they are checked.
 _KINDS: Final[Mapping[str, Any]] = {
     "int": int,
+    "float": (int, float),
     "int | None": (int, type(None)),
     "str": str,
     "bool": bool,

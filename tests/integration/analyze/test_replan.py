@@ -19,7 +19,7 @@ from gloader.replay.changes import NO_CHANGES, parse_changes
 from gloader.replay.recording import Recording, RunHeader
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.cost.profile import MIN_GAP_BYTES, default_sweep_gap_bytes
-from gloader.ssd_store.cost.strategy import Calibration, IoRates
+from gloader.ssd_store.cost.strategy import Calibration
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.rehearsed_device import RehearsedDevice
 
@@ -344,7 +344,7 @@ def test_features_that_fit_with_a_change_are_in_memory_then(wide: gloader.Datase
 def test_reads_go_over_the_holes_that_a_disk_of_other_rates_makes_worth_it(
     dataset: gloader.Dataset, spill: Path, plain: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = IoRates(**plain.header.rates)
+    recorded = plain.header.rates
     fast = replace(recorded, random_reads_per_s=1e6, medium_reads_per_s=2.5e5, wide_reads_per_s=6e4)
     with Replanner.open(plain.header) as replanner:
         found = replanner.counts(num_batches=NUM_BATCHES, rates=fast)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_traces import SHORT, SLICE, trace
+from replay_recordings import recorded
 
 from gloader.errors import ReplayError
+from gloader.replay.costs import learn_costs
+from gloader.replay.demands import measure, work_of
+from gloader.replay.planned_work import SampleCosts
 from gloader.replay.recording import HEADER_KEY, Recording, RunHeader, parse_recording
+from gloader.replay.replay import replay
+from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +30,64 @@ JSON = st.recursive(
 )
 
 
+def _whole() -> Any:
+    """Return the trace of a run of two epochs, with all that stages say of their work."""
+    batches = tuple(
+        BatchWork(
+            epoch=epoch,
+            index=index,
+            **{
+                name: Demands(cpu_s=0.01, disk_s=0.01)
+                for name in ("trace", "sample", "read", "gather", "compute")
+            },
+        )
+        for epoch in range(2)
+        for index in range(4)
+    )
+    superbatch = SuperbatchWork(num_batches=4, inspect=Demands(cpu_s=0.01), stage=Demands(disk_s=0.01))
+    work = Work(batches=batches, superbatches=(superbatch,) * 2)
+    machine, shape = Machine(cores=2), PipelineShape(features="ssd")
+    recording = recorded(replay(work, machine, shape), work, machine, shape, strategy="staged")
+    slices = [
+        {
+            "ph": "X",
+            "cat": "stage",
+            "name": event.stage,
+            "tid": event.thread,
+            "ts": event.started_s * 1e6,
+            "dur": event.seconds * 1e6,
+            "args": {
+                "epoch": event.epoch,
+                "batch": event.batch,
+                "batches": event.batches,
+                "cpu_us": event.cpu_s * 1e6,
+                "requests": event.requests,
+                "bytes_read": event.bytes_read,
+                "bytes_written": 0,
+                **_COUNTS.get(event.stage, {}),
+                **event.notes,
+            },
+        }
+        for event in recording.events
+    ]
+    header = recording.header.to_json()
+    header["state"] |= {"stream": {}, "global_batch_size": 1}
+    return trace(*slices, **{HEADER_KEY: header})
+
+
+_COUNTS: Any = {
+    "inspect": {"hits": 5, "misses": 5},
+    "stage": {"misses": 5},
+    "read": {"misses": 5},
+    "gather": {"hits": 5, "admitted": 2},
+}
+WHOLE = _whole()
+
+
 @st.composite
-def damaged(draw: st.DrawFn) -> Any:
+def damaged(draw: st.DrawFn, whole: Any) -> Any:
     """Draw a trace with other values, or none, at some places."""
-    body = copy.deepcopy(trace(SLICE, SHORT))
+    body = copy.deepcopy(whole)
     for _ in range(draw(st.integers(1, 3))):
         at: Any = body
         while isinstance(at, dict | list) and at:
@@ -42,9 +103,19 @@ def damaged(draw: st.DrawFn) -> Any:
     return body
 
 
-@given(damaged())
+@given(damaged(trace(SLICE, SHORT)))
 def test_damaged_traces_are_refused_or_read(body: Any) -> None:
     _parse(lambda: parse_recording(body))
+
+
+def test_a_whole_trace_is_read() -> None:
+    _told(parse_recording(WHOLE))
+
+
+@given(damaged(WHOLE))
+def test_what_a_damaged_trace_tells_of_a_run_is_refused_or_told(body: Any) -> None:
+    with suppress(ReplayError):
+        _told(parse_recording(body))
 
 
 @given(JSON)
@@ -52,6 +123,13 @@ def test_any_json_is_refused_or_read(body: Any) -> None:
     _parse(lambda: parse_recording(body))
     _parse(lambda: parse_recording({"otherData": body, "traceEvents": body}))
     _parse(lambda: parse_recording(trace(body, **{HEADER_KEY: body})))
+
+
+def _told(recording: Recording) -> None:
+    """Tell all of a recording that a replay is made of."""
+    work_of(recording, measure(recording))
+    learn_costs(recording)
+    SampleCosts.of(recording)
 
 
 def _parse(parse: Callable[[], Recording]) -> None:

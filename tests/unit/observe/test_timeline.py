@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_recordings import RATES
 
 from gloader.errors import ConfigError
 from gloader.observe.timeline import TimelineRecorder
@@ -143,7 +144,7 @@ def test_what_was_not_used_is_left_out_but_for_processor_time(tmp_path: Path) ->
 
 def test_a_header_is_read_again_as_it_was_written(tmp_path: Path) -> None:
     timeline = TimelineRecorder()
-    on_thread("gloader-gather", record(timeline, "gather", (0, 3), 0, used=Used(cpu_ns=2500, requests=4)))
+    on_thread("gloader-gather", record(timeline, "sample", (0, 3), 0, used=Used(cpu_ns=2500, requests=4)))
     header = RunHeader(
         cores=2,
         torch_threads=2,
@@ -158,8 +159,8 @@ def test_a_header_is_read_again_as_it_was_written(tmp_path: Path) -> None:
         spill_bytes=0,
         staging_bytes=5,
         tables=(RecordedTable(name="node", num_rows=9, row_bytes=4, cache_rows=3),),
-        rates={"read_bytes_per_s": 1e9},
-        state={"next": [0, 3]},
+        rates=RATES,
+        state={"next": [0, 3], "global_batch_size": 16, "stream": {}},
         num_batches=7,
         dataset="/data",
         fingerprint="f",
@@ -169,7 +170,7 @@ def test_a_header_is_read_again_as_it_was_written(tmp_path: Path) -> None:
     found = read_recording(tmp_path / "trace.json")
     assert found.header == header
     (event,) = found.events
-    assert (event.stage, event.epoch, event.batch, event.cpu_s, event.requests) == ("gather", 0, 3, 2.5e-6, 4)
+    assert (event.stage, event.epoch, event.batch, event.cpu_s, event.requests) == ("sample", 0, 3, 2.5e-6, 4)
 
 
 def test_tracks_are_named_in_the_order_of_the_stages(tmp_path: Path) -> None:

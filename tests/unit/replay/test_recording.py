@@ -49,9 +49,20 @@ def test_events_come_in_the_order_in_which_they_began() -> None:
     found = parse_recording(trace(SLICE, SHORT))
     assert found.header == HEADER
     assert found.events == (
-        RecordedEvent("read", 4, 0, 0, 8, 7e-6, 7e-6 + 250.5e-6, 0.0, 0, 0, 0, {}),
+        RecordedEvent("read", 4, 0, 0, 8, 7e-6, 7e-6 + 250.5e-6, 0.0, 0, 0, 0, {"misses": 0}),
         RecordedEvent(
-            "read", 4, 1, 2, 1, 1500e-6, 1500e-6 + 250.5e-6, 12.5e-6, 9, 4096, 1, {"superbatch": 3}
+            "read",
+            4,
+            1,
+            2,
+            1,
+            1500e-6,
+            1500e-6 + 250.5e-6,
+            12.5e-6,
+            9,
+            4096,
+            1,
+            {"superbatch": 3, "misses": 4},
         ),
     )
     assert found.events[0].seconds == pytest.approx(250.5e-6)
@@ -91,7 +102,16 @@ def test_what_is_no_header_is_of_no_version(body: Any) -> None:
         ("num_batches", -1, "ValueError('num_batches is -1')"),
         ("version", True, "TypeError('version is True')"),
         ("device", 0, "TypeError('device is 0')"),
-        ("rates", [], "TypeError('rates is []')"),
+        ("rates", [], "TypeError"),
+        ("rates.read_bytes_per_s", ..., "missing 1 required keyword-only argument: 'read_bytes_per_s'"),
+        ("rates.read_bytes_per_s", "1", "TypeError(\"read_bytes_per_s is '1'\")"),
+        ("rates.random_reads_per_s", 0, "ValueError('random_reads_per_s is 0')"),
+        ("rates.write_bytes_per_s", -1.0, "ValueError('write_bytes_per_s is -1.0')"),
+        ("rates.latency_s", math.nan, "ValueError('latency_s is nan')"),
+        ("rates.mixed_reads", math.inf, "ValueError('mixed_reads is inf')"),
+        ("rates.is_one_device", 1, "TypeError('is_one_device is 1')"),
+        ("rates.surplus", 1, "unexpected keyword argument 'surplus'"),
+        ("sample_s", "1", "TypeError(\"sample_s is '1'\")"),
         ("settings", None, "TypeError('settings is None')"),
         ("surplus", 1, "unexpected keyword argument 'surplus'"),
         ("shape", None, "TypeError"),
@@ -110,6 +130,9 @@ def test_what_is_no_header_is_of_no_version(body: Any) -> None:
         ("state.next", [0], "ValueError"),
         ("state.next", [0, "1"], "TypeError"),
         ("state.next", [0, 0.5], "TypeError"),
+        ("state.stream", ..., "KeyError('stream')"),
+        ("state.stream", [], "ValueError"),
+        ("state.global_batch_size", 0, "ValueError"),
     ],
 )
 def test_a_malformed_header_is_refused(path: str, value: Any, what: str) -> None:
@@ -127,8 +150,10 @@ def test_what_an_earlier_version_wrote_is_said_to_be_so() -> None:
     del body["otherData"][HEADER_KEY]
     with pytest.raises(ReplayError) as caught:
         parse_recording(body)
-    expected = "the recording has no header: an earlier version wrote it; record the run again"
-    assert str(caught.value) == expected
+    assert str(caught.value) == (
+        "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
+        "records; record the run again"
+    )
 
 
 def test_events_that_were_dropped_are_missing() -> None:
@@ -198,6 +223,42 @@ def test_a_malformed_event_is_refused(event: Any) -> None:
         parse_recording(trace(SLICE, event))
     assert str(caught.value).startswith("an event of the recording is malformed: ")
     assert str(caught.value).endswith("; record the run again")
+
+
+def noted(stage: str, **notes: Any) -> dict[str, Any]:
+    """Return a slice of ``stage`` with these notes alone."""
+    args = {name: value for name, value in SLICE["args"].items() if name not in ("superbatch", "misses")}
+    return {**SLICE, "name": stage, "args": args | notes}
+
+
+@pytest.mark.parametrize(
+    ("event", "what"),
+    [
+        (noted("inspect", hits=1, misses=2), "inspect says no superbatch"),
+        (noted("inspect", superbatch=1, misses=2), "inspect says no hits"),
+        (noted("stage"), "stage says no superbatch"),
+        (noted("stage", superbatch=1, strategy="staged"), "stage says no misses"),
+        (noted("stage", superbatch=1, strategy=3, misses=1), "3 is no text"),
+        (noted("read", superbatch=1), "read says no misses"),
+        (noted("read", superbatch=1, misses="4"), "TypeError"),
+        (noted("gather"), "gather says no rows"),
+        (noted("gather", hits=1), "gather says no admitted"),
+        (noted("gather", rows=-1), "gather says rows -1"),
+        (noted("sweep"), "sweep says no completed"),
+    ],
+)
+def test_work_that_does_not_say_what_it_was_is_refused(event: dict[str, Any], what: str) -> None:
+    with pytest.raises(ReplayError) as caught:
+        parse_recording(trace(event))
+    assert str(caught.value).startswith("an event of the recording is malformed: ")
+    assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "event", [noted("stage", superbatch=1), noted("gather", rows=3), noted("gather", hits=1, admitted=0)]
+)
+def test_work_of_little_says_little(event: dict[str, Any]) -> None:
+    assert len(parse_recording(trace(event)).events) == 1
 
 
 def test_a_file_is_named_in_every_message(tmp_path: Path) -> None:
